@@ -1,0 +1,157 @@
+"""The one error tree. Each protocol maps every class of it to its own code.
+
+Rules: a message says what happened, to what, and what to do. `retriable` says whether the
+same call may succeed later without a change by the caller.
+"""
+
+from __future__ import annotations
+
+
+class OnelogError(Exception):
+    """Root of every error that OneLog raises on purpose."""
+
+    retriable = False
+
+
+class InvalidRequest(OnelogError):
+    """The caller asked for something that can never be right (a bad argument)."""
+
+
+class InvalidName(InvalidRequest):
+    """A topic, filter, stream or protocol name breaks the naming rules."""
+
+
+class ConfigError(InvalidRequest):
+    """The configuration cannot be used; the message names the key and the nearest known one."""
+
+
+class NotFound(OnelogError):
+    """What was named does not exist."""
+
+
+class StreamNotFound(NotFound):
+    """No stream has this name."""
+
+
+class TopicNotFound(NotFound):
+    """No record of this topic is known."""
+
+
+class CursorNotFound(NotFound):
+    """No cursor has this name."""
+
+
+class AlreadyExists(OnelogError):
+    """What was to be created exists already."""
+
+
+class Conflict(OnelogError):
+    """The state changed under the caller: a compare failed, another owner holds it."""
+
+    retriable = True
+
+
+class NotAuthenticated(OnelogError):
+    """The peer did not prove who it is."""
+
+
+class NotAuthorized(OnelogError):
+    """The principal may not do this."""
+
+
+class QuotaExceeded(OnelogError):
+    """A rate or size quota refuses this for now."""
+
+    retriable = True
+
+
+class LimitExceeded(OnelogError):
+    """A configured limit refuses this; the message names the limit."""
+
+
+class MessageTooLarge(LimitExceeded):
+    """One message or batch is larger than the stream or the listener takes."""
+
+
+class CorruptBatch(OnelogError):
+    """Bytes that should be record batches are not: bad magic, length, CRC, counts or offsets."""
+
+
+class UnsupportedCodec(InvalidRequest):
+    """The batch names a compression codec that is not known."""
+
+
+class OffsetOutOfRange(OnelogError):
+    """The offset lies before the log's start or after its end."""
+
+
+class OutOfOrderSequence(OnelogError):
+    """An idempotent producer skipped sequence numbers."""
+
+
+class DuplicateSequence(OnelogError):
+    """An idempotent batch is older than the ones remembered; it was appended before."""
+
+
+class ProducerFenced(OnelogError):
+    """A newer epoch of this producer exists."""
+
+
+class UnknownProducer(OnelogError):
+    """The partition knows nothing of this producer id and the batch does not start at 0."""
+
+
+class InvalidTxnState(OnelogError):
+    """A transaction operation does not fit the transaction's state."""
+
+
+class StorageError(OnelogError):
+    """The storage engine could not do what was asked."""
+
+
+class StorageFull(StorageError):
+    """No room on the disk; nothing was appended. Try again when there is room."""
+
+    retriable = True
+
+
+class PartitionStopped(StorageError):
+    """The partition refuses work until the broker is restarted or the data repaired."""
+
+
+class PartitionCorrupt(PartitionStopped):
+    """Damage before the recovery point: the data on disk is not what was acknowledged."""
+
+
+class NotLeader(OnelogError):
+    """This node does not own the partition."""
+
+    retriable = True
+
+
+class Fenced(OnelogError):
+    """An older owner or epoch tried to act."""
+
+
+class Unavailable(OnelogError):
+    """The metadata store or the owner cannot be reached; nothing was changed."""
+
+    retriable = True
+
+
+class Closed(OnelogError):
+    """The object was closed; nothing was done."""
+
+
+class Timeout(OnelogError):
+    """The deadline passed; whether the work was done is not known."""
+
+    retriable = True
+
+
+class ProtocolViolation(OnelogError):
+    """A peer sent bytes that its protocol forbids."""
+
+
+class DataDirLocked(OnelogError):
+    """Another process holds the data directory."""

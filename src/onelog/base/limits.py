@@ -1,0 +1,31 @@
+"""Every bound that no configuration key sets: what formats and sanity allow at most.
+
+Each constant has one line that says what it bounds; docs/reference/limits.md lists them.
+"""
+
+BATCH_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of one record batch, on disk and on the wire."""
+
+INFLATED_BYTES_MAX = 256 * 1024 * 1024
+"""Bytes that one compressed batch may inflate to."""
+
+RECORDS_PER_BATCH_MAX = 1_000_000
+"""Records that one batch may declare."""
+
+HEADERS_PER_RECORD_MAX = 1_000
+"""Headers of one record."""
+
+TOPIC_BYTES_MAX = 1_024
+"""UTF-8 bytes of a topic or filter."""
+
+TOPIC_LEVELS_MAX = 64
+"""Levels of a topic or filter."""
+
+STREAM_NAME_CHARS_MAX = 249
+"""Characters of a stream name (Kafka's own limit for a topic name)."""
+
+PARTITIONS_PER_STREAM_MAX = 10_000
+"""Partitions of one stream."""
+
+CAPTURES_PER_STREAM_MAX = 10_000
+"""Filters that one stream captures."""

@@ -1,0 +1,1 @@
+"""The metadata store: slow state that the whole node (later: the cluster) agrees on."""

@@ -1,0 +1,137 @@
+"""What every metadata store gives: keys with revisions, compare-and-set, leases, watches.
+
+The model is etcd's v3, so that one contract suite holds the embedded store and etcd to the same behaviour:
+- Every successful write transaction gets the next revision of the whole store.
+- A key remembers `create_revision`, `mod_revision` and `version` (1 at creation).
+- A lease dies when it is not kept alive; its keys are deleted in one revision.
+- A watch delivers every change after its start revision, in order, once, in whole revisions.
+- I9: when the store cannot be reached, a mutation raises `Unavailable` and changes nothing.
+An answer to a mutation means that it is durable (I4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One key as it was at some revision."""
+
+    key: str
+    value: bytes
+    create_revision: int
+    mod_revision: int
+    version: int
+    lease: int = 0
+
+
+class Compare(msgspec.Struct, frozen=True):
+    """A condition of a transaction. A missing key has version, create and mod revision 0."""
+
+    key: str
+    target: Literal["value", "version", "create_revision", "mod_revision"]
+    op: Literal["==", "!=", "<", ">"]
+    operand: bytes | int
+
+
+class Put(msgspec.Struct, frozen=True, tag="put"):
+    """Write a key, attached to a lease if it is not 0."""
+
+    key: str
+    value: bytes
+    lease: int = 0
+
+
+class Delete(msgspec.Struct, frozen=True, tag="delete"):
+    """Delete one key, or with `prefix` every key that starts with it."""
+
+    key: str
+    prefix: bool = False
+
+
+Op = Put | Delete
+
+
+class TxnResult(msgspec.Struct, frozen=True):
+    """What a transaction did: whether the compares held, and the store's revision after it."""
+
+    succeeded: bool
+    revision: int
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One change. `entry` of a delete has the old value and the delete's revision as mod_revision."""
+
+    kind: Literal["put", "delete"]
+    entry: Entry
+
+
+class Range(msgspec.Struct, frozen=True):
+    """Keys in order and the revision they were read at: where a watch goes on without a gap."""
+
+    entries: tuple[Entry, ...]
+    revision: int
+
+
+class Watch(Protocol):
+    """A running watch: an async iterator of whole revisions. `close` ends it."""
+
+    def __aiter__(self) -> AsyncIterator[tuple[Event, ...]]:
+        """Iterate over changes, one tuple per revision."""
+        ...
+
+    def close(self) -> None:
+        """End the watch; the iteration stops."""
+        ...
+
+
+class MetadataStore(Protocol):
+    """The store."""
+
+    async def get(self, key: str) -> Entry | None:
+        """One key, or None."""
+        ...
+
+    async def range(self, prefix: str, limit: int = 0) -> Range:
+        """Every key that starts with `prefix`, in key order (limit 0: all)."""
+        ...
+
+    async def txn(
+        self, compares: Sequence[Compare], then: Sequence[Op], otherwise: Sequence[Op] = ()
+    ) -> TxnResult:
+        """If all compares hold apply `then`, else `otherwise`; atomically."""
+        ...
+
+    async def put(self, key: str, value: bytes, lease: int = 0) -> int:
+        """Write one key; the new revision."""
+        ...
+
+    async def delete(self, key: str, *, prefix: bool = False) -> int:
+        """Delete a key or a prefix; how many keys went."""
+        ...
+
+    async def grant(self, ttl_s: float) -> int:
+        """A new lease."""
+        ...
+
+    async def keep_alive(self, lease: int) -> None:
+        """Start the lease's time anew. Raises NotFound when it is gone."""
+        ...
+
+    async def revoke(self, lease: int) -> None:
+        """End a lease and delete its keys."""
+        ...
+
+    async def watch(self, prefix: str, from_revision: int = 0) -> Watch:
+        """Changes to keys under `prefix` with mod revision >= `from_revision` (0: from now on).
+
+        Raises OffsetOutOfRange when the store no longer has that history: reload, then watch.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything. Idempotent."""
+        ...

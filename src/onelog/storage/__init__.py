@@ -1,0 +1,1 @@
+"""Storage engines: one interface (`engine`), one folder per engine."""

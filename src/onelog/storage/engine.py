@@ -1,0 +1,200 @@
+"""What every storage engine gives: partitions of record batches, durable when asked.
+
+Words: a *batch* is one Kafka RecordBatch v2 whose base offset and leader epoch are already set by
+the partition that writes it. Engines never look into records; they see batches through the
+`BatchInfo` rows that the kernel's scan makes.
+
+Rules that every engine keeps (tests/contract/test_engine.py holds each of them to this):
+- `append` is all or nothing: after an error the log ends where it ended before.
+- Offsets never move. Compaction leaves gaps; `read(offset)` answers from the first batch whose
+  last offset is >= `offset`.
+- `append` and `read` never wait for the disk to sync. `sync`, `trim`, `truncate`, `save_state`, `rewrite(...).commit`,
+  `close` and `delete` may block: callers run them in a thread. Every method may be called from
+  any thread; engines lock for themselves and never hold a lock while they sync.
+- `durable_offset` only grows (except by `truncate`) and never passes `end_offset`.
+- A failed sync stops the partition (`PartitionStopped`) until it is opened again: after a failed
+  fsync the page cache can no longer be believed.
+- Damage before the recovery point raises `PartitionCorrupt`; a torn tail is cut silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from onelog.base.ids import Offset, PartitionId, TimestampMs
+from onelog.kernel import BatchInfo
+
+Buffer = bytes | bytearray | memoryview
+
+
+class PartitionKey(NamedTuple):
+    """Which partition: the stream's id (a safe, never reused directory name) and its number."""
+
+    stream_id: str
+    partition: PartitionId
+
+
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a partition stores; all of it may change while the partition is open."""
+
+    segment_bytes: int = 256 * 1024 * 1024
+    segment_age_ms: int = 7 * 24 * 3600 * 1000
+    index_interval_bytes: int = 4096
+    topic_index: bool = True
+    """Keep a topic index (streams that hold many topics)."""
+    ring_bytes: int = 64 * 1024 * 1024
+    """memory engine: bytes kept; the oldest batches go first."""
+
+
+class SegmentInfo(NamedTuple):
+    """One run of a partition that is kept or dropped as a whole."""
+
+    base_offset: Offset
+    end_offset: Offset
+    size_bytes: int
+    max_timestamp_ms: TimestampMs
+    sealed: bool
+    created_ms: TimestampMs
+
+
+class Rewrite(Protocol):
+    """A replacement for the sealed batches in [start, end), written beside them, then swapped in.
+
+    The log keeps serving the old batches until `commit`; `abort` leaves no trace. A crash at any
+    moment leaves either the old or the new batches, never a mixture.
+    """
+
+    def append(self, data: Buffer, batches: Sequence[BatchInfo]) -> None:
+        """Add batches, offsets ascending, all inside [start, end)."""
+        ...
+
+    def commit(self) -> None:
+        """Make the replacement durable and visible."""
+        ...
+
+    def abort(self) -> None:
+        """Throw the replacement away."""
+        ...
+
+
+class PartitionLog(Protocol):
+    """One partition's bytes."""
+
+    @property
+    def start_offset(self) -> Offset:
+        """First offset that may be read."""
+        ...
+
+    @property
+    def end_offset(self) -> Offset:
+        """Offset that the next record gets."""
+        ...
+
+    @property
+    def durable_offset(self) -> Offset:
+        """Every record below it survives power loss (memory engine: the end)."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of batches held."""
+        ...
+
+    def append(
+        self,
+        data: Buffer,
+        batches: Sequence[BatchInfo],
+        topics: bytes | None = None,
+    ) -> None:
+        """Append whole batches that start at or after `end_offset`, in order.
+
+        `topics` holds u32 pairs (topic hash, offset - first batch's base offset), native little endian, as the
+        kernel's builder makes them; None means: derive them from the records if the settings
+        ask for a topic index. Raises StorageFull when there is no room.
+        """
+        ...
+
+    def read(self, offset: Offset, max_bytes: int, upto: Offset) -> memoryview:
+        """Whole consecutive batches from the one that holds `offset` (or the next), as one view.
+
+        Never a batch that reaches `upto` or beyond; at least one batch when there is one, also if
+        it is larger than `max_bytes`; empty at the end. May stop early (a segment's end): the
+        caller reads on. The view stays valid whatever happens to the log. Raises OffsetOutOfRange.
+        """
+        ...
+
+    def offset_for_time(self, timestamp_ms: TimestampMs) -> Offset | None:
+        """Base offset of the first batch with max timestamp >= `timestamp_ms`; None if none."""
+        ...
+
+    def offsets_of_topic(
+        self, topic_hash: int, start: Offset, upto: Offset, limit: int
+    ) -> list[Offset] | None:
+        """Ascending offsets in [start, upto) whose record's topic has this hash; None: no index.
+
+        May name offsets of other topics (a hash collision, a compacted record): the caller checks.
+        """
+        ...
+
+    def sync(self) -> Offset:
+        """Make everything appended before this call survive power loss; the new durable offset."""
+        ...
+
+    def trim(self, start: Offset) -> None:
+        """Move the log's start up to `start`, durably, and drop segments that lie below it."""
+        ...
+
+    def truncate(self, end: Offset) -> None:
+        """Cut the log so that it ends at or before `end` (a batch is cut as a whole), durably."""
+        ...
+
+    def roll(self) -> None:
+        """Seal the active segment, so that retention and compaction may touch it."""
+        ...
+
+    def segments(self) -> list[SegmentInfo]:
+        """Segments in order; the last is the active one. Engines without segments make them up."""
+        ...
+
+    def rewrite(self, start: Offset, end: Offset) -> Rewrite:
+        """Begin to replace the sealed batches in [start, end); both are segment boundaries."""
+        ...
+
+    def save_state(self, name: str, offset: Offset, blob: bytes) -> None:
+        """Keep a partition's derived state as of `offset`, durably; older ones of `name` may go."""
+        ...
+
+    def load_state(self, name: str) -> tuple[Offset, bytes] | None:
+        """The newest intact state of `name` whose offset is <= `end_offset`."""
+        ...
+
+    def reconfigure(self, settings: LogSettings) -> None:
+        """Use other settings from now on."""
+        ...
+
+    def close(self) -> None:
+        """Sync, write the clean state, let go of every file. Idempotent."""
+        ...
+
+
+class Engine(Protocol):
+    """A place for partitions of many streams."""
+
+    def open(self, key: PartitionKey, settings: LogSettings) -> PartitionLog:
+        """Open or create a partition, recovering it when the last shutdown was not clean."""
+        ...
+
+    def delete(self, key: PartitionKey) -> None:
+        """Delete a closed partition and everything kept for it. Missing is fine."""
+        ...
+
+    def partitions(self) -> list[PartitionKey]:
+        """Every partition that exists on disk."""
+        ...
+
+    def close(self) -> None:
+        """Close every open partition cleanly, then mark the shutdown as clean."""
+        ...
