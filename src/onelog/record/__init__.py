@@ -1,0 +1,1 @@
+"""Records and record batches: what the log holds, and how it is compressed."""

@@ -1,0 +1,126 @@
+"""Record batches (Kafka RecordBatch v2): building, reading and the control batches of transactions.
+
+Rules: the kernel does the bytes; this module adds what needs a library (compression) or a table
+(control records). A batch's base offset and leader epoch lie outside its CRC, so that the
+partition sets them in place.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from typing import Final
+
+from onelog.base.errors import CorruptBatch
+from onelog.kernel import (
+    ATTR_CODEC_MASK,
+    ATTR_CONTROL,
+    ATTR_TRANSACTIONAL,
+    HEADER_BYTES,
+    BatchBuilder,
+    BatchInfo,
+    Slices,
+    crc32c,
+    decode_batch,
+    scan_batches,
+)
+from onelog.record.compression import deflate, inflate
+from onelog.record.headers import Headers
+
+Buffer = bytes | bytearray | memoryview
+Row = tuple[bytes | None, bytes | None, bytes | None, Headers, int]
+"""One message for the builder: topic, key, value, headers, timestamp_ms."""
+
+_CRC_FIELD: Final = struct.Struct(">I")
+_LENGTH_FIELD: Final = struct.Struct(">i")
+_ATTRIBUTES_FIELD: Final = struct.Struct(">h")
+_LENGTH_AT, _CRC_AT, _ATTRIBUTES_AT = 8, 17, 21
+_MARKER_KEY: Final = struct.Struct(">hh")
+_MARKER_VALUE: Final = struct.Struct(">hi")
+
+
+class Marker(IntEnum):
+    """How a transaction ended."""
+
+    ABORT = 0
+    COMMIT = 1
+
+
+def build_batch(
+    rows: Sequence[Row],
+    *,
+    base_offset: int = 0,
+    codec: int = 0,
+    tag_topics: bool = False,
+    attributes: int = 0,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+) -> bytes:
+    """One batch from many rows; `producer` is (id, epoch, base sequence)."""
+    builder = BatchBuilder(tag_topics)
+    builder.extend(list(rows))
+    batch = builder.seal(base_offset, 0, attributes, *producer)
+    return compress_batch(batch, codec) if codec else batch
+
+
+def compress_batch(batch: Buffer, codec: int) -> bytes:
+    """The same batch with its records compressed."""
+    view = memoryview(batch)
+    records = deflate(codec, view[HEADER_BYTES:])
+    out = bytearray(view[:HEADER_BYTES])
+    out += records
+    (attributes,) = _ATTRIBUTES_FIELD.unpack_from(out, _ATTRIBUTES_AT)
+    _ATTRIBUTES_FIELD.pack_into(out, _ATTRIBUTES_AT, (attributes & ~ATTR_CODEC_MASK) | codec)
+    _LENGTH_FIELD.pack_into(out, _LENGTH_AT, len(out) - 12)
+    _CRC_FIELD.pack_into(out, _CRC_AT, crc32c(memoryview(out)[_ATTRIBUTES_AT:]))
+    return bytes(out)
+
+
+def inflated_records(data: Buffer, info: BatchInfo) -> bytes | None:
+    """The inflated records of a compressed batch; None when it is not compressed."""
+    codec = info.attributes & ATTR_CODEC_MASK
+    if not codec:
+        return None
+    section = memoryview(data)[info.position + HEADER_BYTES : info.position + info.size_bytes]
+    return inflate(codec, section)
+
+
+def decode(data: Buffer, info: BatchInfo, *, check_crc: bool = True) -> Slices:
+    """The records of one scanned batch, inflated when needed."""
+    return decode_batch(data, info.position, inflated_records(data, info), check_crc)
+
+
+def iterate_batches(data: Buffer) -> Iterator[tuple[BatchInfo, Slices]]:
+    """Every batch of a run with its records, control batches included."""
+    for info in scan_batches(data):
+        yield info, decode(data, info, check_crc=False)
+
+
+def build_marker(
+    marker: Marker, producer_id: int, producer_epoch: int, now_ms: int, coordinator_epoch: int = 0
+) -> bytes:
+    """The control batch that ends a transaction of a producer in one partition."""
+    row: Row = (
+        None,
+        _MARKER_KEY.pack(0, marker),
+        _MARKER_VALUE.pack(0, coordinator_epoch),
+        (),
+        now_ms,
+    )
+    return build_batch(
+        [row],
+        attributes=ATTR_CONTROL | ATTR_TRANSACTIONAL,
+        producer=(producer_id, producer_epoch, -1),
+    )
+
+
+def read_marker(data: Buffer, info: BatchInfo) -> Marker | None:
+    """What a control batch says; None for control records of other types."""
+    slices = decode(data, info, check_crc=False)
+    key = slices.key(0) if len(slices) else None
+    if key is None or len(key) < _MARKER_KEY.size:
+        if not len(slices):
+            return None  # compaction emptied it
+        raise CorruptBatch(f"the control record at offset {info.base_offset} has no type")
+    _version, kind = _MARKER_KEY.unpack_from(key)
+    return Marker(kind) if kind in (Marker.ABORT, Marker.COMMIT) else None
