@@ -1,8 +1,8 @@
 """Named fault points: where tests make the disk fail or the process die.
 
 Production never arms one. `hit(name)` costs a truth test of an empty dict, and it is called only
-where a system call follows anyway. `ONELOG_FAULTS="name=exit,name2=ENOSPC:3"` arms points in a child process
-(the number is how many hits pass before it fires).
+where a system call follows anyway. `ONELOG_FAULTS="name=exit,name2=ENOSPC:3"` arms points in a
+child process (the number is how many hits pass before it fires).
 """
 
 from __future__ import annotations
