@@ -1,0 +1,88 @@
+"""The tree of known keys, read from the model once: paths, types, defaults, environment names."""
+
+from __future__ import annotations
+
+import difflib
+import types
+from collections.abc import Iterator
+from functools import cache
+from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from onelog.config.model import Config, Section
+from onelog.config.units import SCALES
+
+ENV_PREFIX: Final = "ONELOG_"
+
+
+class Key(NamedTuple):
+    """One configuration key."""
+
+    path: str
+    """Dotted, as in `--set`: `listeners.admin.port`."""
+    type: Any
+    """The annotated type that msgspec checks."""
+    default: Any
+    description: str
+    unit: str | None
+    """"bytes" or "ms" when strings such as "10GB" or "7d" are welcome."""
+    choices: tuple[str, ...]
+    """The words that are allowed, or none when any value of the type is."""
+    wants_text: bool
+    """Whether an unquoted word is meant as it stands."""
+    bounds: msgspec.Meta
+
+    @property
+    def env(self) -> str:
+        """The environment variable that sets this key."""
+        return ENV_PREFIX + self.path.replace(".", "_").upper()
+
+
+@cache
+def known_keys() -> types.MappingProxyType[str, Key]:
+    """Every key by its dotted path, in the order of the model."""
+    return types.MappingProxyType({key.path: key for key in _walk(Config, "")})
+
+
+@cache
+def known_sections() -> types.MappingProxyType[str, type[Section]]:
+    """Every table by its dotted path; the root is the empty path."""
+    return types.MappingProxyType(dict(_walk_sections(Config, "")))
+
+
+def nearest(name: str, known: list[str]) -> str:
+    """` (did you mean …?)` for a name that is not known, or nothing."""
+    found = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f" (did you mean {found[0]}?)" if found else ""
+
+
+def _walk(section: type[Section], prefix: str) -> Iterator[Key]:
+    hints = get_type_hints(section, include_extras=True)
+    for field in msgspec.structs.fields(section):
+        path, hint = prefix + field.name, hints[field.name]
+        if isinstance(hint, type) and issubclass(hint, Section):
+            yield from _walk(hint, path + ".")
+            continue
+        assert get_origin(hint) is Annotated, f"{path} has no description"
+        plain, meta = get_args(hint)
+        unit = next((u for u in field.name.split("_") if u in SCALES), None)
+        yield Key(
+            path=path,
+            type=hint,
+            default=field.default,
+            description=meta.description,
+            unit=unit if plain is int else None,
+            choices=get_args(plain),
+            wants_text=plain not in (int, bool, float),
+            bounds=meta,
+        )
+
+
+def _walk_sections(section: type[Section], path: str) -> Iterator[tuple[str, type[Section]]]:
+    yield path, section
+    hints = get_type_hints(section)
+    for field in msgspec.structs.fields(section):
+        hint = hints[field.name]
+        if isinstance(hint, type) and issubclass(hint, Section):
+            yield from _walk_sections(hint, f"{path}.{field.name}" if path else field.name)

@@ -1,0 +1,180 @@
+"""Every configuration key: its name, type, bounds, default and one sentence on what it does.
+
+Rules: a key that nothing reads does not exist. The structs here are the only list of keys: the
+loader, the environment names, `onelog config init` and docs/reference/config.md come from them.
+Numbers end in their unit; a key that ends in `_bytes` or `_ms` also takes a string ("10GB", "7d").
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from onelog.base.errors import ConfigError
+from onelog.base.limits import BATCH_BYTES_MAX, PARTITIONS_PER_STREAM_MAX
+from onelog.config.ports import DEFAULT_PORTS
+
+Engine = Literal["segment", "memory", "kv"]
+Durability = Literal["memory", "os", "fsync"]
+
+_DAY_MS = 24 * 3600 * 1000
+_MIB = 1024 * 1024
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True):
+    """A table of the configuration file."""
+
+
+class Node(Section, frozen=True, kw_only=True):
+    """Who this node is."""
+
+    id: Annotated[int, Meta(ge=0, le=2**31 - 1, description="Number of this node.")] = 0
+    name: Annotated[
+        str, Meta(min_length=1, max_length=100, description="Name of this node, for people.")
+    ] = "onelog"
+
+
+class AdminListener(Section, frozen=True, kw_only=True):
+    """The HTTP listener for health, metrics and the read-only API. Loopback only, for now."""
+
+    enabled: Annotated[bool, Meta(description="Whether the admin listener starts.")] = True
+    host: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="Address to bind. Only loopback is allowed until credentials exist.",
+        ),
+    ] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535, description="TCP port; 0 takes any free one.")] = (
+        DEFAULT_PORTS["admin"]
+    )
+    connections_max: Annotated[
+        int, Meta(ge=1, le=10_000, description="Connections served at once; more get a 503.")
+    ] = 100
+
+
+class Listeners(Section, frozen=True, kw_only=True):
+    """What listens where."""
+
+    admin: AdminListener = AdminListener()
+
+
+class StreamDefaults(Section, frozen=True, kw_only=True):
+    """What a stream gets when its creation does not say otherwise."""
+
+    engine: Annotated[Engine, Meta(description="Storage engine.")] = "segment"
+    durability: Annotated[
+        Durability,
+        Meta(
+            description="When a publish is answered: in memory, handed to the operating system "
+            "(survives kill -9), or on disk (survives power loss)."
+        ),
+    ] = "fsync"
+    partitions: Annotated[
+        int, Meta(ge=1, le=PARTITIONS_PER_STREAM_MAX, description="Number of partitions.")
+    ] = 1
+    retention_age_ms: Annotated[
+        int, Meta(ge=-1, description='Records older than this may go; -1 or "unlimited": never.')
+    ] = 7 * _DAY_MS
+    retention_bytes: Annotated[
+        int,
+        Meta(ge=-1, description='Bytes kept per stream; -1 or "unlimited": no bound.'),
+    ] = -1
+    segment_bytes: Annotated[
+        int, Meta(ge=_MIB, le=4096 * _MIB, description="Size at which a segment is sealed.")
+    ] = 256 * _MIB
+    segment_age_ms: Annotated[
+        int, Meta(ge=1000, description="Age at which a segment is sealed.")
+    ] = 7 * _DAY_MS
+
+
+class Defaults(Section, frozen=True, kw_only=True):
+    """Defaults of things that are created later."""
+
+    stream: StreamDefaults = StreamDefaults()
+
+
+class MainStream(Section, frozen=True, kw_only=True):
+    """The built-in stream `main`, home of every topic that no other stream captures.
+
+    Read when the data directory is made; later the stream itself is changed.
+    """
+
+    partitions: Annotated[
+        int, Meta(ge=1, le=PARTITIONS_PER_STREAM_MAX, description="Number of partitions.")
+    ] = 8
+    retention_age_ms: Annotated[
+        int, Meta(ge=-1, description='Records older than this may go; -1 or "unlimited": never.')
+    ] = 7 * _DAY_MS
+    retention_bytes: Annotated[
+        int, Meta(ge=-1, description='Bytes kept; -1 or "unlimited": no bound.')
+    ] = 10 * 1000**3
+
+
+class Log(Section, frozen=True, kw_only=True):
+    """The log that people read: what the server says on stderr."""
+
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="Least level written.")
+    ] = "info"
+    format: Annotated[
+        Literal["auto", "console", "json"],
+        Meta(description='"auto" is console on a terminal and JSON elsewhere.'),
+    ] = "auto"
+
+
+class Limits(Section, frozen=True, kw_only=True):
+    """Bounds on what clients may ask for."""
+
+    message_bytes_max: Annotated[
+        int,
+        Meta(ge=1024, le=BATCH_BYTES_MAX, description="Largest message that any stream takes."),
+    ] = 16 * _MIB
+
+
+class Cursors(Section, frozen=True, kw_only=True):
+    """Consumers' positions."""
+
+    checkpoint_interval_ms: Annotated[
+        int,
+        Meta(ge=10, le=60_000, description="How often changed cursor state is written to the log."),
+    ] = 1000
+
+
+class Config(Section, frozen=True, kw_only=True):
+    """The whole configuration."""
+
+    data_dir: Annotated[
+        str,
+        Meta(min_length=1, description="Directory of all data, relative to where serve starts."),
+    ] = "./data"
+    node: Node = Node()
+    listeners: Listeners = Listeners()
+    defaults: Defaults = Defaults()
+    main: MainStream = MainStream()
+    cursors: Cursors = Cursors()
+    limits: Limits = Limits()
+    log: Log = Log()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` is `localhost` or an address of this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_whole(config: Config) -> None:
+    """Check what no single key can say about itself. Raises ConfigError."""
+    admin = config.listeners.admin
+    if admin.enabled and not is_loopback(admin.host):
+        raise ConfigError(
+            f"listeners.admin.host = {admin.host!r} would open the admin API to other machines, "
+            "and it has no credentials yet: use 127.0.0.1, ::1 or localhost"
+        )

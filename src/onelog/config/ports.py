@@ -1,0 +1,17 @@
+"""The default port of every listener, also of those that do not exist yet.
+
+Rule: one table, so that no two listeners ever claim one port. A listener that is not built yet
+keeps its place here and has no configuration key.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+DEFAULT_PORTS: Final[dict[str, int]] = {
+    "mqtt": 1883,
+    "mqtt_websocket": 8083,
+    "kafka": 9092,
+    "amqp": 5672,
+    "admin": 8080,
+}

@@ -1,0 +1,177 @@
+"""The configuration is strict, says where a value came from, and names the nearest known key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from onelog.base.errors import ConfigError
+from onelog.config import DEFAULT_PORTS, Config, load
+from onelog.config.keys import known_keys
+from onelog.config.units import format_quantity, parse_quantity
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def _write(text: str) -> Path:
+        file = tmp_path / "onelog.toml"
+        file.write_text(text)
+        return file
+
+    return _write
+
+
+def test_without_file_environment_and_flags_every_value_is_the_default(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    loaded = load()
+    assert loaded.config == Config()
+    assert set(loaded.sources.values()) == {"default"}
+    assert loaded.file is None
+
+
+def test_flags_beat_the_environment_which_beats_the_file_which_beats_the_default(write):
+    file = write('[log]\nlevel = "error"\nformat = "json"\n[node]\nname = "file"\n')
+    loaded = load(
+        file,
+        {"ONELOG_LOG_FORMAT": "console", "ONELOG_NODE_NAME": "env"},
+        ["node.name=flag"],
+    )
+    assert loaded.config.log.level == "error"
+    assert loaded.config.log.format == "console"
+    assert loaded.config.node.name == "flag"
+    assert loaded.sources["log.level"] == str(file)
+    assert loaded.sources["log.format"] == "ONELOG_LOG_FORMAT"
+    assert loaded.sources["node.name"] == "--set node.name"
+    assert loaded.sources["node.id"] == "default"
+
+
+def test_an_unknown_key_is_refused_with_the_file_the_key_and_the_nearest_known_one(write):
+    file = write("[listeners.admin]\nprot = 1\n")
+    with pytest.raises(ConfigError) as raised:
+        load(file)
+    assert str(file) in str(raised.value)
+    assert "unknown key listeners.admin.prot" in str(raised.value)
+    assert "did you mean listeners.admin.port?" in str(raised.value)
+
+
+def test_an_unknown_table_is_refused_with_the_nearest_known_one(write):
+    with pytest.raises(ConfigError, match=r"unknown key cursor \(did you mean cursors\?\)"):
+        load(write("[cursor]\ncheckpoint_interval_ms = 1\n"))
+
+
+def test_an_unknown_variable_is_refused_with_the_nearest_known_one():
+    with pytest.raises(ConfigError, match=r"ONELOG_LOG_LEVLE \(did you mean ONELOG_LOG_LEVEL\?\)"):
+        load(None, {"ONELOG_LOG_LEVLE": "debug"})
+
+
+def test_an_unknown_flag_is_refused_with_the_nearest_known_one():
+    with pytest.raises(ConfigError, match=r"unknown key log.levl \(did you mean log.level\?\)"):
+        load(None, {}, ["log.levl=debug"])
+
+
+def test_reserved_variables_and_kubernetes_links_are_no_configuration_keys():
+    environ = {
+        "ONELOG_PURE": "1",
+        "ONELOG_FAULTS": "x=exit",
+        "ONELOG_REQUIRE_NATIVE": "1",
+        "ONELOG_SERVICE_HOST": "10.0.0.1",
+        "ONELOG_PORT": "tcp://10.0.0.1:8080",
+        "ONELOG_PORT_8080_TCP_ADDR": "10.0.0.1",
+        "HOME": "/",
+    }
+    assert load(None, environ).config == Config()
+
+
+def test_the_file_can_be_named_by_the_environment(write):
+    file = write('[node]\nname = "here"\n')
+    assert load(None, {"ONELOG_CONFIG": str(file)}).config.node.name == "here"
+
+
+def test_a_named_file_that_is_missing_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="no such file"):
+        load(tmp_path / "missing.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("[listeners.admin]\nport = 'x'", r"listeners\.admin\.port = \"x\": expected `int`"),
+        ("[listeners.admin]\nport = 70000", r"listeners\.admin\.port = 70000: .*<= 65535"),
+        ("[defaults.stream]\nengine = 'sgment'", "expected one of segment, memory, kv"),
+        ("[node]\nname = 5", r"node\.name = 5: expected `str`"),
+        ("[main]\nretention_bytes = '10 parsecs'", "unknown unit 'parsecs'"),
+        ("[main]\nretention_age_ms = true", "expected `int`, got `bool`"),
+        ("listeners = 3", "listeners is a table of keys"),
+        ("a = ", "not valid TOML"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_key_and_what_was_expected(write, text, problem):
+    with pytest.raises(ConfigError, match=problem):
+        load(write(text))
+
+
+def test_every_environment_name_is_unique_and_not_reserved():
+    names = [key.env for key in known_keys().values()]
+    assert len(set(names)) == len(names)
+    assert not {n for n in names if n.startswith(("ONELOG_SERVICE", "ONELOG_PORT"))}
+    assert "ONELOG_CONFIG" not in names
+
+
+def test_every_key_can_be_set_by_flag_and_by_environment_to_its_default():
+    for key in known_keys().values():
+        text = str(key.default).lower() if isinstance(key.default, bool) else str(key.default)
+        assert load(None, {key.env: text}).config == Config()
+        assert load(None, {}, [f"{key.path}={text}"]).config == Config()
+
+
+def test_a_word_that_looks_like_a_number_stays_text_where_text_is_wanted():
+    assert load(None, {"ONELOG_NODE_NAME": "7"}).config.node.name == "7"
+    assert load(None, {}, ['node.name="a b"']).config.node.name == "a b"
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "value"),
+    [
+        ("256MiB", "bytes", 256 * 1024 * 1024),
+        ("10GB", "bytes", 10_000_000_000),
+        ("10 gb", "bytes", 10_000_000_000),
+        ("1.5kB", "bytes", 1500),
+        ("17", "bytes", 17),
+        ("unlimited", "bytes", -1),
+        ("7d", "ms", 604_800_000),
+        ("500ms", "ms", 500),
+        ("1.5s", "ms", 1500),
+    ],
+)
+def test_sizes_and_durations_are_read_as_people_write_them(text, unit, value):
+    assert parse_quantity(text, unit) == value
+
+
+@pytest.mark.parametrize("text", ["", "MB", "-5MB", "1e3", "0.0001kB", "5 m b"])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(ValueError, match=r"is not|unknown unit"):
+        parse_quantity(text, "bytes")
+
+
+@pytest.mark.parametrize("value", [0, 1, 999, 1000, 1024, 10**10, 256 * 2**20, -1, 86_400_000])
+@pytest.mark.parametrize("unit", ["bytes", "ms"])
+def test_a_formatted_quantity_reads_back_as_itself(value, unit):
+    assert parse_quantity(format_quantity(value, unit), unit) == value
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "example.org"])
+def test_the_admin_listener_off_loopback_is_refused_until_there_are_credentials(host):
+    with pytest.raises(ConfigError, match="no credentials yet"):
+        load(None, {"ONELOG_LISTENERS_ADMIN_HOST": host})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.9", "::1", "localhost"])
+def test_the_admin_listener_on_loopback_is_allowed(host):
+    assert load(None, {"ONELOG_LISTENERS_ADMIN_HOST": host}).config.listeners.admin.host == host
+
+
+def test_default_ports_are_distinct_and_only_existing_listeners_have_keys():
+    assert len(set(DEFAULT_PORTS.values())) == len(DEFAULT_PORTS)
+    assert [f.name for f in msgspec.structs.fields(type(Config().listeners))] == ["admin"]
