@@ -1,0 +1,112 @@
+"""The hot loops: record batches, topics and wire pieces as whole-buffer operations.
+
+Rules: nothing here knows sockets, files or time. Buffers are borrowed for the call. Bad bytes raise
+CorruptBatch, whatever they are. The compiled module is used when it is there; `ONELOG_PURE=1` asks
+for the interpreted twin, from which the types are read too.
+"""
+
+import os
+from typing import TYPE_CHECKING
+
+from onelog.kernel.types import (
+    ATTR_CODEC_MASK,
+    ATTR_CONTROL,
+    ATTR_DELETE_HORIZON,
+    ATTR_LOG_APPEND_TIME,
+    ATTR_TRANSACTIONAL,
+    HEADER_BYTES,
+    TIMESTAMP_MS_MAX,
+    TOPIC_HEADER,
+    BatchInfo,
+    Columns,
+)
+
+COMPILED: bool
+"""Whether the compiled kernel is in use."""
+
+if TYPE_CHECKING:
+    from onelog.kernel.pure import (
+        BatchBuilder,
+        Slices,
+        TopicFilter,
+        TopicTrie,
+        batch_topics,
+        check_topic,
+        check_topic_chunks,
+        check_utf8,
+        crc32c,
+        decode_batch,
+        decode_columns,
+        decode_remaining_length,
+        decode_uvarint,
+        decode_varint,
+        encode_remaining_length,
+        encode_utf8_field,
+        encode_uvarint,
+        encode_varint,
+        find_batch,
+        fit_batches,
+        keep_records,
+        lookup_topic_chunks,
+        make_topic_chunk,
+        scan_batches,
+        scan_valid,
+        select_records,
+        set_batch_offsets,
+        sort_topic_entries,
+        topic_hash,
+        validate_records,
+    )
+elif os.environ.get("ONELOG_PURE") == "1":
+    from onelog.kernel.pure import *  # noqa: F403
+else:
+    try:
+        from onelog.kernel._native import *  # noqa: F403
+    except ImportError:
+        from onelog.kernel.pure import *  # noqa: F403
+
+COMPILED = not BatchBuilder.__module__.startswith("onelog.kernel.pure")
+
+__all__ = [
+    "COMPILED",
+    "ATTR_CODEC_MASK",
+    "ATTR_CONTROL",
+    "ATTR_DELETE_HORIZON",
+    "ATTR_LOG_APPEND_TIME",
+    "ATTR_TRANSACTIONAL",
+    "HEADER_BYTES",
+    "TIMESTAMP_MS_MAX",
+    "TOPIC_HEADER",
+    "BatchInfo",
+    "Columns",
+    "crc32c",
+    "topic_hash",
+    "decode_uvarint",
+    "decode_varint",
+    "encode_uvarint",
+    "encode_varint",
+    "check_topic",
+    "check_utf8",
+    "decode_remaining_length",
+    "encode_remaining_length",
+    "encode_utf8_field",
+    "find_batch",
+    "fit_batches",
+    "scan_batches",
+    "scan_valid",
+    "set_batch_offsets",
+    "Slices",
+    "batch_topics",
+    "decode_batch",
+    "validate_records",
+    "BatchBuilder",
+    "keep_records",
+    "decode_columns",
+    "TopicFilter",
+    "select_records",
+    "check_topic_chunks",
+    "lookup_topic_chunks",
+    "make_topic_chunk",
+    "sort_topic_entries",
+    "TopicTrie",
+]

@@ -1,0 +1,85 @@
+"""The kernel interpreted: the reference that the compiled one is held to, and its stand-in."""
+
+from onelog.kernel.pure.build import (
+    BatchBuilder,
+    keep_records,
+)
+from onelog.kernel.pure.columns import (
+    decode_columns,
+)
+from onelog.kernel.pure.crc import (
+    crc32c,
+    topic_hash,
+)
+from onelog.kernel.pure.filters import (
+    TopicFilter,
+    select_records,
+)
+from onelog.kernel.pure.records import (
+    Slices,
+    batch_topics,
+    decode_batch,
+    validate_records,
+)
+from onelog.kernel.pure.scan import (
+    find_batch,
+    fit_batches,
+    scan_batches,
+    scan_valid,
+    set_batch_offsets,
+)
+from onelog.kernel.pure.topics import (
+    check_topic_chunks,
+    lookup_topic_chunks,
+    make_topic_chunk,
+    sort_topic_entries,
+)
+from onelog.kernel.pure.trie import (
+    TopicTrie,
+)
+from onelog.kernel.pure.varint import (
+    decode_uvarint,
+    decode_varint,
+    encode_uvarint,
+    encode_varint,
+)
+from onelog.kernel.pure.wire import (
+    check_topic,
+    check_utf8,
+    decode_remaining_length,
+    encode_remaining_length,
+    encode_utf8_field,
+)
+
+__all__ = [
+    "crc32c",
+    "topic_hash",
+    "decode_uvarint",
+    "decode_varint",
+    "encode_uvarint",
+    "encode_varint",
+    "check_topic",
+    "check_utf8",
+    "decode_remaining_length",
+    "encode_remaining_length",
+    "encode_utf8_field",
+    "find_batch",
+    "fit_batches",
+    "scan_batches",
+    "scan_valid",
+    "set_batch_offsets",
+    "Slices",
+    "batch_topics",
+    "decode_batch",
+    "validate_records",
+    "BatchBuilder",
+    "keep_records",
+    "decode_columns",
+    "TopicFilter",
+    "select_records",
+    "check_topic_chunks",
+    "lookup_topic_chunks",
+    "make_topic_chunk",
+    "sort_topic_entries",
+    "TopicTrie",
+]

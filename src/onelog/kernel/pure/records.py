@@ -1,0 +1,273 @@
+"""The records of one batch, interpreted: walk, validate, topics, slices.
+
+Rules: one walk checks everything (lengths exact, offset deltas strictly ascending, timestamps in
+range, count exact) before a caller sees a record. The topic of a record is the value of its first
+header if that header's key is `~t`, else its key.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from onelog.base.errors import InvalidRequest
+from onelog.base.limits import HEADERS_PER_RECORD_MAX, INFLATED_BYTES_MAX
+from onelog.kernel import corruption as why
+from onelog.kernel.pure.crc import crc32c
+from onelog.kernel.pure.scan import batch_at, check_span
+from onelog.kernel.pure.varint import I64_MAX, I64_MIN, read_varint
+from onelog.kernel.types import (
+    ATTR_CODEC_MASK,
+    ATTR_LOG_APPEND_TIME,
+    HEADER_BYTES,
+    RECORD_BYTES_MIN,
+    TOPIC_HEADER,
+    BatchInfo,
+)
+
+if TYPE_CHECKING:
+    from onelog.kernel.types import Buffer, Header, Record
+
+
+class Span(NamedTuple):
+    """Where one record and its parts lie; a length of -1 is null."""
+
+    start: int
+    end: int
+    timestamp_delta: int
+    offset_delta: int
+    key: int
+    key_bytes: int
+    value: int
+    value_bytes: int
+    headers: int
+    header_count: int
+
+
+class Batch(NamedTuple):
+    """One batch taken apart: its header, the bytes its records are in, and the records."""
+
+    info: BatchInfo
+    view: memoryview
+    spans: list[Span]
+
+    def timestamp_ms(self, span: Span) -> int:
+        """The time of a record: its own, or the batch's when the broker stamped it."""
+        if self.info.attributes & ATTR_LOG_APPEND_TIME:
+            return self.info.max_timestamp_ms
+        return self.info.base_timestamp_ms + span.timestamp_delta
+
+    def key(self, span: Span) -> bytes | None:
+        """A record's key."""
+        return _part(self.view, span.key, span.key_bytes)
+
+    def value(self, span: Span) -> bytes | None:
+        """A record's value."""
+        return _part(self.view, span.value, span.value_bytes)
+
+    def headers(self, span: Span) -> tuple[Header, ...]:
+        """A record's headers, in order."""
+        found: list[Header] = []
+        position = span.headers
+        for _ in range(span.header_count):
+            name, position = _field(self.view, position)
+            value, position = _field(self.view, position)
+            assert name is not None
+            found.append((name, value))
+        return tuple(found)
+
+    def topic(self, span: Span) -> bytes | None:
+        """A record's topic."""
+        if span.header_count:
+            name, position = _field(self.view, span.headers)
+            if name == TOPIC_HEADER:
+                return _field(self.view, position)[0]
+        return self.key(span)
+
+
+def _part(view: memoryview, position: int, size: int) -> bytes | None:
+    return None if size < 0 else bytes(view[position : position + size])
+
+
+def _field(view: memoryview, position: int) -> tuple[bytes | None, int]:
+    size, position = read_varint(view, position, len(view))
+    return _part(view, position, size), position + max(size, 0)
+
+
+class _Bad(Exception):
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+
+def _take(view: memoryview, position: int, end: int) -> tuple[int, int]:
+    value, position = read_varint(view, position, end)
+    if position < 0:
+        raise _Bad(why.BAD_VARINT)
+    return value, position
+
+
+def _skip(view: memoryview, position: int, end: int, lowest: int, code: int) -> tuple[int, int]:
+    """Read a length and step over its bytes: the length and where the bytes begin."""
+    size, position = _take(view, position, end)
+    if not lowest <= size <= end - position:
+        raise _Bad(code)
+    return size, position
+
+
+def _walk_headers(view: memoryview, position: int, end: int) -> tuple[int, int, int]:
+    """Count, first byte and end of a record's headers."""
+    count, position = _take(view, position, end)
+    if not 0 <= count <= min(HEADERS_PER_RECORD_MAX, (end - position) // 2):
+        raise _Bad(why.BAD_HEADERS)
+    first = position
+    for _ in range(count):
+        size, position = _skip(view, position, end, 0, why.BAD_HEADERS)
+        position += size
+        size, position = _skip(view, position, end, -1, why.BAD_HEADERS)
+        position += max(size, 0)
+    return count, first, position
+
+
+def read_span(view: memoryview, start: int, limit: int) -> Span:
+    """The record at `start`, checked."""
+    size, position = _take(view, start, limit)
+    if not RECORD_BYTES_MIN - 1 <= size <= limit - position:
+        raise _Bad(why.BAD_RECORD_LENGTH)
+    end = position + size
+    timestamp_delta, position = _take(view, position + 1, end)
+    offset_delta, position = _take(view, position, end)
+    key_bytes, key = _skip(view, position, end, -1, why.BAD_KEY)
+    value_bytes, value = _skip(view, key + max(key_bytes, 0), end, -1, why.BAD_VALUE)
+    count, headers, position = _walk_headers(view, value + max(value_bytes, 0), end)
+    if position != end:
+        raise _Bad(why.RECORD_TAIL)
+    return Span(
+        start, end, timestamp_delta, offset_delta,
+        key, key_bytes, value, value_bytes, headers, count,
+    )  # fmt: skip
+
+
+def _check_deltas(info: BatchInfo, span: Span, last: int) -> None:
+    if not last < span.offset_delta <= info.last_offset - info.base_offset:
+        raise _Bad(why.BAD_OFFSET_DELTA)
+    if not I64_MIN <= info.base_timestamp_ms + span.timestamp_delta <= I64_MAX:
+        raise _Bad(why.BAD_TIMESTAMP)
+
+
+def _walk(info: BatchInfo, view: memoryview, start: int, end: int) -> list[Span]:
+    spans: list[Span] = []
+    last = -1
+    if info.count * RECORD_BYTES_MIN > end - start:
+        raise why.corrupt(why.BAD_COUNT, info.position)
+    try:
+        for _ in range(info.count):
+            span = read_span(view, start, end)
+            _check_deltas(info, span, last)
+            last = span.offset_delta
+            start = span.end
+            spans.append(span)
+    except _Bad as bad:
+        raise why.corrupt(bad.code, info.position, len(spans)) from None
+    if start != end:
+        raise why.corrupt(why.BATCH_TAIL, info.position)
+    return spans
+
+
+def open_batch(
+    buf: Buffer, position: int, records: Buffer | None, check_crc: bool = False
+) -> Batch:
+    """The batch at `position` taken apart; `records` holds its inflated records, if compressed."""
+    view = memoryview(buf).cast("B")
+    check_span(view, position, len(view))
+    info = batch_at(view, position, len(view), check_crc)
+    if records is not None:
+        view = memoryview(records).cast("B")
+        if len(view) > INFLATED_BYTES_MAX:
+            raise why.corrupt(why.BAD_INFLATED, position)
+        return Batch(info, view, _walk(info, view, 0, len(view)))
+    if info.attributes & ATTR_CODEC_MASK:
+        raise InvalidRequest(f"the batch at byte {position} is compressed: give its records")
+    return Batch(info, view, _walk(info, view, position + HEADER_BYTES, position + info.size_bytes))
+
+
+def validate_records(buf: Buffer, position: int = 0, records: Buffer | None = None) -> None:
+    """Check every record of the batch at `position`; CorruptBatch says what is wrong."""
+    open_batch(buf, position, records)
+
+
+def batch_topics(buf: Buffer, position: int = 0, records: Buffer | None = None) -> bytes:
+    """u32 pairs (topic hash, offset delta), little endian, of the records that have a topic."""
+    batch = open_batch(buf, position, records)
+    out = bytearray()
+    for span in batch.spans:
+        topic = batch.topic(span)
+        if topic is not None:
+            out += struct.pack("<II", crc32c(topic), span.offset_delta)
+    return bytes(out)
+
+
+class Slices:
+    """The records of one batch as positions in its buffer, cut out when asked.
+
+    It keeps the buffer: a bytearray cannot be resized, a mapping not closed, while it lives.
+    """
+
+    __slots__ = ("_batch",)
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+
+    def __len__(self) -> int:
+        return len(self._batch.spans)
+
+    def _span(self, index: int) -> Span:
+        if not 0 <= index < len(self._batch.spans):
+            raise IndexError(f"record {index} of {len(self._batch.spans)}")
+        return self._batch.spans[index]
+
+    def offset(self, index: int) -> int:
+        """Offset of a record."""
+        return self._batch.info.base_offset + self._span(index).offset_delta
+
+    def offsets(self) -> list[int]:
+        """Offsets of all records."""
+        base = self._batch.info.base_offset
+        return [base + span.offset_delta for span in self._batch.spans]
+
+    def timestamp_ms(self, index: int) -> int:
+        """Timestamp of a record."""
+        return self._batch.timestamp_ms(self._span(index))
+
+    def key(self, index: int) -> bytes | None:
+        """Key of a record."""
+        return self._batch.key(self._span(index))
+
+    def value(self, index: int) -> bytes | None:
+        """Value of a record."""
+        return self._batch.value(self._span(index))
+
+    def topic(self, index: int) -> bytes | None:
+        """Topic of a record."""
+        return self._batch.topic(self._span(index))
+
+    def record(self, index: int) -> Record:
+        """(offset, timestamp_ms, key, value, headers) of a record."""
+        span, batch = self._span(index), self._batch
+        return (
+            batch.info.base_offset + span.offset_delta,
+            batch.timestamp_ms(span),
+            batch.key(span),
+            batch.value(span),
+            batch.headers(span),
+        )
+
+    def records(self) -> list[Record]:
+        """All records."""
+        return [self.record(index) for index in range(len(self))]
+
+
+def decode_batch(
+    buf: Buffer, position: int = 0, records: Buffer | None = None, check_crc: bool = True
+) -> Slices:
+    """The batch at `position` as slices, every record checked."""
+    return Slices(open_batch(buf, position, records, check_crc))

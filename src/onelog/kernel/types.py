@@ -1,0 +1,85 @@
+"""The kernel's shapes: what its functions take and return, the same compiled or interpreted.
+
+Rules: `Buffer` is any contiguous bytes-like object; it is borrowed for the call and never kept,
+except by `Slices`, which says so. Offsets and timestamps are plain ints here: the kernel is below
+the floor where they get their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from mmap import mmap
+
+    Buffer: TypeAlias = bytes | bytearray | memoryview | mmap
+
+HEADER_BYTES = 61
+"""Bytes of a batch before its records."""
+PREFIX_BYTES = 12
+"""Base offset and length: what the length field does not count."""
+RECORD_BYTES_MIN = 7
+"""Bytes of the smallest record: no key, no value, no headers."""
+MAGIC = 2
+
+ATTR_CODEC_MASK = 7
+ATTR_LOG_APPEND_TIME = 8
+ATTR_TRANSACTIONAL = 16
+ATTR_CONTROL = 32
+ATTR_DELETE_HORIZON = 64
+
+TOPIC_HEADER = b"~t"
+"""Key of the first header of a record whose key is not its topic."""
+TIMESTAMP_MS_MAX = (1 << 62) - 1
+"""Largest timestamp that the builder takes: deltas can then never overflow."""
+REMAINING_LENGTH_MAX = 268_435_455
+"""Largest number that MQTT's four length bytes hold."""
+
+Header: TypeAlias = "tuple[bytes, bytes | None]"
+Headers: TypeAlias = "Sequence[tuple[bytes, bytes | None]]"
+Message: TypeAlias = "tuple[bytes | None, Buffer | None, Buffer | None, Headers, int]"
+"""(topic, key, value, headers, timestamp_ms): what the builder stages."""
+Record: TypeAlias = "tuple[int, int, bytes | None, bytes | None, tuple[Header, ...]]"
+"""(offset, timestamp_ms, key, value, headers)."""
+TopicRecord: TypeAlias = (
+    "tuple[bytes | None, int, int, bytes | None, bytes | None, tuple[Header, ...]]"
+)
+"""(topic, offset, timestamp_ms, key, value, headers)."""
+
+
+class BatchInfo(NamedTuple):
+    """One batch of a scanned buffer: where it is and what its header says."""
+
+    position: int
+    size_bytes: int
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    attributes: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    count: int  # type: ignore[assignment]
+
+
+class Columns(NamedTuple):
+    """One batch as Arrow buffers: i64 columns, i32 offsets, validity bits low bit first."""
+
+    count: int  # type: ignore[assignment]
+    offsets: bytes
+    timestamps: bytes
+    key_validity: bytes
+    key_offsets: bytes
+    key_data: bytes
+    value_validity: bytes
+    value_offsets: bytes
+    value_data: bytes
+    header_list_offsets: bytes
+    header_key_offsets: bytes
+    header_key_data: bytes
+    header_value_validity: bytes
+    header_value_offsets: bytes
+    header_value_data: bytes
