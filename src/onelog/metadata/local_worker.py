@@ -1,0 +1,183 @@
+"""The thread that works on the embedded store's file, and the queue of jobs that leads to it.
+
+Rules:
+- Jobs wait in one bounded queue. The thread takes all that wait and commits their mutations
+  together (group commit); each is atomic and has its own revision.
+- Every answer, of reads too, goes back after the commit of its group, so nobody sees what a crash
+  could undo (I4). `finish` gets them on the loop, in the order of their commits.
+- A failed commit is rolled back as a whole and raises `Unavailable` (I9). A full disk is waited
+  out; after any other I/O error the store stops until it is opened again: what the disk holds can
+  no longer be believed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import sqlite3
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from onelog.base.errors import OnelogError, Unavailable
+from onelog.metadata.local_database import Database, Revision
+
+WAITING_JOBS_MAX = 10_000
+"""Calls that may wait for the thread; one more raises Unavailable."""
+
+GROUP_JOBS_MAX = 512
+"""Jobs of one commit."""
+
+
+class Job:
+    """One call on its way through the thread.
+
+    A mutation's `work` returns (outcome, revision); `done` runs on the loop after the commit, also
+    when the caller no longer waits.
+    """
+
+    __slots__ = ("done", "mutates", "outcome", "revision", "waiter", "work")
+
+    def __init__(
+        self,
+        work: Callable[[Database], Any],
+        waiter: asyncio.Future[Any],
+        mutates: bool,
+        done: Callable[[Any], None] | None = None,
+    ) -> None:
+        self.work = work
+        self.waiter = waiter
+        self.mutates = mutates
+        self.done = done
+        self.outcome: Any = None
+        self.revision: Revision = ()
+
+    def answer(self) -> None:
+        """Tell the caller, if it still waits."""
+        if self.waiter.done():
+            return
+        if isinstance(self.outcome, BaseException):
+            self.waiter.set_exception(self.outcome)
+        else:
+            self.waiter.set_result(self.outcome)
+
+
+class Worker:
+    """The thread and its queue. All methods are called on the loop."""
+
+    def __init__(
+        self, path: Path, history_revisions: int, finish: Callable[[list[Job]], None]
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._path = path
+        self._history_revisions = history_revisions
+        self._finish = finish
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._waiting = 0
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        self._thread = threading.Thread(target=self._run, name="onelog-metadata", daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Job) -> None:
+        """Queue a job."""
+        if self._waiting >= WAITING_JOBS_MAX:
+            raise Unavailable(f"{WAITING_JOBS_MAX} calls wait for the metadata store; try again")
+        self._waiting += 1
+        self._jobs.put(job)
+
+    def stop(self) -> None:
+        """End the thread after the jobs that wait."""
+        self._jobs.put(None)
+
+    async def ended(self) -> None:
+        """Wait until the file is closed."""
+        await asyncio.shield(self._ended)
+        self._thread.join()
+
+    def _handed_back(self, group: list[Job]) -> None:
+        self._waiting -= len(group)
+        self._finish(group)
+
+    # ---- in the thread ----
+
+    def _run(self) -> None:
+        db: Database | None = None
+        stopped: OnelogError | None = None
+        try:
+            db = Database(self._path, self._history_revisions)
+        except OnelogError as error:
+            stopped = error
+        last = False
+        while not last:
+            taken = self._take()
+            group = [job for job in taken if job is not None]
+            last = len(group) < len(taken)
+            if db is None or stopped is not None:
+                for job in group:
+                    job.outcome = stopped
+            else:
+                stopped = _work(db, group)
+            self._post(self._handed_back, group)
+        if db is not None:
+            with contextlib.suppress(sqlite3.Error):  # a broken disk: all answers went out already
+                db.close()
+        self._post(self._ended.set_result, None)
+
+    def _take(self) -> list[Job | None]:
+        taken = [self._jobs.get()]
+        with contextlib.suppress(Empty):
+            while taken[-1] is not None and len(taken) < GROUP_JOBS_MAX:
+                taken.append(self._jobs.get_nowait())
+        return taken
+
+    def _post(self, call: Callable[[Any], None], argument: object) -> None:
+        # RuntimeError: the loop was closed without closing the store, so nobody waits.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(call, argument)
+
+
+def _work(db: Database, group: list[Job]) -> OnelogError | None:
+    """Do a group; an error back means that the store must stop."""
+    mutates = any(job.mutates for job in group)
+    try:
+        if mutates:
+            db.begin()
+        for job in group:
+            _attempt(db, job)
+        if mutates:
+            db.commit()
+    except (sqlite3.Error, OSError) as error:
+        return _fail(db, group, error)
+    return None
+
+
+def _attempt(db: Database, job: Job) -> None:
+    try:
+        if job.mutates:
+            job.outcome, job.revision = db.attempt(partial(job.work, db))
+        else:
+            job.outcome = job.work(db)
+    except (sqlite3.Error, OSError):
+        raise  # the disk's fault: the group's affair
+    except Exception as error:  # noqa: BLE001 - one job's error must not leave the others waiting
+        job.outcome = error
+
+
+def _fail(db: Database, group: list[Job], cause: sqlite3.Error | OSError) -> OnelogError | None:
+    if isinstance(cause, OSError):
+        full = cause.errno == errno.ENOSPC
+    else:
+        full = getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+    try:
+        db.rollback()
+    except sqlite3.Error:
+        full = False
+    for job in group:
+        job.outcome, job.revision = Unavailable(f"the metadata store cannot write: {cause}"), ()
+    if full:
+        return None
+    return Unavailable(f"the metadata store stopped after an I/O error ({cause}): restart it")

@@ -1,0 +1,19 @@
+"""The metadata stores that the contract suite runs over: one row per implementation."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from onelog.base.clock import SystemClock
+from onelog.metadata.local import LocalStore
+from onelog.metadata.store import MetadataStore
+
+StoreFactory = Callable[[Path], Awaitable[MetadataStore]]
+
+
+async def _local(directory: Path) -> MetadataStore:
+    return await LocalStore.open(directory / "metadata.db", SystemClock())
+
+
+STORES: dict[str, StoreFactory] = {"local": _local}
