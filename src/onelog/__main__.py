@@ -1,0 +1,26 @@
+"""The `onelog` command: the CLI with the server behind it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from onelog.admin.contract import ServerInfo
+from onelog.cli import run
+from onelog.config import Loaded
+
+
+def main() -> None:
+    """Run the command line and exit with its code."""
+    sys.exit(run(sys.argv[1:], _serve))
+
+
+def _serve(loaded: Loaded, on_ready: Callable[[ServerInfo], None]) -> None:
+    # Only `serve` needs the engines; every other command starts faster without them.
+    from onelog.app import serve  # noqa: PLC0415
+
+    serve(loaded, on_ready)
+
+
+if __name__ == "__main__":
+    main()

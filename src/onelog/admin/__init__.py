@@ -1,0 +1,1 @@
+"""The admin listener: health, metrics and a read-only JSON view of streams and cursors."""

@@ -1,0 +1,154 @@
+"""What the admin API shows, and what it asks of the broker.
+
+Rules: this module imports only `base` and msgspec, because the CLI shares it. The calls of
+`BrokerView` look at state that is in memory anyway: they never wait and never touch the disk. Lists
+come in pages, ordered by name or number, so that ten thousand partitions never hold the loop.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, Protocol
+
+import msgspec
+
+PAGE_DEFAULT: Final = 100
+PAGE_MAX: Final = 1000
+
+
+class RetentionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """When records may go."""
+
+    age_ms: int | None
+    """None: not by age."""
+    bytes: int | None
+    """None: not by size."""
+    consumed: bool
+    """Whether records go once every durable cursor is past them."""
+
+
+class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One stream and its settings."""
+
+    name: str
+    id: str
+    captures: tuple[str, ...]
+    partitions: int
+    engine: str
+    durability: str
+    retention: RetentionInfo
+    cleanup: tuple[str, ...]
+    """`delete`, `compact`, or both."""
+    internal: bool
+    """Whether the broker made it for itself."""
+    size_bytes: int
+    records: int
+    """Offsets between start and end, over all partitions; compaction leaves gaps in them."""
+
+
+class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition's offsets and size."""
+
+    partition: int
+    start_offset: int
+    end_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    durable_offset: int
+    size_bytes: int
+    segments: int
+    state: str
+    """`running`, or `stopped: ` and why."""
+
+
+class CursorPosition(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a cursor stands in one partition."""
+
+    stream: str
+    partition: int
+    offset: int
+    """Everything below it is done."""
+
+
+class CursorInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One cursor and how far it is."""
+
+    name: str
+    kind: Literal["tail", "offset", "session", "queue", "table"]
+    filter: str
+    durable: bool
+    """Whether its state survives a restart."""
+    positions: tuple[CursorPosition, ...]
+    lag: int
+    """Offsets between its positions and the ends."""
+    pending: int
+    """Records handed out and not settled."""
+    connected: int
+    """Consumers attached right now."""
+
+
+class ListenerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What listens where."""
+
+    name: str
+    address: str
+
+
+class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """This process."""
+
+    version: str
+    node_id: int
+    node_name: str
+    pid: int
+    python: str
+    event_loop: str
+    kernel: Literal["compiled", "interpreted"]
+    data_dir: str
+    config_file: str | None
+    started_ms: int
+    uptime_s: float
+    listeners: tuple[ListenerInfo, ...]
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of a list; `next_cursor` is null on the last one."""
+
+    items: list[StreamInfo] | list[PartitionInfo] | list[CursorInfo]
+    next_cursor: str | None
+
+
+class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a request failed."""
+
+    code: str
+    message: str
+
+
+class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of every answer with a status of 400 and above."""
+
+    error: ErrorBody
+
+
+class BrokerView(Protocol):
+    """What the admin API asks of the broker. Pages hold at most `limit` items after `after`."""
+
+    def streams(self, after: str, limit: int) -> list[StreamInfo]:
+        """Streams by name, from the first name greater than `after`."""
+        ...
+
+    def stream(self, name: str) -> StreamInfo:
+        """One stream. Raises StreamNotFound."""
+        ...
+
+    def partitions(self, name: str, after: int, limit: int) -> list[PartitionInfo]:
+        """Partitions by number, from `after` + 1. Raises StreamNotFound."""
+        ...
+
+    def cursors(self, after: str, limit: int) -> list[CursorInfo]:
+        """Cursors by name, from the first name greater than `after`."""
+        ...
+
+    def cursor(self, name: str) -> CursorInfo:
+        """One cursor. Raises CursorNotFound."""
+        ...

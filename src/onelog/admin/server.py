@@ -1,0 +1,72 @@
+"""The admin listener: uvicorn inside our own event loop.
+
+Rules: uvicorn touches no signal, no logging configuration and no loop policy; the process owns
+those. Without credentials it serves loopback and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+import uvicorn
+
+from onelog.admin.application import build_application
+from onelog.admin.endpoints import Endpoints
+from onelog.base.errors import ConfigError
+from onelog.net import Listener
+
+
+class _QuietServer(uvicorn.Server):
+    """uvicorn without its signal handlers."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave every signal to the process."""
+        yield
+
+
+class AdminServer:
+    """Serves the admin API until it is closed."""
+
+    def __init__(self, listener: Listener, endpoints: Endpoints, connections_max: int) -> None:
+        if not listener.is_loopback:
+            raise ConfigError(
+                f"listeners.admin.host = {listener.host!r} is reachable by other machines, and "
+                "the admin API has no credentials yet: use 127.0.0.1, ::1 or localhost"
+            )
+        self._listener = listener
+        self._server = _QuietServer(
+            uvicorn.Config(
+                build_application(endpoints),
+                loop="none",
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                limit_concurrency=connections_max,
+                timeout_keep_alive=30,
+                timeout_graceful_shutdown=2,
+            )
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> asyncio.Task[None]:
+        """Begin to answer; the task ends with `close`, or with the error that ended the server."""
+        assert self._task is None
+        self._task = asyncio.create_task(
+            self._server.serve(self._listener.sockets), name="admin-server"
+        )
+        return self._task
+
+    async def close(self) -> None:
+        """Finish open requests (at most two seconds), then let go of the port. Idempotent."""
+        self._server.should_exit = True
+        if self._task is not None:
+            task, self._task = self._task, None
+            await task
+        self._listener.close()

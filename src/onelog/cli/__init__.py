@@ -1,0 +1,5 @@
+"""The `onelog` command line."""
+
+from onelog.cli.main import run
+
+__all__ = ["run"]

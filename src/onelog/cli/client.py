@@ -1,0 +1,70 @@
+"""Asks a running server over its admin API.
+
+Rules: the CLI shares only the admin contract with the server. Every request has a deadline, and a
+server that is not there is one clear line.
+"""
+
+from __future__ import annotations
+
+import http.client
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from onelog.admin.contract import ErrorAnswer, ServerInfo, StreamInfo
+from onelog.base.errors import Unavailable
+
+TIMEOUT_S: Final = 5.0
+
+T = TypeVar("T")
+
+
+class HealthAnswer(msgspec.Struct, frozen=True):
+    """What `/health/ready` says."""
+
+    status: str
+    checks: dict[str, str]
+
+
+class StreamPage(msgspec.Struct, frozen=True):
+    """A page of streams."""
+
+    items: list[StreamInfo]
+    next_cursor: str | None
+
+
+class Status(msgspec.Struct, frozen=True):
+    """What `onelog status` shows."""
+
+    info: ServerInfo
+    health: HealthAnswer
+    streams: list[StreamInfo]
+    more_streams: bool
+
+
+def fetch_status(host: str, port: int) -> Status:
+    """Ask the server at `host:port` who it is and how it is. Raises Unavailable."""
+    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+    try:
+        info = _get(connection, "/api/v1/info", ServerInfo)
+        health = _get(connection, "/health/ready", HealthAnswer, also=503)
+        page = StreamPage([], None)
+        if health.status == "ok":
+            page = _get(connection, "/api/v1/streams", StreamPage)
+    except (OSError, http.client.HTTPException, msgspec.MsgspecError) as error:
+        raise Unavailable(
+            f"no OneLog server answers at {host}:{port} ({error}); start one with `onelog serve`"
+        ) from error
+    finally:
+        connection.close()
+    return Status(info, health, page.items, page.next_cursor is not None)
+
+
+def _get(connection: http.client.HTTPConnection, path: str, kind: type[T], also: int = 200) -> T:
+    connection.request("GET", path, headers={"Host": "localhost"})
+    response = connection.getresponse()
+    body: Any = response.read()
+    if response.status not in (200, also):
+        error = msgspec.json.decode(body, type=ErrorAnswer).error
+        raise Unavailable(f"{path}: {error.message}")
+    return msgspec.json.decode(body, type=kind)

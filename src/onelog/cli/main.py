@@ -1,0 +1,147 @@
+"""The commands of `onelog` and the exit codes they end with.
+
+Rules: what went wrong is one clear line on stderr, never a traceback, unless it is a bug of ours.
+Exit codes: 0 done, 1 failed, 2 the command line or the configuration is wrong. The server itself is
+handed in, because the command line stands below the composition root.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+from cyclopts import App, CycloptsError, Parameter
+
+import onelog
+from onelog.admin.contract import ServerInfo
+from onelog.base.errors import ConfigError, OnelogError
+from onelog.cli import client, render
+from onelog.cli.example import example_toml
+from onelog.config import Loaded, load
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+
+Serve = Callable[[Loaded, Callable[[ServerInfo], None]], None]
+
+ConfigFile = Annotated[
+    Path | None,
+    Parameter(name=["--config", "-c"], help="Configuration file (default: ./onelog.toml, if any)."),
+]
+DataDir = Annotated[
+    str | None, Parameter(name=["--data", "-d"], help="Data directory; short for --set data_dir=…")
+]
+Assignments = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name="--set",
+        negative=(),
+        show_default=False,
+        help="Set one key, such as log.level=debug. Repeatable.",
+    ),
+]
+
+
+def run(arguments: Sequence[str], serve: Serve) -> int:
+    """Run one command line; the exit code."""
+    try:
+        build(serve)(arguments, exit_on_error=False, print_error=True, result_action="return_value")
+    except CycloptsError:
+        return EXIT_USAGE
+    except ConfigError as error:
+        render.print_error(str(error))
+        return EXIT_USAGE
+    except OnelogError as error:
+        render.print_error(str(error))
+        return EXIT_FAILED
+    return EXIT_OK
+
+
+def build(serve: Serve) -> App:
+    """The command tree."""
+    app = App(
+        name="onelog",
+        help="OneLog: one append-only log, read and written by every messaging protocol.",
+        version=onelog.__version__,
+        error_console=render.ERRORS,
+    )
+
+    @app.command(name="serve")
+    def serve_command(
+        *, config: ConfigFile = None, data: DataDir = None, assignments: Assignments = ()
+    ) -> None:
+        """Run the broker in the foreground until SIGTERM or Ctrl-C."""
+        serve(_load(config, data, assignments), render.print_ready)
+
+    @app.command
+    def version() -> None:
+        """Print the version."""
+        render.OUT.print(onelog.__version__)
+
+    @app.command
+    def status(*, config: ConfigFile = None, assignments: Assignments = ()) -> None:
+        """Show a running server: health, listeners, streams."""
+        admin = _load(config, None, assignments).config.listeners.admin
+        render.print_status(client.fetch_status(admin.host, admin.port))
+
+    app.command(_build_config())
+    return app
+
+
+def _build_config() -> App:
+    app = App(name="config", help="Show, check or write the configuration.")
+
+    @app.command
+    def show(
+        *, config: ConfigFile = None, data: DataDir = None, assignments: Assignments = ()
+    ) -> None:
+        """Print every effective value and where it came from."""
+        render.print_config(_load(config, data, assignments))
+
+    @app.command
+    def check(
+        *, config: ConfigFile = None, data: DataDir = None, assignments: Assignments = ()
+    ) -> None:
+        """Check the configuration without starting anything."""
+        loaded = _load(config, data, assignments)
+        changed = sum(source != "default" for source in loaded.sources.values())
+        render.OUT.print(
+            f"configuration ok: {loaded.file or 'no file'}, {changed} of {len(loaded.sources)} "
+            "keys set",
+            highlight=False,
+        )
+
+    @app.command
+    def init(file: Path = Path("onelog.toml")) -> None:
+        """Write a commented example file with every key at its default.
+
+        Parameters
+        ----------
+        file
+            Where to write it; an existing file is left alone.
+        """
+        try:
+            with file.open("x", encoding="utf-8") as out:
+                out.write(example_toml())
+        except FileExistsError:
+            raise ConfigError(f"{file} exists already; it was left as it is") from None
+        except OSError as error:
+            raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
+        render.OUT.print(f"wrote {file}; every key in it is commented out", highlight=False)
+
+    return app
+
+
+def _load(config: Path | None, data: str | None, assignments: tuple[str, ...]) -> Loaded:
+    # --data comes last, so that it also wins over --set data_dir.
+    data_dir = () if data is None else (f"data_dir={_quote(data)}",)
+    return load(config, os.environ, (*assignments, *data_dir))
+
+
+def _quote(text: str) -> str:
+    """`text` as a TOML string, so that a directory named `1` stays a name."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

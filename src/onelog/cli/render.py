@@ -1,0 +1,108 @@
+"""What the command line prints, and how it looks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from onelog.admin.contract import ServerInfo
+from onelog.cli.client import Status
+from onelog.cli.example import toml_value
+from onelog.config import Loaded
+from onelog.config.keys import known_keys
+from onelog.config.units import format_quantity
+
+OUT = Console(soft_wrap=True)
+ERRORS = Console(stderr=True, soft_wrap=True)
+
+
+def print_error(message: str) -> None:
+    """One line on stderr: who speaks, and what is wrong."""
+    line = Text("onelog: ", style="bold red")
+    line.append(" ".join(message.split()), style="not bold default")
+    ERRORS.print(line)
+
+
+def print_ready(info: ServerInfo) -> None:
+    """What `serve` says once it is ready for work."""
+    table = Table.grid(padding=(0, 2))
+    for row in _rows(info):
+        table.add_row("", *row)
+    OUT.print(f"\n[bold]OneLog {info.version}[/] is running. Stop it with Ctrl-C.\n")
+    OUT.print(table)
+    OUT.print()
+
+
+def _rows(info: ServerInfo) -> list[tuple[Text, Text]]:
+    rows = [("data", str(Path(info.data_dir).resolve()))]
+    rows.append(("config", info.config_file or "defaults (no onelog.toml)"))
+    rows += [(item.name, f"http://{item.address}/") for item in info.listeners]
+    rows.append(("kernel", f"{info.kernel}, Python {info.python}, {info.event_loop}"))
+    return [(Text(name, style="dim"), Text(value)) for name, value in rows]
+
+
+def print_config(loaded: Loaded) -> None:
+    """Every key, its value as one would write it, and its source."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for title in ("key", "value", "source"):
+        table.add_column(title, no_wrap=True)
+    for path, key in known_keys().items():
+        value: object = loaded.config
+        for name in path.split("."):
+            value = getattr(value, name)
+        source = loaded.sources[path]
+        style = "dim" if source == "default" else ""
+        table.add_row(path, Text(toml_value(key, value)), Text(source), style=style)
+    OUT.print(table)
+
+
+def print_status(status: Status) -> None:
+    """A running server at a glance."""
+    info = status.info
+    healthy = status.health.status == "ok"
+    state = "[green]ready[/]" if healthy else "[red]not ready[/]"
+    OUT.print(
+        f"[bold]OneLog {info.version}[/] {info.node_name}: {state}, up {_duration(info.uptime_s)},"
+        f" pid {info.pid}",
+        highlight=False,
+    )
+    for name, outcome in status.health.checks.items():
+        if outcome != "ok":
+            OUT.print(Text(f"  {name}: {outcome}", style="red"))
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("stream")
+    for title in ("partitions", "records", "size"):
+        table.add_column(title, justify="right")
+    table.add_column("engine")
+    table.add_column("durability")
+    for stream in status.streams:
+        table.add_row(
+            Text(stream.name),
+            str(stream.partitions),
+            str(stream.records),
+            _size(stream.size_bytes),
+            stream.engine,
+            stream.durability,
+        )
+    if status.streams:
+        OUT.print(table)
+    if status.more_streams:
+        OUT.print("… and more: see /api/v1/streams")
+
+
+def _duration(seconds: float) -> str:
+    whole = int(seconds)
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if whole >= length:
+            return f"{whole / length:.1f}{unit}"
+    return f"{whole}s"
+
+
+def _size(size_bytes: int) -> str:
+    for unit, length in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size_bytes >= length:
+            return f"{size_bytes / length:.1f} {unit}"
+    return format_quantity(size_bytes, "bytes")

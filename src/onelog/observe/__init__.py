@@ -1,0 +1,7 @@
+"""What the server says about itself: logs, metrics and health."""
+
+from onelog.observe.health import Health, HealthReport
+from onelog.observe.logging import configure_logging, get_logger
+from onelog.observe.metrics import Registry, Sample
+
+__all__ = ["Health", "HealthReport", "Registry", "Sample", "configure_logging", "get_logger"]

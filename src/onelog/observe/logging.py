@@ -1,0 +1,72 @@
+"""The log that people and log collectors read: one event per line, on stderr.
+
+Rules: `get_logger("area")` at module level, an event name in plain words, facts as keywords. No
+logging per message: a filtered call still costs a microsecond. Libraries that use the standard
+`logging` module come out in the same format.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, TextIO, cast
+
+import msgspec
+import structlog
+from structlog.typing import FilteringBoundLogger, Processor
+
+_LIBRARY_LEVEL = logging.WARNING
+"""Least level taken from libraries: what they say below it is noise to an operator."""
+
+
+def configure_logging(level: str, style: str, stream: TextIO | None = None) -> None:
+    """Send events of `level` and above to `stream` (stderr), as "console", "json" or "auto"."""
+    out = sys.stderr if stream is None else stream
+    if style == "auto":
+        style = "console" if out.isatty() else "json"
+    number = logging.getLevelNamesMapping()[level.upper()]
+    stamps: list[Processor] = [
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    renderer = _renderers(style, colors=out.isatty())
+    structlog.configure(
+        processors=[*stamps, *renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.WriteLoggerFactory(out),
+        cache_logger_on_first_use=True,
+    )
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
+            foreign_pre_chain=[*stamps, _name_library],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(max(number, _LIBRARY_LEVEL))
+
+
+def get_logger(area: str) -> FilteringBoundLogger:
+    """A logger whose events carry `area`. Cheap; it takes its settings at the first event."""
+    return cast("FilteringBoundLogger", structlog.get_logger(area=area))
+
+
+def _renderers(style: str, *, colors: bool) -> list[Processor]:
+    if style == "json":
+        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(_to_json)]
+    return [structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=0)]
+
+
+def _to_json(event: Any, **_options: Any) -> str:
+    return msgspec.json.encode(event, enc_hook=str).decode()
+
+
+def _name_library(
+    _logger: Any, _method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    record = event.get("_record")
+    if record is not None:
+        event["area"] = record.name
+    return event
