@@ -1,0 +1,283 @@
+"""The catalog: the streams of this node, created, changed and deleted through the metadata store.
+
+Rules:
+- The metadata store decides; what it has accepted is applied here, never the other way round (I9).
+- A deletion is written down before data goes, so that a crash in between is finished at the next
+  start. Data that the store does not know is reported and left alone.
+- Opening runs in threads, so that recovery of a large log does not hold the loop.
+- A damaged partition is opened as stopped: it refuses work, the others run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from onelog.base.clock import Clock
+from onelog.base.errors import (
+    AlreadyExists,
+    Conflict,
+    InvalidRequest,
+    NotAuthorized,
+    PartitionCorrupt,
+    StreamNotFound,
+)
+from onelog.base.ids import PartitionId
+from onelog.base.topics import covers
+from onelog.log.config import StreamConfig, check_change, check_config
+from onelog.log.partition import Partition
+from onelog.log.resolution import Resolver
+from onelog.log.stopped import StoppedLog
+from onelog.log.stream import Stream, StreamRecord
+from onelog.log.syncer import Syncer
+from onelog.metadata.store import Compare, Delete, MetadataStore, Put
+from onelog.storage.engine import Engine, PartitionKey, PartitionLog
+
+_STREAMS = "streams/"
+_DELETING = "deleting/"
+
+
+class _Deleting(msgspec.Struct, frozen=True):
+    id: str
+    engine: str
+    partitions: int
+
+
+class Catalog:
+    """All streams."""
+
+    def __init__(
+        self, store: MetadataStore, engines: Mapping[str, Engine], syncer: Syncer, clock: Clock
+    ) -> None:
+        self.resolver = Resolver()
+        self.orphans: list[PartitionKey] = []
+        self.on_change: list[Callable[[], None]] = []
+        self._store = store
+        self._engines = engines
+        self._syncer = syncer
+        self._clock = clock
+        self._streams: dict[str, Stream] = {}
+        self._lock = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Open every stream that the store knows, after finishing interrupted deletions."""
+        for entry in (await self._store.range(_DELETING)).entries:
+            deleting = msgspec.json.decode(entry.value, type=_Deleting)
+            await self._delete_data(deleting)
+            await self._store.delete(entry.key)
+        known: set[PartitionKey] = set()
+        for entry in (await self._store.range(_STREAMS)).entries:
+            record = msgspec.json.decode(entry.value, type=StreamRecord)
+            stream = await self._open_stream(record)
+            self._apply(stream)
+            known.update(stream.key(partition.id) for partition in stream.partitions)
+        self.orphans = [
+            key
+            for engine in self._engines.values()
+            for key in engine.partitions()
+            if key not in known
+        ]
+
+    # -- looking up
+
+    def get(self, name: str) -> Stream:
+        """A stream by name."""
+        stream = self._streams.get(name)
+        if stream is None:
+            raise StreamNotFound(f"there is no stream {name!r}")
+        return stream
+
+    def find(self, name: str) -> Stream | None:
+        """A stream by name, or None."""
+        return self._streams.get(name)
+
+    def streams(self) -> list[Stream]:
+        """Every stream, by name."""
+        return [self._streams[name] for name in sorted(self._streams)]
+
+    def home(self, topic: str) -> Stream:
+        """The stream that a topic lives in."""
+        return self._streams[self.resolver.home(topic)]
+
+    def holders(self, text: str) -> list[Stream]:
+        """Streams that may hold records of a filter; the home of an exact topic comes last."""
+        names = set(self.resolver.homes_of_filter(text))
+        for stream in self._streams.values():
+            past = stream.record.past_captures
+            if any(covers(capture, text) or covers(text, capture) for capture in past):
+                names.add(stream.name)
+        exact = "+" not in text and "#" not in text
+        home = self.resolver.home(text) if exact else ""
+        ordered = sorted(
+            names, key=lambda name: (name == home, self._streams[name].record.created_ms, name)
+        )
+        return [self._streams[name] for name in ordered]
+
+    # -- changing
+
+    async def create(self, config: StreamConfig) -> Stream:
+        """Create a stream; AlreadyExists or Conflict when it cannot be."""
+        check_config(config)
+        self._engine(config)
+        async with self._lock:
+            if config.name in self._streams:
+                raise AlreadyExists(f"the stream {config.name!r} exists already")
+            record = StreamRecord(
+                id=f"{config.name[:200]}-{secrets.token_hex(4)}",
+                config=config,
+                created_ms=self._clock.now_ms(),
+                fixed_topic=config.single_topic,
+            )
+            self._check_captures(config)
+            await self._save(record, created=True)
+            stream = await self._open_stream(record)
+            self._apply(stream)
+            return stream
+
+    async def alter(self, config: StreamConfig) -> Stream:
+        """Give a stream another configuration while it runs."""
+        async with self._lock:
+            stream = self.get(config.name)
+            old = stream.record
+            check_change(old.config, config)
+            self._check_captures(config)
+            record = self._changed_record(stream, config)
+            await self._save(record, created=False)
+            stream.record = record
+            for partition in stream.partitions:
+                partition.durability = config.durability
+                partition.message_bytes_max = config.message_bytes_max
+                partition.log.reconfigure(config.log_settings())
+            for number in range(len(stream.partitions), config.partitions):
+                stream.partitions.append(await self._open_partition(record, PartitionId(number)))
+            self._apply(stream)
+            return stream
+
+    @staticmethod
+    def _changed_record(stream: Stream, config: StreamConfig) -> StreamRecord:
+        old = stream.record
+        fixed_until = old.fixed_until
+        if fixed_until is None and old.fixed_topic not in (None, config.single_topic):
+            fixed_until = tuple(int(partition.end_offset) for partition in stream.partitions)
+        past = set(old.past_captures) | (set(old.config.captures) - set(config.captures))
+        return msgspec.structs.replace(
+            old,
+            config=config,
+            fixed_until=fixed_until,
+            past_captures=tuple(sorted(past - set(config.captures))),
+        )
+
+    async def delete(self, name: str) -> None:
+        """Delete a stream and its data."""
+        async with self._lock:
+            stream = self.get(name)
+            if stream.config.internal:
+                raise NotAuthorized(f"the stream {name!r} belongs to the broker and stays")
+            record = stream.record
+            deleting = _Deleting(record.id, record.config.engine, len(stream.partitions))
+            result = await self._store.txn(
+                [Compare(_STREAMS + name, "version", ">", 0)],
+                [
+                    Delete(_STREAMS + name),
+                    Put(_DELETING + record.id, msgspec.json.encode(deleting)),
+                ],
+            )
+            if not result.succeeded:
+                raise StreamNotFound(f"there is no stream {name!r}")
+            del self._streams[name]
+            self.resolver.replace(name, ())
+            for partition in stream.partitions:
+                await partition.close()
+            await self._delete_data(deleting)
+            await self._store.delete(_DELETING + record.id)
+        self._changed()
+
+    async def close(self) -> None:
+        """Close every partition cleanly."""
+        for stream in self._streams.values():
+            for partition in stream.partitions:
+                await partition.close()
+
+    # -- inside
+
+    def _engine(self, config: StreamConfig) -> Engine:
+        engine = self._engines.get(config.engine)
+        if engine is None:
+            raise InvalidRequest(
+                f"stream {config.name}: engine {config.engine!r} is not one of"
+                f" {', '.join(sorted(self._engines))}"
+            )
+        return engine
+
+    def _check_captures(self, config: StreamConfig) -> None:
+        for stream in self._streams.values():
+            if stream.name != config.name:
+                taken = set(stream.config.captures) & set(config.captures)
+                if taken:
+                    raise Conflict(
+                        f"stream {config.name}: {sorted(taken)[0]!r} is captured by stream"
+                        f" {stream.name} already"
+                    )
+
+    async def _save(self, record: StreamRecord, *, created: bool) -> None:
+        key = _STREAMS + record.config.name
+        compare = Compare(key, "version", "==" if created else ">", 0)
+        result = await self._store.txn([compare], [Put(key, msgspec.json.encode(record))])
+        if not result.succeeded:
+            raise Conflict(f"stream {record.config.name} was created or deleted by somebody else")
+
+    def _apply(self, stream: Stream) -> None:
+        self._streams[stream.name] = stream
+        self.resolver.replace(stream.name, stream.config.captures)
+        self._changed()
+
+    def _changed(self) -> None:
+        for callback in self.on_change:
+            callback()
+
+    async def _open_stream(self, record: StreamRecord) -> Stream:
+        opening = (
+            self._open_partition(record, PartitionId(number))
+            for number in range(record.config.partitions)
+        )
+        return Stream(record, list(await asyncio.gather(*opening)))
+
+    async def _open_partition(self, record: StreamRecord, number: PartitionId) -> Partition:
+        config = record.config
+        engine = self._engine(config)
+
+        def work() -> Partition:
+            log: PartitionLog
+            damage: PartitionCorrupt | None = None
+            try:
+                log = engine.open(PartitionKey(record.id, number), config.log_settings())
+            except PartitionCorrupt as error:
+                log, damage = StoppedLog(error), error
+            partition = Partition(
+                config.name,
+                number,
+                log,
+                durability=config.durability,
+                message_bytes_max=config.message_bytes_max,
+                syncer=self._syncer,
+                clock=self._clock,
+            )
+            if damage is not None:
+                partition.stop(damage)
+            return partition
+
+        return await self._syncer.run(work)
+
+    async def _delete_data(self, deleting: _Deleting) -> None:
+        engine = self._engines.get(deleting.engine)
+        if engine is None:
+            raise InvalidRequest(
+                f"engine {deleting.engine!r} is not configured, but holds the deleted stream"
+                f" {deleting.id}; configure it again so that its data can be removed"
+            )
+        for number in range(deleting.partitions):
+            key = PartitionKey(deleting.id, PartitionId(number))
+            await self._syncer.run(lambda key=key: engine.delete(key))  # type: ignore[misc]

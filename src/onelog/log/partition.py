@@ -1,0 +1,423 @@
+"""A partition: one writer, dense offsets, an end that readers may see, and who waits for it.
+
+Rules:
+- The high watermark is the end that readers see and that answers wait for. It is the end of what
+  holds the stream's durability level: at once for `memory` and `os`, after the group's fdatasync
+  for `fsync` (I4). So nobody ever reads a record that a crash could take back.
+- At most one sync runs; it serves every append made before it began (group commit).
+- Producer and epoch state is derived from the batches and snapshotted, never the truth itself.
+- A failed sync or found damage stops the partition: every waiter and every later call gets the
+  error (I9).
+All methods run on the loop's thread unless they say otherwise.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+import msgspec
+
+from onelog.base.clock import Clock
+from onelog.base.errors import (
+    CorruptBatch,
+    InvalidRequest,
+    MessageTooLarge,
+    OffsetOutOfRange,
+    OnelogError,
+    PartitionCorrupt,
+    PartitionStopped,
+    StorageError,
+)
+from onelog.base.ids import Offset, PartitionId, TimestampMs
+from onelog.kernel import (
+    ATTR_CONTROL,
+    BatchBuilder,
+    BatchInfo,
+    decode_batch,
+    scan_batches,
+    set_batch_offsets,
+    topic_hash,
+)
+from onelog.log.epochs import EpochHistory
+from onelog.log.producers import AbortedTxn, Producers
+from onelog.log.syncer import Syncer
+from onelog.log.wakeup import Callback, Waiter, Waiters, as_future
+from onelog.record.batch import Marker, build_marker, inflated_records, read_marker
+from onelog.storage.engine import PartitionLog
+
+SNAPSHOT_BYTES: Final = 64 * 1024 * 1024
+"""Appended bytes after which the derived state is snapshotted anew."""
+REPLAY_READ_BYTES: Final = 4 * 1024 * 1024
+STATE_NAME: Final = "partition"
+
+
+class Durability(StrEnum):
+    """What an answer promises (I4)."""
+
+    MEMORY = "memory"
+    OS = "os"
+    FSYNC = "fsync"
+
+
+class Appended(NamedTuple):
+    """Where records went; `duplicate` when an idempotent batch had been appended before."""
+
+    base_offset: Offset
+    end_offset: Offset
+    duplicate: bool = False
+
+
+class _State(msgspec.Struct, array_like=True):
+    producers: bytes
+    epochs: list[tuple[int, int]]
+
+
+class Partition:
+    """One partition of a stream."""
+
+    __slots__ = (
+        "_clock",
+        "_syncer",
+        "_syncing",
+        "_unsnapshotted_bytes",
+        "_waiters",
+        "durability",
+        "end_offset",
+        "epochs",
+        "high_watermark",
+        "id",
+        "leader_epoch",
+        "log",
+        "message_bytes_max",
+        "producers",
+        "records_appended",
+        "stopped",
+        "stream",
+        "syncs",
+    )
+
+    def __init__(
+        self,
+        stream: str,
+        partition: PartitionId,
+        log: PartitionLog,
+        *,
+        durability: Durability,
+        message_bytes_max: int,
+        syncer: Syncer,
+        clock: Clock,
+    ) -> None:
+        self.stream = stream
+        self.id = partition
+        self.log = log
+        self.durability = durability
+        self.message_bytes_max = message_bytes_max
+        self.leader_epoch = 0
+        self.stopped: OnelogError | None = None
+        self.records_appended = 0
+        self.syncs = 0
+        self._syncer = syncer
+        self._clock = clock
+        self._syncing = False
+        self._unsnapshotted_bytes = 0
+        self._waiters = Waiters()
+        self.producers, self.epochs = replay_state(log)
+        self.leader_epoch = self.epochs.latest
+        self.end_offset = log.end_offset
+        # What survived the start is as durable as it will get; it is synced before it is shown.
+        if durability is Durability.FSYNC and log.durable_offset < self.end_offset:
+            log.sync()
+        self.high_watermark = self.end_offset
+
+    # -- where it begins and ends
+
+    @property
+    def start_offset(self) -> Offset:
+        """First offset that may be read."""
+        return self.log.start_offset
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        """End of what is decided: no record of an open transaction lies below it."""
+        first_open = self.producers.first_open_offset
+        return self.high_watermark if first_open is None else min(first_open, self.high_watermark)
+
+    def aborted_between(self, start: int, end: int) -> list[AbortedTxn]:
+        """Aborted transactions with records in [start, end)."""
+        return self.producers.aborted_between(start, end)
+
+    # -- writing
+
+    def append_built(self, builder: BatchBuilder, *, index_topics: bool) -> Appended:
+        """Seal what `builder` staged as one batch at the end of the log."""
+        self._refuse_if_stopped()
+        base = self.end_offset
+        topics = builder.topics() if index_topics else None
+        batch = builder.seal(base, self.leader_epoch)
+        infos = scan_batches(batch, 0, False)
+        return self._write(batch, infos, topics)
+
+    def append_batches(self, data: bytearray, infos: Sequence[BatchInfo]) -> Appended:
+        """Append batches that a client built; their offsets are set in place.
+
+        The caller has validated CRC and records. Idempotent producers send one batch at a time.
+        """
+        self._refuse_if_stopped()
+        for info in infos:
+            if info.size_bytes > self.message_bytes_max:
+                raise MessageTooLarge(
+                    f"a batch of {info.size_bytes} bytes is larger than the"
+                    f" {self.message_bytes_max} that stream {self.stream} takes (message.max_bytes)"
+                )
+            if info.attributes & ATTR_CONTROL:
+                raise InvalidRequest("a client may not write control batches")
+            if info.producer_id >= 0:
+                if len(infos) > 1:
+                    raise InvalidRequest("an idempotent producer sends one batch per partition")
+                repeated = self.producers.check(info)
+                if repeated is not None:
+                    end = Offset(repeated.last_offset + 1)
+                    return Appended(Offset(repeated.base_offset), end, duplicate=True)
+        placed = []
+        base = int(self.end_offset)
+        for info in infos:
+            set_batch_offsets(data, info.position, base, self.leader_epoch)
+            last = base + info.last_offset - info.base_offset
+            placed.append(
+                info._replace(base_offset=base, last_offset=last, leader_epoch=self.leader_epoch)
+            )
+            base = last + 1
+        return self._write(data, placed, None)
+
+    def append_marker(
+        self, marker: Marker, producer_id: int, producer_epoch: int, coordinator_epoch: int = 0
+    ) -> Appended:
+        """End a producer's transaction here with a control batch."""
+        self._refuse_if_stopped()
+        self.producers.check_marker(producer_id, producer_epoch)
+        data = bytearray(
+            build_marker(
+                marker, producer_id, producer_epoch, self._clock.now_ms(), coordinator_epoch
+            )
+        )
+        set_batch_offsets(data, 0, self.end_offset, self.leader_epoch)
+        return self._write(data, scan_batches(data, 0, False), None)
+
+    def _write(
+        self, data: bytes | bytearray, infos: Sequence[BatchInfo], topics: bytes | None
+    ) -> Appended:
+        base = Offset(infos[0].base_offset)
+        assert base == self.end_offset, "a partition has one writer"
+        try:
+            self.log.append(data, infos, topics)
+        except PartitionStopped as error:
+            self.stop(error)
+            raise
+        end = Offset(infos[-1].last_offset + 1)
+        self.end_offset = end
+        self.records_appended += end - base
+        self._unsnapshotted_bytes += len(data)
+        for info in infos:
+            if info.producer_id >= 0:
+                note_batch(self.producers, data, info)
+        self.epochs.note(infos[0].leader_epoch, base)
+        if self.durability is Durability.FSYNC:
+            self.request_sync()
+        else:
+            self._advance(end)
+            if self._unsnapshotted_bytes >= SNAPSHOT_BYTES:
+                self.request_sync()
+        return Appended(base, end)
+
+    # -- durability
+
+    def request_sync(self) -> None:
+        """Begin to make everything appended so far durable, unless a sync runs already."""
+        if self._syncing or self.stopped is not None:
+            return
+        self._syncing = True
+        log, offset, state = self.log, self.end_offset, self._due_snapshot()
+
+        def work() -> Offset:
+            durable = log.sync()
+            if state is not None:
+                log.save_state(STATE_NAME, offset, state)
+            return durable
+
+        self._syncer.start(work, self._synced)
+
+    def _synced(self, durable: Offset | None, error: BaseException | None) -> None:
+        self._syncing = False
+        self.syncs += 1
+        if error is not None or durable is None:
+            failure = error if isinstance(error, OnelogError) else StorageError(str(error))
+            self.stop(failure)
+            return
+        if self.durability is Durability.FSYNC:
+            self._advance(durable)
+            if self.end_offset > durable:
+                self.request_sync()
+
+    def _due_snapshot(self) -> bytes | None:
+        if self._unsnapshotted_bytes < SNAPSHOT_BYTES:
+            return None
+        self._unsnapshotted_bytes = 0
+        return self._encode_state()
+
+    def _encode_state(self) -> bytes:
+        return msgspec.msgpack.encode(_State(self.producers.encode(), self.epochs.rows()))
+
+    def _advance(self, end: Offset) -> None:
+        if end > self.high_watermark:
+            self.high_watermark = end
+            self._waiters.advance(end)
+
+    # -- waiting
+
+    def when_visible(self, offset: Offset, callback: Callback) -> Waiter | None:
+        """Call back when the record at `offset` is visible; at once (None) when it is already."""
+        if self.stopped is not None:
+            callback(self.stopped)
+            return None
+        if offset < self.high_watermark:
+            callback(None)
+            return None
+        return self._waiters.add(offset, callback)
+
+    def wait_visible(self, offset: Offset) -> asyncio.Future[None]:
+        """A future for `when_visible`."""
+
+        def register(callback: Callback) -> Waiter:
+            waiter = self.when_visible(offset, callback)
+            return waiter if waiter is not None else Waiter(offset, callback)
+
+        return as_future(register)
+
+    @property
+    def waiting(self) -> int:
+        """How many wait, for the metrics."""
+        return len(self._waiters)
+
+    # -- reading
+
+    def read(self, offset: Offset, max_bytes: int, *, committed: bool = False) -> memoryview:
+        """Whole batches from `offset` on that readers may see; empty when there are none yet."""
+        upto = self.last_stable_offset if committed else self.high_watermark
+        if offset >= upto:
+            self._refuse_if_stopped()
+            if offset > self.end_offset:
+                raise OffsetOutOfRange(
+                    f"offset {offset} lies after the end {self.end_offset}"
+                    f" of {self.stream}/{self.id}"
+                )
+            return memoryview(b"")
+        try:
+            return self.log.read(offset, max_bytes, upto)
+        except PartitionStopped as error:
+            self.stop(error)
+            raise
+
+    def offsets_of_topic(
+        self, topic: bytes, start: Offset, upto: Offset, limit: int
+    ) -> list[Offset] | None:
+        """Offsets whose record probably has this topic; None when no index is kept."""
+        return self.log.offsets_of_topic(topic_hash(topic), start, upto, limit)
+
+    def offset_for_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
+        """The first visible record with a timestamp >= this one, and its timestamp."""
+        offset = self.log.offset_for_time(timestamp_ms)
+        while offset is not None and offset < self.high_watermark:
+            data = self.read(offset, 1)
+            if not data:
+                return None
+            info = scan_batches(data)[0]
+            if info.max_timestamp_ms >= timestamp_ms:
+                slices = decode_batch(data, 0, inflated_records(data, info), False)
+                for index in range(len(slices)):
+                    if slices.timestamp_ms(index) >= timestamp_ms:
+                        return Offset(slices.offset(index)), TimestampMs(slices.timestamp_ms(index))
+            offset = Offset(info.last_offset + 1)
+        return None
+
+    # -- life
+
+    def stop(self, error: OnelogError) -> None:
+        """Refuse everything from now on, and tell everybody who waits."""
+        if self.stopped is None:
+            self.stopped = error
+            self._waiters.fail(error)
+
+    def stop_damaged(self, offset: int, error: CorruptBatch) -> PartitionCorrupt:
+        """Stop because stored bytes are not what was written; the error to raise."""
+        failure = PartitionCorrupt(
+            f"{self.stream}/{self.id} is damaged at or after offset {offset}: {error}."
+            " Restore the partition from a backup or a replica, then restart"
+        )
+        self.stop(failure)
+        return failure
+
+    def _refuse_if_stopped(self) -> None:
+        if self.stopped is not None:
+            raise self.stopped
+
+    async def flush(self) -> None:
+        """Sync now, whatever the durability level; returns when it is done."""
+        await self._syncer.run(self.log.sync)
+
+    async def trim(self, start: Offset) -> None:
+        """Delete records below `start` (at most the high watermark), durably."""
+        start = min(start, self.high_watermark)
+        await self._syncer.run(lambda: self.log.trim(start))
+        self.producers.forget_before(self.log.start_offset)
+
+    async def close(self) -> None:
+        """Snapshot and close cleanly; waiters are told that it will not come."""
+        if self.stopped is None:
+            state, offset = self._encode_state(), self.end_offset
+
+            def work() -> None:
+                self.log.save_state(STATE_NAME, offset, state)
+                self.log.close()
+
+            try:
+                await self._syncer.run(work)
+            finally:
+                self.stop(PartitionStopped(f"{self.stream}/{self.id} is closed"))
+
+
+def note_batch(producers: Producers, data: bytes | bytearray | memoryview, info: BatchInfo) -> None:
+    """Let the producer state see an appended batch, data or marker."""
+    if not info.attributes & ATTR_CONTROL:
+        producers.note_batch(info)
+        return
+    marker = read_marker(data, info)
+    if marker is not None:
+        producers.note_marker(info, marker)
+
+
+def replay_state(log: PartitionLog) -> tuple[Producers, EpochHistory]:
+    """The derived state of a log: its newest snapshot and the batches since."""
+    producers, epochs, offset = Producers(), EpochHistory(), log.start_offset
+    saved = log.load_state(STATE_NAME)
+    if saved is not None:
+        # A snapshot from before the log's start still knows producers whose batches are gone.
+        offset = max(offset, saved[0])
+        state = msgspec.msgpack.decode(saved[1], type=_State)
+        producers, epochs = Producers.decode(state.producers), EpochHistory(state.epochs)
+    end = log.end_offset
+    while offset < end:
+        data = log.read(offset, REPLAY_READ_BYTES, end)
+        infos = scan_batches(data, 0, False)
+        if not infos:
+            break
+        for info in infos:
+            if info.last_offset >= offset:
+                epochs.note(max(info.leader_epoch, epochs.latest), info.base_offset)
+                if info.producer_id >= 0:
+                    note_batch(producers, data, info)
+        offset = Offset(infos[-1].last_offset + 1)
+    producers.forget_before(log.start_offset)
+    return producers, epochs

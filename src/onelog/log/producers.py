@@ -1,0 +1,240 @@
+"""What a partition remembers of its producers: sequences, open and aborted transactions.
+
+Rules (Kafka's, because every view needs them):
+- A producer's batches carry consecutive sequence numbers per partition and epoch. One of the last
+  five batches sent again is answered with its old offset and not appended twice.
+- A transaction opens at the first transactional batch of a producer and ends with a control
+  batch. The last stable offset is the first offset of the earliest open transaction.
+- Aborted transactions are remembered for as long as the log holds their records.
+All of it is derived from batch headers and markers, so it can be rebuilt by replay; a snapshot
+only shortens the replay.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Final
+
+import msgspec
+
+from onelog.base.errors import (
+    CorruptBatch,
+    DuplicateSequence,
+    InvalidTxnState,
+    OutOfOrderSequence,
+    ProducerFenced,
+)
+from onelog.base.ids import Offset
+from onelog.kernel import ATTR_TRANSACTIONAL, BatchInfo
+from onelog.record.batch import Marker
+
+BATCHES_REMEMBERED: Final = 5
+SEQUENCE_MODULUS: Final = 2**31
+
+
+class BatchMemory(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """One appended batch of a producer."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+
+
+class ProducerEntry(msgspec.Struct, array_like=True):
+    """One producer in one partition."""
+
+    producer_id: int
+    epoch: int
+    last_timestamp_ms: int
+    batches: list[BatchMemory]
+    txn_first_offset: int = -1
+
+
+class AbortedTxn(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """An aborted transaction: its producer and the offsets from its first record to its marker."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class _Snapshot(msgspec.Struct, array_like=True):
+    producers: list[ProducerEntry]
+    aborted: list[AbortedTxn]
+
+
+def next_sequence(last_sequence: int, step: int = 1) -> int:
+    """The sequence number `step` after `last_sequence`; they wrap to 0 after 2^31 - 1."""
+    return (last_sequence + step) % SEQUENCE_MODULUS
+
+
+class Producers:
+    """The producers of one partition."""
+
+    __slots__ = ("_aborted", "_entries", "_open")
+
+    def __init__(self) -> None:
+        self._entries: dict[int, ProducerEntry] = {}
+        self._aborted: list[AbortedTxn] = []
+        self._open: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def first_open_offset(self) -> Offset | None:
+        """First offset of the earliest open transaction."""
+        return Offset(min(self._open.values())) if self._open else None
+
+    def open_transactions(self) -> dict[int, int]:
+        """Producer id → first offset of its open transaction."""
+        return dict(self._open)
+
+    def entry(self, producer_id: int) -> ProducerEntry | None:
+        """What is known of a producer."""
+        return self._entries.get(producer_id)
+
+    def entries(self) -> list[ProducerEntry]:
+        """Every producer known."""
+        return list(self._entries.values())
+
+    def check(self, info: BatchInfo) -> BatchMemory | None:
+        """Judge a batch before it is appended: None to go on, or the earlier append it repeats.
+
+        Raises ProducerFenced, OutOfOrderSequence or DuplicateSequence.
+        """
+        entry = self._entries.get(info.producer_id)
+        if info.base_sequence < 0:
+            raise CorruptBatch(f"producer {info.producer_id} sent a batch without a sequence")
+        if entry is None:
+            return None  # unknown here (retention may have forgotten it): any start is taken
+        if info.producer_epoch < entry.epoch:
+            raise ProducerFenced(
+                f"producer {info.producer_id} has epoch {entry.epoch} here,"
+                f" the batch says {info.producer_epoch}"
+            )
+        if info.producer_epoch > entry.epoch:
+            if info.base_sequence != 0:
+                raise OutOfOrderSequence(
+                    f"producer {info.producer_id} begins epoch {info.producer_epoch}"
+                    f" with sequence {info.base_sequence} instead of 0"
+                )
+            return None
+        return self._check_sequence(entry, info)
+
+    @staticmethod
+    def _check_sequence(entry: ProducerEntry, info: BatchInfo) -> BatchMemory | None:
+        if not entry.batches:
+            return None
+        last_sequence = next_sequence(info.base_sequence, info.last_offset - info.base_offset)
+        for memory in entry.batches:
+            if memory.base_sequence == info.base_sequence and memory.last_sequence == last_sequence:
+                return memory
+        newest = entry.batches[-1].last_sequence
+        if info.base_sequence == next_sequence(newest):
+            return None
+        behind = (newest - info.base_sequence) % SEQUENCE_MODULUS
+        if behind < SEQUENCE_MODULUS // 2:
+            raise DuplicateSequence(
+                f"producer {info.producer_id} repeats sequence {info.base_sequence},"
+                f" older than the last {BATCHES_REMEMBERED} batches"
+            )
+        raise OutOfOrderSequence(
+            f"producer {info.producer_id} sent sequence {info.base_sequence},"
+            f" expected {next_sequence(newest)}"
+        )
+
+    def note_batch(self, info: BatchInfo) -> None:
+        """Remember a data batch that was appended at its offsets."""
+        entry = self._entries.get(info.producer_id)
+        if entry is None or info.producer_epoch > entry.epoch:
+            txn_first_offset = entry.txn_first_offset if entry is not None else -1
+            entry = ProducerEntry(info.producer_id, info.producer_epoch, 0, [], txn_first_offset)
+            self._entries[info.producer_id] = entry
+        entry.last_timestamp_ms = info.max_timestamp_ms
+        if info.base_sequence >= 0:
+            last_sequence = next_sequence(info.base_sequence, info.last_offset - info.base_offset)
+            entry.batches.append(
+                BatchMemory(info.base_sequence, last_sequence, info.base_offset, info.last_offset)
+            )
+            del entry.batches[:-BATCHES_REMEMBERED]
+        if info.attributes & ATTR_TRANSACTIONAL and entry.txn_first_offset < 0:
+            entry.txn_first_offset = info.base_offset
+            self._open[info.producer_id] = info.base_offset
+
+    def check_marker(self, producer_id: int, epoch: int) -> None:
+        """Judge an end-of-transaction marker before it is appended."""
+        entry = self._entries.get(producer_id)
+        if entry is not None and epoch < entry.epoch:
+            raise ProducerFenced(
+                f"the marker of producer {producer_id} has epoch {epoch}, known is {entry.epoch}"
+            )
+
+    def note_marker(self, info: BatchInfo, marker: Marker) -> None:
+        """Remember a marker that was appended at its offset."""
+        entry = self._entries.get(info.producer_id)
+        if entry is None:
+            entry = ProducerEntry(info.producer_id, info.producer_epoch, 0, [])
+            self._entries[info.producer_id] = entry
+        if info.producer_epoch > entry.epoch:
+            entry.epoch, entry.batches = info.producer_epoch, []
+        entry.last_timestamp_ms = info.max_timestamp_ms
+        first = self._open.pop(info.producer_id, -1)
+        entry.txn_first_offset = -1
+        if marker is Marker.ABORT and first >= 0:
+            stable = self.first_open_offset
+            self._aborted.append(
+                AbortedTxn(
+                    info.producer_id,
+                    first,
+                    info.last_offset,
+                    info.last_offset + 1 if stable is None else stable,
+                )
+            )
+
+    def require_open(self, producer_id: int) -> None:
+        """Raise InvalidTxnState unless this producer has a transaction open here."""
+        if producer_id not in self._open:
+            raise InvalidTxnState(f"producer {producer_id} has no open transaction here")
+
+    def aborted_between(self, start: int, end: int) -> list[AbortedTxn]:
+        """Aborted transactions that have records in [start, end)."""
+        # last_offset ascends: markers are appended in order.
+        first = bisect_left(self._aborted, start, key=lambda txn: txn.last_offset)
+        return [txn for txn in self._aborted[first:] if txn.first_offset < end]
+
+    def forget_before(self, start: int) -> None:
+        """Drop aborted transactions that the log no longer holds."""
+        first = bisect_left(self._aborted, start, key=lambda txn: txn.last_offset)
+        del self._aborted[:first]
+
+    def expire(self, before_ms: int) -> int:
+        """Forget producers without an open transaction that are silent since `before_ms`."""
+        gone = [
+            producer_id
+            for producer_id, entry in self._entries.items()
+            if entry.last_timestamp_ms < before_ms and entry.txn_first_offset < 0
+        ]
+        for producer_id in gone:
+            del self._entries[producer_id]
+        return len(gone)
+
+    def encode(self) -> bytes:
+        """The whole state, for a snapshot."""
+        return msgspec.msgpack.encode(_Snapshot(list(self._entries.values()), self._aborted))
+
+    @classmethod
+    def decode(cls, blob: bytes) -> Producers:
+        """The state of a snapshot."""
+        snapshot = msgspec.msgpack.decode(blob, type=_Snapshot)
+        state = cls()
+        state._entries = {entry.producer_id: entry for entry in snapshot.producers}
+        state._aborted = snapshot.aborted
+        state._open = {
+            entry.producer_id: entry.txn_first_offset
+            for entry in snapshot.producers
+            if entry.txn_first_offset >= 0
+        }
+        return state

@@ -1,0 +1,84 @@
+"""The log of a partition that could not be opened: empty to look at, and every use is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+from onelog.base.errors import PartitionStopped
+from onelog.base.ids import Offset, TimestampMs
+from onelog.kernel import BatchInfo
+from onelog.storage.engine import Buffer, LogSettings, Rewrite, SegmentInfo
+
+
+class StoppedLog:
+    """Stands where a damaged log would be, so that its stream can be shown and the rest runs."""
+
+    start_offset = Offset(0)
+    end_offset = Offset(0)
+    durable_offset = Offset(0)
+    size_bytes = 0
+
+    def __init__(self, error: PartitionStopped) -> None:
+        self._error = error
+
+    def _refuse(self) -> NoReturn:
+        raise self._error
+
+    def append(
+        self, data: Buffer, batches: Sequence[BatchInfo], topics: bytes | None = None
+    ) -> None:
+        """Refused."""
+        self._refuse()
+
+    def read(self, offset: Offset, max_bytes: int, upto: Offset) -> memoryview:
+        """Refused."""
+        self._refuse()
+
+    def offset_for_time(self, timestamp_ms: TimestampMs) -> Offset | None:
+        """Refused."""
+        self._refuse()
+
+    def offsets_of_topic(
+        self, topic_hash: int, start: Offset, upto: Offset, limit: int
+    ) -> list[Offset] | None:
+        """Refused."""
+        self._refuse()
+
+    def sync(self) -> Offset:
+        """Refused."""
+        self._refuse()
+
+    def trim(self, start: Offset) -> None:
+        """Refused."""
+        self._refuse()
+
+    def truncate(self, end: Offset) -> None:
+        """Refused."""
+        self._refuse()
+
+    def roll(self) -> None:
+        """Refused."""
+        self._refuse()
+
+    def segments(self) -> list[SegmentInfo]:
+        """None are known."""
+        return []
+
+    def rewrite(self, start: Offset, end: Offset) -> Rewrite:
+        """Refused."""
+        self._refuse()
+
+    def save_state(self, name: str, offset: Offset, blob: bytes) -> None:
+        """Refused."""
+        self._refuse()
+
+    def load_state(self, name: str) -> tuple[Offset, bytes] | None:
+        """None is known."""
+        return None
+
+    def reconfigure(self, settings: LogSettings) -> None:
+        """Nothing to change."""
+
+    def close(self) -> None:
+        """Nothing to close."""

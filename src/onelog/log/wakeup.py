@@ -1,0 +1,98 @@
+"""Wake-ups: who waits for a partition to be visible beyond an offset, and is told exactly then.
+
+Rules: nobody polls. `advance(end)` calls every waiter below `end`, lowest offset first, in the
+same pass of the loop, and no other waiter. A publisher waiting for durability and a reader
+waiting for news wait for the same thing: the record at their offset being visible.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from itertools import count
+
+from onelog.base.errors import OnelogError
+from onelog.base.ids import Offset
+
+Callback = Callable[[OnelogError | None], None]
+"""Called once: None when the offset became visible, the error when it never will."""
+
+_sequence = count()
+
+
+class Waiter:
+    """One registered wait; `cancel` forgets it."""
+
+    __slots__ = ("callback", "offset")
+
+    def __init__(self, offset: Offset, callback: Callback) -> None:
+        self.offset = offset
+        self.callback: Callback | None = callback
+
+    def cancel(self) -> None:
+        """Never call back. The entry leaves the heap when its offset is passed."""
+        self.callback = None
+
+
+class Waiters:
+    """The waiters of one partition, by offset."""
+
+    __slots__ = ("_heap", "_live")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[Offset, int, Waiter]] = []
+        self._live = 0
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def add(self, offset: Offset, callback: Callback) -> Waiter:
+        """Call `callback` when the record at `offset` is visible."""
+        waiter = Waiter(offset, callback)
+        heap = self._heap
+        if len(heap) > 64 and len(heap) > 2 * self._live:
+            self._drop_cancelled()
+        heapq.heappush(self._heap, (offset, next(_sequence), waiter))
+        self._live += 1
+        return waiter
+
+    def advance(self, end: Offset) -> None:
+        """Tell every waiter whose offset is below `end`."""
+        heap = self._heap
+        while heap and heap[0][0] < end:
+            waiter = heapq.heappop(heap)[2]
+            self._live -= 1
+            if waiter.callback is not None:
+                callback, waiter.callback = waiter.callback, None
+                callback(None)
+
+    def fail(self, error: OnelogError) -> None:
+        """Tell everybody that what they wait for will not come."""
+        heap, self._heap, self._live = self._heap, [], 0
+        for _offset, _number, waiter in sorted(heap, key=lambda row: row[:2]):
+            if waiter.callback is not None:
+                callback, waiter.callback = waiter.callback, None
+                callback(error)
+
+    def _drop_cancelled(self) -> None:
+        self._heap = [row for row in self._heap if row[2].callback is not None]
+        heapq.heapify(self._heap)
+        self._live = len(self._heap)
+
+
+def as_future(register: Callable[[Callback], Waiter]) -> asyncio.Future[None]:
+    """A future for a wait; cancelling the future cancels the wait."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def callback(error: OnelogError | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+    waiter = register(callback)
+    future.add_done_callback(lambda _: waiter.cancel())
+    return future
