@@ -1,0 +1,79 @@
+# OneLog: every task of the project. `make help` lists them.
+# Nothing has to be prepared: each target first makes the environment that it needs.
+
+PYTHON ?= python3
+VENV   ?= .venv
+ARGS   ?=
+
+BIN      := $(VENV)/bin
+PY       := $(BIN)/python
+PIP      := $(PY) -m pip --quiet --disable-pip-version-check
+PYTEST   := $(PY) -m pytest
+KERNEL   := $(wildcard setup.py) $(shell find src/onelog/kernel -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi' -o -name '*.h')
+STAMP    := $(VENV)/.stamp
+
+.DEFAULT_GOAL := help
+.PHONY: help run setup check format test test-pure fault bench bench-log docs clean
+
+help: ## List the tasks
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "  Options: PYTHON=python3.12 (which Python), VENV=dir (where to install), ARGS='…' (passed on)"
+
+run: $(STAMP)-run ## Install and start `onelog serve`, data under ./data
+	@exec $(BIN)/onelog serve $(ARGS)
+
+setup: $(STAMP)-dev ## Install everything for development and tests
+
+check: $(STAMP)-dev ## Format, lint, types, floors, tidiness (under a minute)
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(PYTEST) tests/test_tidy.py
+
+format: $(STAMP)-dev ## Format the sources and fix what lint can fix
+	$(BIN)/ruff format --quiet .
+	$(BIN)/ruff check --quiet --fix .
+
+test: check test-pure ## Check, then run every test but the long fault tests
+	$(PYTEST) -m "not fault_long" $(ARGS)
+
+test-pure: $(STAMP)-dev ## Run the unit tests with the interpreted kernel
+	ONELOG_PURE=1 $(PYTEST) tests/unit
+
+fault: $(STAMP)-dev ## Kill processes and break disks, also for minutes
+	$(PYTEST) -m "fault or fault_long" $(ARGS)
+
+bench: bench-log ## Run every benchmark
+
+bench-log: $(STAMP)-dev ## Measure the kernel, storage and cursors; prints a table, writes JSON
+	$(PY) -m bench.log $(ARGS)
+
+docs: $(STAMP)-dev ## Write the generated reference pages anew
+	$(PY) tools/gen_config_docs.py
+	$(PY) tools/gen_limits_docs.py
+
+clean: ## Remove the environment and everything that was built (not ./data)
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf src/*.egg-info
+	rm -f src/onelog/kernel/*.so src/onelog/kernel/*.c src/onelog/kernel/*.html
+	find src tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The environment, in steps that are done once. A stamp is older than what it was made from
+# when a step has to be done again.
+$(STAMP)-venv:
+	@sh tools/provision $(PYTHON)
+	@echo "onelog: making the environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+$(STAMP)-run: $(STAMP)-venv pyproject.toml $(KERNEL)
+	@echo "onelog: installing OneLog and compiling its kernel (a minute or two, only the first time)"
+	@$(PIP) install --editable .
+	@$(PY) tools/report_kernel.py
+	@touch $@
+
+$(STAMP)-dev: $(STAMP)-run
+	@echo "onelog: installing what tests and checks need"
+	@$(PY) tools/dev_requirements.py | $(PIP) install --requirement /dev/stdin
+	@touch $@

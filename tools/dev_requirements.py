@@ -1,0 +1,10 @@
+"""Prints the packages of the `dev` group in pyproject.toml, one per line, for any version of pip."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from pathlib import Path
+
+project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
+sys.stdout.write("\n".join(project["dependency-groups"]["dev"]) + "\n")

@@ -1,0 +1,12 @@
+"""Says after an installation which kernel runs: the compiled one, or the slow interpreted one."""
+
+from __future__ import annotations
+
+import sys
+
+from onelog import kernel
+
+if kernel.COMPILED:
+    sys.stdout.write("onelog: kernel compiled\n")
+else:
+    sys.stdout.write("onelog: kernel INTERPRETED (correct, but slow): no C compiler or headers\n")
