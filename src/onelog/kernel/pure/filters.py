@@ -6,16 +6,18 @@ neither matches a first level that begins with `$`. An empty topic matches nothi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from onelog.base.errors import InvalidName
 from onelog.base.limits import TOPIC_BYTES_MAX, TOPIC_LEVELS_MAX
-from onelog.kernel.pure.records import open_batch
+from onelog.kernel.pure.records import Batch, walk
 from onelog.kernel.pure.scan import batch_at
-from onelog.kernel.types import ATTR_CODEC_MASK, ATTR_CONTROL
+from onelog.kernel.types import ATTR_CODEC_MASK, ATTR_CONTROL, HEADER_BYTES
 
 if TYPE_CHECKING:
-    from onelog.kernel.types import Buffer, TopicRecord
+    from collections.abc import Iterator
+
+    from onelog.kernel.types import BatchInfo, Buffer, TopicRecord
 
 
 def split_filter(text: bytes) -> list[bytes]:
@@ -79,9 +81,8 @@ def select_records(
     view = memoryview(data).cast("B")
     found: list[TopicRecord] = []
     going_on = start_offset
-    if limit <= 0:
-        return found, going_on
-    position = 0
+    wanted = _Wanted(topic_filter, start_offset, upto, default_topic)
+    position = 0 if limit > 0 else len(view)
     while position < len(view):
         info = batch_at(view, position, len(view))
         if info.base_offset >= upto:
@@ -89,22 +90,42 @@ def select_records(
         if info.last_offset >= start_offset:
             if info.attributes & (ATTR_CODEC_MASK | ATTR_CONTROL):
                 return found, max(going_on, info.base_offset)
-            batch = open_batch(view, position, None)
-            for span in batch.spans:
-                offset = info.base_offset + span.offset_delta
-                if not start_offset <= offset < upto:
-                    continue
-                topic = batch.topic(span) if default_topic is None else default_topic
-                if topic_filter is not None and (topic is None or not topic_filter.matches(topic)):
-                    continue
-                found.append(
-                    (
-                        topic, offset, batch.timestamp_ms(span),
-                        batch.key(span), batch.value(span), batch.headers(span),
-                    )
-                )  # fmt: skip
+            for row in wanted.records(info, view):
+                found.append(row)
                 if len(found) == limit:
-                    return found, offset + 1
+                    return found, row[1] + 1
             going_on = max(going_on, min(info.last_offset + 1, upto))
         position += info.size_bytes
     return found, going_on
+
+
+class _Wanted(NamedTuple):
+    """Which records `select_records` is after."""
+
+    topic_filter: TopicFilter | None
+    start_offset: int
+    upto: int
+    default_topic: bytes | None
+
+    def records(self, info: BatchInfo, view: memoryview) -> Iterator[TopicRecord]:
+        """The wanted records of one plain batch."""
+        default, names = self.default_topic, self.topic_filter
+        if default is not None and names is not None and not names.matches(default):
+            return
+        batch = Batch(info, view, [])
+        end = info.position + info.size_bytes
+        for span in walk(info, view, info.position + HEADER_BYTES, end):
+            offset = info.base_offset + span.offset_delta
+            if not self.start_offset <= offset < self.upto:
+                continue
+            topic = batch.topic(span) if default is None else default
+            if names is not None and (topic is None or not names.matches(topic)):
+                continue
+            yield (
+                topic,
+                offset,
+                batch.timestamp_ms(span),
+                batch.key(span),
+                batch.value(span),
+                batch.headers(span),
+            )

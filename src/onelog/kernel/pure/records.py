@@ -26,6 +26,8 @@ from onelog.kernel.types import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from onelog.kernel.types import Buffer, Header, Record
 
 
@@ -154,23 +156,24 @@ def _check_deltas(info: BatchInfo, span: Span, last: int) -> None:
         raise _Bad(why.BAD_TIMESTAMP)
 
 
-def _walk(info: BatchInfo, view: memoryview, start: int, end: int) -> list[Span]:
-    spans: list[Span] = []
+def walk(info: BatchInfo, view: memoryview, start: int, end: int) -> Iterator[Span]:
+    """The records between `start` and `end`, each checked before it is handed out."""
     last = -1
+    index = 0
     if info.count * RECORD_BYTES_MIN > end - start:
         raise why.corrupt(why.BAD_COUNT, info.position)
     try:
-        for _ in range(info.count):
+        while index < info.count:
             span = read_span(view, start, end)
             _check_deltas(info, span, last)
             last = span.offset_delta
             start = span.end
-            spans.append(span)
+            yield span
+            index += 1
     except _Bad as bad:
-        raise why.corrupt(bad.code, info.position, len(spans)) from None
+        raise why.corrupt(bad.code, info.position, index) from None
     if start != end:
         raise why.corrupt(why.BATCH_TAIL, info.position)
-    return spans
 
 
 def open_batch(
@@ -184,10 +187,11 @@ def open_batch(
         view = memoryview(records).cast("B")
         if len(view) > INFLATED_BYTES_MAX:
             raise why.corrupt(why.BAD_INFLATED, position)
-        return Batch(info, view, _walk(info, view, 0, len(view)))
+        return Batch(info, view, list(walk(info, view, 0, len(view))))
     if info.attributes & ATTR_CODEC_MASK:
         raise InvalidRequest(f"the batch at byte {position} is compressed: give its records")
-    return Batch(info, view, _walk(info, view, position + HEADER_BYTES, position + info.size_bytes))
+    start, end = position + HEADER_BYTES, position + info.size_bytes
+    return Batch(info, view, list(walk(info, view, start, end)))
 
 
 def validate_records(buf: Buffer, position: int = 0, records: Buffer | None = None) -> None:

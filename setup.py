@@ -1,0 +1,53 @@
+"""Build of the compiled kernel; everything else about the project is in pyproject.toml.
+
+`ONELOG_PURE=1` skips it, `ONELOG_REQUIRE_NATIVE=1` makes a failure fatal. Without either, a machine
+that cannot compile gets the interpreted kernel.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+NATIVE = Path("src/onelog/kernel/_native")
+MODULES = ["crc", "source", "scan", "records", "build", "wire", "filters", "topics", "trie"]
+DIRECTIVES = {
+    "language_level": 3,
+    "boundscheck": False,
+    "wraparound": False,
+    "cdivision": True,
+    "initializedcheck": False,
+}
+
+
+def extensions() -> list[Extension]:
+    if os.environ.get("ONELOG_PURE") == "1":
+        return []
+    required = os.environ.get("ONELOG_REQUIRE_NATIVE") == "1"
+    try:
+        from Cython.Build import cythonize  # noqa: PLC0415
+    except ImportError:
+        if required:
+            raise
+        return []
+    # No -march: a wheel runs on every processor; the CRC chooses at run time.
+    flags = ["/O2"] if sys.platform == "win32" else ["-O3", "-fvisibility=hidden"]
+    shared = sorted(str(path) for path in NATIVE.glob("*.pxd"))
+    modules = [
+        Extension(
+            f"onelog.kernel._native.{name}",
+            [str(NATIVE / f"{name}.pyx")],
+            depends=[str(NATIVE / f"{name}.pyx"), *shared],
+            extra_compile_args=flags,
+            optional=not required,
+        )
+        for name in MODULES
+    ]
+    return cythonize(modules, build_dir="build/cython", compiler_directives=DIRECTIVES)
+
+
+setup(
+    ext_modules=extensions(),
+    exclude_package_data={"": ["*.c", "*.pyx", "*.pxd"]},
+)

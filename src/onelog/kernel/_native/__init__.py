@@ -1,0 +1,83 @@
+"""The kernel compiled; importing it fails where it was not built."""
+
+# mypy: ignore-errors
+
+from onelog.kernel._native.build import (
+    BatchBuilder,
+    keep_records,
+)
+from onelog.kernel._native.crc import (
+    crc32c,
+    topic_hash,
+)
+from onelog.kernel._native.filters import (
+    TopicFilter,
+    select_records,
+)
+from onelog.kernel._native.records import (
+    Slices,
+    batch_topics,
+    decode_batch,
+    decode_columns,
+    validate_records,
+)
+from onelog.kernel._native.scan import (
+    find_batch,
+    fit_batches,
+    scan_batches,
+    scan_valid,
+    set_batch_offsets,
+)
+from onelog.kernel._native.topics import (
+    check_topic_chunks,
+    lookup_topic_chunks,
+    make_topic_chunk,
+    sort_topic_entries,
+)
+from onelog.kernel._native.trie import (
+    TopicTrie,
+)
+from onelog.kernel._native.wire import (
+    check_topic,
+    check_utf8,
+    decode_remaining_length,
+    decode_uvarint,
+    decode_varint,
+    encode_remaining_length,
+    encode_utf8_field,
+    encode_uvarint,
+    encode_varint,
+)
+
+__all__ = [
+    "BatchBuilder",
+    "keep_records",
+    "crc32c",
+    "topic_hash",
+    "TopicFilter",
+    "select_records",
+    "Slices",
+    "batch_topics",
+    "decode_batch",
+    "decode_columns",
+    "validate_records",
+    "find_batch",
+    "fit_batches",
+    "scan_batches",
+    "scan_valid",
+    "set_batch_offsets",
+    "check_topic_chunks",
+    "lookup_topic_chunks",
+    "make_topic_chunk",
+    "sort_topic_entries",
+    "TopicTrie",
+    "check_topic",
+    "check_utf8",
+    "decode_remaining_length",
+    "decode_uvarint",
+    "decode_varint",
+    "encode_remaining_length",
+    "encode_uvarint",
+    "encode_utf8_field",
+    "encode_varint",
+]

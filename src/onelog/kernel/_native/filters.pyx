@@ -1,0 +1,261 @@
+"""Topic filters, compiled: the rules of `+`, `#` and `$`, and records chosen by them.
+
+Rules (MQTT5 4.7): `+` is one level, `#` is the last level and stands for the parent and all below;
+neither matches a first level that begins with `$`. An empty topic matches nothing.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport (
+    PyBytes_AS_STRING,
+    PyBytes_FromStringAndSize,
+    PyBytes_GET_SIZE,
+)
+from libc.stdint cimport int32_t, int64_t, uint16_t
+from libc.string cimport memchr, memcmp
+
+from onelog.kernel._native.format cimport (
+    BAD_COUNT,
+    BATCH_TAIL,
+    CODEC_MASK,
+    CONTROL,
+    HEADER_BYTES,
+    RECORD_BYTES_MIN,
+    TOPIC_BYTES_MAX,
+    TOPIC_LEVELS_MAX,
+    Head,
+    Span,
+    bytes_at,
+    check_deltas,
+    read_head,
+    read_span,
+    time_of,
+    topic_of,
+)
+from onelog.kernel._native.source cimport headers_of
+
+from onelog.base.errors import InvalidName
+from onelog.kernel.corruption import corrupt
+
+cdef enum:
+    NOT_SIZED = -1
+    TOO_DEEP = -2
+    NOT_ALONE = -3
+    NOT_LAST = -4
+
+
+cdef int split_levels(const unsigned char *text, Py_ssize_t size, Level *levels) noexcept nogil:
+    """Levels of a filter into an array of 64: how many, or what is wrong."""
+    cdef Py_ssize_t start = 0, at
+    cdef int depth = 0, fault = 0
+    cdef bint wild = False
+    if size < 1 or size > TOPIC_BYTES_MAX:
+        return NOT_SIZED
+    for at in range(size + 1):
+        if at < size and text[at] != c"/":
+            if text[at] == c"+" or text[at] == c"#":
+                wild = True
+            continue
+        if depth == TOPIC_LEVELS_MAX:
+            return TOO_DEEP
+        levels[depth].at = <uint16_t> start
+        levels[depth].size = <uint16_t> (at - start)
+        levels[depth].kind = LEVEL_TEXT
+        if wild:
+            if at - start > 1:
+                fault = fault or NOT_ALONE
+            elif text[start] == c"+":
+                levels[depth].kind = LEVEL_PLUS
+            else:
+                levels[depth].kind = LEVEL_REST
+                if at != size:
+                    fault = fault or NOT_LAST
+        depth += 1
+        start = at + 1
+        wild = False
+    return fault or depth
+
+
+cdef int refuse_filter(bytes text, int code) except -1:
+    if code == NOT_SIZED:
+        raise InvalidName(f"a filter has 1 to {TOPIC_BYTES_MAX} bytes, not {len(text)}")
+    if code == TOO_DEEP:
+        raise InvalidName(
+            f"a filter has at most {TOPIC_LEVELS_MAX} levels, not {text.count(b'/') + 1}"
+        )
+    if code == NOT_ALONE:
+        raise InvalidName(f"filter {text!r}: a wildcard stands alone in its level")
+    raise InvalidName(f"filter {text!r}: '#' is the last level")
+
+
+cdef class TopicFilter:
+    """A filter made ready to be matched against many topics."""
+
+    def __init__(self, bytes filter not None):
+        cdef int at
+        self.depth = split_levels(
+            <bytes_at> PyBytes_AS_STRING(filter), PyBytes_GET_SIZE(filter), self.levels
+        )
+        if self.depth < 0:
+            at = self.depth
+            self.depth = 0
+            refuse_filter(filter, at)
+        self.filter = filter
+        self.text = <bytes_at> PyBytes_AS_STRING(filter)
+        self.text_bytes = PyBytes_GET_SIZE(filter)
+        self.exact = True
+        for at in range(self.depth):
+            if self.levels[at].kind != LEVEL_TEXT:
+                self.exact = False
+
+    def __cinit__(self, *_, **__):
+        # A filter whose __init__ failed or never ran matches nothing but is safe to ask.
+        self.filter = b""
+        self.text = <bytes_at> b""
+        self.text_bytes = 0
+        self.exact = True
+        self.depth = 0
+
+    cdef bint match(self, const unsigned char *topic, Py_ssize_t size) noexcept nogil:
+        cdef bytes_at end = topic + size
+        cdef bytes_at stop
+        cdef Level *level
+        cdef int at
+        if self.exact:
+            return size == self.text_bytes and memcmp(topic, self.text, size) == 0
+        if size == 0 or (topic[0] == c"$" and self.levels[0].kind != LEVEL_TEXT):
+            return False
+        for at in range(self.depth):
+            level = &self.levels[at]
+            if level.kind == LEVEL_REST:
+                return True
+            if topic is NULL:
+                return False
+            stop = <bytes_at> memchr(topic, c"/", end - topic)
+            if stop is NULL:
+                stop = end
+            if level.kind == LEVEL_TEXT and (
+                stop - topic != level.size or memcmp(topic, self.text + level.at, level.size) != 0
+            ):
+                return False
+            topic = stop + 1 if stop < end else NULL
+        return topic is NULL
+
+    def matches(self, bytes topic not None):
+        """Whether `topic` is one that this filter names."""
+        return self.match(<bytes_at> PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic))
+
+
+cdef inline object _part(bytes_at data, Py_ssize_t size):
+    return None if size < 0 else PyBytes_FromStringAndSize(<const char *> data, size)
+
+
+cdef struct Search:
+    int64_t start_offset
+    int64_t upto
+    Py_ssize_t limit
+    Py_ssize_t position
+
+
+cdef int64_t _search(
+    Search *search, const Head *head, bytes_at data, TopicFilter wanted, bytes default_topic,
+    list found,
+) except? -1:
+    """Records of one plain batch that match; the offset to go on from if the limit was reached."""
+    cdef bytes_at end = data + head.size - HEADER_BYTES
+    cdef bytes_at at = data
+    cdef bytes_at topic
+    cdef Span span
+    cdef int32_t last = -1, size
+    cdef int64_t offset
+    cdef int index, code
+    if <Py_ssize_t> head.count * RECORD_BYTES_MIN > end - data:
+        raise corrupt(BAD_COUNT, search.position)
+    for index in range(head.count):
+        code = read_span(data, at, end, &span)
+        if code == 0:
+            code = check_deltas(head, &span, last)
+        if code:
+            raise corrupt(code, search.position, index)
+        last = span.offset_delta
+        at = data + span.end
+        offset = head.base_offset + span.offset_delta
+        if offset < search.start_offset or offset >= search.upto:
+            continue
+        if default_topic is None:
+            topic = topic_of(data, &span, &size)
+            if wanted is not None and (size < 0 or not wanted.match(topic, size)):
+                continue
+        else:
+            topic = NULL
+            size = 0
+        found.append(
+            (
+                _part(topic, size) if default_topic is None else default_topic,
+                offset,
+                time_of(head, &span),
+                _part(data + span.key, span.key_bytes),
+                _part(data + span.value, span.value_bytes),
+                headers_of(data, &span) if span.header_count else (),
+            )
+        )
+        if len(found) == search.limit:
+            return offset + 1
+    if at != end:
+        raise corrupt(BATCH_TAIL, search.position)
+    return -2
+
+
+def select_records(
+    data,
+    TopicFilter topic_filter,
+    int64_t start_offset,
+    int64_t upto,
+    Py_ssize_t limit,
+    bytes default_topic=None,
+):
+    """Records in [start_offset, upto) whose topic matches, at most `limit`, and where to go on.
+
+    A filter of None takes every record. `default_topic` is the topic of every record. Before a
+    compressed or control batch it stops: that batch is the caller's.
+    """
+    cdef Py_buffer view
+    cdef Head head
+    cdef Search search
+    cdef int code
+    cdef int64_t going_on = start_offset, after
+    cdef list found = []
+    cdef bint hopeless = (
+        default_topic is not None
+        and topic_filter is not None
+        and not topic_filter.matches(default_topic)
+    )
+    cdef bytes_at p
+    if limit <= 0:
+        return found, going_on
+    search.start_offset = start_offset
+    search.upto = upto
+    search.limit = limit
+    search.position = 0
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        while search.position < view.len:
+            p = <bytes_at> view.buf + search.position
+            code = read_head(p, view.len - search.position, &head)
+            if code:
+                raise corrupt(code, search.position)
+            if head.base_offset >= upto:
+                return found, max(going_on, upto)
+            if head.base_offset + head.last_delta >= start_offset:
+                if head.attributes & (CODEC_MASK | CONTROL):
+                    return found, max(going_on, head.base_offset)
+                if not hopeless:
+                    after = _search(
+                        &search, &head, p + HEADER_BYTES, topic_filter, default_topic, found
+                    )
+                    if after >= 0:
+                        return found, after
+                going_on = max(going_on, min(head.base_offset + head.last_delta + 1, upto))
+            search.position += head.size
+        return found, going_on
+    finally:
+        PyBuffer_Release(&view)

@@ -1,0 +1,314 @@
+"""The records of one batch, compiled: validate, topics, slices, Arrow columns.
+
+The topic of a record is the value of its first header if that header's key is `~t`, else its key.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.list cimport PyList_New, PyList_SET_ITEM
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport int32_t, int64_t, uint32_t
+from libc.stdlib cimport free
+from libc.string cimport memcpy, memset
+
+from onelog.kernel._native.crc cimport crc_of
+from onelog.kernel._native.format cimport (
+    BAD_HEADERS,
+    Head,
+    Span,
+    bytes_at,
+    check_deltas,
+    ol_put_le32,
+    ol_put_le64,
+    read_field,
+    read_span,
+    time_of,
+    topic_of,
+)
+from onelog.kernel._native.source cimport (
+    Source,
+    check_tail,
+    close_source,
+    fail,
+    headers_of,
+    open_source,
+    walk,
+)
+
+from onelog.kernel.types import Columns
+
+cdef object _new = tuple.__new__
+cdef object _Columns = Columns
+
+
+cdef inline object _part(bytes_at data, uint32_t position, int32_t size):
+    if size < 0:
+        return None
+    return PyBytes_FromStringAndSize(<const char *> data + position, size)
+
+
+def validate_records(buf, Py_ssize_t position=0, records=None):
+    """Check every record of the batch at `position`; CorruptBatch says what is wrong."""
+    cdef Source source
+    cdef Span span
+    cdef bytes_at at
+    cdef int32_t last = -1
+    cdef int index, code
+    open_source(&source, buf, position, records, False)
+    try:
+        at = source.data
+        for index in range(source.head.count):
+            code = read_span(source.data, at, source.end, &span)
+            if code == 0:
+                code = check_deltas(&source.head, &span, last)
+            if code:
+                fail(&source, code, index)
+            last = span.offset_delta
+            at = source.data + span.end
+        check_tail(&source, at)
+    finally:
+        close_source(&source)
+
+
+def batch_topics(buf, Py_ssize_t position=0, records=None):
+    """u32 pairs (topic hash, offset delta), little endian, of the records that have a topic."""
+    cdef Source source
+    cdef Span *spans = NULL
+    cdef bytes_at topic
+    cdef int32_t size
+    cdef int index
+    cdef Py_ssize_t used = 0
+    cdef bytes out
+    cdef unsigned char *p
+    open_source(&source, buf, position, records, False)
+    try:
+        spans = walk(&source)
+        out = PyBytes_FromStringAndSize(NULL, <Py_ssize_t> source.head.count * 8)
+        p = <unsigned char *> PyBytes_AS_STRING(out)
+        for index in range(source.head.count):
+            topic = topic_of(source.data, &spans[index], &size)
+            if size >= 0:
+                ol_put_le32(p + used, crc_of(topic, size, 0))
+                ol_put_le32(p + used + 4, spans[index].offset_delta)
+                used += 8
+        return out if used == len(out) else out[:used]
+    finally:
+        free(spans)
+        close_source(&source)
+
+
+cdef class Slices:
+    """The records of one batch as positions in its buffer, cut out when asked.
+
+    It keeps the buffer: a bytearray cannot be resized, a mapping not closed, while it lives.
+    """
+
+    cdef Source source
+    cdef Span *spans
+    cdef bint opened
+
+    def __cinit__(self):
+        self.spans = NULL
+        self.opened = False
+
+    def __init__(self):
+        if not self.opened:
+            raise TypeError("decode_batch makes slices")
+
+    def __dealloc__(self):
+        free(self.spans)
+        if self.opened:
+            close_source(&self.source)
+
+    def __len__(self):
+        return self.source.head.count
+
+    cdef Span *_span(self, Py_ssize_t index) except NULL:
+        if not 0 <= index < self.source.head.count:
+            raise IndexError(f"record {index} of {self.source.head.count}")
+        return &self.spans[index]
+
+    cdef tuple _record(self, const Span *span):
+        cdef bytes_at data = self.source.data
+        return (
+            self.source.head.base_offset + span.offset_delta,
+            time_of(&self.source.head, span),
+            _part(data, span.key, span.key_bytes),
+            _part(data, span.value, span.value_bytes),
+            headers_of(data, span) if span.header_count else (),
+        )
+
+    def offset(self, Py_ssize_t index):
+        """Offset of a record."""
+        return self.source.head.base_offset + self._span(index).offset_delta
+
+    def offsets(self):
+        """Offsets of all records."""
+        cdef int index
+        cdef int64_t base = self.source.head.base_offset
+        return [base + self.spans[index].offset_delta for index in range(self.source.head.count)]
+
+    def timestamp_ms(self, Py_ssize_t index):
+        """Timestamp of a record."""
+        return time_of(&self.source.head, self._span(index))
+
+    def key(self, Py_ssize_t index):
+        """Key of a record."""
+        cdef Span *span = self._span(index)
+        return _part(self.source.data, span.key, span.key_bytes)
+
+    def value(self, Py_ssize_t index):
+        """Value of a record."""
+        cdef Span *span = self._span(index)
+        return _part(self.source.data, span.value, span.value_bytes)
+
+    def topic(self, Py_ssize_t index):
+        """Topic of a record."""
+        cdef int32_t size
+        cdef bytes_at topic = topic_of(self.source.data, self._span(index), &size)
+        return None if size < 0 else PyBytes_FromStringAndSize(<const char *> topic, size)
+
+    def record(self, Py_ssize_t index):
+        """(offset, timestamp_ms, key, value, headers) of a record."""
+        return self._record(self._span(index))
+
+    def records(self):
+        """All records."""
+        cdef int index
+        cdef list out = PyList_New(self.source.head.count)
+        cdef tuple record
+        for index in range(self.source.head.count):
+            record = self._record(&self.spans[index])
+            Py_INCREF(record)
+            PyList_SET_ITEM(out, index, record)
+        return out
+
+
+def decode_batch(buf, Py_ssize_t position=0, records=None, bint check_crc=True):
+    """The batch at `position` as slices, every record checked."""
+    cdef Slices slices = Slices.__new__(Slices)
+    open_source(&slices.source, buf, position, records, check_crc)
+    slices.opened = True
+    slices.spans = walk(&slices.source)
+    return slices
+
+
+cdef struct Binary:
+    # One Arrow column of bytes while it is filled.
+    unsigned char *validity
+    unsigned char *ends
+    unsigned char *data
+    uint32_t used
+
+
+cdef inline unsigned char *_room(bytes buf) noexcept:
+    return <unsigned char *> PyBytes_AS_STRING(buf)
+
+
+cdef inline void _put(Binary *column, Py_ssize_t row, bytes_at p, int32_t size) noexcept nogil:
+    if size >= 0:
+        if column.validity is not NULL:
+            column.validity[row >> 3] |= <unsigned char> (1 << (row & 7))
+        memcpy(column.data + column.used, p, size)
+        column.used += size
+    ol_put_le32(column.ends + 4 * (row + 1), column.used)
+
+
+cdef struct Totals:
+    Py_ssize_t keys
+    Py_ssize_t values
+    Py_ssize_t headers
+    Py_ssize_t header_keys
+    Py_ssize_t header_values
+
+
+cdef void _measure(Source *source, const Span *spans, Totals *t) noexcept nogil:
+    cdef int index, at_header
+    cdef bytes_at at, end
+    cdef int32_t size = 0
+    memset(t, 0, sizeof(Totals))
+    for index in range(source.head.count):
+        t.keys += max(spans[index].key_bytes, 0)
+        t.values += max(spans[index].value_bytes, 0)
+        t.headers += spans[index].header_count
+        at = source.data + spans[index].headers
+        end = source.data + spans[index].end
+        for at_header in range(spans[index].header_count):
+            read_field(&at, end, 0, BAD_HEADERS, &size)
+            at += size
+            t.header_keys += size
+            read_field(&at, end, -1, BAD_HEADERS, &size)
+            if size > 0:
+                at += size
+                t.header_values += size
+
+
+cdef bytes _zeros(Py_ssize_t size):
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, size)
+    memset(PyBytes_AS_STRING(out), 0, size)
+    return out
+
+
+cdef tuple _binary(Py_ssize_t rows, Py_ssize_t size, Binary *column):
+    """Validity, ends and data of a column to be filled."""
+    cdef bytes validity = _zeros((rows + 7) // 8)
+    cdef bytes ends = _zeros(4 * (rows + 1))
+    cdef bytes data = PyBytes_FromStringAndSize(NULL, size)
+    column.validity = _room(validity)
+    column.ends = _room(ends)
+    column.data = _room(data)
+    column.used = 0
+    return validity, ends, data
+
+
+def decode_columns(buf, Py_ssize_t position=0, records=None):
+    """The batch at `position` as columns, every record checked."""
+    cdef Source source
+    cdef Span *spans = NULL
+    open_source(&source, buf, position, records, False)
+    try:
+        spans = walk(&source)
+        return _columns(&source, spans)
+    finally:
+        free(spans)
+        close_source(&source)
+
+
+cdef object _columns(Source *source, const Span *spans):
+    cdef Totals t
+    cdef Binary key, value, name, content
+    cdef Py_ssize_t count = source.head.count
+    cdef Py_ssize_t row, header = 0
+    cdef int at_header
+    cdef bytes_at at, end
+    cdef int32_t size = 0
+    _measure(source, spans, &t)
+    cdef bytes offsets = PyBytes_FromStringAndSize(NULL, 8 * count)
+    cdef bytes timestamps = PyBytes_FromStringAndSize(NULL, 8 * count)
+    cdef bytes lists = _zeros(4 * (count + 1))
+    cdef tuple keys = _binary(count, t.keys, &key)
+    cdef tuple values = _binary(count, t.values, &value)
+    cdef tuple names = _binary(t.headers, t.header_keys, &name)
+    cdef tuple contents = _binary(t.headers, t.header_values, &content)
+    for row in range(count):
+        ol_put_le64(
+            _room(offsets) + 8 * row, source.head.base_offset + spans[row].offset_delta
+        )
+        ol_put_le64(_room(timestamps) + 8 * row, time_of(&source.head, &spans[row]))
+        _put(&key, row, source.data + spans[row].key, spans[row].key_bytes)
+        _put(&value, row, source.data + spans[row].value, spans[row].value_bytes)
+        at = source.data + spans[row].headers
+        end = source.data + spans[row].end
+        for at_header in range(spans[row].header_count):
+            read_field(&at, end, 0, BAD_HEADERS, &size)
+            _put(&name, header, at, size)
+            at += size
+            read_field(&at, end, -1, BAD_HEADERS, &size)
+            _put(&content, header, at, size)
+            if size > 0:
+                at += size
+            header += 1
+        ol_put_le32(_room(lists) + 4 * (row + 1), <uint32_t> header)
+    return _new(
+        _Columns,
+        (count, offsets, timestamps) + keys + values + (lists,) + names[1:] + contents,
+    )

@@ -1,0 +1,166 @@
+"""Batches as wholes, compiled: scan, check, find, fit, patch; records are not looked into."""
+
+from cpython.buffer cimport (
+    PyBUF_SIMPLE,
+    PyBUF_WRITABLE,
+    PyBuffer_Release,
+    PyObject_GetBuffer,
+)
+from libc.stdint cimport int32_t, int64_t
+
+from onelog.kernel._native.crc cimport crc_of
+from onelog.kernel._native.format cimport (
+    BAD_CRC,
+    BAD_ORDER,
+    CRC_FROM,
+    PREFIX_BYTES,
+    Head,
+    bytes_at,
+    ol_put32,
+    ol_put64,
+    read_head,
+)
+
+from onelog.base.errors import InvalidRequest
+from onelog.kernel.corruption import corrupt, explain
+from onelog.kernel.types import BatchInfo
+
+cdef object _new = tuple.__new__
+cdef object _BatchInfo = BatchInfo
+
+
+cdef int _check(bytes_at p, Py_ssize_t left, bint check_crc, Head *head) noexcept nogil:
+    cdef int code = read_head(p, left, head)
+    if code == 0 and check_crc and crc_of(p + CRC_FROM, head.size - CRC_FROM, 0) != head.crc:
+        return BAD_CRC
+    return code
+
+
+cdef object _info(Py_ssize_t position, const Head *head):
+    return _new(
+        _BatchInfo,
+        (
+            position, head.size, head.base_offset, head.base_offset + head.last_delta,
+            head.leader_epoch, head.attributes, head.base_timestamp, head.max_timestamp,
+            head.producer_id, head.producer_epoch, head.base_sequence, head.count,
+        ),
+    )
+
+
+cdef int _check_span(Py_buffer *view, Py_ssize_t start, Py_ssize_t end) except -1:
+    if not 0 <= start <= end <= view.len:
+        raise InvalidRequest(
+            f"bytes {start} to {end} are outside the buffer of {view.len} bytes"
+        )
+    return 0
+
+
+def scan_batches(buf, Py_ssize_t start=0, bint check_crc=True, Py_ssize_t limit=0):
+    """Every batch of `buf[start:]`, which must be whole batches; with `limit`, the first ones."""
+    cdef Py_buffer view
+    cdef Head head
+    cdef int code
+    cdef list found = []
+    PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
+    try:
+        _check_span(&view, start, view.len)
+        while start < view.len and not 0 < limit <= len(found):
+            code = _check(<bytes_at> view.buf + start, view.len - start, check_crc, &head)
+            if code:
+                raise corrupt(code, start)
+            found.append(_info(start, &head))
+            start += head.size
+    finally:
+        PyBuffer_Release(&view)
+    return found
+
+
+def scan_valid(buf, Py_ssize_t start=0, bint check_crc=True, int64_t expect_offset=-1):
+    """The good batches from `start`, where they end, and why ("" at the end of the buffer).
+
+    Base offsets ascend without overlap, from `expect_offset` if that is given.
+    """
+    cdef Py_buffer view
+    cdef Head head
+    cdef int code
+    cdef list found = []
+    PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
+    try:
+        _check_span(&view, start, view.len)
+        while start < view.len:
+            code = _check(<bytes_at> view.buf + start, view.len - start, check_crc, &head)
+            if code == 0 and head.base_offset < expect_offset:
+                code = BAD_ORDER
+            if code:
+                return found, start, explain(code, start)
+            found.append(_info(start, &head))
+            expect_offset = head.base_offset + head.last_delta + 1
+            start += head.size
+    finally:
+        PyBuffer_Release(&view)
+    return found, start, ""
+
+
+def find_batch(buf, Py_ssize_t start, Py_ssize_t end, int64_t offset):
+    """Position of the first batch in [start, end) whose last offset is >= `offset`; -1 if none."""
+    cdef Py_buffer view
+    cdef Head head
+    cdef int code
+    PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
+    try:
+        _check_span(&view, start, end)
+        while start < end:
+            code = read_head(<bytes_at> view.buf + start, end - start, &head)
+            if code:
+                raise corrupt(code, start)
+            if head.base_offset + head.last_delta >= offset:
+                return start
+            start += head.size
+    finally:
+        PyBuffer_Release(&view)
+    return -1
+
+
+def fit_batches(buf, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_bytes, int64_t upto):
+    """End of the run of whole batches from `start` below `upto` and within `max_bytes`.
+
+    One batch at least, if the first lies below `upto`; `start` if not.
+    """
+    cdef Py_buffer view
+    cdef Head head
+    cdef int code
+    cdef Py_ssize_t position = start
+    PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
+    try:
+        _check_span(&view, start, end)
+        while position < end:
+            code = read_head(<bytes_at> view.buf + position, end - position, &head)
+            if code:
+                raise corrupt(code, position)
+            if head.base_offset + head.last_delta >= upto:
+                break
+            if position > start and position + head.size - start > max_bytes:
+                break
+            position += head.size
+    finally:
+        PyBuffer_Release(&view)
+    return position
+
+
+def set_batch_offsets(buf, Py_ssize_t position, int64_t base_offset, int32_t leader_epoch):
+    """Write base offset and leader epoch into the batch at `position`; its CRC stays valid."""
+    cdef Py_buffer view
+    cdef Head head
+    cdef int code
+    cdef unsigned char *p
+    PyObject_GetBuffer(buf, &view, PyBUF_WRITABLE)
+    try:
+        _check_span(&view, position, view.len)
+        p = <unsigned char *> view.buf + position
+        code = read_head(p, view.len - position, &head)
+        if code:
+            raise corrupt(code, position)
+        ol_put64(p, base_offset)
+        ol_put32(p + PREFIX_BYTES, leader_epoch)
+    finally:
+        PyBuffer_Release(&view)
