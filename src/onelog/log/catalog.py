@@ -167,6 +167,7 @@ class Catalog:
             old,
             config=config,
             fixed_until=fixed_until,
+            grown=old.grown or config.partitions > old.config.partitions,
             past_captures=tuple(sorted(past - set(config.captures))),
         )
 

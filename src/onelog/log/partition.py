@@ -80,6 +80,7 @@ class Partition:
 
     __slots__ = (
         "_clock",
+        "_stable_waiters",
         "_syncer",
         "_syncing",
         "_unsnapshotted_bytes",
@@ -124,6 +125,7 @@ class Partition:
         self._syncing = False
         self._unsnapshotted_bytes = 0
         self._waiters = Waiters()
+        self._stable_waiters = Waiters()
         self.producers, self.epochs = replay_state(log)
         self.leader_epoch = self.epochs.latest
         self.end_offset = log.end_offset
@@ -274,6 +276,8 @@ class Partition:
         if end > self.high_watermark:
             self.high_watermark = end
             self._waiters.advance(end)
+            if self._stable_waiters:
+                self._stable_waiters.advance(self.last_stable_offset)
 
     # -- waiting
 
@@ -287,6 +291,16 @@ class Partition:
             return None
         return self._waiters.add(offset, callback)
 
+    def when_stable(self, offset: Offset, callback: Callback) -> Waiter | None:
+        """As `when_visible`, for readers of committed records: below the last stable offset."""
+        if self.stopped is not None:
+            callback(self.stopped)
+            return None
+        if offset < self.last_stable_offset:
+            callback(None)
+            return None
+        return self._stable_waiters.add(offset, callback)
+
     def wait_visible(self, offset: Offset) -> asyncio.Future[None]:
         """A future for `when_visible`."""
 
@@ -299,7 +313,7 @@ class Partition:
     @property
     def waiting(self) -> int:
         """How many wait, for the metrics."""
-        return len(self._waiters)
+        return len(self._waiters) + len(self._stable_waiters)
 
     # -- reading
 
@@ -349,6 +363,7 @@ class Partition:
         if self.stopped is None:
             self.stopped = error
             self._waiters.fail(error)
+            self._stable_waiters.fail(error)
 
     def stop_damaged(self, offset: int, error: CorruptBatch) -> PartitionCorrupt:
         """Stop because stored bytes are not what was written; the error to raise."""

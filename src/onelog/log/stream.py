@@ -26,6 +26,8 @@ class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
     fixed_topic: str | None = None
     fixed_until: tuple[int, ...] | None = None
     """Per partition the offset from which records carry their topic; None: none does."""
+    grown: bool = False
+    """Whether partitions were added, so that a topic's older records may lie in another one."""
     past_captures: tuple[str, ...] = ()
     """Filters that it once captured: their records may still be here."""
 

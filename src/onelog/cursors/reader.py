@@ -1,0 +1,209 @@
+"""Reading a source: the committed records of some filters from a position on.
+
+Rules: control batches and records of aborted transactions are never seen, nothing at or past the
+last stable offset is. A read is bounded in bytes looked at, so that a filter without matches
+cannot hold the loop; it then answers no record and a position further on. One exact topic is
+found through the topic index. Stored bytes are checked (CRC) before they are believed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from onelog.base.errors import CorruptBatch
+from onelog.base.ids import Offset, TimestampMs
+from onelog.cursors.sources import Source, SourceSet
+from onelog.kernel import (
+    ATTR_CODEC_MASK,
+    ATTR_CONTROL,
+    ATTR_TRANSACTIONAL,
+    BatchInfo,
+    scan_batches,
+    select_records,
+)
+from onelog.log.producers import AbortedTxn
+from onelog.record.batch import decode
+from onelog.record.headers import EXPIRY, Headers, find_header
+from onelog.record.record import Record
+
+READ_BYTES: Final = 1024 * 1024
+"""Bytes that one read looks at."""
+
+INDEX_SPAN: Final = 64
+"""An index answer denser than one record in this many offsets is read by scanning instead."""
+
+Row = tuple[bytes | None, int, int, bytes | None, bytes | None, Headers]
+
+
+def read_records(
+    wanted: SourceSet, source: Source, position: Offset, limit: int, max_bytes: int = READ_BYTES
+) -> tuple[list[Record], Offset]:
+    """At most `limit` matching records from `position` on, and where to go on."""
+    upto = source.partition.last_stable_offset
+    position = max(position, source.partition.start_offset)
+    if position >= upto or limit <= 0:
+        return [], position
+    if wanted.exact is not None:
+        offsets = _from_index(wanted.exact, source, position, upto, limit)
+        if offsets is not None:
+            return _read_listed(wanted, source, offsets, (position, upto), limit)
+    rows, following = _scan(wanted, source, position, upto, limit, max_bytes)
+    return _as_records(source, rows), following
+
+
+def read_at(wanted: SourceSet, source: Source, offset: Offset) -> Record | None:
+    """The record at one offset, if it is still there and matches."""
+    if not source.partition.start_offset <= offset < source.partition.last_stable_offset:
+        return None
+    rows, _following = _scan(wanted, source, offset, Offset(offset + 1), 1, 1)
+    return _as_records(source, rows)[0] if rows else None
+
+
+def expires_at(record: Record, stream_ttl_ms: int) -> int | None:
+    """When a record expires (ms since the epoch): its own expiry or its stream's, the earlier."""
+    own = find_header(record.headers, EXPIRY) if record.headers else None
+    ends = [int(own)] if own is not None and own.isdigit() else []
+    if stream_ttl_ms >= 0:
+        ends.append(record.timestamp_ms + stream_ttl_ms)
+    return min(ends, default=None)
+
+
+def _from_index(
+    topic: str, source: Source, position: Offset, upto: Offset, limit: int
+) -> list[Offset] | None:
+    if source.stream.fixed_topic_at(source.partition.id, position) is not None:
+        return None  # every record here has the topic, or none has: a scan is as good
+    offsets = source.partition.offsets_of_topic(topic.encode(), position, upto, limit)
+    if offsets and offsets[-1] - position < len(offsets) * INDEX_SPAN:
+        return None
+    return offsets
+
+
+def _read_listed(
+    wanted: SourceSet,
+    source: Source,
+    offsets: list[Offset],
+    span: tuple[Offset, Offset],
+    limit: int,
+) -> tuple[list[Record], Offset]:
+    """The records at these offsets, a batch at a time; a full list may go on, another ends it."""
+    position, upto = span
+    following = Offset(offsets[-1] + 1) if len(offsets) >= limit else upto
+    found: list[Record] = []
+    number, last_number = 0, len(offsets)
+    while number < last_number:
+        offset = offsets[number]
+        data = source.partition.read(offset, 1, committed=True)
+        infos = _check(source, data, offset)
+        if not infos:
+            break
+        batch_end = min(Offset(infos[-1].last_offset + 1), following)
+        rows, _next = _select(wanted, source, data, infos, (offset, batch_end), last_number)
+        found += _as_records(source, rows)
+        while number < last_number and offsets[number] < batch_end:
+            number += 1
+    return found, max(following, position)
+
+
+def _scan(
+    wanted: SourceSet, source: Source, position: Offset, upto: Offset, limit: int, max_bytes: int
+) -> tuple[list[Row], Offset]:
+    fixed_until = source.stream.record.fixed_until
+    number = source.partition.id
+    if fixed_until is not None and number < len(fixed_until) and position < fixed_until[number]:
+        upto = min(upto, Offset(fixed_until[number]))
+    data = source.partition.read(position, max_bytes, committed=True)
+    infos = _check(source, data, position)
+    if not infos:
+        return [], upto
+    return _select(wanted, source, data, infos, (position, upto), limit)
+
+
+def _check(source: Source, data: memoryview, offset: int) -> list[BatchInfo]:
+    try:
+        return scan_batches(data)
+    except CorruptBatch as error:
+        raise source.partition.stop_damaged(offset, error) from error
+
+
+def _select(
+    wanted: SourceSet,
+    source: Source,
+    data: memoryview,
+    infos: list[BatchInfo],
+    span: tuple[Offset, Offset],
+    limit: int,
+) -> tuple[list[Row], Offset]:
+    """Matching rows of checked batches in [start, upto), and where to go on."""
+    position, upto = span
+    fixed = source.stream.fixed_topic_at(source.partition.id, position)
+    topic = None if fixed is None else fixed.encode()
+    aborted = source.partition.aborted_between(position, infos[-1].last_offset + 1)
+    plain = not aborted and len(wanted.filters) == 1
+    rows: list[Row] = []
+    for info in infos:
+        if info.last_offset < position:
+            continue
+        if info.base_offset >= upto:
+            return rows, upto
+        left = limit - len(rows)
+        if plain and not info.attributes & (ATTR_CODEC_MASK | ATTR_CONTROL):
+            # One call takes this batch and every plain one behind it.
+            rest = data[info.position :]
+            more, following = select_records(rest, wanted.only, position, upto, left, topic)
+        else:
+            more, following = [], min(info.last_offset + 1, upto)
+            if not _is_hidden(info, aborted):
+                more = _matching(wanted, data, info, (position, upto), topic)[:left]
+            if len(more) == left:
+                following = more[-1][1] + 1
+        rows += more
+        position = Offset(following)
+        if len(rows) >= limit:
+            break
+    return rows, position
+
+
+def _is_hidden(info: BatchInfo, aborted: list[AbortedTxn]) -> bool:
+    if info.attributes & ATTR_CONTROL:
+        return True
+    return bool(info.attributes & ATTR_TRANSACTIONAL) and any(
+        txn.producer_id == info.producer_id
+        and txn.first_offset <= info.base_offset <= txn.last_offset
+        for txn in aborted
+    )
+
+
+def _matching(
+    wanted: SourceSet,
+    data: memoryview,
+    info: BatchInfo,
+    span: tuple[Offset, Offset],
+    fixed: bytes | None,
+) -> list[Row]:
+    slices = decode(data, info, check_crc=not info.attributes & ATTR_CODEC_MASK)
+    rows: list[Row] = []
+    for index in range(len(slices)):
+        offset = slices.offset(index)
+        if span[0] <= offset < span[1]:
+            topic = fixed if fixed is not None else slices.topic(index)
+            if topic is not None and wanted.matches(topic):
+                rows.append((topic, *slices.record(index)))
+    return rows
+
+
+def _as_records(source: Source, rows: list[Row]) -> list[Record]:
+    stream, partition = source.stream.name, source.partition.id
+    return [
+        Record(
+            stream,
+            partition,
+            Offset(offset),
+            topic.decode(errors="replace") if topic is not None else "",
+            TimestampMs(timestamp_ms),
+            key,
+            value,
+            headers,
+        )
+        for topic, offset, timestamp_ms, key, value, headers in rows
+    ]

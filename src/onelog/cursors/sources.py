@@ -1,0 +1,116 @@
+"""Sources: the partitions that a set of filters reads from, shared by all cursors that ask alike.
+
+Rules: a source set is immutable. When streams change, the registry hands out a new one, and a
+cursor carries its positions over by (stream id, partition). Sources of one exact topic are in
+reading order: former homes first, today's home last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from onelog.base.topics import check_filter, is_exact
+from onelog.kernel import TopicFilter, TopicTrie
+from onelog.log.catalog import Catalog
+from onelog.log.partition import Partition
+from onelog.log.stream import Stream
+
+
+class Source(NamedTuple):
+    """One partition of one stream."""
+
+    stream: Stream
+    partition: Partition
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What a position is remembered under: the stream's id never comes back for another."""
+        return self.stream.record.id, self.partition.id
+
+
+class SourceSet:
+    """Where the records of some filters lie."""
+
+    __slots__ = ("_trie", "exact", "filters", "generation", "only", "sources")
+
+    def __init__(
+        self, filters: tuple[str, ...], sources: tuple[Source, ...], generation: int
+    ) -> None:
+        self.filters = filters
+        self.sources = sources
+        self.generation = generation
+        self.only = TopicFilter(filters[0].encode()) if len(filters) == 1 else None
+        self.exact = filters[0] if len(filters) == 1 and is_exact(filters[0]) else None
+        self._trie: TopicTrie | None = None
+        if self.only is None:
+            self._trie = TopicTrie()
+            for number, text in enumerate(filters):
+                self._trie.add(text.encode(), number)
+
+    def matches(self, topic: bytes) -> bool:
+        """Whether a topic is one of these."""
+        if self.only is not None:
+            return self.only.matches(topic)
+        assert self._trie is not None
+        return bool(self._trie.match(topic))
+
+
+class SourceRegistry:
+    """Hands out source sets, and tells who wants to know when streams changed."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._cache: dict[tuple[str, ...], SourceSet] = {}
+        self._listeners: set[Callable[[], None]] = set()
+        self.generation = 0
+        catalog.on_change.append(self._changed)
+
+    def _changed(self) -> None:
+        self.generation += 1
+        self._cache.clear()
+        for listener in tuple(self._listeners):
+            listener()
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call `listener` after each change of streams until it is ignored."""
+        self._listeners.add(listener)
+
+    def ignore(self, listener: Callable[[], None]) -> None:
+        """Stop calling."""
+        self._listeners.discard(listener)
+
+    def resolve(self, filters: Iterable[str]) -> SourceSet:
+        """The sources of these filters as the streams are now."""
+        key = tuple(sorted({check_filter(text) for text in filters}))
+        found = self._cache.get(key)
+        if found is None:
+            found = SourceSet(key, tuple(self._sources(key)), self.generation)
+            if len(self._cache) >= 10_000:
+                self._cache.clear()
+            self._cache[key] = found
+        return found
+
+    def resolve_stream(self, name: str) -> SourceSet:
+        """Every partition of one stream, all topics, for readers of internal streams."""
+        stream = self._catalog.get(name)
+        sources = tuple(Source(stream, partition) for partition in stream.partitions)
+        return SourceSet(("#",), sources, self.generation)
+
+    def _sources(self, filters: tuple[str, ...]) -> Iterable[Source]:
+        seen: set[tuple[str, int]] = set()
+        for text in filters:
+            for stream in self._catalog.holders(text):
+                for partition in _partitions(stream, text):
+                    source = Source(stream, partition)
+                    if source.key not in seen:
+                        seen.add(source.key)
+                        yield source
+
+
+def _partitions(stream: Stream, text: str) -> list[Partition]:
+    # A producer may have picked the partition in a stream made for one topic; elsewhere an exact
+    # topic lives where its hash says, unless the number of partitions has grown since.
+    if is_exact(text) and stream.record.fixed_topic is None and not stream.record.grown:
+        return [stream.partition_of(text.encode())]
+    return stream.partitions

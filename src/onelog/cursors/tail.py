@@ -1,0 +1,76 @@
+"""The tail cursor: follows the end and remembers nothing (MQTT QoS 0, NATS core, live views).
+
+Rules: it begins at the end. A peer that is slow makes it fall behind in the log, not a queue
+grow (I8); with `lag_max` it gives up what it could not deliver in time and counts that as skipped.
+"""
+
+from __future__ import annotations
+
+from onelog.cursors.cursor import LATEST, CursorKind, CursorState, Position, Reading, Start
+from onelog.cursors.pull import next_records
+from onelog.cursors.sources import SourceRegistry
+from onelog.record.record import Record
+
+
+class TailCursor:
+    """A live reader."""
+
+    __slots__ = ("_lag_max", "name", "reading", "skipped")
+
+    kind = CursorKind.TAIL
+
+    def __init__(
+        self,
+        name: str,
+        registry: SourceRegistry,
+        filters: tuple[str, ...],
+        *,
+        start: Start = LATEST,
+        lag_max: int | None = None,
+    ) -> None:
+        self.name = name
+        self.reading = Reading(registry, registry.resolve(filters), start.offset_in)
+        self.skipped = 0
+        self._lag_max = lag_max
+
+    @property
+    def filters(self) -> tuple[str, ...]:
+        """What it reads."""
+        return self.reading.filters
+
+    def fetch(self, limit: int = 1000) -> list[Record]:
+        """The next records; empty when it has caught up (or looked at its share of the log)."""
+        if self._lag_max is not None:
+            self._skip(self._lag_max)
+        return [record for _index, record in self.reading.read(limit)]
+
+    def _skip(self, lag_max: int) -> None:
+        for index, source in enumerate(self.reading.sources.sources):
+            behind = source.partition.high_watermark - self.reading.position(index)
+            if behind > lag_max:
+                self.skipped += behind - lag_max
+                self.reading.seek(index, source.partition.high_watermark - lag_max)
+
+    async def next(self, limit: int = 1000, timeout_s: float | None = None) -> list[Record]:
+        """The next records, waiting for them; empty when the time ran out."""
+        return await next_records(self.reading, self.fetch, limit, timeout_s)
+
+    def state(self) -> CursorState:
+        """Nothing of it is kept; this is what the admin listener shows."""
+        return CursorState(self.name, self.kind, self.filters, self.positions())
+
+    def positions(self) -> list[Position]:
+        """Where it stands, per partition."""
+        return self.reading.positions()
+
+    def lag(self) -> int:
+        """Offsets to the end."""
+        return self.reading.lag()
+
+    def pending(self) -> int:
+        """Nothing is ever pending."""
+        return 0
+
+    def close(self) -> None:
+        """Refuse further reads."""
+        self.reading.close()
