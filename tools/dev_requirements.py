@@ -1,4 +1,4 @@
-"""Prints the packages of the `dev` group in pyproject.toml, one per line, for any version of pip."""
+"""Prints the `dev` group of pyproject.toml, one package per line, for any version of pip."""
 
 from __future__ import annotations
 

@@ -32,9 +32,6 @@ from onelog.observe import Health, Registry, Sample, configure_logging, get_logg
 
 _log = get_logger("app")
 
-OPEN_FILES_WANTED: Final = 1_048_576
-"""Soft limit of open files that the process asks for; the system's hard limit may be lower."""
-
 _EXIT_FORCED: Final = 130
 
 
@@ -195,7 +192,7 @@ def serve(loaded: Loaded, on_ready: Callable[[ServerInfo], None]) -> None:
     """Run `onelog serve` in this process until SIGTERM or SIGINT."""
     configure_logging(loaded.config.log.level, loaded.config.log.format)
     arm_from_environment(os.environ.get("ONELOG_FAULTS", ""))
-    raise_open_files_limit()
+    raise_open_files_limit(loaded.config.limits.open_files_max)
 
     async def run() -> None:
         server = Server(loaded, SystemClock())
@@ -217,10 +214,10 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def raise_open_files_limit() -> None:
-    """Lift the soft limit of open files: every open segment needs one."""
+def raise_open_files_limit(wanted: int) -> None:
+    """Lift the soft limit of open files towards `wanted`: every open segment needs one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = OPEN_FILES_WANTED if hard == resource.RLIM_INFINITY else min(OPEN_FILES_WANTED, hard)
+    wanted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -36,8 +36,8 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     engine: str
     durability: str
     retention: RetentionInfo
-    cleanup: tuple[str, ...]
-    """`delete`, `compact`, or both."""
+    cleanup: str
+    """`delete`, `compact` or `compact,delete`."""
     internal: bool
     """Whether the broker made it for itself."""
     size_bytes: int

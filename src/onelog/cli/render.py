@@ -39,7 +39,10 @@ def print_ready(info: ServerInfo) -> None:
 def _rows(info: ServerInfo) -> list[tuple[Text, Text]]:
     rows = [("data", str(Path(info.data_dir).resolve()))]
     rows.append(("config", info.config_file or "defaults (no onelog.toml)"))
-    rows += [(item.name, f"http://{item.address}/") for item in info.listeners]
+    rows += [
+        (item.name, f"http://{item.address}/  (health, metrics, read-only API)")
+        for item in info.listeners
+    ]
     rows.append(("kernel", f"{info.kernel}, Python {info.python}, {info.event_loop}"))
     return [(Text(name, style="dim"), Text(value)) for name, value in rows]
 

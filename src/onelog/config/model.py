@@ -83,8 +83,11 @@ class StreamDefaults(Section, frozen=True, kw_only=True):
         int,
         Meta(ge=-1, description='Bytes kept per stream; -1 or "unlimited": no bound.'),
     ] = -1
+    message_bytes_max: Annotated[
+        int, Meta(ge=128, le=BATCH_BYTES_MAX, description="Largest message that the stream takes.")
+    ] = 16 * _MIB
     segment_bytes: Annotated[
-        int, Meta(ge=_MIB, le=4096 * _MIB, description="Size at which a segment is sealed.")
+        int, Meta(ge=4096, le=1024 * _MIB, description="Size at which a segment is sealed.")
     ] = 256 * _MIB
     segment_age_ms: Annotated[
         int, Meta(ge=1000, description="Age at which a segment is sealed.")
@@ -127,12 +130,16 @@ class Log(Section, frozen=True, kw_only=True):
 
 
 class Limits(Section, frozen=True, kw_only=True):
-    """Bounds on what clients may ask for."""
+    """Bounds of the process."""
 
-    message_bytes_max: Annotated[
+    open_files_max: Annotated[
         int,
-        Meta(ge=1024, le=BATCH_BYTES_MAX, description="Largest message that any stream takes."),
-    ] = 16 * _MIB
+        Meta(
+            ge=256,
+            le=2**30,
+            description="Open files that the process asks the system for; the hard limit caps it.",
+        ),
+    ] = 1_048_576
 
 
 class Cursors(Section, frozen=True, kw_only=True):

@@ -1,0 +1,115 @@
+"""The style of the house, held by a test over its own sources."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+LINES_MAX = 500
+COLUMNS_MAX = 100
+BANNED_NAMES = {"utils", "util", "common", "helpers", "helper", "manager", "misc"}
+
+SOURCES = sorted(
+    path for path in (ROOT / "src").rglob("*") if path.suffix in {".py", ".pyx", ".pxd"}
+)
+MODULES = [path for path in SOURCES if path.suffix == ".py"]
+TEXTS = sorted(
+    path
+    for folder in ("src", "tests", "tools", "bench", "docs", ".ci")
+    for path in (ROOT / folder).rglob("*")
+    if path.suffix in {".py", ".pyx", ".pxd", ".md", ".toml", ".sh", ""}
+    and path.is_file()
+    and "__pycache__" not in path.parts
+) + sorted(path for path in ROOT.glob("*") if path.suffix in {".md", ".toml", ".py"})
+TEXTS.append(ROOT / "Makefile")
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def test_a_module_opens_with_a_sentence_on_what_it_is():
+    bare = [name_of(path) for path in MODULES if not ast.get_docstring(ast.parse(path.read_text()))]
+    assert not bare
+
+
+def test_a_source_file_is_short_and_narrow():
+    found = []
+    for path in SOURCES:
+        lines = path.read_text().splitlines()
+        if len(lines) > LINES_MAX:
+            found.append(f"{name_of(path)}: {len(lines)} lines, split it")
+        found += [
+            f"{name_of(path)}:{number}: {len(line)} columns"
+            for number, line in enumerate(lines, 1)
+            if len(line) > COLUMNS_MAX
+        ]
+    assert not found
+
+
+def test_no_module_or_package_has_a_name_that_says_nothing():
+    named = {name_of(p) for p in SOURCES if {p.stem, p.parent.name} & BANNED_NAMES}
+    assert not named
+
+
+# The words are put together here, so that this file does not find itself.
+UNFINISHED = re.compile(r"\b(" + "|".join(["FIX" + "ME", "TO" + "DO", "X" * 3]) + r")\b")
+MACHINE_PATHS = re.compile(
+    r"(?<![\w.])/(" + "|".join(["wo" + "rk", "ro" + "ot", "ho" + "me"]) + ")/"
+)
+REGISTRIES = re.compile(
+    "|".join(
+        ["py" + r"pi\.org", "python" + r"hosted", "index" + "-url", "npm" + r"js\.", "shared" + "/"]
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "why"),
+    [
+        (UNFINISHED, "finish it, or write an issue"),
+        (MACHINE_PATHS, "a path of one machine"),
+        (REGISTRIES, "the place packages come from is the user's choice"),
+    ],
+    ids=["unfinished", "machine-path", "registry"],
+)
+def test_no_file_holds_what_does_not_belong_into_a_repository(pattern, why):
+    found = [
+        f"{name_of(path)}:{number}: {line.strip()[:80]}"
+        for path in TEXTS
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert not found, f"{why}: {found}"
+
+
+def test_every_page_is_reachable_from_the_index():
+    index = ROOT / "docs" / "index.md"
+    reached: set[Path] = set()
+    left = [index]
+    while left:
+        page = left.pop()
+        if page in reached:
+            continue
+        reached.add(page)
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+            linked = (page.parent / target).resolve()
+            if "://" not in target:
+                assert linked.exists(), f"{name_of(page)} links to {target}, which is missing"
+                if linked.suffix == ".md":
+                    left.append(linked)
+    unreached = {name_of(page) for page in (ROOT / "docs").rglob("*.md")} - {
+        name_of(page) for page in reached
+    }
+    assert not unreached
+
+
+def test_links_of_the_first_pages_lead_somewhere():
+    for page in ROOT.glob("*.md"):
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
+            if "://" not in target:
+                assert (ROOT / target).exists(), f"{page.name} links to {target}"

@@ -1,0 +1,97 @@
+"""The command line: exit codes, one-line errors, and configuration from flags."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import onelog
+from onelog.base.errors import DataDirLocked
+from onelog.cli import run
+from onelog.cli.example import example_toml
+from onelog.config import Config, Loaded, load
+
+
+@pytest.fixture(autouse=True)
+def _empty_place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("ONELOG_CONFIG", "ONELOG_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def no_server(_loaded, _on_ready) -> None:
+    raise AssertionError("the server was not asked for")
+
+
+def test_version_prints_the_version(capsys):
+    assert run(["version"], no_server) == 0
+    assert capsys.readouterr().out.strip() == onelog.__version__
+
+
+def test_serve_hands_over_the_configuration_of_its_flags():
+    seen: list[Loaded] = []
+    assert (
+        run(
+            ["serve", "--data", "1", "--set", "log.level=debug", "--set", "node.id=7"],
+            lambda loaded, _on_ready: seen.append(loaded),
+        )
+        == 0
+    )
+    config = seen[0].config
+    assert (config.data_dir, config.log.level, config.node.id) == ("1", "debug", 7)
+
+
+def test_a_configuration_error_is_one_line_and_exit_code_2(capsys):
+    assert run(["serve", "--set", "log.levl=debug"], no_server) == 2
+    errors = capsys.readouterr().err.strip()
+    assert errors == "onelog: --set: unknown key log.levl (did you mean log.level?)"
+
+
+def test_any_other_error_of_ours_is_one_line_and_exit_code_1(capsys):
+    def locked(_loaded, _on_ready) -> None:
+        raise DataDirLocked("in use by process 5")
+
+    assert run(["serve"], locked) == 1
+    assert capsys.readouterr().err.strip() == "onelog: in use by process 5"
+
+
+def test_an_unknown_flag_is_exit_code_2(capsys):
+    assert run(["serve", "--port", "1"], no_server) == 2
+    assert "--port" in capsys.readouterr().err
+
+
+def test_status_without_a_server_says_how_to_start_one(capsys):
+    assert run(["status", "--set", "listeners.admin.port=1"], no_server) == 1
+    assert "onelog serve" in capsys.readouterr().err
+
+
+def test_config_show_names_the_source_of_each_value(capsys, monkeypatch):
+    monkeypatch.setenv("ONELOG_NODE_NAME", "blue")
+    assert run(["config", "show", "--set", "main.retention_bytes=2GiB"], no_server) == 0
+    out = capsys.readouterr().out
+    assert re.search(r'node\.name +"blue" +ONELOG_NODE_NAME', out)
+    assert re.search(r'main\.retention_bytes +"2GiB" +--set', out)
+    assert re.search(r'data_dir +"\./data" +default', out)
+
+
+def test_config_check_accepts_what_config_init_wrote(capsys):
+    assert run(["config", "init"], no_server) == 0
+    assert run(["config", "check"], no_server) == 0
+    assert "configuration ok: onelog.toml" in capsys.readouterr().out
+
+
+def test_config_init_leaves_an_existing_file_alone(capsys):
+    Path("onelog.toml").write_text("# mine\n")
+    assert run(["config", "init"], no_server) == 2
+    assert Path("onelog.toml").read_text() == "# mine\n"
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_the_example_file_with_every_key_switched_on_is_the_default_configuration(tmp_path):
+    file = tmp_path / "example.toml"
+    file.write_text(re.sub(r"^#(?=\w+ = )", "", example_toml(), flags=re.MULTILINE))
+    loaded = load(file)
+    assert loaded.config == Config()
+    assert set(loaded.sources.values()) == {str(file)}
