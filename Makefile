@@ -56,7 +56,7 @@ docs: $(STAMP)-dev ## Write the generated reference pages anew
 clean: ## Remove the environment and everything that was built (not ./data)
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	rm -rf src/*.egg-info
-	rm -f src/onelog/kernel/*.so src/onelog/kernel/*.c src/onelog/kernel/*.html
+	find src/onelog/kernel -name '*.so' -delete
 	find src tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environment, in steps that are done once. A stamp is older than what it was made from
