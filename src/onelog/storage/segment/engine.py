@@ -1,0 +1,137 @@
+"""The segment engine: a root directory with one directory per stream and partition.
+
+Layout: `<root>/<stream id>/<partition>/`. Rules: the `clean-shutdown` marker exists only while no
+engine is open on the root and the last one closed every partition. A deleted partition's
+directory gets the name `<partition>.deleted` first, so that a crash never leaves half of one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import threading
+from pathlib import Path
+from typing import Final
+
+from onelog.base.clock import Clock, SystemClock
+from onelog.base.errors import Closed, Conflict, InvalidRequest, StorageError
+from onelog.base.ids import PartitionId
+from onelog.storage.engine import LogSettings, PartitionKey
+from onelog.storage.segment.files import (
+    OPEN_FILES_MAX,
+    FileCache,
+    OpenFile,
+    remove,
+    sync_directory,
+)
+from onelog.storage.segment.partition import SegmentLog
+from onelog.storage.segment.segment import Shared
+
+MARKER: Final = "clean-shutdown"
+_DELETED: Final = ".deleted"
+_STREAM_ID: Final = re.compile(r"[A-Za-z0-9~_-][A-Za-z0-9~._-]{0,254}")
+
+
+class SegmentEngine:
+    """Partitions as directories of segment files."""
+
+    def __init__(
+        self,
+        root: Path | str,
+        clock: Clock | None = None,
+        *,
+        open_files_max: int = OPEN_FILES_MAX,
+    ) -> None:
+        self._root = Path(root)
+        self._root.mkdir(parents=True, exist_ok=True)
+        self._shared = Shared(clock or SystemClock(), FileCache(open_files_max))
+        self._lock = threading.Lock()
+        self._open: dict[PartitionKey, SegmentLog] = {}
+        self._closed = False
+        marker = self._root / MARKER
+        self.was_clean = marker.exists()
+        """Whether the last engine on this root was closed cleanly."""
+        self._all_clean = True
+        if self.was_clean:
+            remove(marker)
+            sync_directory(self._root)
+        for path in self._root.glob(f"*/*{_DELETED}"):
+            shutil.rmtree(path)
+
+    def _path(self, key: PartitionKey) -> Path:
+        if not _STREAM_ID.fullmatch(key.stream_id) or key.partition < 0:
+            raise InvalidRequest(f"{key} cannot name a directory: use letters, digits, ~ . _ -")
+        return self._root / key.stream_id / str(key.partition)
+
+    def open(self, key: PartitionKey, settings: LogSettings) -> SegmentLog:
+        """Open or create a partition, recovering it when the last shutdown was not clean."""
+        path = self._path(key)
+        with self._lock:
+            if self._closed:
+                raise Closed(f"the segment engine on {self._root} is closed")
+            held = self._open.get(key)
+            if held is not None and not held.closed:
+                raise Conflict(f"partition {key.stream_id}/{key.partition} is open already")
+            if held is not None:
+                self._all_clean &= held.clean
+        new = not path.is_dir()
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            log = SegmentLog(str(path), self._shared, settings, new=new, trusted=self.was_clean)
+        except OSError as error:
+            raise StorageError(f"cannot open {path}: {error}") from error
+        with self._lock:
+            self._open[key] = log
+        return log
+
+    def delete(self, key: PartitionKey) -> None:
+        """Delete a closed partition and everything kept for it. Missing is fine."""
+        path = self._path(key)
+        with self._lock:
+            held = self._open.get(key)
+            if held is not None and not held.closed:
+                raise Conflict(f"partition {key.stream_id}/{key.partition} is open: close it first")
+            self._open.pop(key, None)
+        if not path.is_dir():
+            return
+        doomed = path.with_name(path.name + _DELETED)
+        if doomed.exists():
+            shutil.rmtree(doomed)
+        path.rename(doomed)
+        sync_directory(path.parent)
+        shutil.rmtree(doomed)
+        if not any(path.parent.iterdir()):
+            path.parent.rmdir()
+
+    def partitions(self) -> list[PartitionKey]:
+        """Every partition that exists on disk."""
+        found = []
+        for stream in sorted(self._root.iterdir()):
+            if stream.is_dir():
+                found += [
+                    PartitionKey(stream.name, PartitionId(int(path.name)))
+                    for path in stream.iterdir()
+                    if path.name.isdecimal() and path.is_dir()
+                ]
+        return sorted(found)
+
+    def close(self) -> None:
+        """Close every open partition cleanly, then mark the shutdown as clean."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            held = list(self._open.values())
+        failure: StorageError | None = None
+        for log in held:
+            try:
+                log.close()
+            except StorageError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+        if self._all_clean and all(log.clean for log in held):
+            marker = OpenFile(str(self._root / MARKER), os.O_WRONLY | os.O_CREAT)
+            os.fsync(marker.fd)
+            sync_directory(self._root)

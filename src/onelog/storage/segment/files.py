@@ -1,0 +1,203 @@
+"""Open files under one bound: write handles and read-only maps that the engine may let go of.
+
+Rules: a file is let go of by dropping a reference. Who uses it at that moment holds its own, so
+that nothing is closed or unmapped under a reader. Files are never written through a map.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import resource
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import Final
+
+from onelog.storage.engine import Buffer
+
+OPEN_FILES_MAX: Final = 1024
+"""Files that an engine keeps open, unless the process may open fewer."""
+_FORCED_FACTOR: Final = 4
+"""Files with unsynced bytes stay open, up to so many times the bound."""
+_LOOKS_MAX: Final = 64
+"""Slots that are asked at most when a file is opened, so that opening stays cheap."""
+
+
+class ShortFile(Exception):
+    """A file has fewer bytes than it must have."""
+
+
+class OpenFile:
+    """A file descriptor that is closed when the last reference to it goes."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, path: str, flags: int) -> None:
+        self.fd = -1
+        self.fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+
+
+class Slot:
+    """Something that holds a file open and can do without."""
+
+    __slots__ = ("used",)
+
+    def __init__(self) -> None:
+        self.used = False
+
+    def let_go(self, forced: bool) -> bool:
+        """Drop the file; False if it should stay (never when forced)."""
+        raise NotImplementedError
+
+
+class FileCache:
+    """The bound: when too many files are open, those not used lately are let go of."""
+
+    __slots__ = ("_limit", "_lock", "_slots")
+
+    def __init__(self, limit: int = OPEN_FILES_MAX) -> None:
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._limit = limit if soft == resource.RLIM_INFINITY else max(16, min(limit, soft // 8))
+        self._slots: OrderedDict[Slot, None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    @property
+    def limit(self) -> int:
+        """Files kept open when all of them may be let go of."""
+        return self._limit
+
+    def admit(self, slot: Slot) -> None:
+        """Count a slot that has just opened its file; others may lose theirs."""
+        slot.used = True
+        with self._lock:
+            self._slots[slot] = None
+            # Second chance: a slot that was used since the last look goes to the back once.
+            looks = _LOOKS_MAX
+            while len(self._slots) > self._limit and looks:
+                looks -= 1
+                old, _ = self._slots.popitem(last=False)
+                forced = len(self._slots) >= self._limit * _FORCED_FACTOR
+                if old is slot or (old.used and not forced):
+                    old.used = False
+                    self._slots[old] = None
+                elif not old.let_go(forced):
+                    self._slots[old] = None
+
+    def forget(self, slot: Slot) -> None:
+        """Let go of a slot's file for good."""
+        with self._lock:
+            self._slots.pop(slot, None)
+        slot.let_go(forced=True)
+
+
+class MappedFile(Slot):
+    """A file mapped for reading, again and longer when it has grown."""
+
+    __slots__ = ("_cache", "_map", "path")
+
+    def __init__(self, path: str, cache: FileCache) -> None:
+        super().__init__()
+        self.path = path
+        self._cache = cache
+        self._map: mmap.mmap | None = None
+
+    def peek(self, size: int) -> mmap.mmap | None:
+        """The map if it is there and covers `size` bytes."""
+        found = self._map
+        if found is None or len(found) < size:
+            return None
+        self.used = True
+        return found
+
+    def open(self, size: int) -> mmap.mmap:
+        """The map, which covers at least `size` bytes (more than 0)."""
+        found = self.peek(size)
+        if found is not None:
+            return found
+        file = OpenFile(self.path, os.O_RDONLY)
+        length = os.fstat(file.fd).st_size
+        if length < size:
+            raise ShortFile(f"{self.path} has {length} bytes, {size} are expected")
+        found = self._map = mmap.mmap(file.fd, length, access=mmap.ACCESS_READ)
+        self._cache.admit(self)
+        return found
+
+    def let_go(self, forced: bool) -> bool:
+        """Drop the map; views of it keep the memory."""
+        self._map = None
+        return True
+
+
+class WriteHandle(Slot):
+    """A file open for writing. It stays open while written bytes wait for their sync.
+
+    Why: a failed write-back is reported to the descriptors that were open at the time.
+    """
+
+    __slots__ = ("_cache", "_file", "dirty", "path")
+
+    def __init__(self, path: str, cache: FileCache) -> None:
+        super().__init__()
+        self.path = path
+        self._cache = cache
+        self._file: OpenFile | None = None
+        self.dirty = False
+
+    def open(self, create: bool = False) -> OpenFile:
+        """The open file; hold on to the result while using its descriptor."""
+        file = self._file
+        if file is None:
+            flags = os.O_RDWR | (os.O_CREAT | os.O_TRUNC if create else 0)
+            file = self._file = OpenFile(self.path, flags)
+            self._cache.admit(self)
+        self.used = True
+        return file
+
+    def let_go(self, forced: bool) -> bool:
+        """Close the file when nobody uses it any more."""
+        if self.dirty and not forced:
+            return False
+        self._file = None
+        return True
+
+
+def write_all(fd: int, data: Buffer, position: int) -> None:
+    """Write all of `data` at `position`, however many calls the system wants."""
+    done = os.pwrite(fd, data, position)
+    size = len(data)
+    while done < size:
+        wrote = os.pwrite(fd, memoryview(data)[done:], position + done)
+        if wrote == 0:
+            raise OSError(f"the system wrote nothing at byte {position + done}")
+        done += wrote
+
+
+def write_at(path: str, data: Buffer, position: int) -> None:
+    """Write into a small file that is not kept open."""
+    file = OpenFile(path, os.O_WRONLY | os.O_CREAT)
+    write_all(file.fd, data, position)
+
+
+def sync_file(path: str) -> None:
+    """Make a file's bytes durable; a missing file is fine."""
+    with contextlib.suppress(FileNotFoundError):
+        os.fdatasync(OpenFile(path, os.O_RDWR).fd)
+
+
+def sync_directory(path: str | Path) -> None:
+    """Make the names in a directory durable."""
+    os.fsync(OpenFile(str(path), os.O_RDONLY | os.O_DIRECTORY).fd)
+
+
+def remove(path: str | Path) -> None:
+    """Unlink a file; a missing one is fine."""
+    Path(path).unlink(missing_ok=True)

@@ -1,0 +1,368 @@
+"""One segment: a `.log` file of batches with its index files, the active one or a sealed one.
+
+Rules: the partition's lock guards every change; reading needs it only to open a file. Bytes
+beyond `size_bytes` in the file mean nothing: they are reserved zeros. An index entry is checked
+against the log before it is used; what a damaged index says never becomes an answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import struct
+import threading
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Final
+
+from onelog.base import faults
+from onelog.base.clock import Clock
+from onelog.base.errors import CorruptBatch
+from onelog.kernel import HEADER_BYTES, BatchInfo, find_batch, scan_batches
+from onelog.storage.engine import Buffer, LogSettings
+from onelog.storage.segment.checkpoint import UNKNOWN, Row
+from onelog.storage.segment.files import (
+    FileCache,
+    MappedFile,
+    ShortFile,
+    WriteHandle,
+    remove,
+    write_all,
+)
+from onelog.storage.segment.index import POSITION_MASK, time_floor
+from onelog.storage.segment.indexes import INDEX_EXTENSIONS, BadIndex, Indexes
+from onelog.storage.segment.topics import Entries, derive_entries
+
+LOG: Final = ".log"
+EXTENSIONS: Final = (LOG, *INDEX_EXTENSIONS)
+RESERVE_BYTES_MIN: Final = 64 * 1024
+RESERVE_BYTES_MAX: Final = 16 * 1024 * 1024
+_UNSUPPORTED: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+_BASE_OFFSET: Final = struct.Struct(">q")
+
+
+class SegmentGone(Exception):
+    """The segment was dropped or replaced while it was being read: look again."""
+
+
+class Shared:
+    """What the partitions of an engine share."""
+
+    __slots__ = ("allocate", "cache", "clock", "rebuild_lock")
+
+    def __init__(self, clock: Clock, cache: FileCache) -> None:
+        self.clock = clock
+        self.cache = cache
+        self.allocate = True
+        """Whether the file system can reserve space."""
+        self.rebuild_lock = threading.Lock()
+        """One index is rebuilt at a time; taken before a partition's lock, never inside it."""
+
+
+class Segment:
+    """A run of batches in one file."""
+
+    __slots__ = (
+        "_lock", "_log", "_shared", "base_offset", "created_ms", "dead", "exists", "indexes",
+        "last_batch_at", "max_timestamp_ms", "reserved_bytes", "sealed", "settings", "size_bytes",
+        "stem", "writer",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        stem: str,
+        row: Row,
+        shared: Shared,
+        lock: threading.RLock,
+        settings: LogSettings,
+        *,
+        sealed: bool = False,
+    ) -> None:
+        self.stem = stem
+        self.base_offset = row.base_offset
+        self.size_bytes = row.size_bytes
+        self.last_batch_at = row.last_batch_at
+        self.max_timestamp_ms = row.max_timestamp_ms
+        self.created_ms = row.created_ms
+        self.settings = settings
+        self.sealed = sealed
+        self.dead = False
+        """Dropped or replaced: its path may belong to another file."""
+        self.exists = row.size_bytes > 0
+        self.reserved_bytes = row.size_bytes
+        self.indexes = Indexes(stem, row, shared.cache)
+        self.writer: WriteHandle | None = None
+        self._log: MappedFile | None = None
+        self._shared = shared
+        self._lock = lock
+
+    # Writing. The partition's lock is held.
+
+    def prepare(self) -> None:
+        """Have the index in memory, so that batches can be noted."""
+        indexes = self.indexes
+        if indexes.live is not None:
+            return
+        if self.size_bytes == 0:
+            indexes.start(self.settings)
+        elif not indexes.resume(self.settings):
+            log = self.buffer(self.size_bytes)
+            indexes.discard()
+            indexes.rebuild(log, self.size_bytes, self.base_offset, self.settings)
+
+    def topic_entries(
+        self, data: Buffer, batches: Sequence[BatchInfo], topics: bytes | None
+    ) -> list[Entries]:
+        """What the topic index is to take up with these batches."""
+        if self.indexes.tail is None:
+            return []
+        if topics is None:
+            return derive_entries(data, batches, self.base_offset)
+        return [(topics, batches[0].base_offset - self.base_offset)] if topics else []
+
+    def write(self, data: Buffer, size: int) -> None:
+        """Write bytes behind the last batch; OSError leaves the segment as it was."""
+        writer = self.writer
+        if writer is None:
+            writer = self.writer = WriteHandle(self.stem + LOG, self._shared.cache)
+        if not self.exists:
+            faults.hit("segment.create")
+            writer.open(create=True)
+            self.exists = True
+        file = writer.open()
+        at = self.size_bytes
+        try:
+            if at + size > self.reserved_bytes:
+                self._reserve(file.fd, at + size)
+            faults.hit("segment.write")
+            writer.dirty = True
+            write_all(file.fd, data, at)
+        except OSError:
+            # Recovery must not find half of a failed append behind a later, shorter one.
+            os.ftruncate(file.fd, at)
+            self.reserved_bytes = at
+            raise
+
+    def _reserve(self, fd: int, needed: int) -> None:
+        """Reserve space ahead, so that a full disk is known before bytes are written."""
+        have = self.reserved_bytes
+        step = min(max(have, RESERVE_BYTES_MIN), RESERVE_BYTES_MAX)
+        wish = max(needed, min(have + step, self.settings.segment_bytes))
+        for target in (wish, needed) if self._shared.allocate else ():
+            try:
+                faults.hit("segment.allocate")
+                os.posix_fallocate(fd, have, target - have)
+            except OSError as error:
+                if error.errno in _UNSUPPORTED:
+                    self._shared.allocate = False
+                    break
+                if target == needed:
+                    raise
+            else:
+                self.reserved_bytes = target
+                return
+        self.reserved_bytes = needed
+
+    def note(self, batches: Sequence[BatchInfo], size: int, entries: list[Entries]) -> None:
+        """Take up batches that now lie behind the last one, `size` bytes in all."""
+        indexes, at = self.indexes, self.size_bytes
+        live, tail = indexes.live, indexes.tail
+        assert live is not None
+        highest = self.max_timestamp_ms
+        for info in batches:
+            highest = max(highest, info.max_timestamp_ms)
+            position = at + info.position
+            if position >= live.next_at and live.add(
+                info.base_offset - self.base_offset,
+                position,
+                highest,
+                self.settings.index_interval_bytes,
+            ):
+                indexes.save()
+        if entries and tail is not None and tail.add(entries):
+            indexes.save()
+        self.max_timestamp_ms = highest
+        self.last_batch_at = at + batches[-1].position
+        self.size_bytes = at + size
+
+    def _plain_row(self) -> Row:
+        return Row(
+            self.base_offset, self.size_bytes, self.last_batch_at,
+            self.max_timestamp_ms, self.created_ms,
+        )  # fmt: skip
+
+    def row(self) -> Row:
+        """The segment as it is now, its index files written (not synced)."""
+        plain = self._plain_row()
+        return self.indexes.describe(plain) if self.size_bytes else plain
+
+    def shrink(self) -> None:
+        """Give reserved space back."""
+        if self.reserved_bytes > self.size_bytes and self.exists:
+            assert self.writer is not None
+            os.ftruncate(self.writer.open().fd, self.size_bytes)
+            self.reserved_bytes = self.size_bytes
+
+    def seal(self) -> None:
+        """Close the segment for appends."""
+        with contextlib.suppress(OSError):  # zeros behind the end do no harm
+            self.shrink()
+        self.indexes.settle(self._plain_row())
+        self.sealed = True
+
+    def sync(self) -> None:
+        """Make the log and the index files durable; no lock is held."""
+        writer = self.writer
+        if writer is not None and writer.dirty:
+            os.fdatasync(writer.open().fd)
+        self.indexes.sync()
+
+    # Reading.
+
+    def buffer(self, limit: int) -> mmap.mmap:
+        """The mapped log, at least `limit` bytes of it (more than 0)."""
+        log = self._log
+        found = None if log is None else log.peek(limit)
+        if found is not None:
+            return found
+        with self._lock:
+            if self.dead:
+                raise SegmentGone
+            log = self._log
+            if log is None:
+                log = self._log = MappedFile(self.stem + LOG, self._shared.cache)
+            try:
+                return log.open(limit)
+            except (ShortFile, FileNotFoundError) as error:
+                raise CorruptBatch(str(error)) from error
+
+    def locate(self, offset: int, limit: int) -> int:
+        """Position of the first batch below `limit` whose last offset is >= `offset`, or -1."""
+        buffer = self.buffer(limit)
+        try:
+            start = self._floor(buffer, offset, limit)
+        except BadIndex:
+            self._repair(buffer)
+            start = self._floor(buffer, offset, limit)
+        return find_batch(buffer, start, limit, offset)
+
+    def _floor(self, buffer: mmap.mmap, offset: int, limit: int) -> int:
+        """Position of the last indexed batch that starts at or before `offset`."""
+        entries = self.indexes.offsets()
+        rel = offset - self.base_offset
+        at = bisect_right(entries, rel << 32 | POSITION_MASK) - 1 if rel >= 0 else -1
+        if at < 0:
+            return 0
+        entry = entries[at]
+        position = entry & POSITION_MASK
+        if position + HEADER_BYTES > limit:
+            raise BadIndex
+        if _BASE_OFFSET.unpack_from(buffer, position)[0] != self.base_offset + (entry >> 32):
+            raise BadIndex
+        return position
+
+    def offset_for_time(self, timestamp_ms: int, start: int, limit: int) -> int | None:
+        """Base offset of the first batch from `start` on that reaches `timestamp_ms`."""
+        if self.max_timestamp_ms < timestamp_ms or limit == 0:
+            return None
+        buffer = self.buffer(limit)
+        try:
+            floor = time_floor(self.indexes.offsets(), self.indexes.times(), timestamp_ms)
+        except BadIndex:
+            self._repair(buffer)
+            floor = time_floor(self.indexes.offsets(), self.indexes.times(), timestamp_ms)
+        first = self.locate(start, limit)
+        position = limit if first < 0 else max(floor, first)
+        view = memoryview(buffer)[:limit]
+        while position < limit:
+            info = scan_batches(view, position, False, 1)[0]
+            if info.max_timestamp_ms >= timestamp_ms:
+                return info.base_offset
+            position += info.size_bytes
+        return None
+
+    def offsets_of_topic(self, topic_hash: int, start: int, limit: int) -> list[int]:
+        """At most `limit` offsets from `start` on under `topic_hash`, ascending."""
+        if self.size_bytes == 0:
+            return []
+        rel_min = max(0, start - self.base_offset)
+        try:
+            found = self._topic_rels(topic_hash, rel_min, limit)
+        except BadIndex:
+            self._repair(self.buffer(self.size_bytes))
+            found = self._topic_rels(topic_hash, rel_min, limit)
+        return [self.base_offset + rel for rel in found]
+
+    def _topic_rels(self, topic_hash: int, rel_min: int, limit: int) -> list[int]:
+        indexes = self.indexes
+        waiting: list[int] = []
+        with self._lock:
+            if self.dead:
+                raise SegmentGone
+            if not self.sealed:
+                self.prepare()
+            if indexes.tail is not None:
+                size = indexes.tail.saved_bytes
+                waiting = indexes.tail.lookup(topic_hash, rel_min, limit)
+            elif indexes.live is not None or indexes.row.index_bytes == UNKNOWN:
+                raise BadIndex
+            else:
+                size = indexes.row.topics_bytes
+        if size == UNKNOWN:
+            raise BadIndex
+        found = indexes.saved_topics(size, topic_hash, rel_min, limit)
+        return sorted({*found, *waiting})[:limit] if waiting else found
+
+    def _repair(self, log: mmap.mmap) -> None:
+        """Rebuild the index files of a segment from its log."""
+        with self._shared.rebuild_lock:
+            size = self.size_bytes
+            fresh = Indexes(self.stem, self.indexes.row, self._shared.cache)
+            fresh.rebuild(log, size, self.base_offset, self.settings)
+            with self._lock:
+                if self.dead:
+                    raise SegmentGone
+                if self.size_bytes != size:  # it grew meanwhile: rare enough to hold appends up
+                    fresh.rebuild(
+                        self.buffer(self.size_bytes), self.size_bytes, self.base_offset,
+                        self.settings,
+                    )  # fmt: skip
+                self.indexes.discard()
+                self.indexes = fresh
+                if self.sealed:
+                    self.seal()
+
+    # The file as a whole.
+
+    def move(self, stem: str) -> None:
+        """Take the files to another name; index files first, the log last."""
+        for extension in (*INDEX_EXTENSIONS, LOG):
+            faults.hit("segment.swap")
+            try:
+                os.replace(self.stem + extension, stem + extension)  # noqa: PTH105
+            except FileNotFoundError:
+                remove(stem + extension)
+        self.let_go()
+        self.stem = self.indexes.stem = stem
+
+    def close_writer(self) -> None:
+        """Close the file for writing: nothing is added any more."""
+        writer, self.writer = self.writer, None
+        if writer is not None:
+            self._shared.cache.forget(writer)
+
+    def let_go(self) -> None:
+        """Close every file that is open for it."""
+        self.close_writer()
+        if self._log is not None:
+            self._shared.cache.forget(self._log)
+            self._log = None
+        self.indexes.let_go()
+
+    def unlink(self) -> None:
+        """Delete the files, the log first."""
+        self.let_go()
+        for extension in EXTENSIONS:
+            remove(self.stem + extension)

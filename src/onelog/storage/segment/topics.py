@@ -1,0 +1,102 @@
+"""A segment's topic index: which offsets belong to a topic's hash.
+
+Rules: entries wait in memory, unsorted; a full chunk, a roll or a checkpoint sorts them into a
+chunk of the `.topics` file. If that cannot be written they stay in memory: no append fails by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from onelog.kernel import (
+    ATTR_CONTROL,
+    BatchInfo,
+    batch_topics,
+    lookup_topic_chunks,
+    make_topic_chunk,
+    sort_topic_entries,
+)
+from onelog.record.batch import inflated_records
+from onelog.storage.engine import Buffer
+from onelog.storage.segment.files import write_at
+
+TOPICS: Final = ".topics"
+CHUNK_ENTRIES: Final = 16384
+_ENTRY_BYTES: Final = 8
+_RUNS_MAX: Final = 32
+
+Entries = tuple[bytes, int]
+"""u32 pairs (topic hash, relative offset) and what to add to each relative offset."""
+
+
+def derive_entries(data: Buffer, batches: Sequence[BatchInfo], base_offset: int) -> list[Entries]:
+    """The entries of batches whose writer gave none."""
+    found: list[Entries] = []
+    for info in batches:
+        if info.count and not info.attributes & ATTR_CONTROL:
+            pairs = batch_topics(data, info.position, inflated_records(data, info))
+            if pairs:
+                found.append((pairs, info.base_offset - base_offset))
+    return found
+
+
+class TopicTail:
+    """The entries of one segment that are not in its file yet."""
+
+    __slots__ = ("_count", "_entries", "_raw", "_run_count", "_runs", "saved_bytes")
+
+    def __init__(self, saved_bytes: int = 0) -> None:
+        self.saved_bytes = saved_bytes
+        """Bytes of whole chunks in the file."""
+        self._clear()
+
+    def _clear(self) -> None:
+        self._raw: list[Entries] = []
+        self._count = 0
+        self._entries = bytearray()
+        self._runs = bytearray()
+        self._run_count = 0
+
+    def add(self, entries: list[Entries]) -> bool:
+        """Keep entries; whether a chunk is full."""
+        self._raw += entries
+        for pairs, _ in entries:
+            self._count += len(pairs) // _ENTRY_BYTES
+        return self._count >= CHUNK_ENTRIES
+
+    def _absorb(self) -> bytearray:
+        """Give the raw entries their final relative offsets; those that are new, sorted."""
+        raw, self._raw = self._raw, []
+        fresh = bytearray()
+        for pairs, add in raw:
+            fresh += sort_topic_entries(pairs, add)
+        self._entries += fresh
+        return fresh
+
+    def save(self, stem: str) -> None:
+        """Write everything into the file as chunks."""
+        self._absorb()
+        if not self._entries:
+            return
+        step = CHUNK_ENTRIES * _ENTRY_BYTES
+        chunks = b"".join(
+            make_topic_chunk(sort_topic_entries(self._entries[at : at + step]))
+            for at in range(0, len(self._entries), step)
+        )
+        write_at(stem + TOPICS, chunks, self.saved_bytes)
+        self.saved_bytes += len(chunks)
+        self._clear()
+
+    def lookup(self, topic_hash: int, rel_min: int, limit: int) -> list[int]:
+        """Relative offsets from `rel_min` on that wait in memory under `topic_hash`, ascending."""
+        if self._raw:
+            # What came since the last question becomes a sorted run of its own, so that a reader
+            # that asks after each append does not sort everything each time.
+            fresh = self._absorb()
+            self._run_count += 1
+            if self._run_count > _RUNS_MAX:
+                self._runs, self._run_count = bytearray(), 1
+                fresh = self._entries
+            self._runs += make_topic_chunk(sort_topic_entries(fresh))
+        return lookup_topic_chunks(self._runs, len(self._runs), topic_hash, rel_min, limit)
