@@ -11,7 +11,18 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 NATIVE = Path("src/onelog/kernel/_native")
-MODULES = ["crc", "source", "scan", "records", "build", "wire", "filters", "topics", "trie"]
+MODULES = [
+    "crc",
+    "source",
+    "scan",
+    "records",
+    "build",
+    "wire",
+    "filters",
+    "topics",
+    "nodes",
+    "trie",
+]
 DIRECTIVES = {
     "language_level": 3,
     "boundscheck": False,

@@ -246,7 +246,7 @@ cdef class BatchBuilder:
         cdef Slice t, k, v
         cdef RawHeaders h
         cdef int index
-        cdef int64_t stamp
+        cdef int64_t stamp = 0
         cdef Py_buffer key_view, value_view
         cdef bint key_held = False, value_held = False
         try:
@@ -377,9 +377,9 @@ cdef inline bint _delta(int64_t time, int64_t base, int64_t *out) noexcept nogil
 
 
 def keep_records(
-    buf, Py_ssize_t position, keep, records=None, int64_t delete_horizon_ms=-1
+    buf, Py_ssize_t pos, keep, records=None, int64_t delete_horizon_ms=-1
 ):
-    """The batch at `position` with only the kept records, uncompressed; no offset moves.
+    """The batch at `pos` with only the kept records, uncompressed; no offset moves.
 
     A `delete_horizon_ms` becomes the base timestamp and sets the attribute that says so, as Kafka
     does. The max timestamp is that of the kept records (of the old batch if none is kept or the
@@ -388,7 +388,7 @@ def keep_records(
     cdef Source source
     cdef Span *spans = NULL
     cdef bytes mask
-    open_source(&source, buf, position, records, False)
+    open_source(&source, buf, pos, records, False)
     try:
         spans = walk(&source)
         if len(keep) != source.head.count:

@@ -46,14 +46,14 @@ cdef inline object _part(bytes_at data, uint32_t position, int32_t size):
     return PyBytes_FromStringAndSize(<const char *> data + position, size)
 
 
-def validate_records(buf, Py_ssize_t position=0, records=None):
-    """Check every record of the batch at `position`; CorruptBatch says what is wrong."""
+def validate_records(buf, Py_ssize_t pos=0, records=None):
+    """Check every record of the batch at `pos`; CorruptBatch says what is wrong."""
     cdef Source source
     cdef Span span
     cdef bytes_at at
     cdef int32_t last = -1
     cdef int index, code
-    open_source(&source, buf, position, records, False)
+    open_source(&source, buf, pos, records, False)
     try:
         at = source.data
         for index in range(source.head.count):
@@ -69,7 +69,7 @@ def validate_records(buf, Py_ssize_t position=0, records=None):
         close_source(&source)
 
 
-def batch_topics(buf, Py_ssize_t position=0, records=None):
+def batch_topics(buf, Py_ssize_t pos=0, records=None):
     """u32 pairs (topic hash, offset delta), little endian, of the records that have a topic."""
     cdef Source source
     cdef Span *spans = NULL
@@ -79,7 +79,7 @@ def batch_topics(buf, Py_ssize_t position=0, records=None):
     cdef Py_ssize_t used = 0
     cdef bytes out
     cdef unsigned char *p
-    open_source(&source, buf, position, records, False)
+    open_source(&source, buf, pos, records, False)
     try:
         spans = walk(&source)
         out = PyBytes_FromStringAndSize(NULL, <Py_ssize_t> source.head.count * 8)
@@ -183,10 +183,10 @@ cdef class Slices:
         return out
 
 
-def decode_batch(buf, Py_ssize_t position=0, records=None, bint check_crc=True):
-    """The batch at `position` as slices, every record checked."""
+def decode_batch(buf, Py_ssize_t pos=0, records=None, bint check_crc=True):
+    """The batch at `pos` as slices, every record checked."""
     cdef Slices slices = Slices.__new__(Slices)
-    open_source(&slices.source, buf, position, records, check_crc)
+    open_source(&slices.source, buf, pos, records, check_crc)
     slices.opened = True
     slices.spans = walk(&slices.source)
     return slices
@@ -260,11 +260,11 @@ cdef tuple _binary(Py_ssize_t rows, Py_ssize_t size, Binary *column):
     return validity, ends, data
 
 
-def decode_columns(buf, Py_ssize_t position=0, records=None):
-    """The batch at `position` as columns, every record checked."""
+def decode_columns(buf, Py_ssize_t pos=0, records=None):
+    """The batch at `pos` as columns, every record checked."""
     cdef Source source
     cdef Span *spans = NULL
-    open_source(&source, buf, position, records, False)
+    open_source(&source, buf, pos, records, False)
     try:
         spans = walk(&source)
         return _columns(&source, spans)

@@ -147,19 +147,19 @@ def fit_batches(buf, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_bytes, int
     return position
 
 
-def set_batch_offsets(buf, Py_ssize_t position, int64_t base_offset, int32_t leader_epoch):
-    """Write base offset and leader epoch into the batch at `position`; its CRC stays valid."""
+def set_batch_offsets(buf, Py_ssize_t pos, int64_t base_offset, int32_t leader_epoch):
+    """Write base offset and leader epoch into the batch at `pos`; its CRC stays valid."""
     cdef Py_buffer view
     cdef Head head
     cdef int code
     cdef unsigned char *p
     PyObject_GetBuffer(buf, &view, PyBUF_WRITABLE)
     try:
-        _check_span(&view, position, view.len)
-        p = <unsigned char *> view.buf + position
-        code = read_head(p, view.len - position, &head)
+        _check_span(&view, pos, view.len)
+        p = <unsigned char *> view.buf + pos
+        code = read_head(p, view.len - pos, &head)
         if code:
-            raise corrupt(code, position)
+            raise corrupt(code, pos)
         ol_put64(p, base_offset)
         ol_put32(p + PREFIX_BYTES, leader_epoch)
     finally:

@@ -1,9 +1,5 @@
 """The topic trie, compiled: which values are bound to the filters that match a topic.
 
-Shape: nodes of one cache line each in chunks of 512, named by number (0 is none, 1 the root); the
-children of a node are an open-addressing table of (hash, number), or that pair itself when there is
-one child; values are a sorted array, or the value itself when there is one.
-
 Rules: a value is bound to a filter at most once. Nodes that hold nothing are taken out at once.
 A cached answer carries the generation it was made in: a wildcard filter ages every topic of its
 first level (or all topics, if that level is a wildcard), an exact one only removes its own topic.
@@ -12,16 +8,17 @@ Hashes are seeded per process, so that a peer cannot choose topics that collide.
 
 import os
 
+cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem
 from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.long cimport PyLong_FromLongLong
 from cpython.object cimport PyObject
-from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, malloc, qsort, realloc
-from libc.string cimport memchr, memcmp, memcpy, memmove, memset
+from libc.stdlib cimport free, qsort, realloc
+from libc.string cimport memcpy
 
 from onelog.kernel._native.filters cimport (
     LEVEL_PLUS,
@@ -32,10 +29,26 @@ from onelog.kernel._native.filters cimport (
     split_levels,
 )
 from onelog.kernel._native.format cimport TOPIC_BYTES_MAX, TOPIC_LEVELS_MAX, bytes_at
+from onelog.kernel._native.nodes cimport (
+    CHUNK_NODES,
+    Chunk,
+    Node,
+    Part,
+    Trie,
+    add_child,
+    add_value,
+    child_of,
+    close_trie,
+    drop_child,
+    free_node,
+    name_of,
+    new_node,
+    node_at,
+    open_trie,
+    remove_value,
+)
 
 from onelog.base.errors import InvalidRequest
-
-cimport cython
 
 cdef extern from *:
     """
@@ -70,53 +83,10 @@ cdef extern from *:
     uint32_t ol_hash(const unsigned char *p, size_t n, uint64_t s, uint64_t t) noexcept nogil
 
 cdef enum:
-    CHUNK_NODES = 512
-    NAME_INLINE = 16
     BUCKETS = 1024
     # Two generations of the cache hold at most this each: topics, and values of all answers.
     CACHE_TOPICS = 32768
     CACHE_VALUES = 1 << 20
-
-cdef struct Slot:
-    uint32_t hash
-    uint32_t node
-
-cdef union Children:
-    Slot one
-    Slot *table
-
-cdef union Values:
-    int64_t one
-    int64_t *many
-
-cdef union Name:
-    char text[NAME_INLINE]
-    char *long_text
-
-cdef struct Node:
-    uint32_t plus
-    uint32_t rest
-    uint32_t count
-    uint32_t room  # slots of the table; 0: the only child is in `children.one`
-    Children children
-    Values values
-    uint32_t values_count
-    uint32_t values_room  # 0: the only value is in `values.one`
-    uint32_t hash
-    uint16_t name_bytes
-    Name name
-
-cdef struct Chunk:
-    void *raw
-    Node *nodes
-
-cdef struct Trie:
-    Chunk *chunks
-    uint32_t chunks_count
-    uint32_t chunks_room
-    uint32_t next_node
-    uint32_t free_node
-    Py_ssize_t extra_bytes
 
 cdef struct Found:
     int64_t *items
@@ -124,258 +94,8 @@ cdef struct Found:
     Py_ssize_t room
     bint failed
 
-cdef struct Part:
-    bytes_at at
-    uint32_t size
-    uint32_t hash
-
 cdef uint64_t SEED_A = int.from_bytes(os.urandom(8), "little") | 1
 cdef uint64_t SEED_B = int.from_bytes(os.urandom(8), "little") | 1
-
-
-cdef inline Node *_node(const Trie *trie, uint32_t number) noexcept nogil:
-    return trie.chunks[number // CHUNK_NODES].nodes + number % CHUNK_NODES
-
-
-cdef inline const char *_name(const Node *node) noexcept nogil:
-    return node.name.text if node.name_bytes <= NAME_INLINE else node.name.long_text
-
-
-cdef uint32_t _new_node(Trie *trie, bytes_at name, uint16_t size, uint32_t hash) noexcept nogil:
-    """A fresh node; 0 if there is no memory."""
-    cdef uint32_t number
-    cdef Node *node
-    cdef void *moved
-    cdef Chunk *chunk
-    cdef char *long_text = NULL
-    if size > NAME_INLINE:
-        long_text = <char *> malloc(size)
-        if long_text is NULL:
-            return 0
-    if trie.free_node:
-        number = trie.free_node
-        trie.free_node = _node(trie, number).plus
-    else:
-        if trie.next_node == trie.chunks_count * CHUNK_NODES:
-            if trie.chunks_count == trie.chunks_room:
-                moved = realloc(trie.chunks, (2 * trie.chunks_room + 4) * sizeof(Chunk))
-                if moved is NULL:
-                    free(long_text)
-                    return 0
-                trie.chunks = <Chunk *> moved
-                trie.chunks_room = 2 * trie.chunks_room + 4
-            chunk = &trie.chunks[trie.chunks_count]
-            chunk.raw = malloc(CHUNK_NODES * sizeof(Node) + 64)
-            if chunk.raw is NULL:
-                free(long_text)
-                return 0
-            chunk.nodes = <Node *> ((<size_t> chunk.raw + 63) & ~<size_t> 63)
-            trie.chunks_count += 1
-        number = trie.next_node
-        trie.next_node += 1
-    node = _node(trie, number)
-    memset(node, 0, sizeof(Node))
-    node.hash = hash
-    node.name_bytes = size
-    if long_text is not NULL:
-        memcpy(long_text, name, size)
-        node.name.long_text = long_text
-        trie.extra_bytes += size + 16
-    elif size:
-        memcpy(node.name.text, name, size)
-    return number
-
-
-cdef void _free_node(Trie *trie, uint32_t number) noexcept nogil:
-    cdef Node *node = _node(trie, number)
-    if node.name_bytes > NAME_INLINE:
-        free(node.name.long_text)
-        trie.extra_bytes -= node.name_bytes + 16
-    if node.room:
-        free(node.children.table)
-        trie.extra_bytes -= node.room * sizeof(Slot)
-    if node.values_room:
-        free(node.values.many)
-        trie.extra_bytes -= node.values_room * sizeof(int64_t)
-    memset(node, 0, sizeof(Node))
-    node.plus = trie.free_node
-    trie.free_node = number
-
-
-cdef inline bint _is(const Trie *trie, uint32_t number, const Part *part) noexcept nogil:
-    cdef Node *node = _node(trie, number)
-    return node.name_bytes == part.size and memcmp(_name(node), part.at, part.size) == 0
-
-
-cdef inline uint32_t _child(const Trie *trie, const Node *node, const Part *part) noexcept nogil:
-    """The child of that name; 0 if there is none."""
-    cdef uint32_t mask, at
-    cdef Slot *slot
-    if node.room == 0:
-        if (
-            node.count == 1
-            and node.children.one.hash == part.hash
-            and _is(trie, node.children.one.node, part)
-        ):
-            return node.children.one.node
-        return 0
-    mask = node.room - 1
-    at = part.hash & mask
-    while True:
-        slot = &node.children.table[at]
-        if slot.node == 0:
-            return 0
-        if slot.hash == part.hash and _is(trie, slot.node, part):
-            return slot.node
-        at = (at + 1) & mask
-
-
-cdef inline void _put_slot(Slot *table, uint32_t mask, Slot slot) noexcept nogil:
-    cdef uint32_t at = slot.hash & mask
-    while table[at].node:
-        at = (at + 1) & mask
-    table[at] = slot
-
-
-cdef bint _resize(Trie *trie, Node *node, uint32_t room) noexcept nogil:
-    """Move the children into a table of another size; False if there is no memory."""
-    cdef Slot *table = <Slot *> malloc(room * sizeof(Slot))
-    cdef uint32_t at
-    if table is NULL:
-        return False
-    memset(table, 0, room * sizeof(Slot))
-    if node.room == 0:
-        if node.count:
-            _put_slot(table, room - 1, node.children.one)
-    else:
-        for at in range(node.room):
-            if node.children.table[at].node:
-                _put_slot(table, room - 1, node.children.table[at])
-        free(node.children.table)
-        trie.extra_bytes -= node.room * sizeof(Slot)
-    trie.extra_bytes += room * sizeof(Slot)
-    node.children.table = table
-    node.room = room
-    return True
-
-
-cdef bint _add_child(Trie *trie, uint32_t parent, uint32_t child) noexcept nogil:
-    cdef Node *node = _node(trie, parent)
-    cdef Slot slot
-    slot.hash = _node(trie, child).hash
-    slot.node = child
-    if node.count == 0 and node.room == 0:
-        node.children.one = slot
-        node.count = 1
-        return True
-    if node.room == 0:
-        if not _resize(trie, node, 4):
-            return False
-    elif (node.count + 1) * 4 > node.room * 3 and not _resize(trie, node, node.room * 2):
-        return False
-    _put_slot(node.children.table, node.room - 1, slot)
-    node.count += 1
-    return True
-
-
-cdef void _drop_child(Trie *trie, uint32_t parent, uint32_t child) noexcept nogil:
-    """Take a child out of its parent's table, closing the gap it leaves in the probe chain."""
-    cdef Node *node = _node(trie, parent)
-    cdef uint32_t mask, at, next_at, home
-    cdef Slot *table
-    node.count -= 1
-    if node.room == 0:
-        node.children.one.node = 0
-        return
-    table = node.children.table
-    mask = node.room - 1
-    at = _node(trie, child).hash & mask
-    while table[at].node != child:
-        at = (at + 1) & mask
-    next_at = at
-    while True:
-        next_at = (next_at + 1) & mask
-        if table[next_at].node == 0:
-            break
-        home = table[next_at].hash & mask
-        # Movable if its home is not between the gap and where it stands.
-        if ((next_at - home) & mask) >= ((next_at - at) & mask):
-            table[at] = table[next_at]
-            at = next_at
-    table[at].node = 0
-    if node.count == 0:
-        free(table)
-        trie.extra_bytes -= node.room * sizeof(Slot)
-        node.room = 0
-        node.children.one.node = 0
-    elif node.room > 4 and node.count * 8 < node.room:
-        _resize(trie, node, node.room // 2)
-
-
-cdef inline const int64_t *_values(const Node *node) noexcept nogil:
-    return node.values.many if node.values_room else &node.values.one
-
-
-cdef inline uint32_t _find_value(const Node *node, int64_t value) noexcept nogil:
-    """Where the value is or would be."""
-    cdef const int64_t *items = _values(node)
-    cdef uint32_t low = 0, high = node.values_count, middle
-    if high and items[high - 1] < value:  # ids mostly grow
-        return high
-    while low < high:
-        middle = (low + high) // 2
-        if items[middle] < value:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-cdef int _add_value(Trie *trie, Node *node, int64_t value) noexcept nogil:
-    """1 if added, 0 if it was there, -1 if there is no memory."""
-    cdef uint32_t at = _find_value(node, value), room
-    cdef int64_t *items
-    if at < node.values_count and _values(node)[at] == value:
-        return 0
-    if node.values_count == 0 and node.values_room == 0:
-        node.values.one = value
-        node.values_count = 1
-        return 1
-    if node.values_room == 0 or node.values_count == node.values_room:
-        room = max(4, node.values_room + node.values_room // 2)
-        items = <int64_t *> realloc(
-            node.values.many if node.values_room else NULL, room * sizeof(int64_t)
-        )
-        if items is NULL:
-            return -1
-        if node.values_room == 0:
-            items[0] = node.values.one
-        trie.extra_bytes += (room - node.values_room) * sizeof(int64_t)
-        node.values.many = items
-        node.values_room = room
-    items = node.values.many
-    memmove(&items[at + 1], &items[at], (node.values_count - at) * sizeof(int64_t))
-    items[at] = value
-    node.values_count += 1
-    return 1
-
-
-cdef bint _remove_value(Trie *trie, Node *node, int64_t value) noexcept nogil:
-    cdef uint32_t at = _find_value(node, value)
-    cdef int64_t *items
-    if at >= node.values_count or _values(node)[at] != value:
-        return False
-    node.values_count -= 1
-    if node.values_room:
-        items = node.values.many
-        memmove(&items[at], &items[at + 1], (node.values_count - at) * sizeof(int64_t))
-        if node.values_count <= 1:
-            value = items[0]
-            free(items)
-            trie.extra_bytes -= node.values_room * sizeof(int64_t)
-            node.values_room = 0
-            node.values.one = value
-    return True
 
 
 cdef inline void _take(Found *found, const Node *node) noexcept nogil:
@@ -402,24 +122,24 @@ cdef void _match(
     const Trie *trie, uint32_t number, const Part *parts, int left, Found *found
 ) noexcept nogil:
     """Values of the filters below a node that match the parts left. Depth is at most 64."""
-    cdef Node *node = _node(trie, number)
+    cdef Node *node = node_at(trie, number)
     cdef uint32_t child
     if node.rest:
-        _take(found, _node(trie, node.rest))
+        _take(found, node_at(trie, node.rest))
     if left == 0:
         _take(found, node)
         return
     if node.plus:
         _match(trie, node.plus, parts + 1, left - 1, found)
     if node.count:
-        child = _child(trie, node, parts)
+        child = child_of(trie, node, parts)
         if child:
             _match(trie, child, parts + 1, left - 1, found)
 
 
 cdef void _below(const Trie *trie, uint32_t number, bint first, Found *found) noexcept nogil:
     """Values of a node and of every plain topic under it."""
-    cdef Node *node = _node(trie, number)
+    cdef Node *node = node_at(trie, number)
     cdef uint32_t at, child
     _take(found, node)
     for at in range(max(node.room, 1)):
@@ -435,8 +155,8 @@ cdef inline uint32_t _slot_node(const Node *node, uint32_t at) noexcept nogil:
 
 
 cdef inline bint _hidden(const Trie *trie, uint32_t number) noexcept nogil:
-    cdef Node *node = _node(trie, number)
-    return node.name_bytes > 0 and _name(node)[0] == c"$"
+    cdef Node *node = node_at(trie, number)
+    return node.name_bytes > 0 and name_of(node)[0] == c"$"
 
 
 cdef void _covered(
@@ -444,7 +164,7 @@ cdef void _covered(
     Found *found,
 ) noexcept nogil:
     """Values of the topics below a node that a filter's levels from `at` on match."""
-    cdef Node *node = _node(trie, number)
+    cdef Node *node = node_at(trie, number)
     cdef uint32_t index, child
     if at == depth:
         _take(found, node)
@@ -456,7 +176,7 @@ cdef void _covered(
             if child and not (at == 0 and _hidden(trie, child)):
                 _covered(trie, child, parts, levels, depth, at + 1, found)
     else:
-        child = _child(trie, node, &parts[at])
+        child = child_of(trie, node, &parts[at])
         if child:
             _covered(trie, child, parts, levels, depth, at + 1, found)
 
@@ -527,38 +247,13 @@ cdef class TopicTrie:
     cdef uint64_t generations[BUCKETS]
 
     def __cinit__(self):
-        self.trie.next_node = 1
-        # Number 0 means none: the first slot of the first chunk stays unused.
         self.young = {}
         self.old = {}
-        self.trie.chunks = <Chunk *> malloc(4 * sizeof(Chunk))
-        if self.trie.chunks is NULL:
+        if not open_trie(&self.trie):
             raise MemoryError
-        self.trie.chunks_room = 4
-        self.trie.chunks[0].raw = malloc(CHUNK_NODES * sizeof(Node) + 64)
-        if self.trie.chunks[0].raw is NULL:
-            raise MemoryError
-        self.trie.chunks[0].nodes = <Node *> (
-            (<size_t> self.trie.chunks[0].raw + 63) & ~<size_t> 63
-        )
-        memset(self.trie.chunks[0].nodes, 0, sizeof(Node))
-        self.trie.chunks_count = 1
-        _new_node(&self.trie, NULL, 0, 0)
 
     def __dealloc__(self):
-        cdef uint32_t number, chunk
-        cdef Node *node
-        for number in range(1, self.trie.next_node):
-            node = _node(&self.trie, number)
-            if node.name_bytes > NAME_INLINE:
-                free(node.name.long_text)
-            if node.room:
-                free(node.children.table)
-            if node.values_room:
-                free(node.values.many)
-        for chunk in range(self.trie.chunks_count):
-            free(self.trie.chunks[chunk].raw)
-        free(self.trie.chunks)
+        close_trie(&self.trie)
         free(self.found.items)
 
     def __len__(self):
@@ -600,7 +295,7 @@ cdef class TopicTrie:
                     self._prune(levels, parts, at)
                     raise MemoryError
             number = child
-        added = _add_value(&self.trie, _node(&self.trie, number), value)
+        added = add_value(&self.trie, node_at(&self.trie, number), value)
         if added < 0:
             self._prune(levels, parts, depth)
             raise MemoryError
@@ -625,7 +320,7 @@ cdef class TopicTrie:
             number = _step(&self.trie, number, &levels[at], &parts[at])
             if number == 0:
                 return False
-        if not _remove_value(&self.trie, _node(&self.trie, number), value):
+        if not remove_value(&self.trie, node_at(&self.trie, number), value):
             return False
         self.bindings -= 1
         self._prune(levels, parts, depth)
@@ -642,17 +337,17 @@ cdef class TopicTrie:
         for at in range(depth):
             path[at + 1] = _step(&self.trie, path[at], &levels[at], &parts[at])
         for at in range(depth, 0, -1):
-            node = _node(&self.trie, path[at])
+            node = node_at(&self.trie, path[at])
             if node.values_count or node.count or node.plus or node.rest:
                 return
-            parent = _node(&self.trie, path[at - 1])
+            parent = node_at(&self.trie, path[at - 1])
             if levels[at - 1].kind == LEVEL_PLUS:
                 parent.plus = 0
             elif levels[at - 1].kind == LEVEL_REST:
                 parent.rest = 0
             else:
-                _drop_child(&self.trie, path[at - 1], path[at])
-            _free_node(&self.trie, path[at])
+                drop_child(&self.trie, path[at - 1], path[at])
+            free_node(&self.trie, path[at])
 
     cdef tuple _answer(self, bytes topic, uint32_t *bucket):
         cdef Part parts[TOPIC_LEVELS_MAX + 1]
@@ -671,7 +366,7 @@ cdef class TopicTrie:
         self.found.failed = False
         if text[0] == c"$":
             # Wildcards at the first level do not see these topics: step past the root's own.
-            child = _child(&self.trie, _node(&self.trie, 1), parts)
+            child = child_of(&self.trie, node_at(&self.trie, 1), parts)
             if child:
                 _match(&self.trie, child, parts + 1, depth - 1, &self.found)
         else:
@@ -775,12 +470,12 @@ cdef inline uint32_t _step(
     const Trie *trie, uint32_t number, const Level *level, const Part *part
 ) noexcept nogil:
     """The node of one more level of a filter; 0 if there is none."""
-    cdef Node *node = _node(trie, number)
+    cdef Node *node = node_at(trie, number)
     if level.kind == LEVEL_PLUS:
         return node.plus
     if level.kind == LEVEL_REST:
         return node.rest
-    return _child(trie, node, part)
+    return child_of(trie, node, part)
 
 
 cdef uint32_t _grow(
@@ -788,16 +483,16 @@ cdef uint32_t _grow(
 ) noexcept nogil:
     """Make the node of one more level; 0 if there is no memory."""
     cdef bint text = level.kind == LEVEL_TEXT
-    cdef uint32_t child = _new_node(
+    cdef uint32_t child = new_node(
         trie, part.at, <uint16_t> part.size if text else 0, part.hash if text else 0
     )
     if child == 0:
         return 0
     if level.kind == LEVEL_PLUS:
-        _node(trie, number).plus = child
+        node_at(trie, number).plus = child
     elif level.kind == LEVEL_REST:
-        _node(trie, number).rest = child
-    elif not _add_child(trie, number, child):
-        _free_node(trie, child)
+        node_at(trie, number).rest = child
+    elif not add_child(trie, number, child):
+        free_node(trie, child)
         return 0
     return child

@@ -55,33 +55,33 @@ cdef int _check_position(Py_buffer *view, Py_ssize_t position) except -1:
     return 0
 
 
-def decode_uvarint(buf, Py_ssize_t position=0):
-    """The unsigned number at `position` and where it ends."""
+def decode_uvarint(buf, Py_ssize_t pos=0):
+    """The unsigned number at `pos` and where it ends."""
     cdef Py_buffer view
     cdef uint64_t value = 0
     cdef bytes_at at
     PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
     try:
-        _check_position(&view, position)
-        at = <bytes_at> view.buf + position
+        _check_position(&view, pos)
+        at = <bytes_at> view.buf + pos
         if read_uvarint(&at, <bytes_at> view.buf + view.len, &value):
-            raise corrupt(BAD_VARINT, position)
+            raise corrupt(BAD_VARINT, pos)
         return value, at - <bytes_at> view.buf
     finally:
         PyBuffer_Release(&view)
 
 
-def decode_varint(buf, Py_ssize_t position=0):
-    """The zigzag number at `position` and where it ends."""
+def decode_varint(buf, Py_ssize_t pos=0):
+    """The zigzag number at `pos` and where it ends."""
     cdef Py_buffer view
     cdef int64_t value = 0
     cdef bytes_at at
     PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
     try:
-        _check_position(&view, position)
-        at = <bytes_at> view.buf + position
+        _check_position(&view, pos)
+        at = <bytes_at> view.buf + pos
         if read_varint(&at, <bytes_at> view.buf + view.len, &value):
-            raise corrupt(BAD_VARINT, position)
+            raise corrupt(BAD_VARINT, pos)
         return value, at - <bytes_at> view.buf
     finally:
         PyBuffer_Release(&view)
@@ -96,24 +96,24 @@ def encode_remaining_length(value):
     return _uvarint(value)
 
 
-def decode_remaining_length(buf, Py_ssize_t position=0):
-    """MQTT's variable byte integer at `position` and where it ends; None if bytes are missing."""
+def decode_remaining_length(buf, Py_ssize_t pos=0):
+    """MQTT's variable byte integer at `pos` and where it ends; None if bytes are missing."""
     cdef Py_buffer view
     cdef bytes_at p
     cdef uint32_t value = 0
     cdef int index = 0
     PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
     try:
-        _check_position(&view, position)
+        _check_position(&view, pos)
         p = <bytes_at> view.buf
         for index in range(4):
-            if position + index >= view.len:
+            if pos + index >= view.len:
                 return None
-            value |= <uint32_t> (p[position + index] & 0x7F) << (7 * index)
-            if p[position + index] < 0x80:
-                return value, position + index + 1
+            value |= <uint32_t> (p[pos + index] & 0x7F) << (7 * index)
+            if p[pos + index] < 0x80:
+                return value, pos + index + 1
         raise ProtocolViolation(
-            f"the remaining length at byte {position} has more than four bytes"
+            f"the remaining length at byte {pos} has more than four bytes"
         )
     finally:
         PyBuffer_Release(&view)

@@ -188,18 +188,18 @@ def _moved(batch: Batch, span: Span, base_timestamp_ms: int, at: int) -> bytes:
 
 def keep_records(
     buf: Buffer,
-    position: int,
+    pos: int,
     keep: Sequence[bool] | bytes,
     records: Buffer | None = None,
     delete_horizon_ms: int = -1,
 ) -> bytes:
-    """The batch at `position` with only the kept records, uncompressed; no offset moves.
+    """The batch at `pos` with only the kept records, uncompressed; no offset moves.
 
     A `delete_horizon_ms` becomes the base timestamp and sets the attribute that says so, as Kafka
     does. The max timestamp is that of the kept records (of the old batch if none is kept or the
     broker stamped them).
     """
-    batch = open_batch(buf, position, records)
+    batch = open_batch(buf, pos, records)
     info = batch.info
     if len(keep) != info.count:
         raise InvalidRequest(f"the mask has {len(keep)} entries for {info.count} records")

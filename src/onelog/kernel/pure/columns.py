@@ -29,9 +29,9 @@ def _binary(items: Sequence[bytes | None]) -> tuple[bytes, bytes, bytes]:
     )
 
 
-def decode_columns(buf: Buffer, position: int = 0, records: Buffer | None = None) -> Columns:
-    """The batch at `position` as columns, every record checked."""
-    batch = open_batch(buf, position, records)
+def decode_columns(buf: Buffer, pos: int = 0, records: Buffer | None = None) -> Columns:
+    """The batch at `pos` as columns, every record checked."""
+    batch = open_batch(buf, pos, records)
     spans, base = batch.spans, batch.info.base_offset
     headers = [batch.headers(span) for span in spans]
     lists = [0]

@@ -194,14 +194,14 @@ def open_batch(
     return Batch(info, view, list(walk(info, view, start, end)))
 
 
-def validate_records(buf: Buffer, position: int = 0, records: Buffer | None = None) -> None:
-    """Check every record of the batch at `position`; CorruptBatch says what is wrong."""
-    open_batch(buf, position, records)
+def validate_records(buf: Buffer, pos: int = 0, records: Buffer | None = None) -> None:
+    """Check every record of the batch at `pos`; CorruptBatch says what is wrong."""
+    open_batch(buf, pos, records)
 
 
-def batch_topics(buf: Buffer, position: int = 0, records: Buffer | None = None) -> bytes:
+def batch_topics(buf: Buffer, pos: int = 0, records: Buffer | None = None) -> bytes:
     """u32 pairs (topic hash, offset delta), little endian, of the records that have a topic."""
-    batch = open_batch(buf, position, records)
+    batch = open_batch(buf, pos, records)
     out = bytearray()
     for span in batch.spans:
         topic = batch.topic(span)
@@ -271,7 +271,7 @@ class Slices:
 
 
 def decode_batch(
-    buf: Buffer, position: int = 0, records: Buffer | None = None, check_crc: bool = True
+    buf: Buffer, pos: int = 0, records: Buffer | None = None, check_crc: bool = True
 ) -> Slices:
-    """The batch at `position` as slices, every record checked."""
-    return Slices(open_batch(buf, position, records, check_crc))
+    """The batch at `pos` as slices, every record checked."""
+    return Slices(open_batch(buf, pos, records, check_crc))

@@ -139,11 +139,11 @@ def fit_batches(buf: Buffer, start: int, end: int, max_bytes: int, upto: int) ->
 
 
 def set_batch_offsets(
-    buf: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int
+    buf: bytearray | memoryview, pos: int, base_offset: int, leader_epoch: int
 ) -> None:
-    """Write base offset and leader epoch into the batch at `position`; its CRC stays valid."""
+    """Write base offset and leader epoch into the batch at `pos`; its CRC stays valid."""
     view = memoryview(buf).cast("B")
-    check_span(view, position, len(view))
-    batch_at(view, position, len(view))
-    struct.pack_into(">q", view, position, base_offset)
-    struct.pack_into(">i", view, position + PREFIX_BYTES, leader_epoch)
+    check_span(view, pos, len(view))
+    batch_at(view, pos, len(view))
+    struct.pack_into(">q", view, pos, base_offset)
+    struct.pack_into(">i", view, pos + PREFIX_BYTES, leader_epoch)

@@ -63,19 +63,19 @@ def _checked(buf: Buffer, position: int) -> memoryview:
     return view
 
 
-def decode_uvarint(buf: Buffer, position: int = 0) -> tuple[int, int]:
-    """The unsigned number at `position` and where it ends."""
-    view = _checked(buf, position)
-    value, after = read_uvarint(view, position, len(view))
+def decode_uvarint(buf: Buffer, pos: int = 0) -> tuple[int, int]:
+    """The unsigned number at `pos` and where it ends."""
+    view = _checked(buf, pos)
+    value, after = read_uvarint(view, pos, len(view))
     if after < 0:
-        raise corrupt(BAD_VARINT, position)
+        raise corrupt(BAD_VARINT, pos)
     return value, after
 
 
-def decode_varint(buf: Buffer, position: int = 0) -> tuple[int, int]:
-    """The zigzag number at `position` and where it ends."""
-    view = _checked(buf, position)
-    value, after = read_varint(view, position, len(view))
+def decode_varint(buf: Buffer, pos: int = 0) -> tuple[int, int]:
+    """The zigzag number at `pos` and where it ends."""
+    view = _checked(buf, pos)
+    value, after = read_varint(view, pos, len(view))
     if after < 0:
-        raise corrupt(BAD_VARINT, position)
+        raise corrupt(BAD_VARINT, pos)
     return value, after

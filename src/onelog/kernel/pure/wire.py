@@ -28,19 +28,19 @@ def encode_remaining_length(value: int) -> bytes:
     return bytes(out)
 
 
-def decode_remaining_length(buf: Buffer, position: int = 0) -> tuple[int, int] | None:
-    """MQTT's variable byte integer at `position` and where it ends; None if bytes are missing."""
+def decode_remaining_length(buf: Buffer, pos: int = 0) -> tuple[int, int] | None:
+    """MQTT's variable byte integer at `pos` and where it ends; None if bytes are missing."""
     view = memoryview(buf).cast("B")
-    if not 0 <= position <= len(view):
-        raise InvalidRequest(f"position {position} is outside the buffer of {len(view)} bytes")
+    if not 0 <= pos <= len(view):
+        raise InvalidRequest(f"position {pos} is outside the buffer of {len(view)} bytes")
     value = 0
-    for index, byte in enumerate(view[position : position + 4]):
+    for index, byte in enumerate(view[pos : pos + 4]):
         value |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
-            return value, position + index + 1
-    if len(view) - position < 4:
+            return value, pos + index + 1
+    if len(view) - pos < 4:
         return None
-    raise ProtocolViolation(f"the remaining length at byte {position} has more than four bytes")
+    raise ProtocolViolation(f"the remaining length at byte {pos} has more than four bytes")
 
 
 def encode_utf8_field(data: Buffer) -> bytes:
