@@ -69,7 +69,9 @@ $(STAMP)-venv:
 
 $(STAMP)-run: $(STAMP)-venv pyproject.toml $(KERNEL)
 	@echo "onelog: installing OneLog and compiling its kernel (a minute or two, only the first time)"
-	@$(PIP) install --editable .
+	@# Where a compiler is, a kernel that does not compile is an error and not a slow server.
+	@if sh tools/provision $(PY) compiles; then export ONELOG_REQUIRE_NATIVE=1; fi; \
+	    $(PIP) install --editable .
 	@$(PY) tools/report_kernel.py
 	@touch $@
 

@@ -9,4 +9,4 @@ from onelog import kernel
 if kernel.COMPILED:
     sys.stdout.write("onelog: kernel compiled\n")
 else:
-    sys.stdout.write("onelog: kernel INTERPRETED (correct, but slow): no C compiler or headers\n")
+    sys.stdout.write("onelog: kernel interpreted: correct, but slow; it was not compiled here\n")

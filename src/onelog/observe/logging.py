@@ -55,12 +55,23 @@ def get_logger(area: str) -> FilteringBoundLogger:
 
 def _renderers(style: str, *, colors: bool) -> list[Processor]:
     if style == "json":
-        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(_to_json)]
+        return [
+            structlog.processors.format_exc_info,
+            _facts_last,
+            structlog.processors.JSONRenderer(_to_json),
+        ]
     return [structlog.dev.ConsoleRenderer(colors=colors, pad_event_to=0)]
 
 
 def _to_json(event: Any, **_options: Any) -> str:
     return msgspec.json.encode(event, enc_hook=str).decode()
+
+
+def _facts_last(
+    _logger: Any, _method: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    first = {key: event[key] for key in ("timestamp", "level", "area", "event") if key in event}
+    return {**first, **event}
 
 
 def _name_library(
