@@ -245,9 +245,18 @@ class Reading:
     def is_behind(self) -> bool:
         """Whether there may be more to read right now."""
         return any(
-            offset < source.partition.last_stable_offset
-            for source, offset in zip(self.sources.sources, self._offsets, strict=True)
+            self._offsets[index] < source.partition.last_stable_offset
+            for index, source in self.readable_sources()
         )
+
+    def readable_sources(self) -> list[tuple[int, Source]]:
+        """Sources that may be read now: not stopped, not waiting for an older one to be drained."""
+        wanted = self.sources
+        return [
+            (index, source)
+            for index, source in enumerate(wanted.sources)
+            if not self._is_blocked(index) and not is_passed_over(wanted, source)
+        ]
 
     def when_readable(self, callback: Callable[[OnelogError | None], None]) -> Wait:
         """Call back once, when there may be something to read (maybe at once)."""
@@ -302,9 +311,7 @@ class Wait:
         self._registry = registry
         self._waiters: list[Waiter] = []
         registry.listen(self._streams_changed)
-        for index, source in enumerate(reading.sources.sources):
-            if is_passed_over(reading.sources, source):
-                continue
+        for index, source in reading.readable_sources():
             if self._done:
                 return
             waiter = source.partition.when_stable(reading.position(index), self._fire)

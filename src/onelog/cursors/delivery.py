@@ -1,0 +1,48 @@
+"""What a queue hands out, what it gives up, and the bounds it keeps."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from onelog.record.record import Record
+
+Reason = Literal["delivery_limit", "rejected", "expired"]
+
+
+class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a queue behaves; every number is a bound."""
+
+    lock_ms: int = 0
+    """How long a consumer may hold a record; 0 is as long as it stays."""
+    deliveries_max: int = 0
+    """Hand-outs before a record is dead-lettered; 0 is no limit."""
+    backoff_ms: int = 0
+    """Delay before the first redelivery; it doubles up to `backoff_max_ms`."""
+    backoff_max_ms: int = 60_000
+    in_flight_max: int = 10_000
+    priority_header: bytes | None = None
+    priority_window: int = 1_000
+
+
+class Delivery(msgspec.Struct, frozen=True, gc=False):
+    """A record with a consumer; `token` settles it, `count` says how often it was handed out."""
+
+    token: int
+    record: Record
+    count: int
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether somebody had it before."""
+        return self.count > 1
+
+
+class DeadLetter(msgspec.Struct, frozen=True, gc=False):
+    """A record that the queue gives up; settle its token when it is safe elsewhere."""
+
+    token: int
+    record: Record
+    reason: Reason
+    count: int

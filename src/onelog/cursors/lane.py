@@ -1,0 +1,104 @@
+"""A lane: what a queue cursor knows of one partition.
+
+Rules: every offset that was read and is not settled is *outstanding*, with the number of times it
+was handed out. The floor is the lowest outstanding offset, or the read position: everything below
+it is settled. Settled offsets above the floor are in a roaring bitmap; so the kept state is the
+floor, the bitmap and the counts, and after a restart everything else is handed out again.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+import msgspec
+from pyroaring import BitMap64
+
+from onelog.cursors.cursor import Position
+
+
+class LaneState(msgspec.Struct, array_like=True):
+    """A lane as it is kept."""
+
+    stream_id: str
+    partition: int
+    floor: int
+    settled: bytes
+    counts: list[tuple[int, int]]
+
+
+class Lane:
+    """One partition of a queue."""
+
+    __slots__ = ("_again", "_remembered", "_settled", "counts", "key")
+
+    def __init__(self, key: tuple[str, int]) -> None:
+        self.key = key
+        self.counts: dict[int, int] = {}
+        """Outstanding offset → how often it was handed out."""
+        self._again: list[int] = []
+        self._remembered: dict[int, int] = {}  # counts from before a restart, until read again
+        self._settled: BitMap64 | None = None
+
+    @classmethod
+    def restore(cls, state: LaneState) -> Lane:
+        """A lane from its kept state; the reader starts at the floor again."""
+        lane = cls((state.stream_id, state.partition))
+        if state.settled:
+            lane._settled = BitMap64.deserialize(state.settled)
+        lane._remembered = dict(state.counts)
+        return lane
+
+    def take_new(self, offset: int) -> bool:
+        """An offset comes from the reader: whether it is to be handed out (not settled before)."""
+        if self._settled is not None and offset in self._settled:
+            return False
+        self.counts[offset] = self._remembered.pop(offset, 0)
+        return True
+
+    def settle(self, offset: int) -> None:
+        """The record is done with."""
+        self.counts.pop(offset, None)
+        if self.counts:
+            if self._settled is None:
+                self._settled = BitMap64()
+            self._settled.add(offset)
+
+    def hand_back(self, offset: int) -> None:
+        """The record waits to be handed out again."""
+        heapq.heappush(self._again, offset)
+
+    def next_again(self) -> int | None:
+        """The lowest offset that waits to be handed out again."""
+        return self._again[0] if self._again else None
+
+    def take_again(self) -> int:
+        """Take that offset."""
+        return heapq.heappop(self._again)
+
+    @property
+    def waiting(self) -> int:
+        """How many wait to be handed out again."""
+        return len(self._again)
+
+    def floor(self, read_position: int) -> int:
+        """The lowest offset that is not settled."""
+        return min(self.counts, default=read_position)
+
+    def state(self, read_position: int) -> LaneState:
+        """What to keep."""
+        floor = self.floor(read_position)
+        settled = b""
+        if self._settled is not None:
+            self._settled.remove_range(0, floor)
+            if self._settled:
+                settled = self._settled.serialize()
+            else:
+                self._settled = None
+        # What the reader has passed without meeting it left by retention.
+        self._remembered = {o: n for o, n in self._remembered.items() if o >= read_position}
+        counts = [(offset, count) for offset, count in self.counts.items() if count]
+        return LaneState(*self.key, floor, settled, [*counts, *self._remembered.items()])
+
+    def position(self, read_position: int) -> Position:
+        """What pins retention."""
+        return Position(*self.key, self.floor(read_position))

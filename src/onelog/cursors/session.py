@@ -1,0 +1,214 @@
+"""The session cursor: positions and an in-flight window (MQTT persistent sessions, QoS 1 and 2).
+
+Rules:
+- Nothing is copied: an in-flight entry is a packet id and an offset; redelivery reads the log.
+- At most `window` records are in flight (the peer's receive maximum). Packet ids are 1 to 65535
+  and never given twice at once.
+- Redelivery is in the order of the first delivery; a record whose receipt was acknowledged
+  (PUBREC) is only released again, never sent again.
+- A record that needs no acknowledgement is handed out with packet id 0 and forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+from onelog.base.clock import Clock
+from onelog.base.ids import Offset
+from onelog.cursors.cursor import CursorKind, CursorState, Position, Reading, Start
+from onelog.cursors.pull import next_records
+from onelog.cursors.reader import expires_at, read_at
+from onelog.cursors.sources import SourceRegistry
+from onelog.record.record import Record
+
+PACKET_IDS: Final = 65_535
+
+
+class Stage(IntEnum):
+    """How far a record in flight has come."""
+
+    SENT = 0
+    RECEIVED = 1
+    """The peer has it (PUBREC); it still has to be released (PUBREL, PUBCOMP)."""
+
+
+class InFlight(msgspec.Struct, array_like=True):
+    """One record handed out and not acknowledged."""
+
+    packet_id: int
+    stream_id: str
+    partition: int
+    offset: int
+    stage: int = Stage.SENT
+
+
+class SessionDelivery(msgspec.Struct, frozen=True, gc=False):
+    """A record for the peer; `record` is None when only its release is due again."""
+
+    packet_id: int
+    record: Record | None
+    duplicate: bool = False
+
+
+class _Body(msgspec.Struct, array_like=True):
+    positions: list[Position]
+    in_flight: list[InFlight]
+    next_packet_id: int
+
+
+def always(_record: Record) -> bool:
+    """Every record is to be acknowledged."""
+    return True
+
+
+class SessionCursor:
+    """A reader with a window of unacknowledged records."""
+
+    __slots__ = ("_clock", "_in_flight", "_next_packet_id", "name", "reading", "window")
+
+    kind = CursorKind.SESSION
+
+    def __init__(self, name: str, reading: Reading, clock: Clock, window: int) -> None:
+        self.name = name
+        self.reading = reading
+        self.window = window
+        self._clock = clock
+        self._in_flight: dict[int, InFlight] = {}
+        self._next_packet_id = 1
+
+    @classmethod
+    def create(
+        cls,
+        name: str,
+        registry: SourceRegistry,
+        filters: tuple[str, ...],
+        start: Start,
+        *,
+        clock: Clock,
+        window: int = 32,
+    ) -> SessionCursor:
+        """A new session."""
+        reading = Reading(registry, registry.resolve(filters), start.offset_in)
+        return cls(name, reading, clock, window)
+
+    @classmethod
+    def restore(
+        cls, registry: SourceRegistry, state: CursorState, *, clock: Clock, window: int = 32
+    ) -> SessionCursor:
+        """Go on where the session stood: the same packet ids in flight, in the same order."""
+        body = msgspec.msgpack.decode(state.body, type=_Body)
+        cursor = cls(
+            state.name, Reading.restore(registry, state.filters, body.positions), clock, window
+        )
+        cursor._in_flight = {entry.packet_id: entry for entry in body.in_flight}
+        cursor._next_packet_id = body.next_packet_id
+        return cursor
+
+    @property
+    def filters(self) -> tuple[str, ...]:
+        """What it reads."""
+        return self.reading.filters
+
+    # -- delivering
+
+    def fetch(
+        self, limit: int = 1000, needs_ack: Callable[[Record], bool] = always
+    ) -> list[SessionDelivery]:
+        """The next records that fit the window, each with its packet id."""
+        room = min(limit, self.window - len(self._in_flight), PACKET_IDS - len(self._in_flight))
+        found: list[SessionDelivery] = []
+        if room <= 0:
+            return found
+        now_ms = self._clock.now_ms()
+        for index, record in self.reading.read(room):
+            source = self.reading.sources.sources[index]
+            ends = expires_at(record, source.stream.config.message_ttl_ms)
+            if ends is not None and ends <= now_ms:
+                continue
+            packet_id = 0
+            if needs_ack(record):
+                packet_id = self._take_packet_id()
+                stream_id, partition = source.key
+                self._in_flight[packet_id] = InFlight(
+                    packet_id, stream_id, partition, record.offset
+                )
+            found.append(SessionDelivery(packet_id, record))
+        return found
+
+    async def next(
+        self, limit: int = 1000, timeout_s: float | None = None
+    ) -> list[SessionDelivery]:
+        """The next records, waiting for them; empty when the time ran out or the window is full."""
+        if len(self._in_flight) >= self.window:
+            return []
+        return await next_records(self.reading, self.fetch, limit, timeout_s)
+
+    def redeliver(self) -> list[SessionDelivery]:
+        """Everything in flight again, in order, for a peer that has come back."""
+        found = []
+        for entry in list(self._in_flight.values()):
+            if entry.stage == Stage.RECEIVED:
+                found.append(SessionDelivery(entry.packet_id, None, duplicate=True))
+                continue
+            index = self.reading.index_of(entry.stream_id, entry.partition)
+            wanted = self.reading.sources
+            record = read_at(wanted, wanted.sources[index], Offset(entry.offset))
+            if record is None:  # retention took it
+                del self._in_flight[entry.packet_id]
+            else:
+                found.append(SessionDelivery(entry.packet_id, record, duplicate=True))
+        return found
+
+    def _take_packet_id(self) -> int:
+        packet_id = self._next_packet_id
+        while packet_id in self._in_flight:
+            packet_id = packet_id % PACKET_IDS + 1
+        self._next_packet_id = packet_id % PACKET_IDS + 1
+        return packet_id
+
+    # -- settling
+
+    def acknowledge(self, packet_id: int) -> bool:
+        """The peer is done with a record (PUBACK, PUBCOMP); False when the id is not in flight."""
+        return self._in_flight.pop(packet_id, None) is not None
+
+    def receive(self, packet_id: int) -> bool:
+        """The peer has the record (PUBREC); False when the id is not in flight."""
+        entry = self._in_flight.get(packet_id)
+        if entry is None:
+            return False
+        entry.stage = Stage.RECEIVED
+        return True
+
+    # -- state
+
+    def state(self) -> CursorState:
+        """What to keep of it."""
+        body = _Body(self.reading.positions(), list(self._in_flight.values()), self._next_packet_id)
+        return CursorState(
+            self.name, self.kind, self.filters, self.positions(), msgspec.msgpack.encode(body)
+        )
+
+    def positions(self) -> list[Position]:
+        """The lowest offset still needed, per partition."""
+        needed = {(row.stream_id, row.partition): row.offset for row in self.reading.positions()}
+        for entry in self._in_flight.values():
+            key = (entry.stream_id, entry.partition)
+            needed[key] = min(entry.offset, needed.get(key, entry.offset))
+        return [Position(*key, offset) for key, offset in needed.items()]
+
+    def lag(self) -> int:
+        """Offsets to the end."""
+        return self.reading.lag()
+
+    def pending(self) -> int:
+        """Records in flight."""
+        return len(self._in_flight)
+
+    def close(self) -> None:
+        """Refuse further reads."""
+        self.reading.close()

@@ -1,0 +1,229 @@
+"""The table cursor: the latest record per topic (retained messages, KV buckets, last-value views).
+
+Rules: it holds an offset per topic, never a value; a look-up reads the log. A record without a
+value (null or empty) removes its topic. It is kept in shards, and only shards that changed are
+written again, so that one change among a million topics costs one small record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from onelog.base.clock import Clock
+from onelog.base.ids import Offset
+from onelog.cursors.cursor import CursorKind, CursorState, Position, Reading, Start, Wait
+from onelog.cursors.reader import expires_at, read_at
+from onelog.cursors.session import always
+from onelog.cursors.sources import SourceRegistry
+from onelog.kernel import TopicTrie, topic_hash
+from onelog.record.record import Record
+
+SHARDS: Final = 64
+
+
+class _Row(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    topic: str
+    stream_id: str
+    partition: int
+    offset: int
+
+
+class TableCursor:
+    """A topic → latest record map over the log."""
+
+    __slots__ = (
+        "_accepts",
+        "_clock",
+        "_dirty",
+        "_follow",
+        "_ids",
+        "_rows",
+        "_shards",
+        "_trie",
+        "name",
+        "on_change",
+        "reading",
+    )
+
+    kind = CursorKind.TABLE
+
+    def __init__(
+        self, name: str, reading: Reading, clock: Clock, accepts: Callable[[Record], bool]
+    ) -> None:
+        self.name = name
+        self.reading = reading
+        self.on_change: Callable[[], None] | None = None
+        self._clock = clock
+        self._accepts = accepts
+        self._ids: dict[str, int] = {}
+        self._rows: dict[int, _Row] = {}
+        self._trie = TopicTrie()
+        self._shards: list[set[int]] = [set() for _ in range(SHARDS)]
+        self._dirty: set[int] = set()
+        self._follow: Wait | None = None
+
+    @classmethod
+    def create(
+        cls,
+        name: str,
+        registry: SourceRegistry,
+        filters: tuple[str, ...],
+        start: Start,
+        *,
+        clock: Clock,
+        accepts: Callable[[Record], bool] = always,
+    ) -> TableCursor:
+        """A new table; `accepts` says which records count (e.g. those with the retain flag)."""
+        reading = Reading(registry, registry.resolve(filters), start.offset_in)
+        return cls(name, reading, clock, accepts)
+
+    @classmethod
+    def restore(
+        cls,
+        registry: SourceRegistry,
+        state: CursorState,
+        parts: dict[str, bytes],
+        *,
+        clock: Clock,
+        accepts: Callable[[Record], bool] = always,
+    ) -> TableCursor:
+        """Go on from the kept shards."""
+        reading = Reading.restore(registry, state.filters, state.positions)
+        table = cls(state.name, reading, clock, accepts)
+        for blob in parts.values():
+            for row in msgspec.msgpack.decode(blob, type=list[_Row]):
+                table._set(row)
+        table._dirty.clear()
+        return table
+
+    @property
+    def filters(self) -> tuple[str, ...]:
+        """What it reads."""
+        return self.reading.filters
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    # -- following
+
+    def catch_up(self, limit: int = 10_000) -> bool:
+        """Read forward; False when there is more to read (call again after letting others run)."""
+        for index, record in self.reading.read(limit):
+            if not self._accepts(record):
+                continue
+            if record.value:
+                key = self.reading.sources.sources[index].key
+                self._set(_Row(record.topic, *key, record.offset))
+            else:
+                self._remove(record.topic)
+        if self._dirty and self.on_change is not None:
+            self.on_change()
+        return not self.reading.is_behind()
+
+    def follow(self) -> None:
+        """Stay at the end by wake-up from now on."""
+        if self._follow is not None:
+            self._follow.cancel()
+        caught_up = self.catch_up()
+        self._follow = None
+        if caught_up:
+            self._follow = self.reading.when_readable(lambda error: self._woken(error is None))
+        else:
+            asyncio.get_running_loop().call_soon(self.follow)
+
+    def _woken(self, readable: bool) -> None:
+        if readable:
+            self.follow()
+
+    # -- looking up
+
+    def get(self, topic: str) -> Record | None:
+        """The latest record of a topic, unless it has expired."""
+        number = self._ids.get(topic)
+        return None if number is None else self._read(self._rows[number])
+
+    def find(self, text: str, limit: int = 1_000_000) -> list[Record]:
+        """The latest records of every topic that a filter matches."""
+        found = []
+        for number in self._trie.covered(text.encode()):
+            record = self._read(self._rows[number])
+            if record is not None:
+                found.append(record)
+                if len(found) >= limit:
+                    break
+        return found
+
+    def _read(self, row: _Row) -> Record | None:
+        wanted = self.reading.sources
+        source = wanted.sources[self.reading.index_of(row.stream_id, row.partition)]
+        record = read_at(wanted, source, Offset(row.offset))
+        if record is not None:
+            ends = expires_at(record, source.stream.config.message_ttl_ms)
+            if ends is None or ends > self._clock.now_ms():
+                return record
+        self._remove(row.topic)  # retention took it, or it has expired
+        return None
+
+    def _set(self, row: _Row) -> None:
+        topic = row.topic.encode()
+        number = self._ids.get(row.topic)
+        if number is None:
+            number = self._ids[row.topic] = self._free_number()
+            self._trie.add(topic, number)
+        self._rows[number] = row
+        shard = topic_hash(topic) % SHARDS
+        self._shards[shard].add(number)
+        self._dirty.add(shard)
+
+    def _remove(self, topic: str) -> None:
+        number = self._ids.pop(topic, None)
+        if number is not None:
+            encoded = topic.encode()
+            self._trie.remove(encoded, number)
+            del self._rows[number]
+            shard = topic_hash(encoded) % SHARDS
+            self._shards[shard].discard(number)
+            self._dirty.add(shard)
+
+    def _free_number(self) -> int:
+        # Ids are dense while nothing is removed; afterwards the next free one above is taken.
+        number = len(self._rows)
+        while number in self._rows:
+            number += 1
+        return number
+
+    # -- state
+
+    def state(self) -> CursorState:
+        """Where it stands; the rows are in `parts`."""
+        return CursorState(self.name, self.kind, self.filters, self.reading.positions())
+
+    def take_parts(self) -> dict[str, bytes]:
+        """The shards that changed since the last call."""
+        dirty, self._dirty = self._dirty, set()
+        return {
+            str(shard): msgspec.msgpack.encode([self._rows[n] for n in self._shards[shard]])
+            for shard in dirty
+        }
+
+    def positions(self) -> list[Position]:
+        """Where it reads, per partition."""
+        return self.reading.positions()
+
+    def lag(self) -> int:
+        """Offsets to the end."""
+        return self.reading.lag()
+
+    def pending(self) -> int:
+        """Nothing is ever pending."""
+        return 0
+
+    def close(self) -> None:
+        """Stop following."""
+        if self._follow is not None:
+            self._follow.cancel()
+        self.reading.close()
