@@ -20,13 +20,16 @@ from onelog.base.clock import Clock
 from onelog.base.errors import (
     AlreadyExists,
     Conflict,
+    CorruptBatch,
     InvalidRequest,
     NotAuthorized,
+    OnelogError,
     PartitionCorrupt,
+    PartitionStopped,
     StreamNotFound,
 )
 from onelog.base.ids import PartitionId
-from onelog.base.topics import covers
+from onelog.base.topics import overlap
 from onelog.log.config import StreamConfig, check_change, check_config
 from onelog.log.partition import Partition
 from onelog.log.resolution import Resolver
@@ -107,7 +110,7 @@ class Catalog:
         names = set(self.resolver.homes_of_filter(text))
         for stream in self._streams.values():
             past = stream.record.past_captures
-            if any(covers(capture, text) or covers(text, capture) for capture in past):
+            if any(overlap(capture, text) for capture in past):
                 names.add(stream.name)
         exact = "+" not in text and "#" not in text
         home = self.resolver.home(text) if exact else ""
@@ -133,7 +136,12 @@ class Catalog:
             )
             self._check_captures(config)
             await self._save(record, created=True)
-            stream = await self._open_stream(record)
+            try:
+                stream = await self._open_stream(record)
+            except BaseException:
+                # No room, for one: the name is free again, what was made is an orphan.
+                await self._store.delete(_STREAMS + config.name)
+                raise
             self._apply(stream)
             return stream
 
@@ -145,12 +153,19 @@ class Catalog:
             check_change(old.config, config)
             self._check_captures(config)
             record = self._changed_record(stream, config)
-            await self._save(record, created=False)
+            # What is appended while the store answers lies beyond `fixed_until` already.
+            stream.record = msgspec.structs.replace(old, fixed_until=record.fixed_until)
+            try:
+                await self._save(record, created=False)
+            except BaseException:
+                stream.record = old
+                raise
             stream.record = record
             for partition in stream.partitions:
                 partition.durability = config.durability
                 partition.message_bytes_max = config.message_bytes_max
-                partition.log.reconfigure(config.log_settings())
+                if partition.stopped is None:
+                    partition.log.reconfigure(config.log_settings())
             for number in range(len(stream.partitions), config.partitions):
                 stream.partitions.append(await self._open_partition(record, PartitionId(number)))
             self._apply(stream)
@@ -250,14 +265,8 @@ class Catalog:
         config = record.config
         engine = self._engine(config)
 
-        def work() -> Partition:
-            log: PartitionLog
-            damage: PartitionCorrupt | None = None
-            try:
-                log = engine.open(PartitionKey(record.id, number), config.log_settings())
-            except PartitionCorrupt as error:
-                log, damage = StoppedLog(error), error
-            partition = Partition(
+        def wrap(log: PartitionLog) -> Partition:
+            return Partition(
                 config.name,
                 number,
                 log,
@@ -266,8 +275,19 @@ class Catalog:
                 syncer=self._syncer,
                 clock=self._clock,
             )
-            if damage is not None:
-                partition.stop(damage)
+
+        def work() -> Partition:
+            log: PartitionLog | None = None
+            try:
+                log = engine.open(PartitionKey(record.id, number), config.log_settings())
+                return wrap(log)
+            except (PartitionStopped, CorruptBatch) as error:
+                # Damage shows at the recovery, or when the batches are replayed.
+                if log is not None:
+                    log.close()
+                damage = _damage(f"{config.name}/{number}", error)
+            partition = wrap(StoppedLog(damage))
+            partition.stop(damage)
             return partition
 
         return await self._syncer.run(work)
@@ -282,3 +302,12 @@ class Catalog:
         for number in range(deleting.partitions):
             key = PartitionKey(deleting.id, PartitionId(number))
             await self._syncer.run(lambda key=key: engine.delete(key))  # type: ignore[misc]
+
+
+def _damage(name: str, error: OnelogError) -> PartitionStopped:
+    if isinstance(error, PartitionStopped):
+        return error
+    return PartitionCorrupt(
+        f"{name} is damaged: {error}. Restore the partition from a backup or a replica,"
+        " then restart"
+    )

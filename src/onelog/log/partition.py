@@ -14,7 +14,7 @@ All methods run on the loop's thread unless they say otherwise.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -30,6 +30,7 @@ from onelog.base.errors import (
     PartitionCorrupt,
     PartitionStopped,
     StorageError,
+    StorageFull,
 )
 from onelog.base.ids import Offset, PartitionId, TimestampMs
 from onelog.kernel import (
@@ -126,7 +127,7 @@ class Partition:
         self._unsnapshotted_bytes = 0
         self._waiters = Waiters()
         self._stable_waiters = Waiters()
-        self.producers, self.epochs = replay_state(log)
+        self.producers, self.epochs = replay_state(log, clock.now_ms())
         self.leader_epoch = self.epochs.latest
         self.end_offset = log.end_offset
         # What survived the start is as durable as it will get; it is synced before it is shown.
@@ -224,7 +225,7 @@ class Partition:
         self._unsnapshotted_bytes += len(data)
         for info in infos:
             if info.producer_id >= 0:
-                note_batch(self.producers, data, info)
+                note_batch(self.producers, data, info, self._clock.now_ms())
         self.epochs.note(infos[0].leader_epoch, base)
         if self.durability is Durability.FSYNC:
             self.request_sync()
@@ -243,21 +244,22 @@ class Partition:
         self._syncing = True
         log, offset, state = self.log, self.end_offset, self._due_snapshot()
 
-        def work() -> Offset:
+        def work() -> tuple[Offset, bool]:
             durable = log.sync()
-            if state is not None:
-                log.save_state(STATE_NAME, offset, state)
-            return durable
+            return durable, state is None or _try_save(log, offset, state)
 
         self._syncer.start(work, self._synced)
 
-    def _synced(self, durable: Offset | None, error: BaseException | None) -> None:
+    def _synced(self, result: tuple[Offset, bool] | None, error: BaseException | None) -> None:
         self._syncing = False
         self.syncs += 1
-        if error is not None or durable is None:
+        if error is not None or result is None:
             failure = error if isinstance(error, OnelogError) else StorageError(str(error))
             self.stop(failure)
             return
+        durable, saved = result
+        if not saved:
+            self._unsnapshotted_bytes = SNAPSHOT_BYTES
         if self.durability is Durability.FSYNC:
             self._advance(durable)
             if self.end_offset > durable:
@@ -275,6 +277,7 @@ class Partition:
     def _advance(self, end: Offset) -> None:
         if end > self.high_watermark:
             self.high_watermark = end
+            self.producers.settle(end)
             self._waiters.advance(end)
             if self._stable_waiters:
                 self._stable_waiters.advance(self.last_stable_offset)
@@ -380,40 +383,72 @@ class Partition:
 
     async def flush(self) -> None:
         """Sync now, whatever the durability level; returns when it is done."""
-        await self._syncer.run(self.log.sync)
+        await self._run(self.log.sync)
+
+    async def _run(self, work: Callable[[], object]) -> None:
+        """Run storage work in a thread; when it finds the log stopped, so is the partition."""
+        try:
+            await self._syncer.run(work)
+        except PartitionStopped as error:
+            self.stop(error)
+            raise
 
     async def trim(self, start: Offset) -> None:
         """Delete records below `start` (at most the high watermark), durably."""
         start = min(start, self.high_watermark)
-        await self._syncer.run(lambda: self.log.trim(start))
+        log, offset, state = self.log, self.end_offset, self._encode_state()
+
+        def work() -> None:
+            # What is trimmed can no longer be replayed. A state beyond the durable end would be
+            # lost in a crash, so that end moves first. A full disk must not keep trim from helping.
+            log.sync()
+            _try_save(log, offset, state)
+            log.trim(start)
+
+        await self._run(work)
         self.producers.forget_before(self.log.start_offset)
 
     async def close(self) -> None:
         """Snapshot and close cleanly; waiters are told that it will not come."""
-        if self.stopped is None:
-            state, offset = self._encode_state(), self.end_offset
+        if self.stopped is not None:
+            await self._syncer.run(self.log.close)  # its files are let go all the same
+            return
+        state, offset = self._encode_state(), self.end_offset
 
-            def work() -> None:
-                self.log.save_state(STATE_NAME, offset, state)
+        def work() -> None:
+            try:
+                _try_save(self.log, offset, state)
+            finally:
                 self.log.close()
 
-            try:
-                await self._syncer.run(work)
-            finally:
-                self.stop(PartitionStopped(f"{self.stream}/{self.id} is closed"))
+        try:
+            await self._syncer.run(work)
+        finally:
+            self.stop(PartitionStopped(f"{self.stream}/{self.id} is closed"))
 
 
-def note_batch(producers: Producers, data: bytes | bytearray | memoryview, info: BatchInfo) -> None:
+def _try_save(log: PartitionLog, offset: Offset, state: bytes) -> bool:
+    """Save a snapshot unless the disk is full: then replay takes longer, and nothing is lost."""
+    try:
+        log.save_state(STATE_NAME, offset, state)
+    except StorageFull:
+        return False
+    return True
+
+
+def note_batch(
+    producers: Producers, data: bytes | bytearray | memoryview, info: BatchInfo, now_ms: int
+) -> None:
     """Let the producer state see an appended batch, data or marker."""
     if not info.attributes & ATTR_CONTROL:
-        producers.note_batch(info)
+        producers.note_batch(info, now_ms)
         return
     marker = read_marker(data, info)
     if marker is not None:
-        producers.note_marker(info, marker)
+        producers.note_marker(info, marker, now_ms)
 
 
-def replay_state(log: PartitionLog) -> tuple[Producers, EpochHistory]:
+def replay_state(log: PartitionLog, now_ms: int) -> tuple[Producers, EpochHistory]:
     """The derived state of a log: its newest snapshot and the batches since."""
     producers, epochs, offset = Producers(), EpochHistory(), log.start_offset
     saved = log.load_state(STATE_NAME)
@@ -432,7 +467,8 @@ def replay_state(log: PartitionLog) -> tuple[Producers, EpochHistory]:
             if info.last_offset >= offset:
                 epochs.note(max(info.leader_epoch, epochs.latest), info.base_offset)
                 if info.producer_id >= 0:
-                    note_batch(producers, data, info)
+                    note_batch(producers, data, info, now_ms)
         offset = Offset(infos[-1].last_offset + 1)
+    producers.settle(end)
     producers.forget_before(log.start_offset)
     return producers, epochs

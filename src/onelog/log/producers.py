@@ -4,7 +4,8 @@ Rules (Kafka's, because every view needs them):
 - A producer's batches carry consecutive sequence numbers per partition and epoch. One of the last
   five batches sent again is answered with its old offset and not appended twice.
 - A transaction opens at the first transactional batch of a producer and ends with a control
-  batch. The last stable offset is the first offset of the earliest open transaction.
+  batch. The last stable offset is the first offset of the earliest open transaction; one that
+  has ended counts as open until its marker is visible, because a crash could still take it back.
 - Aborted transactions are remembered for as long as the log holds their records.
 All of it is derived from batch headers and markers, so it can be rebuilt by replay; a snapshot
 only shortens the replay.
@@ -13,6 +14,7 @@ only shortens the replay.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from typing import Final
 
 import msgspec
@@ -30,6 +32,7 @@ from onelog.record.batch import Marker
 
 BATCHES_REMEMBERED: Final = 5
 SEQUENCE_MODULUS: Final = 2**31
+_NEVER: Final = 2**63
 
 
 class BatchMemory(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -46,7 +49,8 @@ class ProducerEntry(msgspec.Struct, array_like=True):
 
     producer_id: int
     epoch: int
-    last_timestamp_ms: int
+    last_seen_ms: int
+    """The broker's clock when it last wrote: a client's own timestamps may be anything."""
     batches: list[BatchMemory]
     txn_first_offset: int = -1
 
@@ -73,20 +77,28 @@ def next_sequence(last_sequence: int, step: int = 1) -> int:
 class Producers:
     """The producers of one partition."""
 
-    __slots__ = ("_aborted", "_entries", "_open")
+    __slots__ = ("_aborted", "_ended", "_entries", "_open")
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
         self._aborted: list[AbortedTxn] = []
         self._open: dict[int, int] = {}
+        self._ended: deque[tuple[int, int]] = deque()
 
     def __len__(self) -> int:
         return len(self._entries)
 
     @property
     def first_open_offset(self) -> Offset | None:
-        """First offset of the earliest open transaction."""
-        return Offset(min(self._open.values())) if self._open else None
+        """First offset of the earliest transaction that is open or not visibly ended."""
+        if not self._open and not self._ended:
+            return None
+        return Offset(min(*self._open.values(), *(first for first, _ in self._ended), _NEVER))
+
+    def settle(self, high_watermark: int) -> None:
+        """Markers below the high watermark are visible: their transactions are decided."""
+        while self._ended and self._ended[0][1] < high_watermark:
+            self._ended.popleft()
 
     def open_transactions(self) -> dict[int, int]:
         """Producer id → first offset of its open transaction."""
@@ -146,14 +158,14 @@ class Producers:
             f" expected {next_sequence(newest)}"
         )
 
-    def note_batch(self, info: BatchInfo) -> None:
+    def note_batch(self, info: BatchInfo, now_ms: int) -> None:
         """Remember a data batch that was appended at its offsets."""
         entry = self._entries.get(info.producer_id)
         if entry is None or info.producer_epoch > entry.epoch:
             txn_first_offset = entry.txn_first_offset if entry is not None else -1
             entry = ProducerEntry(info.producer_id, info.producer_epoch, 0, [], txn_first_offset)
             self._entries[info.producer_id] = entry
-        entry.last_timestamp_ms = info.max_timestamp_ms
+        entry.last_seen_ms = now_ms
         if info.base_sequence >= 0:
             last_sequence = next_sequence(info.base_sequence, info.last_offset - info.base_offset)
             entry.batches.append(
@@ -172,7 +184,7 @@ class Producers:
                 f"the marker of producer {producer_id} has epoch {epoch}, known is {entry.epoch}"
             )
 
-    def note_marker(self, info: BatchInfo, marker: Marker) -> None:
+    def note_marker(self, info: BatchInfo, marker: Marker, now_ms: int) -> None:
         """Remember a marker that was appended at its offset."""
         entry = self._entries.get(info.producer_id)
         if entry is None:
@@ -180,19 +192,15 @@ class Producers:
             self._entries[info.producer_id] = entry
         if info.producer_epoch > entry.epoch:
             entry.epoch, entry.batches = info.producer_epoch, []
-        entry.last_timestamp_ms = info.max_timestamp_ms
+        entry.last_seen_ms = now_ms
         first = self._open.pop(info.producer_id, -1)
         entry.txn_first_offset = -1
-        if marker is Marker.ABORT and first >= 0:
-            stable = self.first_open_offset
-            self._aborted.append(
-                AbortedTxn(
-                    info.producer_id,
-                    first,
-                    info.last_offset,
-                    info.last_offset + 1 if stable is None else stable,
-                )
-            )
+        if first < 0:
+            return
+        self._ended.append((first, info.last_offset))
+        if marker is Marker.ABORT:
+            stable = min(self._open.values(), default=info.last_offset + 1)
+            self._aborted.append(AbortedTxn(info.producer_id, first, info.last_offset, stable))
 
     def require_open(self, producer_id: int) -> None:
         """Raise InvalidTxnState unless this producer has a transaction open here."""
@@ -215,7 +223,7 @@ class Producers:
         gone = [
             producer_id
             for producer_id, entry in self._entries.items()
-            if entry.last_timestamp_ms < before_ms and entry.txn_first_offset < 0
+            if entry.last_seen_ms < before_ms and entry.txn_first_offset < 0
         ]
         for producer_id in gone:
             del self._entries[producer_id]

@@ -24,15 +24,19 @@ _sequence = count()
 class Waiter:
     """One registered wait; `cancel` forgets it."""
 
-    __slots__ = ("callback", "offset")
+    __slots__ = ("_waiters", "callback", "offset")
 
-    def __init__(self, offset: Offset, callback: Callback) -> None:
+    def __init__(self, offset: Offset, callback: Callback, waiters: Waiters | None = None) -> None:
         self.offset = offset
         self.callback: Callback | None = callback
+        self._waiters = waiters
 
     def cancel(self) -> None:
-        """Never call back. The entry leaves the heap when its offset is passed."""
-        self.callback = None
+        """Never call back. The entry leaves the heap later, at the latest when half of it is dead."""
+        if self.callback is not None:
+            self.callback = None
+            if self._waiters is not None:
+                self._waiters.forget_one()
 
 
 class Waiters:
@@ -45,14 +49,17 @@ class Waiters:
         self._live = 0
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return self._live
+
+    def forget_one(self) -> None:
+        """One of the waiters was cancelled."""
+        self._live -= 1
+        if len(self._heap) > 64 and len(self._heap) > 2 * self._live:
+            self._drop_cancelled()
 
     def add(self, offset: Offset, callback: Callback) -> Waiter:
         """Call `callback` when the record at `offset` is visible."""
-        waiter = Waiter(offset, callback)
-        heap = self._heap
-        if len(heap) > 64 and len(heap) > 2 * self._live:
-            self._drop_cancelled()
+        waiter = Waiter(offset, callback, self)
         heapq.heappush(self._heap, (offset, next(_sequence), waiter))
         self._live += 1
         return waiter
@@ -62,8 +69,8 @@ class Waiters:
         heap = self._heap
         while heap and heap[0][0] < end:
             waiter = heapq.heappop(heap)[2]
-            self._live -= 1
             if waiter.callback is not None:
+                self._live -= 1
                 callback, waiter.callback = waiter.callback, None
                 callback(None)
 
@@ -76,9 +83,9 @@ class Waiters:
                 callback(error)
 
     def _drop_cancelled(self) -> None:
-        self._heap = [row for row in self._heap if row[2].callback is not None]
+        # In place: `advance` may be under way in this very list.
+        self._heap[:] = [row for row in self._heap if row[2].callback is not None]
         heapq.heapify(self._heap)
-        self._live = len(self._heap)
 
 
 def as_future(register: Callable[[Callback], Waiter]) -> asyncio.Future[None]:

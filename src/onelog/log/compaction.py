@@ -1,0 +1,264 @@
+"""Compaction: rewrite the sealed segments of one partition so that each key keeps its last record.
+
+Rules:
+- Never the active segment, never at or past `upto` (the last stable offset).
+- First the keys of what was appended since the last cleaning are mapped, at most `keys_max`; then
+  the log is rewritten up to where the map reaches. What lies beyond is copied as it is and is the
+  next pass's.
+- Segments are rewritten in groups, oldest first, each by one atomic swap of the engine. So a crash
+  never leaves a tombstone gone while an older record of its key is still there.
+- Small neighbours become one segment.
+- It blocks, so it runs in a thread; `pace` is called at every batch, because the interpreter is
+  shared with the event loop.
+- Every batch is checked before it is rewritten: new CRCs must not hide old damage.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from onelog.base.clock import Clock
+from onelog.base.errors import Closed
+from onelog.base.ids import Offset
+from onelog.kernel import ATTR_CONTROL, BatchInfo, scan_batches
+from onelog.log.cleaning import AbortedRanges, Cleaner, KeyMap, LastBatch, Pace, last_batches
+from onelog.log.config import Compaction
+from onelog.log.partition import Partition
+from onelog.log.producers import AbortedTxn
+from onelog.record.batch import decode
+from onelog.storage.engine import PartitionLog, SegmentInfo
+
+KEYS_MAX: Final = 1_000_000
+"""Keys that one pass maps: about 150 bytes of memory each."""
+READ_BYTES: Final = 1024 * 1024
+STATE_NAME: Final = "compaction"
+_SEGMENT_OFFSETS_MAX: Final = 2**31 - 1
+_PAUSE_S_MAX: Final = 0.05
+
+
+class CompactionResult(NamedTuple):
+    """What a pass did."""
+
+    bytes_before: int
+    bytes_after: int
+    records_dropped: int
+    cleaned_upto: Offset
+    complete: bool
+    """False when the map was full before the end: the next pass goes on."""
+
+
+class Scope(NamedTuple):
+    """What the partition knows at the moment a pass begins; taken on the loop."""
+
+    upto: Offset
+    aborted: Sequence[AbortedTxn]
+    producers_last: Mapping[int, LastBatch]
+
+
+def scope_of(partition: Partition) -> Scope:
+    """The scope of a pass over this partition now."""
+    upto = partition.last_stable_offset
+    aborted = partition.aborted_between(partition.start_offset, upto)
+    return Scope(upto, aborted, last_batches(partition.producers))
+
+
+class _Progress(msgspec.Struct, array_like=True):
+    cleaned_upto: int = 0
+    next_horizon_ms: int = -1
+    complete: bool = True
+
+
+class Pacer:
+    """Lets a thread work a share of the time in short slices, and ends it when told to stop."""
+
+    __slots__ = ("_clock", "_since_s", "_slice_s", "_stop", "_wait_factor")
+
+    def __init__(
+        self, clock: Clock, stop: threading.Event, *, share: float = 0.2, slice_s: float = 0.001
+    ) -> None:
+        self._clock = clock
+        self._stop = stop
+        self._slice_s = slice_s
+        self._wait_factor = 1 / share - 1
+        self._since_s = clock.monotonic()
+
+    def __call__(self) -> None:
+        """Sleep when the slice is used up; raise Closed after `stop` was set."""
+        busy_s = self._clock.monotonic() - self._since_s
+        if busy_s >= self._slice_s:
+            self._stop.wait(min(busy_s * self._wait_factor, _PAUSE_S_MAX))
+            self._since_s = self._clock.monotonic()
+        if self._stop.is_set():
+            raise Closed("compaction was told to stop; the log is as it was")
+
+
+def cleanable(segments: Sequence[SegmentInfo], upto: int) -> list[SegmentInfo]:
+    """The segments that compaction may touch."""
+    found = []
+    for row in segments[:-1]:
+        if not row.sealed or row.end_offset > upto:
+            break
+        found.append(row)
+    return found
+
+
+def dirty_ratio(log: PartitionLog, upto: int) -> float:
+    """Share of the cleanable bytes that were appended since the last cleaning."""
+    return _dirty_ratio(cleanable(log.segments(), upto), _load(log))
+
+
+def compaction_due(log: PartitionLog, *, upto: int, now_ms: int, config: Compaction) -> bool:
+    """Whether a pass has enough to do: dirty bytes, an unfinished pass, or a passed horizon."""
+    sealed = cleanable(log.segments(), upto)
+    if not sealed:
+        return False
+    progress = _load(log)
+    ratio = _dirty_ratio(sealed, progress)
+    if ratio > 0 and (ratio >= config.min_dirty_ratio or not progress.complete):
+        return True
+    return 0 <= progress.next_horizon_ms <= now_ms
+
+
+def _dirty_ratio(sealed: Sequence[SegmentInfo], progress: _Progress) -> float:
+    total = sum(row.size_bytes for row in sealed)
+    dirty = sum(row.size_bytes for row in sealed if row.end_offset > progress.cleaned_upto)
+    return dirty / total if total else 0.0
+
+
+def compact(
+    log: PartitionLog,
+    scope: Scope,
+    *,
+    now_ms: int,
+    config: Compaction,
+    segment_bytes: int,
+    pace: Pace,
+    keys_max: int = KEYS_MAX,
+) -> CompactionResult:
+    """Clean one partition's sealed segments below `scope.upto`. Blocks: run it in a thread.
+
+    Raises CorruptBatch when stored bytes are damaged, OffsetOutOfRange or Conflict when the log was
+    trimmed meanwhile, Closed when `pace` was told to stop; in each case the group at hand stays as
+    it was.
+    """
+    progress = _load(log)
+    sealed = cleanable(log.segments(), scope.upto)
+    if not sealed:
+        return CompactionResult(0, 0, 0, Offset(progress.cleaned_upto), complete=True)
+    ranges = AbortedRanges(scope.aborted)
+    keys = KeyMap(keys_max)
+    end = sealed[-1].end_offset
+    covered = _map_keys(log, progress.cleaned_upto, end, keys, ranges, pace)
+    cleaner = Cleaner(
+        keys,
+        ranges,
+        scope.producers_last,
+        now_ms=now_ms,
+        tombstone_ms=config.tombstone_ms,
+        pace=pace,
+    )
+    before = after = 0
+    for group in _groups([row for row in sealed if row.base_offset < covered], segment_bytes):
+        group_before = sum(row.size_bytes for row in group)
+        before += group_before
+        after += _rewrite(log, group, cleaner, covered, pace)
+    progress = _Progress(covered, cleaner.next_horizon_ms, covered >= end)
+    log.save_state(STATE_NAME, covered, msgspec.msgpack.encode(progress))
+    return CompactionResult(before, after, cleaner.records_dropped, covered, progress.complete)
+
+
+def _load(log: PartitionLog) -> _Progress:
+    saved = log.load_state(STATE_NAME)
+    return _Progress() if saved is None else msgspec.msgpack.decode(saved[1], type=_Progress)
+
+
+def _map_keys(
+    log: PartitionLog,
+    start: int,
+    end: Offset,
+    keys: KeyMap,
+    aborted: AbortedRanges,
+    pace: Pace,
+) -> Offset:
+    """Fill the map from `start` on; the offset up to which it knows every key."""
+    for data, infos in _read(log, max(start, log.start_offset), end):
+        for info in infos:
+            pace()
+            if keys.full:
+                return Offset(info.base_offset)
+            if not info.attributes & ATTR_CONTROL and not aborted.holds(info):
+                keys.note(decode(data, info, check_crc=False), pace)
+    return end
+
+
+def _groups(rows: Sequence[SegmentInfo], segment_bytes: int) -> Iterator[list[SegmentInfo]]:
+    """Runs of neighbours that fit into one segment."""
+    group: list[SegmentInfo] = []
+    size = 0
+    for row in rows:
+        too_wide = group and row.end_offset - group[0].base_offset > _SEGMENT_OFFSETS_MAX
+        if group and (too_wide or size + row.size_bytes > segment_bytes):
+            yield group
+            group, size = [], 0
+        group.append(row)
+        size += row.size_bytes
+    if group:
+        yield group
+
+
+def _rewrite(
+    log: PartitionLog, group: Sequence[SegmentInfo], cleaner: Cleaner, covered: Offset, pace: Pace
+) -> int:
+    """Replace a group by what stays of it; the bytes it has then."""
+    start, end = group[0].base_offset, group[-1].end_offset
+    before = sum(row.size_bytes for row in group)
+    after, changed = 0, len(group) > 1
+    rewrite = log.rewrite(start, end)
+    try:
+        for data, infos in _read(log, max(start, log.start_offset), end):
+            out, rows = bytearray(), []
+            for info in infos:
+                pace()
+                if info.last_offset < covered:
+                    kept = cleaner.clean(data, info)
+                else:
+                    kept = data[info.position : info.position + info.size_bytes]
+                if kept is not None:
+                    rows.append(_placed(kept, info, len(out)))
+                    out += kept
+                changed = changed or not isinstance(kept, memoryview)
+            if rows:
+                rewrite.append(out, rows)
+            after += len(out)
+        if not changed:
+            rewrite.abort()
+            return before
+        rewrite.commit()
+    except BaseException:
+        rewrite.abort()
+        raise
+    return after
+
+
+def _placed(kept: bytes | memoryview, info: BatchInfo, position: int) -> BatchInfo:
+    if isinstance(kept, memoryview):
+        return info._replace(position=position)
+    return scan_batches(kept, 0, False)[0]._replace(position=position)
+
+
+def _read(
+    log: PartitionLog, start: int, end: Offset
+) -> Iterator[tuple[memoryview, list[BatchInfo]]]:
+    """The batches in [start, end), checked."""
+    offset = Offset(start)
+    while offset < end:
+        data = log.read(offset, READ_BYTES, end)
+        infos = scan_batches(data)
+        if not infos:
+            return
+        yield data, infos
+        offset = Offset(infos[-1].last_offset + 1)
