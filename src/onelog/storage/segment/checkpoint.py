@@ -16,7 +16,7 @@ import msgspec
 
 from onelog.base import faults
 from onelog.kernel import crc32c
-from onelog.storage.segment.files import OpenFile, sync_directory, write_all
+from onelog.storage.segment.files import OpenFile, sync_directory
 
 VERSION: Final = 1
 UNKNOWN: Final = -1
@@ -98,8 +98,8 @@ class CheckpointFile:
         path = self._path(sequence)
         fresh = not Path(path).exists()
         file = OpenFile(path, os.O_WRONLY | os.O_CREAT)
-        write_all(file.fd, data, 0)
-        os.fdatasync(file.fd)
+        file.write(data, 0)
+        file.sync()
         if fresh:
             sync_directory(self._directory)
         faults.hit("segment.checkpoint.written")

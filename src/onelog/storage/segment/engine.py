@@ -132,6 +132,5 @@ class SegmentEngine:
         if failure is not None:
             raise failure
         if self._all_clean and all(log.clean for log in held):
-            marker = OpenFile(str(self._root / MARKER), os.O_WRONLY | os.O_CREAT)
-            os.fsync(marker.fd)
+            OpenFile(str(self._root / MARKER), os.O_WRONLY | os.O_CREAT).sync_all()
             sync_directory(self._root)

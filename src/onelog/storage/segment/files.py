@@ -30,13 +30,38 @@ class ShortFile(Exception):
 
 
 class OpenFile:
-    """A file descriptor that is closed when the last reference to it goes."""
+    """A file descriptor that is closed when the last reference to it goes.
+
+    Who uses `fd` keeps the object in a variable: a temporary is closed before the call it is for.
+    """
 
     __slots__ = ("fd",)
 
     def __init__(self, path: str, flags: int) -> None:
         self.fd = -1
         self.fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    def sync(self) -> None:
+        """Make the bytes (and the size) durable."""
+        os.fdatasync(self.fd)
+
+    def sync_all(self) -> None:
+        """Make everything durable, a directory's names too."""
+        os.fsync(self.fd)
+
+    def cut(self, size: int) -> None:
+        """Drop the bytes from `size` on."""
+        os.ftruncate(self.fd, size)
+
+    def write(self, data: Buffer, position: int) -> None:
+        """Write all of `data` at `position`, however many calls the system wants."""
+        done = os.pwrite(self.fd, data, position)
+        size = len(data)
+        while done < size:
+            wrote = os.pwrite(self.fd, memoryview(data)[done:], position + done)
+            if wrote == 0:
+                raise OSError(f"the system wrote nothing at byte {position + done}")
+            done += wrote
 
     def __del__(self) -> None:
         if self.fd >= 0:
@@ -170,32 +195,20 @@ class WriteHandle(Slot):
         return True
 
 
-def write_all(fd: int, data: Buffer, position: int) -> None:
-    """Write all of `data` at `position`, however many calls the system wants."""
-    done = os.pwrite(fd, data, position)
-    size = len(data)
-    while done < size:
-        wrote = os.pwrite(fd, memoryview(data)[done:], position + done)
-        if wrote == 0:
-            raise OSError(f"the system wrote nothing at byte {position + done}")
-        done += wrote
-
-
 def write_at(path: str, data: Buffer, position: int) -> None:
     """Write into a small file that is not kept open."""
-    file = OpenFile(path, os.O_WRONLY | os.O_CREAT)
-    write_all(file.fd, data, position)
+    OpenFile(path, os.O_WRONLY | os.O_CREAT).write(data, position)
 
 
 def sync_file(path: str) -> None:
     """Make a file's bytes durable; a missing file is fine."""
     with contextlib.suppress(FileNotFoundError):
-        os.fdatasync(OpenFile(path, os.O_RDWR).fd)
+        OpenFile(path, os.O_RDWR).sync()
 
 
 def sync_directory(path: str | Path) -> None:
     """Make the names in a directory durable."""
-    os.fsync(OpenFile(str(path), os.O_RDONLY | os.O_DIRECTORY).fd)
+    OpenFile(str(path), os.O_RDONLY | os.O_DIRECTORY).sync_all()
 
 
 def remove(path: str | Path) -> None:

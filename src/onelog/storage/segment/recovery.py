@@ -157,8 +157,8 @@ class Recovery:
         path = stem_of(self._directory, base) + LOG
         file = OpenFile(path, os.O_RDWR)
         if os.fstat(file.fd).st_size > size:
-            os.ftruncate(file.fd, size)  # nothing is mapped yet
-            os.fsync(file.fd)
+            file.cut(size)  # nothing is mapped yet
+            file.sync_all()
 
     # What must be there.
 
@@ -277,7 +277,7 @@ class Recovery:
         rows = [segment.row() for segment in segments]
         for segment in segments:
             if segment.base_offset >= known.tail.base_offset and segment.size_bytes:
-                os.fdatasync(OpenFile(segment.stem + LOG, os.O_RDWR).fd)
+                OpenFile(segment.stem + LOG, os.O_RDWR).sync()
                 segment.indexes.sync()
         sync_directory(self._directory)
         known = msgspec.structs.replace(

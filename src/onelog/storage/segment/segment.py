@@ -29,7 +29,6 @@ from onelog.storage.segment.files import (
     ShortFile,
     WriteHandle,
     remove,
-    write_all,
 )
 from onelog.storage.segment.index import POSITION_MASK, time_floor
 from onelog.storage.segment.indexes import INDEX_EXTENSIONS, BadIndex, Indexes
@@ -138,10 +137,10 @@ class Segment:
                 self._reserve(file.fd, at + size)
             faults.hit("segment.write")
             writer.dirty = True
-            write_all(file.fd, data, at)
+            file.write(data, at)
         except OSError:
             # Recovery must not find half of a failed append behind a later, shorter one.
-            os.ftruncate(file.fd, at)
+            file.cut(at)
             self.reserved_bytes = at
             raise
 
@@ -202,7 +201,7 @@ class Segment:
         """Give reserved space back."""
         if self.reserved_bytes > self.size_bytes and self.exists:
             assert self.writer is not None
-            os.ftruncate(self.writer.open().fd, self.size_bytes)
+            self.writer.open().cut(self.size_bytes)
             self.reserved_bytes = self.size_bytes
 
     def seal(self) -> None:
@@ -216,7 +215,7 @@ class Segment:
         """Make the log and the index files durable; no lock is held."""
         writer = self.writer
         if writer is not None and writer.dirty:
-            os.fdatasync(writer.open().fd)
+            writer.open().sync()
         self.indexes.sync()
 
     # Reading.

@@ -16,7 +16,7 @@ from typing import Final
 from onelog.base import faults
 from onelog.base.errors import InvalidRequest
 from onelog.kernel import crc32c
-from onelog.storage.segment.files import OpenFile, remove, sync_directory, write_all
+from onelog.storage.segment.files import OpenFile, remove, sync_directory
 
 STATE: Final = ".state"
 _MAGIC: Final = b"OLS1"
@@ -46,8 +46,8 @@ def save_state(directory: str, name: str, offset: int, blob: bytes) -> None:
     faults.hit("segment.state")
     try:
         file = OpenFile(path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        write_all(file.fd, _MAGIC + struct.pack("<I", crc32c(rest)) + rest, 0)
-        os.fsync(file.fd)
+        file.write(_MAGIC + struct.pack("<I", crc32c(rest)) + rest, 0)
+        file.sync_all()
     except OSError:
         remove(path + ".tmp")
         raise

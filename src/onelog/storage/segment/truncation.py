@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from onelog.base import faults
 from onelog.kernel import scan_batches
-from onelog.storage.segment.files import OpenFile, write_all
+from onelog.storage.segment.files import OpenFile
 from onelog.storage.segment.scan import Walk
 from onelog.storage.segment.segment import LOG, Segment
 
@@ -63,7 +63,7 @@ def copy_prefix(segment: Segment, size_bytes: int) -> None:
     view = memoryview(segment.buffer(size_bytes))
     file = OpenFile(path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for at in range(0, size_bytes, _COPY_BYTES):
-        write_all(file.fd, view[at : min(at + _COPY_BYTES, size_bytes)], at)
-    os.fsync(file.fd)
+        file.write(view[at : min(at + _COPY_BYTES, size_bytes)], at)
+    file.sync_all()
     faults.hit("segment.truncate")
     os.replace(path + ".tmp", path)  # noqa: PTH105

@@ -9,7 +9,6 @@ next sync takes the sealed segments and the directory with it. A failed sync sto
 from __future__ import annotations
 
 import errno
-import os
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -237,7 +236,7 @@ class LogWriter:
             for old in sealed:
                 old.sync()
             if file is not None:
-                os.fdatasync(file.fd)
+                file.sync()
             if save and size:
                 segment.indexes.sync()
             if grown:
