@@ -32,7 +32,7 @@ class Waiter:
         self._waiters = waiters
 
     def cancel(self) -> None:
-        """Never call back. The entry leaves the heap later, at the latest when half of it is dead."""
+        """Never call back. The heap lets go of it later, at the latest when half are dead."""
         if self.callback is not None:
             self.callback = None
             if self._waiters is not None:

@@ -1,0 +1,359 @@
+"""Maintenance: what partitions need now and then: roll, retention, compaction, expiry, flush.
+
+Rules:
+- One owned task with three timers: retention and compaction each pass over everything; the flush
+  makes what streams of durability `os` and `memory` hold durable too, so that recovery has less
+  to scan.
+- File work runs in the syncer's threads, the loop only decides; partitions are taken in small
+  chunks, so that ten thousand of them do not hold the loop. One compaction runs at a time.
+- One partition's error is logged and counted, and the others go on; damage stops it (I9).
+- `stop` ends a running compaction at its next batch and waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import islice
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
+
+from onelog.base.clock import Clock
+from onelog.base.errors import (
+    Closed,
+    Conflict,
+    CorruptBatch,
+    OffsetOutOfRange,
+    PartitionStopped,
+)
+from onelog.base.ids import Offset
+from onelog.log.catalog import Catalog
+from onelog.log.compaction import Pacer, compact, compaction_due, scope_of
+from onelog.log.config import Cleanup, StreamConfig
+from onelog.log.partition import Durability, Partition
+from onelog.log.retention import Decision, apply_retention, new_start, roll_due
+from onelog.log.stream import Stream
+from onelog.log.syncer import Syncer
+from onelog.observe.logging import get_logger
+
+PRODUCER_SILENCE_MS: Final = 7 * 24 * 3600 * 1000
+"""A producer that wrote nothing for so long is forgotten."""
+_CHUNK: Final = 32
+"""Partitions per visit to a thread."""
+_SYNCS_QUEUED: Final = 4
+"""Syncs that the flush queues at once: publishers that wait for theirs come in between."""
+
+Pins = Callable[[str, int], Offset | None]
+"""(stream, partition) → the lowest offset that a durable cursor needs; None: there is none."""
+_T = TypeVar("_T")
+_log = get_logger("maintenance")
+
+
+class Counters(msgspec.Struct):
+    """What was done since the start."""
+
+    runs: int = 0
+    segments_rolled: int = 0
+    segments_deleted: int = 0
+    bytes_deleted: int = 0
+    compactions: int = 0
+    records_compacted: int = 0
+    bytes_compacted: int = 0
+    """Bytes that compaction gave back."""
+    producers_expired: int = 0
+    alarms: int = 0
+    """How often durable cursors lost records because they held back too much."""
+    errors: int = 0
+
+
+class _Visit(NamedTuple):
+    """One partition in a thread, with what was true of it on the loop."""
+
+    partition: Partition
+    config: StreamConfig
+    now_ms: int
+    pin: Offset | None
+    high_watermark: Offset
+    last_stable_offset: Offset
+
+
+class _Retained(NamedTuple):
+    rolled: bool
+    decision: Decision | None
+
+
+class Maintenance:
+    """Keeps the partitions of a catalog in shape."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        syncer: Syncer,
+        clock: Clock,
+        pins: Pins,
+        *,
+        interval_s: float = 30.0,
+        flush_interval_s: float = 1.0,
+    ) -> None:
+        self.counters = Counters()
+        self.pinned_bytes: dict[tuple[str, int], int] = {}
+        """Bytes that durable cursors hold back from retention, where there are any."""
+        self.over_quota: set[tuple[str, int]] = set()
+        """Partitions whose durable cursors lost records at the last run."""
+        self._catalog = catalog
+        self._syncer = syncer
+        self._clock = clock
+        self._pins = pins
+        self._interval_s = interval_s
+        self._flush_interval_s = flush_interval_s
+        self._stopping = threading.Event()
+        self._stopped = asyncio.Event()
+        self._compacting = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to run by the timers."""
+        assert self._task is None, "maintenance runs already"
+        self._task = asyncio.create_task(self._run(), name="onelog-maintenance")
+
+    async def stop(self) -> None:
+        """End, after what is under way. Idempotent."""
+        self._stopping.set()
+        self._stopped.set()
+        if self._task is not None:
+            await self._task
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._every(self._flush_interval_s, self.flush_once))
+            group.create_task(self._every(self._interval_s, self.retain_once))
+            group.create_task(self._every(self._interval_s, self.compact_once))
+
+    async def _every(self, interval_s: float, once: Callable[[], Awaitable[None]]) -> None:
+        while not self._stopped.is_set():
+            try:
+                await asyncio.wait_for(self._stopped.wait(), interval_s)
+            except TimeoutError:
+                try:
+                    await once()
+                except Exception as error:  # noqa: BLE001 - the next run may do better
+                    self.counters.errors += 1
+                    _log.error("maintenance failed", error=repr(error))
+
+    async def run_once(self) -> None:
+        """One pass of retention and compaction over every partition."""
+        await self.retain_once()
+        await self.compact_once()
+
+    # -- retention
+
+    async def retain_once(self) -> None:
+        """Roll, apply retention and forget silent producers, in every partition."""
+        self.counters.runs += 1
+        for chunk in self._chunks(lambda _: True):
+            for visit, result in await self._in_thread(chunk, _retain):
+                partition = visit.partition
+                self.counters.segments_rolled += result.rolled
+                self.counters.producers_expired += partition.producers.expire(
+                    visit.now_ms - PRODUCER_SILENCE_MS
+                )
+                if result.decision is not None:
+                    await self._apply(partition, result.decision)
+
+    async def _apply(self, partition: Partition, decision: Decision) -> None:
+        self._note_pins(partition, decision)
+        if decision.start is None:
+            return
+        try:
+            await apply_retention(partition, decision)
+        except Exception as error:  # noqa: BLE001 - the other partitions go on
+            self._failed(partition, "retention", error)
+            return
+        self.counters.segments_deleted += decision.segments
+        self.counters.bytes_deleted += decision.bytes
+
+    def _note_pins(self, partition: Partition, decision: Decision) -> None:
+        key = (partition.stream, int(partition.id))
+        if decision.pinned_bytes:
+            self.pinned_bytes[key] = decision.pinned_bytes
+        else:
+            self.pinned_bytes.pop(key, None)
+        if not decision.quota_exceeded:
+            self.over_quota.discard(key)
+            return
+        self.over_quota.add(key)
+        self.counters.alarms += 1
+        _log.warning(
+            "durable cursors hold back more than retention.pin_bytes_max: the oldest records go",
+            stream=key[0],
+            partition=key[1],
+            start_offset=decision.start,
+        )
+
+    # -- compaction
+
+    async def compact_once(self) -> None:
+        """Compact every partition that is dirty enough, one after the other."""
+        async with self._compacting:
+            for chunk in self._chunks(lambda config: config.cleanup is not Cleanup.DELETE):
+                for visit, due in await self._in_thread(chunk, _is_due):
+                    if due and not self._stopped.is_set():
+                        await self._compact(visit.partition, visit.config)
+
+    async def _compact(self, partition: Partition, config: StreamConfig) -> None:
+        scope, now_ms = scope_of(partition), self._clock.now_ms()
+        pace = Pacer(self._clock, self._stopping)
+        try:
+            result = await self._syncer.run(
+                lambda: compact(
+                    partition.log,
+                    scope,
+                    now_ms=now_ms,
+                    config=config.compaction,
+                    segment_bytes=config.segment_bytes,
+                    pace=pace,
+                )
+            )
+        except (OffsetOutOfRange, Conflict):
+            return  # trimmed or cut meanwhile: the next run sees what is left
+        except Exception as error:  # noqa: BLE001 - the other partitions go on
+            self._failed(partition, "compaction", error)
+            return
+        self.counters.compactions += 1
+        self.counters.records_compacted += result.records_dropped
+        self.counters.bytes_compacted += result.bytes_before - result.bytes_after
+
+    # -- flush
+
+    async def flush_once(self) -> None:
+        """Begin to sync partitions that do not sync by themselves and hold unsynced records."""
+        for chunk in _chunks(self._partitions(), 16 * _CHUNK):
+            queued = 0
+            for _, partition in chunk:
+                if partition.durability is Durability.FSYNC or partition.stopped is not None:
+                    continue
+                if partition.log.durable_offset < partition.end_offset:
+                    partition.request_sync()
+                    queued += 1
+                    if queued % _SYNCS_QUEUED == 0:
+                        await self._syncer.run(_nothing)  # until a thread got as far as this
+            await asyncio.sleep(0)
+
+    # -- inside
+
+    def _partitions(self) -> list[tuple[Stream, Partition]]:
+        return [
+            (stream, partition)
+            for stream in self._catalog.streams()
+            for partition in stream.partitions
+        ]
+
+    def _chunks(self, wanted: Callable[[StreamConfig], bool]) -> Iterator[list[_Visit]]:
+        """Running partitions of the wanted streams; each chunk is looked at when it is due."""
+        rows = [row for row in self._partitions() if wanted(row[0].config)]
+        for chunk in _chunks(rows, _CHUNK):
+            visits = []
+            for stream, partition in chunk:
+                if partition.stopped is None:
+                    try:
+                        visits.append(self._visit(stream, partition))
+                    except Exception as error:  # noqa: BLE001 - the others go on
+                        self._failed(partition, "looking up its pin", error)
+            yield visits
+
+    def _visit(self, stream: Stream, partition: Partition) -> _Visit:
+        return _Visit(
+            partition,
+            stream.config,
+            self._clock.now_ms(),
+            self._pins(stream.name, partition.id),
+            partition.high_watermark,
+            partition.last_stable_offset,
+        )
+
+    async def _in_thread(
+        self, visits: list[_Visit], look: Callable[[_Visit], _T]
+    ) -> list[tuple[_Visit, _T]]:
+        """What `look` found in a thread, of the partitions where it did not fail."""
+
+        def work() -> list[tuple[_Visit, _T | Exception]]:
+            found: list[tuple[_Visit, _T | Exception]] = []
+            for visit in visits:
+                try:
+                    found.append((visit, look(visit)))
+                except Exception as error:  # noqa: BLE001 - the others go on
+                    found.append((visit, error))
+            return found
+
+        good: list[tuple[_Visit, _T]] = []
+        for visit, result in await self._syncer.run(work):
+            if isinstance(result, Exception):
+                self._failed(visit.partition, "looking at it", result)
+            else:
+                good.append((visit, result))
+        return good
+
+    def _failed(self, partition: Partition, what: str, error: Exception) -> None:
+        if isinstance(error, Closed) or partition.stopped is not None:
+            return  # deleted or stopped meanwhile
+        self.counters.errors += 1
+        _log.error(
+            "maintenance of a partition failed",
+            stream=partition.stream,
+            partition=int(partition.id),
+            at=what,
+            error=repr(error),
+        )
+        if isinstance(error, CorruptBatch):
+            partition.stop_damaged(partition.start_offset, error)
+        elif isinstance(error, PartitionStopped):
+            partition.stop(error)
+
+
+def _retain(visit: _Visit) -> _Retained:
+    """In a thread: seal what is too old, and decide what goes."""
+    log, config = visit.partition.log, visit.config
+    deletes = config.cleanup is not Cleanup.COMPACT
+    segments = log.segments()
+    rolled = bool(segments) and roll_due(
+        segments[-1],
+        now_ms=visit.now_ms,
+        segment_age_ms=config.segment_age_ms,
+        retention_age_ms=config.retention.age_ms if deletes else -1,
+    )
+    if rolled:
+        log.roll()
+        segments = log.segments()
+    if not deletes:
+        return _Retained(rolled, None)
+    decision = new_start(
+        segments,
+        config.retention,
+        visit.now_ms,
+        high_watermark=visit.high_watermark,
+        pin=visit.pin,
+        durable_cursors=visit.pin is not None,
+    )
+    return _Retained(rolled, decision)
+
+
+def _is_due(visit: _Visit) -> bool:
+    """In a thread: whether compaction has enough to do."""
+    return compaction_due(
+        visit.partition.log,
+        upto=visit.last_stable_offset,
+        now_ms=visit.now_ms,
+        config=visit.config.compaction,
+    )
+
+
+def _nothing() -> None:
+    return None
+
+
+def _chunks(rows: list[_T], size: int) -> Iterator[list[_T]]:
+    left = iter(rows)
+    while chunk := list(islice(left, size)):
+        yield chunk
