@@ -7,6 +7,7 @@ from making room. The intact one with the higher sequence number counts.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from pathlib import Path
@@ -99,7 +100,10 @@ class CheckpointFile:
         fresh = not Path(path).exists()
         file = OpenFile(path, os.O_WRONLY | os.O_CREAT)
         file.write(data, 0)
-        file.sync()
+        try:
+            file.sync()
+        except OSError as error:  # whether it counts now is not known: never take it for "full"
+            raise OSError(errno.EIO, f"sync of {path} failed: {error}") from error
         if fresh:
             sync_directory(self._directory)
         faults.hit("segment.checkpoint.written")

@@ -7,6 +7,7 @@ that nothing is closed or unmapped under a reader. Files are never written throu
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import resource
@@ -23,6 +24,11 @@ _FORCED_FACTOR: Final = 4
 """Files with unsynced bytes stay open, up to so many times the bound."""
 _LOOKS_MAX: Final = 64
 """Slots that are asked at most when a file is opened, so that opening stays cheap."""
+
+
+def is_full(error: OSError) -> bool:
+    """Whether an error says that there is no room."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class ShortFile(Exception):
