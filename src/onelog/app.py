@@ -140,11 +140,17 @@ class Server:
     @contextlib.asynccontextmanager
     async def _broker(self) -> AsyncIterator[RunningBroker | None]:
         opening = asyncio.create_task(open_broker(self._loaded.config, self._clock))
-        await self._until_stop_or(opening)
-        opening.cancel()  # does nothing when it is done; else a signal came during recovery
+        try:
+            await self._until_stop_or(opening)
+        finally:
+            opening.cancel()  # does nothing when it is done
         broker = None
-        with contextlib.suppress(asyncio.CancelledError):
+        try:
             broker = await opening
+        except asyncio.CancelledError:
+            if not self._stop.is_set():
+                raise
+            _log.info("stopped during recovery")
         try:
             yield broker
         finally:

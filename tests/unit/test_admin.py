@@ -264,6 +264,14 @@ async def test_metrics_are_read_at_scrape_time_and_named_once_per_family():
     assert "process_cpu_seconds_total" in text
 
 
+async def test_streams_are_measured_only_while_the_broker_is_open(endpoints):
+    assert "onelog_stream" not in (await get(endpoints, "/metrics")).text
+    endpoints.broker = FewStreams([f"s{number:04}" for number in range(1001)], partitions=3)
+    text = (await get(endpoints, "/metrics")).text
+    assert 'onelog_stream_partitions{stream="s1000"} 3.0' in text
+    assert "onelog_streams 1001.0" in text
+
+
 async def test_a_failing_metrics_source_does_not_blind_the_scrape():
     registry = Registry()
 

@@ -23,6 +23,7 @@ from onelog.admin.contract import (
     Page,
     ServerInfo,
 )
+from onelog.admin.samples import stream_samples
 from onelog.base.errors import InvalidRequest, Unavailable
 from onelog.observe import Health, HealthReport, Registry
 from onelog.observe.metrics import CONTENT_TYPE
@@ -54,6 +55,7 @@ class Endpoints:
         self._info = info
         self.broker: BrokerView | None = None
         """Set once the broker has recovered; until then the API answers 503."""
+        metrics.register("streams", lambda: stream_samples(self.broker))
 
     def routes(self) -> list[Route]:
         """Path → handler."""
