@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import subprocess
@@ -167,10 +168,11 @@ def test_no_room_for_a_checkpoint_does_not_fail_the_sync(tmp_path: Path, log: Se
     with pytest.raises(StorageFull):
         log.trim(30)
     assert log.start_offset == 0
-    assert firsts(SegmentEngine(tmp_path).open(KEY, SETTINGS)) == list(range(60)) or True
+    again = SegmentEngine(tmp_path).open(KEY, SETTINGS)  # as after a kill, the disk still full
+    assert firsts(again) == list(range(60))
     faults.disarm()
-    log.trim(30)
-    assert log.start_offset == 30
+    again.trim(30)
+    assert firsts(again) == list(range(30, 60))
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
@@ -189,10 +191,8 @@ def test_a_rewrite_that_fails_leaves_old_or_new_batches(
         rewrite.append(batch, scan_batches(batch))
     for point in ("segment.swap", "segment.fsync", "segment.unlink", "segment.checkpoint"):
         faults.arm(point, faults.fail_with(code, after))
-    try:
+    with contextlib.suppress(OnelogError):
         rewrite.commit()
-    except OnelogError:
-        pass
     faults.disarm()
     again = SegmentEngine(tmp_path).open(KEY, SETTINGS)
     assert firsts(again) in (old, new)

@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Final
 
 from onelog.base.clock import Clock, SystemClock
-from onelog.base.errors import Closed, Conflict, InvalidRequest, StorageError
+from onelog.base.errors import Closed, Conflict, InvalidRequest, StorageError, StorageFull
 from onelog.base.ids import PartitionId
 from onelog.storage.engine import LogSettings, PartitionKey
 from onelog.storage.segment.files import (
     OPEN_FILES_MAX,
     FileCache,
     OpenFile,
+    is_full,
     remove,
     sync_directory,
 )
@@ -80,6 +81,8 @@ class SegmentEngine:
             path.mkdir(parents=True, exist_ok=True)
             log = SegmentLog(str(path), self._shared, settings, new=new, trusted=self.was_clean)
         except OSError as error:
+            if is_full(error):
+                raise StorageFull(f"no room to open {path}: free some space") from error
             raise StorageError(f"cannot open {path}: {error}") from error
         with self._lock:
             self._open[key] = log

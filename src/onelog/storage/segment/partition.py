@@ -311,7 +311,10 @@ class SegmentLog(LogWriter):
         rows += [segment.row() for segment in new]
         rows.sort(key=lambda row: row.base_offset)
         bases = tuple(segment.base_offset for segment in new)
-        faults.hit("segment.swap")
+        try:
+            faults.hit("segment.swap")
+        except OSError as error:
+            self._full_or_error("rewrite", error)
         self._save(self._next(sealed=tuple(rows), swap=bases))
         try:
             with self.lock:

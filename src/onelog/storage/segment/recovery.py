@@ -23,7 +23,7 @@ from onelog.storage.segment.checkpoint import (
     Row,
     empty_checkpoint,
 )
-from onelog.storage.segment.files import OpenFile, remove, sync_directory
+from onelog.storage.segment.files import OpenFile, is_full, remove, sync_directory
 from onelog.storage.segment.index import REL_MAX
 from onelog.storage.segment.scan import Walk
 from onelog.storage.segment.segment import EXTENSIONS, LOG, Segment, Shared
@@ -280,8 +280,13 @@ class Recovery:
                 OpenFile(segment.stem + LOG, os.O_RDWR).sync()
                 segment.indexes.sync()
         sync_directory(self._directory)
-        known = msgspec.structs.replace(
+        fresh = msgspec.structs.replace(
             known, end_offset=end, sealed=tuple(rows[:-1]), tail=rows[-1]
         )
-        self._box.save(known)
-        return known
+        try:
+            self._box.save(fresh)
+        except OSError as error:
+            if not is_full(error):
+                raise
+            return known  # no room: the next recovery scans the same again
+        return fresh

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from onelog.base import faults
-from onelog.base.errors import Closed, Conflict, InvalidRequest
+from onelog.base.errors import Closed, InvalidRequest, OnelogError, PartitionStopped
 from onelog.kernel import BatchInfo
 from onelog.storage.engine import Buffer
 from onelog.storage.segment.checkpoint import Row
@@ -100,7 +100,10 @@ class SegmentRewrite:
         with log.maintenance:
             try:
                 log.swap(self._old, self._written)
-            except Conflict:
+            except PartitionStopped:
+                self._done = True  # the files stay: recovery knows whether they are needed
+                raise
+            except OnelogError:
                 self.abort()
                 raise
             self._done = True

@@ -8,7 +8,6 @@ next sync takes the sealed segments and the directory with it. A failed sync sto
 
 from __future__ import annotations
 
-import errno
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -31,19 +30,13 @@ from onelog.base.ids import Offset
 from onelog.kernel import BatchInfo
 from onelog.storage.engine import Buffer, LogSettings
 from onelog.storage.segment.checkpoint import Checkpoint, Row
-from onelog.storage.segment.files import sync_directory
+from onelog.storage.segment.files import is_full, sync_directory
 from onelog.storage.segment.index import REL_MAX
 from onelog.storage.segment.recovery import Recovery, stem_of
 from onelog.storage.segment.segment import Segment, Shared
 
 CHECKPOINT_BYTES: Final = 64 * 1024 * 1024
 """After so many newly durable bytes the recovery point moves."""
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-
-
-def is_full(error: OSError) -> bool:
-    """Whether an error says that there is no room."""
-    return error.errno in _FULL
 
 
 class LogWriter:
