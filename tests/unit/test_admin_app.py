@@ -74,9 +74,9 @@ async def test_a_failed_recovery_ends_the_process_with_its_own_error(tmp_path, m
 
 def test_the_lock_is_exclusive_within_one_process_too(tmp_path):
     with app.lock_data_dir(tmp_path / "new"):
-        with pytest.raises(DataDirLocked, match="in use by OneLog process"):
-            with app.lock_data_dir(tmp_path / "new"):
-                pass
+        second = app.lock_data_dir(tmp_path / "new")
+        with pytest.raises(DataDirLocked, match="in use by OneLog process"), second:
+            pass
         assert (tmp_path / "new").stat().st_mode & 0o077 == 0
     with app.lock_data_dir(tmp_path / "new"):
         pass

@@ -111,7 +111,6 @@ def _build_config() -> App:
         render.OUT.print(
             f"configuration ok: {loaded.file or 'no file'}, {changed} of {len(loaded.sources)} "
             "keys set",
-            highlight=False,
         )
 
     @app.command
@@ -130,7 +129,7 @@ def _build_config() -> App:
             raise ConfigError(f"{file} exists already; it was left as it is") from None
         except OSError as error:
             raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
-        render.OUT.print(f"wrote {file}; every key in it is commented out", highlight=False)
+        render.OUT.print(f"wrote {file}; every key in it is commented out")
 
     return app
 

@@ -15,8 +15,8 @@ from onelog.config import Loaded
 from onelog.config.keys import known_keys
 from onelog.config.units import format_quantity
 
-OUT = Console(soft_wrap=True)
-ERRORS = Console(stderr=True, soft_wrap=True)
+OUT = Console(soft_wrap=True, highlight=False)
+ERRORS = Console(stderr=True, soft_wrap=True, highlight=False)
 
 
 def print_error(message: str) -> None:
@@ -69,8 +69,7 @@ def print_status(status: Status) -> None:
     state = "[green]ready[/]" if healthy else "[red]not ready[/]"
     OUT.print(
         f"[bold]OneLog {info.version}[/] {info.node_name}: {state}, up {_duration(info.uptime_s)},"
-        f" pid {info.pid}",
-        highlight=False,
+        f" pid {info.pid}"
     )
     for name, outcome in status.health.checks.items():
         if outcome != "ok":
