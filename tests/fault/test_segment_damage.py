@@ -88,7 +88,8 @@ def test_a_flipped_bit_in_the_tail_cuts_from_its_batch(root: Path, tmp_path: Pat
         flip(directory(copy) / f"{0:020}.log", at)
         again = reopen(copy, ONE)
         assert again.end_offset == 4, at
-        assert again.recovery.bytes_cut == len(batches[1]) + len(batches[2])
+        torn = len((batches[1] + batches[2]).rstrip(b"\0"))  # zeros are taken for reserved space
+        assert again.recovery.bytes_cut == torn
         assert not again.recovery.clean
 
 
