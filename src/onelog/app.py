@@ -1,8 +1,8 @@
 """The composition root: puts the floors together and runs them until a signal says stop.
 
-Rules: the only module that names concrete engines and the event loop. Start: lock the data
-directory, bind every port, answer health probes, recover the broker, then say "ready". Stop: the
-same backwards, so that everything acknowledged is on disk before the lock goes.
+Rules: the only module that names the event loop. Start: lock the data directory, bind every port,
+answer health probes, recover the broker, then say "ready". Stop: the same backwards, so that
+everything acknowledged is on disk before the lock goes.
 """
 
 from __future__ import annotations
