@@ -17,6 +17,7 @@ MODULES = [
     "scan",
     "records",
     "build",
+    "keep",
     "wire",
     "filters",
     "topics",

@@ -4,7 +4,6 @@
 
 from onelog.kernel._native.build import (
     BatchBuilder,
-    keep_records,
 )
 from onelog.kernel._native.crc import (
     crc32c,
@@ -13,6 +12,9 @@ from onelog.kernel._native.crc import (
 from onelog.kernel._native.filters import (
     TopicFilter,
     select_records,
+)
+from onelog.kernel._native.keep import (
+    keep_records,
 )
 from onelog.kernel._native.records import (
     Slices,

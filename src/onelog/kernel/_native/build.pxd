@@ -1,6 +1,8 @@
 """C face of the builder: protocol parsers stage records without making Python objects."""
 
-from libc.stdint cimport int32_t, int64_t, uint32_t
+from libc.stdint cimport int32_t, int64_t
+
+from onelog.kernel._native.format cimport Head
 
 cdef enum:
     # What `add_raw` answers instead of an index.
@@ -44,3 +46,5 @@ cdef class BatchBuilder:
     cdef int _add(
         self, object topic, object key, object value, object headers, object timestamp_ms
     ) except -1
+
+cdef void seal_batch(unsigned char *p, Py_ssize_t size, const Head *head) noexcept nogil

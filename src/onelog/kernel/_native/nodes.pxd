@@ -8,7 +8,40 @@ itself when there is one.
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
-from onelog.kernel._native.format cimport bytes_at
+from onelog.kernel._native.filters cimport Level
+from onelog.kernel._native.format cimport TOPIC_LEVELS_MAX, bytes_at
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <string.h>
+    static inline uint64_t ol_mix(uint64_t a, uint64_t b) {
+    #ifdef __SIZEOF_INT128__
+        unsigned __int128 product = (unsigned __int128)a * b;
+        return (uint64_t)product ^ (uint64_t)(product >> 64);
+    #else
+        a *= b; a ^= a >> 29; a *= 0x9E3779B97F4A7C15ull; return a ^ (a >> 32);
+    #endif
+    }
+    /* Seeded hash of a few bytes: two words cover a level of up to sixteen. */
+    static inline uint32_t ol_hash(const unsigned char *p, size_t n, uint64_t s, uint64_t t) {
+        uint64_t a = 0, b = 0;
+        s ^= n;
+        while (n > 16) {
+            memcpy(&a, p, 8); memcpy(&b, p + 8, 8);
+            s = ol_mix(a ^ s, b ^ t);
+            p += 16; n -= 16;
+        }
+        a = b = 0;
+        if (n >= 8) { memcpy(&a, p, 8); memcpy(&b, p + n - 8, 8); }
+        else if (n >= 4) {
+            uint32_t x, y; memcpy(&x, p, 4); memcpy(&y, p + n - 4, 4); a = x; b = y;
+        } else if (n) a = (uint64_t)p[0] << 16 | (uint64_t)p[n >> 1] << 8 | p[n - 1];
+        a = ol_mix(a ^ s, b ^ t);
+        return (uint32_t)(a ^ (a >> 32));
+    }
+    """
+    uint32_t ol_hash(const unsigned char *p, size_t n, uint64_t s, uint64_t t) noexcept nogil
 
 cdef enum:
     CHUNK_NODES = 512
@@ -54,6 +87,8 @@ cdef struct Trie:
     uint32_t next_node
     uint32_t free_node
     Py_ssize_t extra_bytes
+    uint64_t seed_a
+    uint64_t seed_b
 
 cdef struct Part:
     bytes_at at
@@ -109,3 +144,33 @@ cdef inline uint32_t child_of(const Trie *trie, const Node *node, const Part *pa
         at = (at + 1) & mask
 
 
+cdef inline int split_topic(
+    const Trie *trie, bytes_at topic, Py_ssize_t size, Part *parts
+) noexcept nogil:
+    """Levels of a topic with their hashes; of a deeper topic, one more than a filter can have."""
+    cdef bytes_at end = topic + size
+    cdef bytes_at stop
+    cdef int count = 0
+    while count <= TOPIC_LEVELS_MAX:
+        stop = topic
+        while stop < end and stop[0] != c"/":
+            stop += 1
+        parts[count].at = topic
+        parts[count].size = <uint32_t> (stop - topic)
+        parts[count].hash = ol_hash(topic, stop - topic, trie.seed_a, trie.seed_b)
+        count += 1
+        if stop == end:
+            break
+        topic = stop + 1
+    return count
+
+
+cdef inline void hash_levels(
+    const Trie *trie, bytes_at text, const Level *levels, int depth, Part *parts
+) noexcept nogil:
+    """The levels of a filter as parts."""
+    cdef int at
+    for at in range(depth):
+        parts[at].at = text + levels[at].at
+        parts[at].size = levels[at].size
+        parts[at].hash = ol_hash(parts[at].at, parts[at].size, trie.seed_a, trie.seed_b)

@@ -30,7 +30,7 @@ cdef bint _add_chunk(Trie *trie) noexcept nogil:
 
 
 cdef bint open_trie(Trie *trie) noexcept nogil:
-    """An empty trie with its root, from zeroed memory; False if there is no memory."""
+    """An empty trie with its root, from zeroed memory with seeds; False if there is no memory."""
     if not _add_chunk(trie):
         return False
     memset(trie.chunks[0].nodes, 0, sizeof(Node))

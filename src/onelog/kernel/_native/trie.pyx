@@ -3,7 +3,6 @@
 Rules: a value is bound to a filter at most once. Nodes that hold nothing are taken out at once.
 A cached answer carries the generation it was made in: a wildcard filter ages every topic of its
 first level (or all topics, if that level is a wildcard), an exact one only removes its own topic.
-Hashes are seeded per process, so that a peer cannot choose topics that collide.
 """
 
 import os
@@ -41,46 +40,16 @@ from onelog.kernel._native.nodes cimport (
     close_trie,
     drop_child,
     free_node,
+    hash_levels,
     name_of,
     new_node,
     node_at,
     open_trie,
     remove_value,
+    split_topic,
 )
 
 from onelog.base.errors import InvalidRequest
-
-cdef extern from *:
-    """
-    #include <stdint.h>
-    #include <string.h>
-    static inline uint64_t ol_mix(uint64_t a, uint64_t b) {
-    #ifdef __SIZEOF_INT128__
-        unsigned __int128 product = (unsigned __int128)a * b;
-        return (uint64_t)product ^ (uint64_t)(product >> 64);
-    #else
-        a *= b; a ^= a >> 29; a *= 0x9E3779B97F4A7C15ull; return a ^ (a >> 32);
-    #endif
-    }
-    /* Seeded hash of a few bytes: two words cover a level of up to sixteen. */
-    static inline uint32_t ol_hash(const unsigned char *p, size_t n, uint64_t s, uint64_t t) {
-        uint64_t a = 0, b = 0;
-        s ^= n;
-        while (n > 16) {
-            memcpy(&a, p, 8); memcpy(&b, p + 8, 8);
-            s = ol_mix(a ^ s, b ^ t);
-            p += 16; n -= 16;
-        }
-        a = b = 0;
-        if (n >= 8) { memcpy(&a, p, 8); memcpy(&b, p + n - 8, 8); }
-        else if (n >= 4) {
-            uint32_t x, y; memcpy(&x, p, 4); memcpy(&y, p + n - 4, 4); a = x; b = y;
-        } else if (n) a = (uint64_t)p[0] << 16 | (uint64_t)p[n >> 1] << 8 | p[n - 1];
-        a = ol_mix(a ^ s, b ^ t);
-        return (uint32_t)(a ^ (a >> 32));
-    }
-    """
-    uint32_t ol_hash(const unsigned char *p, size_t n, uint64_t s, uint64_t t) noexcept nogil
 
 cdef enum:
     BUCKETS = 1024
@@ -93,10 +62,6 @@ cdef struct Found:
     Py_ssize_t count
     Py_ssize_t room
     bint failed
-
-cdef uint64_t SEED_A = int.from_bytes(os.urandom(8), "little") | 1
-cdef uint64_t SEED_B = int.from_bytes(os.urandom(8), "little") | 1
-
 
 cdef inline void _take(Found *found, const Node *node) noexcept nogil:
     cdef void *moved
@@ -207,25 +172,6 @@ cdef void _sort_unique(Found *found) noexcept nogil:
     found.count = kept
 
 
-cdef inline int _split_topic(bytes_at topic, Py_ssize_t size, Part *parts) noexcept nogil:
-    """Levels of a topic with their hashes; of a deeper topic, one more than a filter can have."""
-    cdef bytes_at end = topic + size
-    cdef bytes_at stop
-    cdef int count = 0
-    while count <= TOPIC_LEVELS_MAX:
-        stop = topic
-        while stop < end and stop[0] != c"/":
-            stop += 1
-        parts[count].at = topic
-        parts[count].size = <uint32_t> (stop - topic)
-        parts[count].hash = ol_hash(topic, stop - topic, SEED_A, SEED_B)
-        count += 1
-        if stop == end:
-            break
-        topic = stop + 1
-    return count
-
-
 @cython.final
 @cython.freelist(256)
 cdef class _Answer:
@@ -249,6 +195,9 @@ cdef class TopicTrie:
     def __cinit__(self):
         self.young = {}
         self.old = {}
+        # Seeded, so that a peer cannot choose topics that collide.
+        self.trie.seed_a = int.from_bytes(os.urandom(8), "little")
+        self.trie.seed_b = int.from_bytes(os.urandom(8), "little")
         if not open_trie(&self.trie):
             raise MemoryError
 
@@ -286,7 +235,7 @@ cdef class TopicTrie:
         depth = split_levels(text, PyBytes_GET_SIZE(filter), levels)
         if depth < 0:
             refuse_filter(filter, depth)
-        _parts_of(text, levels, depth, parts)
+        hash_levels(&self.trie, text, levels, depth, parts)
         for at in range(depth):
             child = _step(&self.trie, number, &levels[at], &parts[at])
             if child == 0:
@@ -315,7 +264,7 @@ cdef class TopicTrie:
         depth = split_levels(text, PyBytes_GET_SIZE(filter), levels)
         if depth < 0:
             return False
-        _parts_of(text, levels, depth, parts)
+        hash_levels(&self.trie, text, levels, depth, parts)
         for at in range(depth):
             number = _step(&self.trie, number, &levels[at], &parts[at])
             if number == 0:
@@ -360,7 +309,7 @@ cdef class TopicTrie:
         bucket[0] = 0
         if size == 0:
             return ()
-        depth = _split_topic(text, size, parts)
+        depth = split_topic(&self.trie, text, size, parts)
         bucket[0] = parts[0].hash % BUCKETS
         self.found.count = 0
         self.found.failed = False
@@ -434,7 +383,7 @@ cdef class TopicTrie:
         cdef object value
         if depth < 0:
             refuse_filter(filter, depth)
-        _parts_of(text, levels, depth, parts)
+        hash_levels(&self.trie, text, levels, depth, parts)
         self.found.count = 0
         self.found.failed = False
         _covered(&self.trie, 1, parts, levels, depth, 0, &self.found)
@@ -456,14 +405,6 @@ cdef class TopicTrie:
             + self.trie.chunks_room * sizeof(Chunk)
             + self.trie.extra_bytes
         )
-
-
-cdef void _parts_of(bytes_at text, const Level *levels, int depth, Part *parts) noexcept nogil:
-    cdef int at
-    for at in range(depth):
-        parts[at].at = text + levels[at].at
-        parts[at].size = levels[at].size
-        parts[at].hash = ol_hash(parts[at].at, parts[at].size, SEED_A, SEED_B)
 
 
 cdef inline uint32_t _step(
