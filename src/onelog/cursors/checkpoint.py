@@ -1,4 +1,4 @@
-"""The checkpoint: cursor state in the internal compacted stream `~cursors`, so that it recovers like data.
+"""The checkpoint: cursor state in the internal stream `~cursors`, so that it recovers like data.
 
 Rules:
 - What `save` has answered survives as the stream's durability says (I4). Marked cursors are saved

@@ -80,11 +80,17 @@ EARLIEST: Final = Start("earliest")
 LATEST: Final = Start("latest")
 
 
+def ignore_change() -> None:
+    """What a cursor calls after a change when nobody keeps its state."""
+
+
 class Cursor(Protocol):
     """What the broker and the admin listener ask of any cursor."""
 
     name: str
     kind: CursorKind
+    on_change: Callable[[], None]
+    """Called after each change that is worth keeping."""
 
     @property
     def filters(self) -> tuple[str, ...]:

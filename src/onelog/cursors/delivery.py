@@ -22,6 +22,8 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Delay before the first redelivery; it doubles up to `backoff_max_ms`."""
     backoff_max_ms: int = 60_000
     in_flight_max: int = 10_000
+    dead_letter_topic: str | None = None
+    """Where given-up records are published; None drops them."""
     priority_header: bytes | None = None
     priority_window: int = 1_000
 

@@ -6,10 +6,19 @@ after a restart it reads on from what was committed, never from before it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from onelog.base.errors import InvalidRequest
-from onelog.cursors.cursor import CursorKind, CursorState, Position, Reading, Start
+from onelog.cursors.cursor import (
+    CursorKind,
+    CursorState,
+    Position,
+    Reading,
+    Start,
+    ignore_change,
+)
 from onelog.cursors.pull import next_records
 from onelog.cursors.sources import SourceRegistry
 from onelog.record.record import Record
@@ -28,7 +37,7 @@ class Committed(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class OffsetCursor:
     """A reader that commits."""
 
-    __slots__ = ("_committed", "name", "reading")
+    __slots__ = ("_committed", "name", "on_change", "reading")
 
     kind = CursorKind.OFFSET
 
@@ -36,6 +45,7 @@ class OffsetCursor:
         self, name: str, reading: Reading, committed: dict[tuple[str, int], Committed]
     ) -> None:
         self.name = name
+        self.on_change: Callable[[], None] = ignore_change
         self.reading = reading
         self._committed = committed
 
@@ -77,6 +87,7 @@ class OffsetCursor:
         if committed.offset < 0:
             raise InvalidRequest(f"an offset to commit is 0 or more, not {committed.offset}")
         self._committed[committed.stream_id, committed.partition] = committed
+        self.on_change()
 
     def commit_read(self) -> None:
         """Commit everything that was read so far."""

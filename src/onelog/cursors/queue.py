@@ -21,7 +21,15 @@ import msgspec
 from onelog.base.clock import Clock
 from onelog.base.errors import NotFound
 from onelog.base.ids import Offset
-from onelog.cursors.cursor import CursorKind, CursorState, Position, Reading, Start, Wait
+from onelog.cursors.cursor import (
+    CursorKind,
+    CursorState,
+    Position,
+    Reading,
+    Start,
+    Wait,
+    ignore_change,
+)
 from onelog.cursors.delivery import DeadLetter, Delivery, QueueSettings, Reason
 from onelog.cursors.lane import Lane, LaneState
 from onelog.cursors.reader import expires_at, read_at
@@ -58,6 +66,7 @@ class QueueCursor:
         "dead_letter",
         "dropped",
         "name",
+        "on_change",
         "reading",
         "settings",
     )
@@ -66,6 +75,7 @@ class QueueCursor:
 
     def __init__(self, name: str, reading: Reading, clock: Clock, settings: QueueSettings) -> None:
         self.name = name
+        self.on_change: Callable[[], None] = ignore_change
         self.reading = reading
         self.settings = settings
         self.dead_letter: Callable[[DeadLetter], None] | None = None
@@ -131,6 +141,8 @@ class QueueCursor:
         else:
             self._acquire_new(consumer, limit, found)
         self._set_timer()
+        if found:
+            self.on_change()
         return found
 
     async def next(
@@ -236,6 +248,7 @@ class QueueCursor:
         """The record is done with; NotFound when the token is not (or no longer) held."""
         held = self._take(token)
         held.lane.settle(held.offset)
+        self.on_change()
         self._notify()
 
     def release(self, token: int, *, delay_ms: int | None = None, count: bool = True) -> None:

@@ -19,7 +19,14 @@ import msgspec
 
 from onelog.base.clock import Clock
 from onelog.base.ids import Offset
-from onelog.cursors.cursor import CursorKind, CursorState, Position, Reading, Start
+from onelog.cursors.cursor import (
+    CursorKind,
+    CursorState,
+    Position,
+    Reading,
+    Start,
+    ignore_change,
+)
 from onelog.cursors.pull import next_records
 from onelog.cursors.reader import expires_at, read_at
 from onelog.cursors.sources import SourceRegistry
@@ -68,12 +75,21 @@ def always(_record: Record) -> bool:
 class SessionCursor:
     """A reader with a window of unacknowledged records."""
 
-    __slots__ = ("_clock", "_in_flight", "_next_packet_id", "name", "reading", "window")
+    __slots__ = (
+        "_clock",
+        "_in_flight",
+        "_next_packet_id",
+        "name",
+        "on_change",
+        "reading",
+        "window",
+    )
 
     kind = CursorKind.SESSION
 
     def __init__(self, name: str, reading: Reading, clock: Clock, window: int) -> None:
         self.name = name
+        self.on_change: Callable[[], None] = ignore_change
         self.reading = reading
         self.window = window
         self._clock = clock
@@ -137,6 +153,8 @@ class SessionCursor:
                     packet_id, stream_id, partition, record.offset
                 )
             found.append(SessionDelivery(packet_id, record))
+        if found:
+            self.on_change()
         return found
 
     async def next(
@@ -174,7 +192,10 @@ class SessionCursor:
 
     def acknowledge(self, packet_id: int) -> bool:
         """The peer is done with a record (PUBACK, PUBCOMP); False when the id is not in flight."""
-        return self._in_flight.pop(packet_id, None) is not None
+        if self._in_flight.pop(packet_id, None) is None:
+            return False
+        self.on_change()
+        return True
 
     def receive(self, packet_id: int) -> bool:
         """The peer has the record (PUBREC); False when the id is not in flight."""
@@ -182,6 +203,7 @@ class SessionCursor:
         if entry is None:
             return False
         entry.stage = Stage.RECEIVED
+        self.on_change()
         return True
 
     # -- state

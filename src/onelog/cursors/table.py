@@ -14,8 +14,17 @@ from typing import Final
 import msgspec
 
 from onelog.base.clock import Clock
+from onelog.base.errors import OnelogError
 from onelog.base.ids import Offset
-from onelog.cursors.cursor import CursorKind, CursorState, Position, Reading, Start, Wait
+from onelog.cursors.cursor import (
+    CursorKind,
+    CursorState,
+    Position,
+    Reading,
+    Start,
+    Wait,
+    ignore_change,
+)
 from onelog.cursors.reader import expires_at, read_at
 from onelog.cursors.session import always
 from onelog.cursors.sources import SourceRegistry
@@ -41,6 +50,7 @@ class TableCursor:
         "_dirty",
         "_follow",
         "_ids",
+        "_next_id",
         "_rows",
         "_shards",
         "_trie",
@@ -56,10 +66,11 @@ class TableCursor:
     ) -> None:
         self.name = name
         self.reading = reading
-        self.on_change: Callable[[], None] | None = None
+        self.on_change: Callable[[], None] = ignore_change
         self._clock = clock
         self._accepts = accepts
         self._ids: dict[str, int] = {}
+        self._next_id = 0
         self._rows: dict[int, _Row] = {}
         self._trie = TopicTrie()
         self._shards: list[set[int]] = [set() for _ in range(SHARDS)]
@@ -120,24 +131,29 @@ class TableCursor:
                 self._set(_Row(record.topic, *key, record.offset))
             else:
                 self._remove(record.topic)
-        if self._dirty and self.on_change is not None:
+        if self._dirty:
             self.on_change()
         return not self.reading.is_behind()
 
-    def follow(self) -> None:
-        """Stay at the end by wake-up from now on."""
-        if self._follow is not None:
-            self._follow.cancel()
-        caught_up = self.catch_up()
-        self._follow = None
-        if caught_up:
-            self._follow = self.reading.when_readable(lambda error: self._woken(error is None))
-        else:
-            asyncio.get_running_loop().call_soon(self.follow)
+    async def start_following(self) -> None:
+        """Catch up, then stay at the end by wake-up; returns when it has caught up once."""
+        caught_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._follow_on(caught_up)
+        await caught_up
 
-    def _woken(self, readable: bool) -> None:
-        if readable:
-            self.follow()
+    def _follow_on(self, caught_up: asyncio.Future[None]) -> None:
+        try:
+            behind = not self.catch_up()
+        except OnelogError as error:  # closed, or a partition stopped: it follows no further
+            if not caught_up.done():
+                caught_up.set_exception(error)
+            return
+        if behind:  # let others run between two reads
+            asyncio.get_running_loop().call_soon(self._follow_on, caught_up)
+            return
+        if not caught_up.done():
+            caught_up.set_result(None)
+        self._follow = self.reading.when_readable(lambda _error: self._follow_on(caught_up))
 
     # -- looking up
 
@@ -172,7 +188,8 @@ class TableCursor:
         topic = row.topic.encode()
         number = self._ids.get(row.topic)
         if number is None:
-            number = self._ids[row.topic] = self._free_number()
+            number = self._ids[row.topic] = self._next_id
+            self._next_id += 1
             self._trie.add(topic, number)
         self._rows[number] = row
         shard = topic_hash(topic) % SHARDS
@@ -188,13 +205,6 @@ class TableCursor:
             shard = topic_hash(encoded) % SHARDS
             self._shards[shard].discard(number)
             self._dirty.add(shard)
-
-    def _free_number(self) -> int:
-        # Ids are dense while nothing is removed; afterwards the next free one above is taken.
-        number = len(self._rows)
-        while number in self._rows:
-            number += 1
-        return number
 
     # -- state
 

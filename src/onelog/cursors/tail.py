@@ -6,7 +6,17 @@ grow (I8); with `lag_max` it gives up what it could not deliver in time and coun
 
 from __future__ import annotations
 
-from onelog.cursors.cursor import LATEST, CursorKind, CursorState, Position, Reading, Start
+from collections.abc import Callable
+
+from onelog.cursors.cursor import (
+    LATEST,
+    CursorKind,
+    CursorState,
+    Position,
+    Reading,
+    Start,
+    ignore_change,
+)
 from onelog.cursors.pull import next_records
 from onelog.cursors.sources import SourceRegistry
 from onelog.record.record import Record
@@ -15,7 +25,7 @@ from onelog.record.record import Record
 class TailCursor:
     """A live reader."""
 
-    __slots__ = ("_lag_max", "name", "reading", "skipped")
+    __slots__ = ("_lag_max", "name", "on_change", "reading", "skipped")
 
     kind = CursorKind.TAIL
 
@@ -29,6 +39,7 @@ class TailCursor:
         lag_max: int | None = None,
     ) -> None:
         self.name = name
+        self.on_change: Callable[[], None] = ignore_change
         self.reading = Reading(registry, registry.resolve(filters), start.offset_in)
         self.skipped = 0
         self._lag_max = lag_max

@@ -57,6 +57,8 @@ class Catalog:
     ) -> None:
         self.resolver = Resolver()
         self.orphans: list[PartitionKey] = []
+        self.before_change: list[Callable[[], None]] = []
+        """Called before a stream changes: whoever holds staged records writes them now."""
         self.on_change: list[Callable[[], None]] = []
         self._store = store
         self._engines = engines
@@ -152,6 +154,8 @@ class Catalog:
             old = stream.record
             check_change(old.config, config)
             self._check_captures(config)
+            for callback in self.before_change:
+                callback()
             record = self._changed_record(stream, config)
             # What is appended while the store answers lies beyond `fixed_until` already.
             stream.record = msgspec.structs.replace(old, fixed_until=record.fixed_until)

@@ -1,0 +1,59 @@
+"""The door: publish, cursors, streams, sessions, quotas. Protocols enter here and nowhere else."""
+
+from onelog.broker.broker import MAIN, MAIN_CONFIG, Broker, BrokerSettings
+from onelog.broker.cursors import CursorDesk
+from onelog.broker.hooks import LOCAL, Action, AllowAll, Authorizer, Principal, Quotas, Unlimited
+from onelog.broker.publish import Published, Publisher
+from onelog.broker.sessions import Session, SessionRecord, Sessions
+from onelog.cursors.cursor import EARLIEST, LATEST, Cursor, CursorKind, Start
+from onelog.cursors.delivery import DeadLetter, Delivery, QueueSettings
+from onelog.cursors.offset import Committed, OffsetCursor
+from onelog.cursors.queue import QueueCursor
+from onelog.cursors.session import SessionCursor, SessionDelivery
+from onelog.cursors.table import TableCursor
+from onelog.cursors.tail import TailCursor
+from onelog.log.config import Cleanup, Compaction, Retention, StreamConfig
+from onelog.log.partition import Durability
+from onelog.record.record import Message, Record
+
+__all__ = [
+    "Broker",
+    "BrokerSettings",
+    "MAIN",
+    "MAIN_CONFIG",
+    "Message",
+    "Record",
+    "Published",
+    "Publisher",
+    "CursorDesk",
+    "Cursor",
+    "CursorKind",
+    "Start",
+    "EARLIEST",
+    "LATEST",
+    "TailCursor",
+    "OffsetCursor",
+    "Committed",
+    "SessionCursor",
+    "SessionDelivery",
+    "QueueCursor",
+    "QueueSettings",
+    "Delivery",
+    "DeadLetter",
+    "TableCursor",
+    "StreamConfig",
+    "Retention",
+    "Cleanup",
+    "Compaction",
+    "Durability",
+    "Session",
+    "SessionRecord",
+    "Sessions",
+    "Principal",
+    "LOCAL",
+    "Action",
+    "Authorizer",
+    "AllowAll",
+    "Quotas",
+    "Unlimited",
+]

@@ -1,0 +1,168 @@
+"""The door: the one object through which protocols and programs reach the log.
+
+Rules: it owns everything below it and closes it in order. Whoever holds the broker has topics,
+publishing, cursors, streams and sessions; nobody above reaches past it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from onelog.base.clock import Clock
+from onelog.base.ids import Offset
+from onelog.broker.cursors import CursorDesk
+from onelog.broker.hooks import LOCAL, AllowAll, Authorizer, Principal, Quotas, Unlimited
+from onelog.broker.publish import Published, Publisher
+from onelog.broker.sessions import SessionRecord, Sessions
+from onelog.cursors.checkpoint import CheckpointStore
+from onelog.cursors.sources import SourceRegistry
+from onelog.log.catalog import Catalog
+from onelog.log.config import Retention, StreamConfig
+from onelog.log.maintenance import Maintenance
+from onelog.log.syncer import Syncer
+from onelog.metadata.store import MetadataStore
+from onelog.observe.logging import get_logger
+from onelog.record.record import Message
+from onelog.storage.engine import Engine
+
+MAIN = "main"
+"""The built-in stream: the home of every topic that no other stream captures."""
+
+_log = get_logger("broker")
+
+MAIN_CONFIG = StreamConfig(
+    name=MAIN, captures=("#",), partitions=8, retention=Retention(bytes=10 * 1000**3)
+)
+
+
+class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a broker is made with; all of it has a default."""
+
+    main: StreamConfig = MAIN_CONFIG
+    checkpoint_interval_s: float = 1.0
+    maintenance_interval_s: float = 30.0
+    flush_interval_s: float = 1.0
+    sync_threads: int = 4
+
+
+class Broker:
+    """A running broker. Make one with `Broker.open`."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        engines: Mapping[str, Engine],
+        clock: Clock,
+        settings: BrokerSettings,
+    ) -> None:
+        self._store = store
+        self._engines = engines
+        self._clock = clock
+        self._settings = settings
+        self._syncer = Syncer(settings.sync_threads)
+        self.streams = Catalog(store, engines, self._syncer, clock)
+        self.publisher: Publisher
+        self.cursors: CursorDesk
+        self.sessions: Sessions
+        self.maintenance: Maintenance
+
+    @classmethod
+    async def open(
+        cls,
+        store: MetadataStore,
+        engines: Mapping[str, Engine],
+        clock: Clock,
+        settings: BrokerSettings | None = None,
+        *,
+        authorizer: Authorizer | None = None,
+        quotas: Quotas | None = None,
+    ) -> Broker:
+        """Recover every stream and cursor; ready to serve when it returns."""
+        settings = settings or BrokerSettings()
+        broker = cls(store, engines, clock, settings)
+        try:
+            await broker._start(authorizer or AllowAll(), quotas or Unlimited())
+        except BaseException:
+            await broker._close_storage()
+            raise
+        return broker
+
+    async def _start(self, authorizer: Authorizer, quotas: Quotas) -> None:
+        streams, clock = self.streams, self._clock
+        await streams.open()
+        for key in streams.orphans:
+            _log.warning(
+                "data of an unknown stream is left alone", partition="/".join(map(str, key))
+            )
+        if streams.find(MAIN) is None:
+            await streams.create(self._settings.main)
+        registry = SourceRegistry(streams)
+        checkpoints = await CheckpointStore.open(
+            streams, clock, self._settings.checkpoint_interval_s
+        )
+        checkpoints.on_error = lambda error: _log.error(
+            "cursor checkpoint failed", error=str(error)
+        )
+        self.publisher = Publisher(streams, self._syncer, clock, authorizer, quotas)
+        self.cursors = CursorDesk(registry, checkpoints, self.publisher, clock, authorizer)
+        self.sessions = Sessions(self._store, clock, self._end_session)
+        await self.sessions.open()
+        self.maintenance = Maintenance(
+            streams,
+            self._syncer,
+            clock,
+            lambda stream, number: self._pin(stream, number),
+            interval_s=self._settings.maintenance_interval_s,
+            flush_interval_s=self._settings.flush_interval_s,
+        )
+        self.maintenance.start()
+
+    def _pin(self, stream: str, number: int) -> Offset | None:
+        pin = self.cursors.pins().get((self.streams.get(stream).record.id, number))
+        return None if pin is None else Offset(pin)
+
+    async def _end_session(self, record: SessionRecord) -> None:
+        for name in record.cursors:
+            if self.cursors.kept(name) is not None or self.cursors.find(name) is not None:
+                await self.cursors.delete(name)
+
+    # -- the short way for the two calls that everybody makes
+
+    async def publish(
+        self, message: Message, *, principal: Principal = LOCAL, partition: int | None = None
+    ) -> Published:
+        """Publish one message; returns when it is durable (I4)."""
+        return await self.publisher.publish(message, principal=principal, partition=partition)
+
+    async def publish_many(
+        self,
+        messages: Sequence[Message],
+        *,
+        principal: Principal = LOCAL,
+        partition: int | None = None,
+    ) -> list[Published]:
+        """Publish messages in order; returns when all of them are durable (I4)."""
+        return await self.publisher.publish_many(messages, principal=principal, partition=partition)
+
+    async def delete_records(self, stream: str, partition: int, before: int) -> None:
+        """Delete the records of a partition below an offset, durably."""
+        await self.streams.get(stream).partition(partition).trim(Offset(before))
+
+    # -- the end
+
+    async def close(self) -> None:
+        """Write what is staged, save cursors, close every partition cleanly."""
+        self.publisher.close()
+        await self.maintenance.stop()
+        await self.sessions.close()
+        await self.cursors.close()
+        await self._close_storage()
+
+    async def _close_storage(self) -> None:
+        await self.streams.close()
+        for engine in self._engines.values():
+            await self._syncer.run(engine.close)
+        await self._store.close()
+        await self._syncer.close()

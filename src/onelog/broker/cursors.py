@@ -1,0 +1,330 @@
+"""Opening and closing cursors: names, durability, dead letters.
+
+Rules: a name is open once at a time. A durable cursor's state is in `~cursors` before `open`
+answers, and after each change within the checkpoint interval; `save` makes it durable now.
+Closing keeps the state, deleting forgets it. A dead letter is settled in its queue only after it
+is durable where it went (at least once).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+
+from onelog.base.clock import Clock
+from onelog.base.errors import (
+    AlreadyExists,
+    Conflict,
+    CursorNotFound,
+    InvalidRequest,
+    NotAuthorized,
+    OnelogError,
+)
+from onelog.broker.hooks import LOCAL, Action, Authorizer, Principal
+from onelog.broker.publish import Publisher
+from onelog.cursors.checkpoint import CheckpointStore
+from onelog.cursors.cursor import EARLIEST, LATEST, Cursor, CursorKind, CursorState, Start
+from onelog.cursors.delivery import DeadLetter, QueueSettings
+from onelog.cursors.offset import OffsetCursor
+from onelog.cursors.queue import QueueCursor
+from onelog.cursors.session import SessionCursor, always
+from onelog.cursors.sources import SourceRegistry
+from onelog.cursors.table import TableCursor
+from onelog.cursors.tail import TailCursor
+from onelog.record.headers import is_reserved
+from onelog.record.record import Message, Record
+
+DEAD_LETTER_HEADER: Final = b"~dl"
+"""Why a record was given up: JSON with queue, reason, count, topic, stream, partition, offset."""
+
+_DEAD_LETTER_RETRY_MS: Final = 1_000
+
+C = TypeVar("C", OffsetCursor, SessionCursor, QueueCursor, TableCursor)
+
+
+class CursorDesk:
+    """Every cursor of this node."""
+
+    def __init__(
+        self,
+        registry: SourceRegistry,
+        checkpoints: CheckpointStore,
+        publisher: Publisher,
+        clock: Clock,
+        authorizer: Authorizer,
+    ) -> None:
+        self._registry = registry
+        self._checkpoints = checkpoints
+        self._publisher = publisher
+        self._clock = clock
+        self._authorizer = authorizer
+        self._open: dict[str, Cursor] = {}
+        self._durable: set[str] = set()
+        self._tails = 0
+        self.dead_letters = 0
+
+    # -- opening
+
+    def open_tail(
+        self,
+        filters: Sequence[str],
+        *,
+        start: Start = LATEST,
+        lag_max: int | None = None,
+        principal: Principal = LOCAL,
+    ) -> TailCursor:
+        """A live reader without state."""
+        self._authorize(principal, filters)
+        self._tails += 1
+        name = f"tail-{self._tails}"
+        cursor = TailCursor(name, self._registry, tuple(filters), start=start, lag_max=lag_max)
+        self._open[name] = cursor
+        return cursor
+
+    async def open_offset(
+        self,
+        name: str,
+        filters: Sequence[str],
+        *,
+        start: Start = EARLIEST,
+        durable: bool = True,
+        principal: Principal = LOCAL,
+    ) -> OffsetCursor:
+        """A committed position; `start` counts only when there is none yet."""
+        return await self._open_kept(
+            name,
+            CursorKind.OFFSET,
+            filters,
+            lambda state: OffsetCursor.restore(self._registry, state),
+            lambda: OffsetCursor.create(name, self._registry, tuple(filters), start),
+            durable=durable,
+            principal=principal,
+        )
+
+    async def open_session(
+        self,
+        name: str,
+        filters: Sequence[str],
+        *,
+        start: Start = LATEST,
+        window: int = 32,
+        durable: bool = True,
+        principal: Principal = LOCAL,
+    ) -> SessionCursor:
+        """A position with an in-flight window."""
+        return await self._open_kept(
+            name,
+            CursorKind.SESSION,
+            filters,
+            lambda state: SessionCursor.restore(
+                self._registry, state, clock=self._clock, window=window
+            ),
+            lambda: SessionCursor.create(
+                name, self._registry, tuple(filters), start, clock=self._clock, window=window
+            ),
+            durable=durable,
+            principal=principal,
+        )
+
+    async def open_queue(
+        self,
+        name: str,
+        filters: Sequence[str],
+        *,
+        start: Start = LATEST,
+        settings: QueueSettings | None = None,
+        durable: bool = True,
+        principal: Principal = LOCAL,
+    ) -> QueueCursor:
+        """A shared backlog; given settings replace the kept ones."""
+
+        def restore(state: CursorState) -> QueueCursor:
+            cursor = QueueCursor.restore(self._registry, state, clock=self._clock)
+            cursor.settings = settings or cursor.settings
+            return cursor
+
+        cursor = await self._open_kept(
+            name,
+            CursorKind.QUEUE,
+            filters,
+            restore,
+            lambda: QueueCursor.create(
+                name, self._registry, tuple(filters), start, clock=self._clock, settings=settings
+            ),
+            durable=durable,
+            principal=principal,
+        )
+        if cursor.settings.dead_letter_topic is not None:
+            cursor.dead_letter = lambda letter: self._hand_over(cursor, letter)
+        return cursor
+
+    async def open_table(
+        self,
+        name: str,
+        filters: Sequence[str],
+        *,
+        start: Start = EARLIEST,
+        accepts: Callable[[Record], bool] = always,
+        durable: bool = True,
+        principal: Principal = LOCAL,
+    ) -> TableCursor:
+        """The latest record per topic, caught up before it is handed over, then following."""
+        table = await self._open_kept(
+            name,
+            CursorKind.TABLE,
+            filters,
+            lambda state: TableCursor.restore(
+                self._registry,
+                state,
+                self._checkpoints.parts(name),
+                clock=self._clock,
+                accepts=accepts,
+            ),
+            lambda: TableCursor.create(
+                name, self._registry, tuple(filters), start, clock=self._clock, accepts=accepts
+            ),
+            durable=durable,
+            principal=principal,
+        )
+        await table.start_following()
+        return table
+
+    async def _open_kept(
+        self,
+        name: str,
+        kind: CursorKind,
+        filters: Sequence[str],
+        restore: Callable[[CursorState], C],
+        create: Callable[[], C],
+        *,
+        durable: bool,
+        principal: Principal,
+    ) -> C:
+        _check_name(name)
+        self._authorize(principal, filters)
+        if name in self._open:
+            raise AlreadyExists(f"the cursor {name!r} is open already")
+        kept = self._checkpoints.kept(name)
+        if kept is None:
+            cursor = create()
+        elif kept.kind is not kind:
+            raise Conflict(f"the cursor {name!r} is a {kept.kind} cursor, not a {kind} cursor")
+        elif set(kept.filters) != set(filters):
+            raise Conflict(
+                f"the cursor {name!r} reads {', '.join(kept.filters)}; delete it first"
+                f" to read {', '.join(filters)}"
+            )
+        else:
+            cursor = restore(kept)
+        self._open[name] = cursor
+        if durable:
+            self._durable.add(name)
+            cursor.on_change = lambda: self._checkpoints.mark(cursor)
+            try:
+                await self._checkpoints.save(cursor)
+            except OnelogError:
+                self._drop(name)
+                raise
+        return cursor
+
+    def _authorize(self, principal: Principal, filters: Sequence[str]) -> None:
+        if not filters:
+            raise InvalidRequest("a cursor reads at least one filter")
+        for text in filters:
+            if not self._authorizer.allows(principal, Action.SUBSCRIBE, text):
+                raise NotAuthorized(f"{principal.name} may not subscribe to {text}")
+
+    # -- keeping and closing
+
+    async def save(self, *cursors: Cursor) -> None:
+        """Make these cursors' state durable now."""
+        await self._checkpoints.save(*cursors)
+
+    async def close_cursor(self, cursor: Cursor) -> None:
+        """Close a cursor; a durable one's state is saved and stays."""
+        if self._open.get(cursor.name) is cursor:
+            durable = cursor.name in self._durable
+            self._drop(cursor.name)
+            if durable:
+                await self._checkpoints.save(cursor)
+
+    async def delete(self, name: str) -> None:
+        """Close a cursor if it is open and forget its state."""
+        if name not in self._open and self._checkpoints.kept(name) is None:
+            raise CursorNotFound(f"there is no cursor {name!r}")
+        self._drop(name)
+        await self._checkpoints.forget(name)
+
+    def _drop(self, name: str) -> None:
+        cursor = self._open.pop(name, None)
+        self._durable.discard(name)
+        if cursor is not None:
+            cursor.close()
+
+    async def close(self) -> None:
+        """Close every cursor, then save what changed."""
+        for name in list(self._open):
+            self._drop(name)
+        await self._checkpoints.close()
+
+    # -- dead letters
+
+    def _hand_over(self, cursor: QueueCursor, letter: DeadLetter) -> None:
+        record, topic = letter.record, cursor.settings.dead_letter_topic
+        assert topic is not None
+        why = {
+            "queue": cursor.name,
+            "reason": letter.reason,
+            "count": letter.count,
+            "topic": record.topic,
+            "stream": record.stream,
+            "partition": record.partition,
+            "offset": record.offset,
+        }
+        headers = (
+            (DEAD_LETTER_HEADER, msgspec.json.encode(why)),
+            *(pair for pair in record.headers if not is_reserved(pair[0])),
+        )
+        message = Message(topic, record.value, record.key, headers)
+
+        def done(_published: object, error: OnelogError | None) -> None:
+            if error is None:
+                self.dead_letters += 1
+                cursor.ack(letter.token)
+            else:
+                cursor.release(letter.token, delay_ms=_DEAD_LETTER_RETRY_MS, count=False)
+
+        try:
+            self._publisher.publish_soon([message], done)
+        except OnelogError as error:
+            done(None, error)
+
+    # -- looking
+
+    def find(self, name: str) -> Cursor | None:
+        """An open cursor."""
+        return self._open.get(name)
+
+    def open_cursors(self) -> list[Cursor]:
+        """Every open cursor."""
+        return list(self._open.values())
+
+    def names(self) -> list[str]:
+        """Every cursor, open or kept, by name."""
+        return sorted({*self._open, *self._checkpoints.names()})
+
+    def kept(self, name: str) -> CursorState | None:
+        """The kept state of a cursor."""
+        return self._checkpoints.kept(name)
+
+    def pins(self) -> dict[tuple[str, int], int]:
+        """The lowest offset that durable queues and sessions still need, per partition."""
+        durable = [cursor for name, cursor in self._open.items() if name in self._durable]
+        return self._checkpoints.pins(durable)
+
+
+def _check_name(name: str) -> None:
+    if not name or len(name.encode()) > 1024 or "\0" in name:
+        raise InvalidRequest("a cursor name is 1 to 1024 bytes of UTF-8 without NUL")

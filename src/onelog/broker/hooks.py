@@ -1,0 +1,65 @@
+"""The hooks of the door: who may do what, and how much of it.
+
+Rules: the door asks before it acts, on publish, subscribe and delivery. A hook answers at once
+from memory; whatever needs a network or a hash was fetched before.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+
+class Principal(msgspec.Struct, frozen=True):
+    """Who asks, and through which protocol."""
+
+    name: str
+    protocol: str = "embedded"
+
+
+LOCAL = Principal("local")
+"""The program that runs the broker in its own process."""
+
+
+class Action(StrEnum):
+    """What is asked for."""
+
+    PUBLISH = "publish"
+    SUBSCRIBE = "subscribe"
+    DELIVER = "deliver"
+    MANAGE = "manage"
+
+
+class Authorizer(Protocol):
+    """Decides."""
+
+    def allows(self, principal: Principal, action: Action, resource: str) -> bool:
+        """Whether the principal may do this to a topic, filter, stream or cursor."""
+        ...
+
+
+class AllowAll:
+    """Everybody may do everything: what a broker on loopback starts with."""
+
+    def allows(self, principal: Principal, action: Action, resource: str) -> bool:
+        """Yes."""
+        del principal, action, resource
+        return True
+
+
+class Quotas(Protocol):
+    """Counts."""
+
+    def take_publish(self, principal: Principal, messages: int, size_bytes: int) -> None:
+        """Take from the principal's share; raises QuotaExceeded when it is used up."""
+        ...
+
+
+class Unlimited:
+    """No quota."""
+
+    def take_publish(self, principal: Principal, messages: int, size_bytes: int) -> None:
+        """There is always enough."""
+        del principal, messages, size_bytes

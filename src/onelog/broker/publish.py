@@ -1,0 +1,298 @@
+"""Publishing: messages from everywhere become one batch and one write per partition and loop pass.
+
+Rules:
+- A message is appended once, to the home of its topic (I1), whoever reads it.
+- All messages that arrive in one pass of the loop for one partition share a batch; the pass ends
+  with one tick that writes every dirty partition. No timer, no added latency.
+- Messages published together are checked together before any of them is staged.
+- The answer comes when every record of the call is visible, i.e. durable as its stream says (I4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from onelog.base.clock import Clock
+from onelog.base.errors import (
+    InvalidRequest,
+    MessageTooLarge,
+    NotAuthorized,
+    OnelogError,
+    StorageError,
+)
+from onelog.base.ids import Offset
+from onelog.base.limits import HEADERS_PER_RECORD_MAX
+from onelog.base.topics import check_topic
+from onelog.broker.hooks import LOCAL, Action, Authorizer, Principal, Quotas
+from onelog.kernel import ATTR_CODEC_MASK, BatchBuilder, scan_batches, validate_records
+from onelog.log.catalog import Catalog
+from onelog.log.partition import Appended, Partition
+from onelog.log.stream import Stream
+from onelog.log.syncer import Syncer
+from onelog.record.batch import inflated_records
+from onelog.record.headers import TOPIC
+from onelog.record.record import Message
+
+STAGE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Staged bytes of a partition that are written before the pass ends."""
+
+_RECORD_OVERHEAD_BYTES: Final = 64
+_TOPIC_CACHE_MAX: Final = 100_000
+
+
+class Published(msgspec.Struct, frozen=True, gc=False):
+    """Where a message went."""
+
+    stream: str
+    partition: int
+    offset: Offset
+
+
+Done = Callable[[list[Published] | None, OnelogError | None], None]
+"""Called once per call: where the messages went in their order, or the error."""
+
+
+class _Ticket:
+    """One call in progress: what it published and which stages it still waits for."""
+
+    __slots__ = ("_done", "_error", "_left", "results")
+
+    def __init__(self, count: int, done: Done) -> None:
+        self.results: list[Published | None] = [None] * count
+        self._done = done
+        self._left = count
+        self._error: OnelogError | None = None
+
+    def finish(self, count: int, error: OnelogError | None) -> None:
+        self._left -= count
+        self._error = self._error or error
+        if self._left == 0:
+            if self._error is not None:
+                self._done(None, self._error)
+            else:
+                self._done([row for row in self.results if row is not None], None)
+
+
+class _Stage:
+    """What waits for the tick in one partition."""
+
+    __slots__ = ("builder", "partition", "rows", "stream")
+
+    def __init__(self, stream: Stream, partition: Partition) -> None:
+        self.stream = stream
+        self.partition = partition
+        self.builder = BatchBuilder(stream.tags_topics)
+        self.rows: list[tuple[_Ticket, int]] = []
+        """Per staged record, in order: its call and its place in the call's answer."""
+
+
+class Publisher:
+    """The way into the log."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        syncer: Syncer,
+        clock: Clock,
+        authorizer: Authorizer,
+        quotas: Quotas,
+    ) -> None:
+        self._catalog = catalog
+        self._syncer = syncer
+        self._clock = clock
+        self._authorizer = authorizer
+        self._quotas = quotas
+        self._stages: dict[Partition, _Stage] = {}
+        self._ticking = False
+        self._homes: dict[str, tuple[Stream, Partition, bytes]] = {}
+        self._loop = asyncio.get_running_loop()
+        self.messages = 0
+        self.ticks = 0
+        catalog.before_change.append(self._tick)
+        catalog.on_change.append(self._streams_changed)
+
+    def _streams_changed(self) -> None:
+        # What is staged was resolved with the old captures: it goes to its old home first.
+        self._tick()
+        self._homes.clear()
+
+    # -- publishing messages
+
+    async def publish(
+        self, message: Message, *, principal: Principal = LOCAL, partition: int | None = None
+    ) -> Published:
+        """Publish one message; returns when it is durable."""
+        return (await self.publish_many([message], principal=principal, partition=partition))[0]
+
+    async def publish_many(
+        self,
+        messages: Sequence[Message],
+        *,
+        principal: Principal = LOCAL,
+        partition: int | None = None,
+    ) -> list[Published]:
+        """Publish messages, in order; returns when all of them are durable."""
+        if not messages:
+            return []
+        future: asyncio.Future[list[Published]] = self._loop.create_future()
+
+        def done(published: list[Published] | None, error: OnelogError | None) -> None:
+            if future.done():
+                return
+            if published is None:
+                future.set_exception(error or StorageError("the publish failed"))
+            else:
+                future.set_result(published)
+
+        self.publish_soon(messages, done, principal=principal, partition=partition)
+        return await future
+
+    def publish_soon(
+        self,
+        messages: Sequence[Message],
+        done: Done,
+        *,
+        principal: Principal = LOCAL,
+        partition: int | None = None,
+    ) -> None:
+        """Stage messages for the end of this loop pass; `done` is called when they are durable.
+
+        Raises at once, with nothing staged, when one of them cannot be published.
+        """
+        now_ms = self._clock.now_ms()
+        checked = [self._check(message, principal, partition) for message in messages]
+        self._quotas.take_publish(principal, len(messages), sum(size for *_, size in checked))
+        ticket = _Ticket(len(messages), done)
+        for number, message in enumerate(messages):
+            stream, target, topic, _size = checked[number]
+            stage = self._stages.get(target)
+            if stage is None:
+                stage = self._stages[target] = _Stage(stream, target)
+            key = message.key
+            if key is None and not message.keyless:
+                key = topic
+            timestamp_ms = message.timestamp_ms if message.timestamp_ms >= 0 else now_ms
+            stage.builder.add(topic, key, message.value, message.headers, timestamp_ms)
+            stage.rows.append((ticket, number))
+            if stage.builder.size_bytes >= STAGE_BYTES_MAX:
+                self._write(self._stages.pop(target))
+        self.messages += len(messages)
+        if self._stages and not self._ticking:
+            self._ticking = True
+            self._loop.call_soon(self._tick)
+
+    def _check(
+        self, message: Message, principal: Principal, partition: int | None
+    ) -> tuple[Stream, Partition, bytes, int]:
+        stream, target, topic = self._home(message.topic)
+        if partition is not None:
+            target = stream.partition(partition)
+        if not self._authorizer.allows(principal, Action.PUBLISH, message.topic):
+            raise NotAuthorized(f"{principal.name} may not publish to {message.topic}")
+        if target.stopped is not None:
+            raise target.stopped
+        size = len(topic) + len(message.value or b"") + len(message.key or b"")
+        if message.headers:
+            size += _check_headers(message)
+        if size + _RECORD_OVERHEAD_BYTES > target.message_bytes_max:
+            raise MessageTooLarge(
+                f"a message of {size} bytes is larger than stream {stream.name} takes"
+                f" (message_bytes_max = {target.message_bytes_max})"
+            )
+        return stream, target, topic, size
+
+    def _home(self, topic: str) -> tuple[Stream, Partition, bytes]:
+        home = self._homes.get(topic)
+        if home is None:
+            check_topic(topic)
+            stream, encoded = self._catalog.home(topic), topic.encode()
+            home = stream, stream.partition_of(encoded), encoded
+            if len(self._homes) >= _TOPIC_CACHE_MAX:
+                self._homes.clear()
+            self._homes[topic] = home
+        return home
+
+    # -- the tick
+
+    def _tick(self) -> None:
+        """Write every dirty partition: one batch, one append each."""
+        self._ticking = False
+        stages, self._stages = self._stages, {}
+        self.ticks += 1
+        for stage in stages.values():
+            self._write(stage)
+
+    def _write(self, stage: _Stage) -> None:
+        partition, rows = stage.partition, stage.rows
+        try:
+            appended = partition.append_built(stage.builder, index_topics=stage.stream.tags_topics)
+        except OnelogError as error:
+            _finish(rows, error)
+            return
+        name, number, base = stage.stream.name, partition.id, appended.base_offset
+        for index, (ticket, place) in enumerate(rows):
+            ticket.results[place] = Published(name, number, Offset(base + index))
+        last = Offset(appended.end_offset - 1)
+        partition.when_visible(last, lambda error: _finish(rows, error))
+
+    # -- batches that a client built
+
+    async def publish_batches(
+        self, stream: Stream, partition: int, data: bytearray, *, principal: Principal = LOCAL
+    ) -> Appended:
+        """Append whole record batches as they came, compressed or not; returns when durable.
+
+        Raises CorruptBatch (nothing is appended) when CRC, counts or offsets are wrong.
+        """
+        if not self._authorizer.allows(principal, Action.PUBLISH, stream.name):
+            raise NotAuthorized(f"{principal.name} may not publish to {stream.name}")
+        target = stream.partition(partition)
+        infos = scan_batches(data)
+        if not infos:
+            raise InvalidRequest("there is no record batch to append")
+        if any(info.attributes & ATTR_CODEC_MASK for info in infos):
+            await self._syncer.run(lambda: _validate(data))  # inflating holds no loop
+        else:
+            _validate(data)
+        self._quotas.take_publish(principal, sum(info.count for info in infos), len(data))
+        stage = self._stages.pop(target, None)
+        if stage is not None:
+            self._write(stage)  # what came first goes first
+        appended = target.append_batches(data, infos)
+        self.messages += sum(info.count for info in infos)
+        await target.wait_visible(Offset(appended.end_offset - 1))
+        return appended
+
+    def close(self) -> None:
+        """Write what is staged."""
+        self._tick()
+
+
+def _check_headers(message: Message) -> int:
+    if len(message.headers) > HEADERS_PER_RECORD_MAX:
+        raise InvalidRequest(
+            f"a message has at most {HEADERS_PER_RECORD_MAX} headers, not {len(message.headers)}"
+        )
+    size = 0
+    for name, value in message.headers:
+        if name == TOPIC:
+            raise InvalidRequest("the header ~t belongs to OneLog; it names the record's topic")
+        size += len(name) + len(value or b"") + 8
+    return size
+
+
+def _validate(data: bytearray) -> None:
+    for info in scan_batches(data, 0, False):
+        validate_records(data, info.position, inflated_records(data, info))
+
+
+def _finish(rows: list[tuple[_Ticket, int]], error: OnelogError | None) -> None:
+    counts: dict[_Ticket, int] = {}
+    for ticket, _place in rows:
+        counts[ticket] = counts.get(ticket, 0) + 1
+    for ticket, count in counts.items():
+        ticket.finish(count, error)

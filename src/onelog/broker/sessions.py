@@ -1,0 +1,170 @@
+"""Sessions: which connection speaks for a client, and how long its state outlives it.
+
+Rules: a client id has one connection at a time; a second one takes over and the first is told.
+A persistent session is written to the metadata store when it begins, when its peer goes, and when
+it ends; it expires by a timer, also when the broker was down in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from onelog.base.clock import Clock
+from onelog.base.errors import OnelogError
+from onelog.metadata.store import MetadataStore
+
+_PREFIX = "sessions/"
+NEVER_MS = -1
+
+
+class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A persistent session as it is kept."""
+
+    client_id: str
+    protocol: str
+    expiry_ms: int
+    """How long it outlives its connection; 0 not at all, NEVER_MS for ever."""
+    detached_at_ms: int | None = None
+    cursors: tuple[str, ...] = ()
+    """Cursors that end with it."""
+    body: bytes = b""
+    """What only the protocol understands."""
+
+
+class Session:
+    """An attached session."""
+
+    __slots__ = ("on_takeover", "record", "resumed")
+
+    def __init__(
+        self, record: SessionRecord, on_takeover: Callable[[], None], *, resumed: bool
+    ) -> None:
+        self.record = record
+        self.on_takeover = on_takeover
+        self.resumed = resumed
+
+
+class Sessions:
+    """All sessions of this node."""
+
+    def __init__(
+        self, store: MetadataStore, clock: Clock, end: Callable[[SessionRecord], Awaitable[None]]
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._end = end
+        self._attached: dict[str, Session] = {}
+        self._kept: dict[str, SessionRecord] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.takeovers = 0
+        self.on_error: Callable[[OnelogError], None] = lambda _error: None
+
+    async def open(self) -> None:
+        """Read kept sessions; the time that the broker was away counts."""
+        now_ms = self._clock.now_ms()
+        for entry in (await self._store.range(_PREFIX)).entries:
+            record = msgspec.json.decode(entry.value, type=SessionRecord)
+            if record.detached_at_ms is None:  # the broker went first
+                record = msgspec.structs.replace(record, detached_at_ms=now_ms)
+            self._kept[record.client_id] = record
+            self._arm(record)
+
+    def __len__(self) -> int:
+        return len(self._attached)
+
+    def get(self, client_id: str) -> SessionRecord | None:
+        """The session of a client, attached or kept."""
+        session = self._attached.get(client_id)
+        return session.record if session is not None else self._kept.get(client_id)
+
+    async def attach(
+        self,
+        client_id: str,
+        *,
+        protocol: str,
+        expiry_ms: int,
+        clean: bool,
+        on_takeover: Callable[[], None],
+    ) -> Session:
+        """Let a connection speak for a client; `clean` ends what was there before."""
+        old = self._attached.pop(client_id, None)
+        if old is not None:
+            self.takeovers += 1
+            old.on_takeover()
+        timer = self._timers.pop(client_id, None)
+        if timer is not None:
+            timer.cancel()
+        kept = self._kept.get(client_id)
+        if kept is not None and clean:
+            await self._finish(kept)
+            kept = None
+        base = kept or SessionRecord(client_id=client_id, protocol=protocol, expiry_ms=expiry_ms)
+        record = msgspec.structs.replace(base, expiry_ms=expiry_ms, detached_at_ms=None)
+        session = Session(record, on_takeover, resumed=kept is not None)
+        self._attached[client_id] = session
+        if expiry_ms != 0:
+            await self._keep(record)
+        return session
+
+    async def update(self, session: Session, record: SessionRecord) -> None:
+        """Keep what changed of an attached session."""
+        session.record = record
+        if record.expiry_ms != 0:
+            await self._keep(record)
+
+    async def detach(self, session: Session, *, expiry_ms: int | None = None) -> None:
+        """The connection is gone; the session ends now or when its time is over."""
+        record = session.record
+        if self._attached.get(record.client_id) is not session:
+            return  # another connection took over
+        del self._attached[record.client_id]
+        if expiry_ms is not None:
+            record = msgspec.structs.replace(record, expiry_ms=expiry_ms)
+        if record.expiry_ms == 0:
+            await self._finish(record)
+            return
+        record = msgspec.structs.replace(record, detached_at_ms=self._clock.now_ms())
+        await self._keep(record)
+        self._arm(record)
+
+    async def _keep(self, record: SessionRecord) -> None:
+        await self._store.put(_PREFIX + record.client_id, msgspec.json.encode(record))
+        self._kept[record.client_id] = record
+
+    async def _finish(self, record: SessionRecord) -> None:
+        if self._kept.pop(record.client_id, None) is not None:
+            await self._store.delete(_PREFIX + record.client_id)
+        await self._end(record)
+
+    def _arm(self, record: SessionRecord) -> None:
+        if record.expiry_ms == NEVER_MS or record.detached_at_ms is None:
+            return
+        left_ms = record.detached_at_ms + record.expiry_ms - self._clock.now_ms()
+        # A wall clock that jumped back must not keep a session longer than it was promised.
+        delay_s = min(max(left_ms, 0), record.expiry_ms) / 1000
+        loop = asyncio.get_running_loop()
+        self._timers[record.client_id] = loop.call_later(delay_s, self._expire, record)
+
+    def _expire(self, record: SessionRecord) -> None:
+        self._timers.pop(record.client_id, None)
+        task = asyncio.get_running_loop().create_task(self._finish_quietly(record))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _finish_quietly(self, record: SessionRecord) -> None:
+        try:
+            await self._finish(record)
+        except OnelogError as error:
+            self.on_error(error)
+
+    async def close(self) -> None:
+        """Stop the timers; attached sessions count as detached at the next start."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+        if self._tasks:
+            await asyncio.gather(*self._tasks)
