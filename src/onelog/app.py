@@ -9,75 +9,53 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import platform
 import resource
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import onelog
 from onelog import kernel
-from onelog.admin.contract import BrokerView, ListenerInfo, ServerInfo
+from onelog.admin.contract import ListenerInfo, ServerInfo
 from onelog.admin.endpoints import Endpoints
+from onelog.admin.samples import broker_samples
 from onelog.admin.server import AdminServer
+from onelog.admin.view import View
+from onelog.assembly import open_broker
 from onelog.base.clock import Clock, SystemClock
-from onelog.base.errors import ConfigError, DataDirLocked, StorageError, Unavailable
+from onelog.base.errors import Unavailable
 from onelog.base.faults import arm_from_environment
+from onelog.broker import MAIN, Broker, BrokerSettings, Durability, Retention, StreamConfig
 from onelog.config import Config, Loaded
 from onelog.net import Listener, bind
 from onelog.observe import Health, Registry, Sample, configure_logging, get_logger
+from onelog.storage.lock import lock_data_dir
 
 _log = get_logger("app")
 
 _EXIT_FORCED: Final = 130
 
 
-class RunningBroker(BrokerView, Protocol):
-    """The broker as the process sees it."""
-
-    async def close(self) -> None:
-        """Flush, write the clean marker, let go of the data."""
-        ...
-
-
-async def open_broker(config: Config, clock: Clock) -> RunningBroker | None:
-    """Open the broker over its storage engines; None while the package has no broker."""
-    del config, clock
-    return None
-
-
-@contextlib.contextmanager
-def lock_data_dir(data_dir: Path) -> Iterator[None]:
-    """Hold the data directory for this process; a second holder is refused with the first's pid."""
-    file = data_dir / "lock"
-    try:
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError as error:
-        raise ConfigError(
-            f"data_dir = {str(data_dir)!r} cannot be used: {error.strerror}; choose another one "
-            "with --data DIR"
-        ) from error
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = os.pread(handle, 32, 0).decode("ascii", "replace").strip() or "unknown"
-            raise DataDirLocked(
-                f"data directory {str(data_dir)!r} is in use by OneLog process {holder}; "
-                "stop it, or choose another directory with --data DIR"
-            ) from None
-        except OSError as error:
-            raise StorageError(f"{file} cannot be locked: {error.strerror}") from error
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
-        yield
-        os.ftruncate(handle, 0)
-    finally:
-        os.close(handle)  # lets go of the lock; the file stays, deleting it would race
+def broker_settings(config: Config) -> BrokerSettings:
+    """What the configuration says to the broker."""
+    defaults, main = config.defaults.stream, config.main
+    return BrokerSettings(
+        main=StreamConfig(
+            name=MAIN,
+            captures=("#",),
+            partitions=main.partitions,
+            engine=defaults.engine,
+            durability=Durability(defaults.durability),
+            retention=Retention(age_ms=main.retention_age_ms, bytes=main.retention_bytes),
+            message_bytes_max=defaults.message_bytes_max,
+            segment_bytes=defaults.segment_bytes,
+            segment_age_ms=defaults.segment_age_ms,
+        ),
+        checkpoint_interval_s=config.cursors.checkpoint_interval_ms / 1000,
+    )
 
 
 class Server:
@@ -109,8 +87,9 @@ class Server:
         with lock_data_dir(Path(self._loaded.config.data_dir)):
             endpoints = Endpoints(self.health, self.metrics, self.info)
             async with self._admin(endpoints) as admin_end, self._broker() as broker:
-                if not self._stop.is_set():
-                    endpoints.broker = broker
+                if broker is not None and not self._stop.is_set():
+                    endpoints.broker = View(broker)
+                    self._watch(broker)
                     self._state = "running"
                     on_ready(self.info())
                     await self._until_stop_or(admin_end)
@@ -137,9 +116,13 @@ class Server:
         finally:
             listener.close()
 
+    async def _open_broker(self) -> Broker:
+        config = self._loaded.config
+        return await open_broker(Path(config.data_dir), broker_settings(config), self._clock)
+
     @contextlib.asynccontextmanager
-    async def _broker(self) -> AsyncIterator[RunningBroker | None]:
-        opening = asyncio.create_task(open_broker(self._loaded.config, self._clock))
+    async def _broker(self) -> AsyncIterator[Broker | None]:
+        opening = asyncio.create_task(self._open_broker())
         try:
             await self._until_stop_or(opening)
         finally:
@@ -156,6 +139,14 @@ class Server:
         finally:
             if broker is not None:
                 await broker.close()
+
+    def _watch(self, broker: Broker) -> None:
+        def stopped() -> str | None:
+            names = [f"{row.stream}/{row.id}" for row in broker.stopped_partitions()]
+            return f"stopped partitions: {', '.join(names[:10])}" if names else None
+
+        self.health.register("partitions", stopped)
+        self.metrics.register("broker", lambda: broker_samples(broker))
 
     async def _until_stop_or(self, other: asyncio.Future[Any]) -> None:
         stop: asyncio.Future[bool] = asyncio.create_task(self._stop.wait())

@@ -20,9 +20,10 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from onelog.app import lock_data_dir, open_broker
+from onelog.assembly import open_broker
 from onelog.base.clock import Clock, SystemClock
 from onelog.broker import Authorizer, Broker, BrokerSettings, Quotas
+from onelog.storage.lock import lock_data_dir
 
 
 @contextlib.asynccontextmanager

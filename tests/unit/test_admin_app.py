@@ -12,6 +12,7 @@ from onelog import app
 from onelog.base.clock import SystemClock
 from onelog.base.errors import ConfigError, DataDirLocked, PartitionCorrupt
 from onelog.config import load
+from onelog.storage.lock import lock_data_dir
 
 
 def server_in(path: Path) -> app.Server:
@@ -24,9 +25,12 @@ def recovery(monkeypatch):
     """A broker whose recovery takes as long as the test wants."""
     begun, finish = asyncio.Event(), asyncio.Event()
 
-    async def slow(_config, _clock) -> None:
+    real = app.open_broker
+
+    async def slow(*arguments):
         begun.set()
         await finish.wait()
+        return await real(*arguments)
 
     monkeypatch.setattr(app, "open_broker", slow)
     return begun, finish
@@ -57,32 +61,32 @@ async def test_a_stop_during_recovery_ends_it_and_frees_the_directory(tmp_path, 
     await begun.wait()
     server.request_stop()
     await asyncio.wait_for(running, 10)
-    with app.lock_data_dir(tmp_path):
+    with lock_data_dir(tmp_path):
         pass
 
 
 async def test_a_failed_recovery_ends_the_process_with_its_own_error(tmp_path, monkeypatch):
-    async def damaged(_config, _clock) -> None:
+    async def damaged(*_arguments) -> None:
         raise PartitionCorrupt("main-3 is damaged at offset 17")
 
     monkeypatch.setattr(app, "open_broker", damaged)
     with pytest.raises(PartitionCorrupt, match="main-3"):
         await server_in(tmp_path).run(lambda _info: pytest.fail("it was never ready"))
-    with app.lock_data_dir(tmp_path):
+    with lock_data_dir(tmp_path):
         pass
 
 
 def test_the_lock_is_exclusive_within_one_process_too(tmp_path):
-    with app.lock_data_dir(tmp_path / "new"):
-        second = app.lock_data_dir(tmp_path / "new")
+    with lock_data_dir(tmp_path / "new"):
+        second = lock_data_dir(tmp_path / "new")
         with pytest.raises(DataDirLocked, match="in use by OneLog process"), second:
             pass
         assert (tmp_path / "new").stat().st_mode & 0o077 == 0
-    with app.lock_data_dir(tmp_path / "new"):
+    with lock_data_dir(tmp_path / "new"):
         pass
 
 
 def test_a_data_directory_below_a_file_is_a_configuration_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="cannot be used"), app.lock_data_dir(tmp_path / "file/x"):
+    with pytest.raises(ConfigError, match="cannot be used"), lock_data_dir(tmp_path / "file/x"):
         pass

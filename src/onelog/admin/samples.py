@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onelog.admin.contract import PAGE_MAX, BrokerView, StreamInfo
+from onelog.broker import Broker
 from onelog.observe import Sample
 
 
@@ -49,3 +50,29 @@ def _every_stream(broker: BrokerView) -> Iterator[StreamInfo]:
     while page := broker.streams(after, PAGE_MAX):
         yield from page
         after = page[-1].name
+
+
+def broker_samples(broker: Broker) -> Iterator[Sample]:
+    """What the broker did since it started, and what it holds now."""
+    counters = broker.maintenance.counters
+    totals = (
+        ("onelog_messages_published_total", "Messages published.", broker.publisher.messages),
+        ("onelog_publish_ticks_total", "Loop passes that wrote.", broker.publisher.ticks),
+        ("onelog_syncs_total", "Group commits.", broker.syncs()),
+        ("onelog_dead_letters_total", "Records given up by queues.", broker.cursors.dead_letters),
+        ("onelog_session_takeovers_total", "Sessions taken over.", broker.sessions.takeovers),
+        ("onelog_segments_deleted_total", "Segments deleted.", counters.segments_deleted),
+        ("onelog_bytes_deleted_total", "Bytes deleted by retention.", counters.bytes_deleted),
+        ("onelog_compactions_total", "Partitions compacted.", counters.compactions),
+        ("onelog_maintenance_errors_total", "Maintenance that failed.", counters.errors),
+        ("onelog_pin_alarms_total", "Times that cursors lost pinned records.", counters.alarms),
+    )
+    for name, text, value in totals:
+        yield Sample(name, text, "counter", value)
+    now = (
+        ("onelog_cursors_open", "Cursors open.", len(broker.cursors.open_cursors())),
+        ("onelog_sessions_attached", "Sessions attached.", len(broker.sessions)),
+        ("onelog_partitions_stopped", "Stopped partitions.", len(broker.stopped_partitions())),
+    )
+    for name, text, value in now:
+        yield Sample(name, text, "gauge", value)

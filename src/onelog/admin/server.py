@@ -1,14 +1,13 @@
 """The admin listener: uvicorn inside our own event loop.
 
 Rules: uvicorn touches no signal, no logging configuration and no loop policy; the process owns
-those. Without credentials it serves loopback and nothing else.
+those. Its main loop, which polls ten times a second, does not run: it accepts by the event loop
+and ends when it is closed. Without credentials it serves loopback and nothing else.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Iterator
 
 import uvicorn
 
@@ -16,15 +15,6 @@ from onelog.admin.application import build_application
 from onelog.admin.endpoints import Endpoints
 from onelog.base.errors import ConfigError
 from onelog.net import Listener
-
-
-class _QuietServer(uvicorn.Server):
-    """uvicorn without its signal handlers."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave every signal to the process."""
-        yield
 
 
 class AdminServer:
@@ -37,7 +27,7 @@ class AdminServer:
                 "the admin API has no credentials yet: use 127.0.0.1, ::1 or localhost"
             )
         self._listener = listener
-        self._server = _QuietServer(
+        self._server = uvicorn.Server(
             uvicorn.Config(
                 build_application(endpoints),
                 loop="none",
@@ -47,25 +37,32 @@ class AdminServer:
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                date_header=False,
                 proxy_headers=False,
                 limit_concurrency=connections_max,
                 timeout_keep_alive=30,
                 timeout_graceful_shutdown=2,
             )
         )
+        self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> asyncio.Task[None]:
         """Begin to answer; the task ends with `close`, or with the error that ended the server."""
         assert self._task is None
-        self._task = asyncio.create_task(
-            self._server.serve(self._listener.sockets), name="admin-server"
-        )
+        self._task = asyncio.create_task(self._serve(), name="admin-server")
         return self._task
+
+    async def _serve(self) -> None:
+        self._server.config.load()
+        self._server.lifespan = self._server.config.lifespan_class(self._server.config)
+        await self._server.startup(sockets=self._listener.sockets)
+        await self._closing.wait()
+        await self._server.shutdown(sockets=self._listener.sockets)
 
     async def close(self) -> None:
         """Finish open requests (at most two seconds), then let go of the port. Idempotent."""
-        self._server.should_exit = True
+        self._closing.set()
         if self._task is not None:
             task, self._task = self._task, None
             await task

@@ -5,7 +5,7 @@ from onelog.broker.cursors import CursorDesk
 from onelog.broker.hooks import LOCAL, Action, AllowAll, Authorizer, Principal, Quotas, Unlimited
 from onelog.broker.publish import Published, Publisher
 from onelog.broker.sessions import Session, SessionRecord, Sessions
-from onelog.cursors.cursor import EARLIEST, LATEST, Cursor, CursorKind, Start
+from onelog.cursors.cursor import EARLIEST, LATEST, Cursor, CursorKind, CursorState, Position, Start
 from onelog.cursors.delivery import DeadLetter, Delivery, QueueSettings
 from onelog.cursors.offset import Committed, OffsetCursor
 from onelog.cursors.queue import QueueCursor
@@ -13,7 +13,8 @@ from onelog.cursors.session import SessionCursor, SessionDelivery
 from onelog.cursors.table import TableCursor
 from onelog.cursors.tail import TailCursor
 from onelog.log.config import Cleanup, Compaction, Retention, StreamConfig
-from onelog.log.partition import Durability
+from onelog.log.partition import Durability, Partition
+from onelog.log.stream import Stream
 from onelog.record.record import Message, Record
 
 __all__ = [
@@ -28,6 +29,8 @@ __all__ = [
     "CursorDesk",
     "Cursor",
     "CursorKind",
+    "CursorState",
+    "Position",
     "Start",
     "EARLIEST",
     "LATEST",
@@ -41,6 +44,8 @@ __all__ = [
     "Delivery",
     "DeadLetter",
     "TableCursor",
+    "Stream",
+    "Partition",
     "StreamConfig",
     "Retention",
     "Cleanup",

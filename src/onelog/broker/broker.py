@@ -21,6 +21,7 @@ from onelog.cursors.sources import SourceRegistry
 from onelog.log.catalog import Catalog
 from onelog.log.config import Retention, StreamConfig
 from onelog.log.maintenance import Maintenance
+from onelog.log.partition import Partition
 from onelog.log.syncer import Syncer
 from onelog.metadata.store import MetadataStore
 from onelog.observe.logging import get_logger
@@ -113,7 +114,7 @@ class Broker:
             streams,
             self._syncer,
             clock,
-            lambda stream, number: self._pin(stream, number),
+            self._pin,
             interval_s=self._settings.maintenance_interval_s,
             flush_interval_s=self._settings.flush_interval_s,
         )
@@ -149,6 +150,19 @@ class Broker:
     async def delete_records(self, stream: str, partition: int, before: int) -> None:
         """Delete the records of a partition below an offset, durably."""
         await self.streams.get(stream).partition(partition).trim(Offset(before))
+
+    def syncs(self) -> int:
+        """Group commits since the start."""
+        return sum(row.syncs for stream in self.streams.streams() for row in stream.partitions)
+
+    def stopped_partitions(self) -> list[Partition]:
+        """Partitions that refuse work, for the health check."""
+        return [
+            partition
+            for stream in self.streams.streams()
+            for partition in stream.partitions
+            if partition.stopped is not None
+        ]
 
     # -- the end
 
