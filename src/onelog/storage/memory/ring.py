@@ -1,0 +1,326 @@
+"""One partition of the memory engine: runs of batches, the oldest batch leaves when it is full.
+
+Rules:
+- `settings.ring_bytes` bounds the bytes of batches; what the lists, times and topic entries cost
+  comes on top, and whole runs of an eighth of the ring give it back.
+- The end is durable at once, as far as memory can be: `durable_offset` is `end_offset`.
+- A closed partition holds nothing; opened again it is new and empty.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from onelog.base.clock import Clock
+from onelog.base.errors import Closed, Conflict, InvalidRequest, MessageTooLarge, OffsetOutOfRange
+from onelog.base.ids import Offset, TimestampMs
+from onelog.kernel import BatchInfo
+from onelog.storage.engine import Buffer, LogSettings, PartitionKey, Rewrite, SegmentInfo
+from onelog.storage.memory.rewrite import MemoryRewrite
+from onelog.storage.memory.run import Run
+from onelog.storage.topic_pairs import derive_pairs
+
+_RUNS_PER_RING = 8
+_STATES_KEPT = 2
+_SPAN_MAX = 1 << 32
+"""Offsets of one run: a topic entry has 32 bits."""
+
+
+class MemoryLog:
+    """One partition's batches in memory."""
+
+    def __init__(self, key: PartitionKey, settings: LogSettings, clock: Clock) -> None:
+        self._key = key
+        self._settings = settings
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._start = 0
+        self._end = 0
+        self._size = 0
+        self._cuts = 0
+        self._closed = False
+        self._runs = [self._fresh_run()]
+        self._states: dict[str, list[tuple[Offset, bytes]]] = {}
+
+    # ---- positions ----
+
+    @property
+    def start_offset(self) -> Offset:
+        """First offset that may be read."""
+        return Offset(self._start)
+
+    @property
+    def end_offset(self) -> Offset:
+        """Offset that the next record gets."""
+        return Offset(self._end)
+
+    @property
+    def durable_offset(self) -> Offset:
+        """The end: memory keeps no better promise."""
+        return Offset(self._end)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of batches held."""
+        return self._size
+
+    # ---- writing ----
+
+    def append(
+        self, data: Buffer, batches: Sequence[BatchInfo], topics: bytes | None = None
+    ) -> None:
+        """Append whole batches; the oldest leave when the ring is full."""
+        if not batches:
+            return
+        with self._lock:
+            self._check_append(batches)
+            pairs = self._pairs(data, batches, topics)
+            self._roll_if_due(sum(info.size_bytes for info in batches), batches[-1].last_offset)
+            run = self._runs[-1]
+            view = memoryview(data)
+            for info in batches:
+                run.add(info, bytes(view[info.position : info.position + info.size_bytes]))
+                self._size += info.size_bytes
+            if pairs:
+                run.add_topics(pairs, batches[0].base_offset)
+            self._end = run.end_offset
+            self._make_room()
+
+    def _check_append(self, batches: Sequence[BatchInfo]) -> None:
+        self._need_open()
+        expected = self._end
+        for info in batches:
+            if info.base_offset < expected:
+                raise InvalidRequest(
+                    f"{self._name()}: a batch starts at offset {info.base_offset}, the log ends at "
+                    f"{expected}: offsets only go up"
+                )
+            expected = info.last_offset + 1
+            if info.size_bytes > self._settings.ring_bytes:
+                raise MessageTooLarge(
+                    f"{self._name()}: a batch of {info.size_bytes} bytes does not fit the ring of "
+                    f"{self._settings.ring_bytes}: raise ring_bytes or send less at once"
+                )
+
+    def _pairs(self, data: Buffer, batches: Sequence[BatchInfo], topics: bytes | None) -> bytes:
+        if not self._settings.topic_index:
+            return b""
+        return derive_pairs(data, batches) if topics is None else topics
+
+    def _roll_if_due(self, size_bytes: int, last_offset: int) -> None:
+        run = self._runs[-1]
+        settings = self._settings
+        most = min(settings.segment_bytes, settings.ring_bytes // _RUNS_PER_RING)
+        old = self._clock.now_ms() - run.created_ms >= settings.segment_age_ms
+        wide = last_offset - run.base_offset >= _SPAN_MAX
+        if len(run) and (old or wide or run.size_bytes + size_bytes > most):
+            self._runs.append(self._fresh_run())
+
+    def _make_room(self) -> None:
+        while self._size > self._settings.ring_bytes:
+            run = self._runs[0]
+            if len(run):
+                self._drop_first(run)
+            if not len(run) and len(self._runs) > 1:
+                del self._runs[0]
+                self._start = max(self._start, self._runs[0].base_offset)
+
+    def _drop_first(self, run: Run) -> None:
+        self._size -= run.size_bytes
+        self._start = max(self._start, run.drop_first() + 1)
+        self._size += run.size_bytes
+
+    # ---- reading ----
+
+    def read(self, offset: Offset, max_bytes: int, upto: Offset) -> memoryview:
+        """Whole consecutive batches from the one that holds `offset`, or the next."""
+        with self._lock:
+            self._need_open()
+            if not self._start <= offset <= self._end:
+                raise OffsetOutOfRange(
+                    f"{self._name()}: offset {offset} is outside {self._start} to {self._end}"
+                )
+            for run in self._runs[self._run_of(offset) :]:
+                found = run.read(offset, max_bytes, upto)
+                if found:
+                    return memoryview(found[0] if len(found) == 1 else b"".join(found))
+            return memoryview(b"")
+
+    def _run_of(self, offset: int) -> int:
+        return max(0, bisect_right(self._runs, offset, key=lambda run: run.base_offset) - 1)
+
+    def offset_for_time(self, timestamp_ms: TimestampMs) -> Offset | None:
+        """Base offset of the first batch with max timestamp >= `timestamp_ms`; None if none."""
+        with self._lock:
+            self._need_open()
+            for run in self._runs:
+                base = run.base_at_time(timestamp_ms)
+                if base is not None:
+                    return Offset(max(base, self._start))
+            return None
+
+    def offsets_of_topic(
+        self, topic_hash: int, start: Offset, upto: Offset, limit: int
+    ) -> list[Offset] | None:
+        """Ascending offsets in [start, upto) under this hash; None without an index."""
+        with self._lock:
+            self._need_open()
+            if not self._settings.topic_index:
+                return None
+            found: list[Offset] = []
+            first = max(start, self._start)
+            for run in self._runs[self._run_of(first) :]:
+                if run.base_offset >= upto or len(found) >= limit:
+                    break
+                if not run.indexed:
+                    return None  # the index was switched on after this run
+                rest = limit - len(found)
+                found += map(Offset, run.offsets_of_topic(topic_hash, first, upto, rest))
+            return found
+
+    # ---- what the log's owner does now and then ----
+
+    def sync(self) -> Offset:
+        """Nothing to do; the end."""
+        self._need_open()
+        return Offset(self._end)
+
+    def trim(self, start: Offset) -> None:
+        """Move the log's start up; batches below it leave."""
+        with self._lock:
+            self._need_open()
+            if start > self._end:
+                raise OffsetOutOfRange(
+                    f"{self._name()}: cannot trim to {start}, the log ends at {self._end}"
+                )
+            self._start = max(self._start, start)
+            while len(self._runs) > 1 and self._runs[0].end_offset <= self._start:
+                self._size -= self._runs.pop(0).size_bytes
+            run = self._runs[0]
+            while len(run) and run.first_last_offset() < self._start:
+                self._drop_first(run)
+
+    def truncate(self, end: Offset) -> None:
+        """Cut the log so that it ends at or before `end`."""
+        with self._lock:
+            self._need_open()
+            if end >= self._end:
+                return
+            self._cuts += 1
+            while len(self._runs) > 1 and self._runs[-1].base_offset >= end:
+                self._runs.pop()
+            self._end = max(0, min(end, self._runs[-1].cut(end)))
+            self._start = min(self._start, self._end)
+            self._size = sum(run.size_bytes for run in self._runs)
+            if self._runs[-1].base_offset > self._end:
+                self._runs[-1] = self._fresh_run()
+            for name, states in self._states.items():
+                self._states[name] = [kept for kept in states if kept[0] <= self._end]
+
+    def roll(self) -> None:
+        """Seal the active run, unless it is empty."""
+        with self._lock:
+            self._need_open()
+            self._roll()
+
+    def segments(self) -> list[SegmentInfo]:
+        """The runs in order; the last is the active one."""
+        with self._lock:
+            self._need_open()
+            ends = [run.base_offset for run in self._runs[1:]] + [self._end]
+            return [
+                SegmentInfo(
+                    Offset(run.base_offset),
+                    Offset(end),
+                    run.size_bytes,
+                    TimestampMs(run.max_timestamp_ms),
+                    run is not self._runs[-1],
+                    TimestampMs(run.created_ms),
+                )
+                for run, end in zip(self._runs, ends, strict=True)
+            ]
+
+    def rewrite(self, start: Offset, end: Offset) -> Rewrite:
+        """Begin to replace the sealed batches in [start, end)."""
+        with self._lock:
+            self._need_open()
+            bases = [run.base_offset for run in self._runs]
+            if start not in bases[:-1] or end not in bases or start >= end:
+                raise InvalidRequest(
+                    f"{self._name()}: {start} to {end} are not the bounds of sealed segments"
+                )
+            created_ms = self._runs[bases.index(start)].created_ms
+            fresh = Run(start, created_ms, self._settings.topic_index)
+            return MemoryRewrite(self, fresh, end)
+
+    def save_state(self, name: str, offset: Offset, blob: bytes) -> None:
+        """Keep derived state as of `offset`."""
+        with self._lock:
+            self._need_open()
+            kept = [state for state in self._states.get(name, []) if state[0] != offset]
+            kept.append((offset, bytes(blob)))
+            self._states[name] = sorted(kept)[-_STATES_KEPT:]
+
+    def load_state(self, name: str) -> tuple[Offset, bytes] | None:
+        """The newest state of `name` whose offset is <= `end_offset`."""
+        with self._lock:
+            self._need_open()
+            fitting = [state for state in self._states.get(name, []) if state[0] <= self._end]
+            return fitting[-1] if fitting else None
+
+    def reconfigure(self, settings: LogSettings) -> None:
+        """Use other settings from now on; a smaller ring drops its oldest batches now."""
+        with self._lock:
+            self._need_open()
+            if settings.topic_index != self._settings.topic_index:
+                self._roll()  # a run has topic entries of all its batches or of none
+            self._settings = settings
+            if not len(self._runs[-1]):
+                self._runs[-1] = self._fresh_run()
+            self._make_room()
+
+    def close(self) -> None:
+        """Let everything go. Idempotent."""
+        with self._lock:
+            self._closed = True
+            self._runs = [self._fresh_run()]
+            self._states.clear()
+
+    # ---- inside ----
+
+    def _fresh_run(self) -> Run:
+        return Run(self._end, self._clock.now_ms(), self._settings.topic_index)
+
+    def _roll(self) -> None:
+        if len(self._runs[-1]):
+            self._runs.append(self._fresh_run())
+
+    def swap(self, start: int, end: int, fresh: Run, cuts: int) -> None:
+        """Put a rewritten run in the place of the runs in [start, end)."""
+        with self._lock:
+            self._need_open()
+            if cuts != self._cuts:
+                raise Conflict(f"{self._name()} was truncated during a rewrite: begin it again")
+            replaced = [run for run in self._runs if start <= run.base_offset < end]
+            if not replaced:
+                return  # the ring dropped all of them meanwhile
+            at = self._runs.index(replaced[0])
+            fresh.end_offset = end
+            self._runs[at : at + len(replaced)] = [fresh]
+            while len(fresh) and fresh.first_last_offset() < self._start:
+                fresh.drop_first()
+            self._size = sum(run.size_bytes for run in self._runs)
+
+    @property
+    def cuts(self) -> int:
+        """How often the log was truncated."""
+        return self._cuts
+
+    def _need_open(self) -> None:
+        if self._closed:
+            raise Closed(f"{self._name()} was closed")
+
+    def _name(self) -> str:
+        return f"partition {self._key.stream_id}/{self._key.partition}"
