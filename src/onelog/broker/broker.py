@@ -6,7 +6,7 @@ publishing, cursors, streams and sessions; nobody above reaches past it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 
 import msgspec
 
@@ -131,21 +131,21 @@ class Broker:
 
     # -- the short way for the two calls that everybody makes
 
-    async def publish(
+    def publish(
         self, message: Message, *, principal: Principal = LOCAL, partition: int | None = None
-    ) -> Published:
+    ) -> Coroutine[None, None, Published]:
         """Publish one message; returns when it is durable (I4)."""
-        return await self.publisher.publish(message, principal=principal, partition=partition)
+        return self.publisher.publish(message, principal=principal, partition=partition)
 
-    async def publish_many(
+    def publish_many(
         self,
         messages: Sequence[Message],
         *,
         principal: Principal = LOCAL,
         partition: int | None = None,
-    ) -> list[Published]:
+    ) -> Coroutine[None, None, list[Published]]:
         """Publish messages in order; returns when all of them are durable (I4)."""
-        return await self.publisher.publish_many(messages, principal=principal, partition=partition)
+        return self.publisher.publish_many(messages, principal=principal, partition=partition)
 
     async def delete_records(self, stream: str, partition: int, before: int) -> None:
         """Delete the records of a partition below an offset, durably."""

@@ -52,6 +52,8 @@ class Published(msgspec.Struct, frozen=True, gc=False):
     offset: Offset
 
 
+_NOWHERE: Final = Published("", -1, Offset(-1))
+
 Done = Callable[[list[Published] | None, OnelogError | None], None]
 """Called once per call: where the messages went in their order, or the error."""
 
@@ -62,7 +64,7 @@ class _Ticket:
     __slots__ = ("_done", "_error", "_left", "results")
 
     def __init__(self, count: int, done: Done) -> None:
-        self.results: list[Published | None] = [None] * count
+        self.results: list[Published] = [_NOWHERE] * count
         self._done = done
         self._left = count
         self._error: OnelogError | None = None
@@ -74,7 +76,7 @@ class _Ticket:
             if self._error is not None:
                 self._done(None, self._error)
             else:
-                self._done([row for row in self.results if row is not None], None)
+                self._done(self.results, None)
 
 
 class _Stage:
@@ -126,7 +128,8 @@ class Publisher:
         self, message: Message, *, principal: Principal = LOCAL, partition: int | None = None
     ) -> Published:
         """Publish one message; returns when it is durable."""
-        return (await self.publish_many([message], principal=principal, partition=partition))[0]
+        (published,) = await self.publish_many((message,), principal=principal, partition=partition)
+        return published
 
     async def publish_many(
         self,
@@ -163,12 +166,17 @@ class Publisher:
 
         Raises at once, with nothing staged, when one of them cannot be published.
         """
+        count, size_bytes = len(messages), 0
+        homes = []
+        for message in messages:
+            stream, target, topic = home = self._home(message.topic, partition)
+            homes.append(home)
+            size_bytes += self._check(message, principal, stream, target, len(topic))
+        self._quotas.take_publish(principal, count, size_bytes)
         now_ms = self._clock.now_ms()
-        checked = [self._check(message, principal, partition) for message in messages]
-        self._quotas.take_publish(principal, len(messages), sum(size for *_, size in checked))
-        ticket = _Ticket(len(messages), done)
+        ticket = _Ticket(count, done)
         for number, message in enumerate(messages):
-            stream, target, topic, _size = checked[number]
+            stream, target, topic = homes[number]
             stage = self._stages.get(target)
             if stage is None:
                 stage = self._stages[target] = _Stage(stream, target)
@@ -180,22 +188,25 @@ class Publisher:
             stage.rows.append((ticket, number))
             if stage.builder.size_bytes >= STAGE_BYTES_MAX:
                 self._write(self._stages.pop(target))
-        self.messages += len(messages)
+        self.messages += count
         if self._stages and not self._ticking:
             self._ticking = True
             self._loop.call_soon(self._tick)
 
     def _check(
-        self, message: Message, principal: Principal, partition: int | None
-    ) -> tuple[Stream, Partition, bytes, int]:
-        stream, target, topic = self._home(message.topic)
-        if partition is not None:
-            target = stream.partition(partition)
+        self,
+        message: Message,
+        principal: Principal,
+        stream: Stream,
+        target: Partition,
+        topic_bytes: int,
+    ) -> int:
+        """The message's size, if it may be published."""
         if not self._authorizer.allows(principal, Action.PUBLISH, message.topic):
             raise NotAuthorized(f"{principal.name} may not publish to {message.topic}")
         if target.stopped is not None:
             raise target.stopped
-        size = len(topic) + len(message.value or b"") + len(message.key or b"")
+        size = topic_bytes + len(message.value or b"") + len(message.key or b"")
         if message.headers:
             size += _check_headers(message)
         if size + _RECORD_OVERHEAD_BYTES > target.message_bytes_max:
@@ -203,9 +214,9 @@ class Publisher:
                 f"a message of {size} bytes is larger than stream {stream.name} takes"
                 f" (message_bytes_max = {target.message_bytes_max})"
             )
-        return stream, target, topic, size
+        return size
 
-    def _home(self, topic: str) -> tuple[Stream, Partition, bytes]:
+    def _home(self, topic: str, partition: int | None) -> tuple[Stream, Partition, bytes]:
         home = self._homes.get(topic)
         if home is None:
             check_topic(topic)
@@ -214,7 +225,7 @@ class Publisher:
             if len(self._homes) >= _TOPIC_CACHE_MAX:
                 self._homes.clear()
             self._homes[topic] = home
-        return home
+        return home if partition is None else (home[0], home[0].partition(partition), home[2])
 
     # -- the tick
 
@@ -291,8 +302,11 @@ def _validate(data: bytearray) -> None:
 
 
 def _finish(rows: list[tuple[_Ticket, int]], error: OnelogError | None) -> None:
-    counts: dict[_Ticket, int] = {}
-    for ticket, _place in rows:
-        counts[ticket] = counts.get(ticket, 0) + 1
-    for ticket, count in counts.items():
-        ticket.finish(count, error)
+    count = 0
+    last = rows[0][0]
+    for ticket, _place in rows:  # a call's records lie side by side
+        if ticket is not last:
+            last.finish(count, error)
+            last, count = ticket, 0
+        count += 1
+    last.finish(count, error)
