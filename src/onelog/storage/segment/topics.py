@@ -23,7 +23,9 @@ from onelog.storage.segment.files import write_at
 
 TOPICS: Final = ".topics"
 CHUNK_ENTRIES: Final = 16384
+"""So many entries wait in memory at most."""
 _ENTRY_BYTES: Final = 8
+_LONG_RUN_ENTRIES: Final = 256
 _RUNS_MAX: Final = 32
 
 Entries = tuple[bytes, int]
@@ -44,7 +46,7 @@ def derive_entries(data: Buffer, batches: Sequence[BatchInfo], base_offset: int)
 class TopicTail:
     """The entries of one segment that are not in its file yet."""
 
-    __slots__ = ("_count", "_entries", "_raw", "_run_count", "_runs", "saved_bytes")
+    __slots__ = ("_chunks", "_count", "_entries", "_raw", "_run_count", "_runs", "saved_bytes")
 
     def __init__(self, saved_bytes: int = 0) -> None:
         self.saved_bytes = saved_bytes
@@ -54,7 +56,10 @@ class TopicTail:
     def _clear(self) -> None:
         self._raw: list[Entries] = []
         self._count = 0
+        self._chunks = bytearray()
+        """Chunks ready for the file: long runs are sorted once, each as a chunk of its own."""
         self._entries = bytearray()
+        """Entries of short runs, to be sorted together."""
         self._runs = bytearray()
         self._run_count = 0
 
@@ -66,26 +71,27 @@ class TopicTail:
         return self._count >= CHUNK_ENTRIES
 
     def _absorb(self) -> bytearray:
-        """Give the raw entries their final relative offsets; those that are new, sorted."""
+        """Give the raw entries their final relative offsets; those of the new short runs."""
         raw, self._raw = self._raw, []
         fresh = bytearray()
         for pairs, add in raw:
-            fresh += sort_topic_entries(pairs, add)
+            entries = sort_topic_entries(pairs, add)
+            if len(entries) >= _LONG_RUN_ENTRIES * _ENTRY_BYTES:
+                self._chunks += make_topic_chunk(entries)
+            else:
+                fresh += entries
         self._entries += fresh
         return fresh
 
     def save(self, stem: str) -> None:
         """Write everything into the file as chunks."""
         self._absorb()
-        if not self._entries:
-            return
-        step = CHUNK_ENTRIES * _ENTRY_BYTES
-        chunks = b"".join(
-            make_topic_chunk(sort_topic_entries(self._entries[at : at + step]))
-            for at in range(0, len(self._entries), step)
-        )
-        write_at(stem + TOPICS, chunks, self.saved_bytes)
-        self.saved_bytes += len(chunks)
+        if self._entries:
+            self._chunks += make_topic_chunk(sort_topic_entries(self._entries))
+            self._entries, self._runs, self._run_count = bytearray(), bytearray(), 0
+        if self._chunks:
+            write_at(stem + TOPICS, self._chunks, self.saved_bytes)
+            self.saved_bytes += len(self._chunks)
         self._clear()
 
     def lookup(self, topic_hash: int, rel_min: int, limit: int) -> list[int]:
@@ -94,9 +100,12 @@ class TopicTail:
             # What came since the last question becomes a sorted run of its own, so that a reader
             # that asks after each append does not sort everything each time.
             fresh = self._absorb()
-            self._run_count += 1
+            self._run_count += bool(fresh)
             if self._run_count > _RUNS_MAX:
                 self._runs, self._run_count = bytearray(), 1
                 fresh = self._entries
-            self._runs += make_topic_chunk(sort_topic_entries(fresh))
-        return lookup_topic_chunks(self._runs, len(self._runs), topic_hash, rel_min, limit)
+            if fresh:
+                self._runs += make_topic_chunk(sort_topic_entries(fresh))
+        found = lookup_topic_chunks(self._runs, len(self._runs), topic_hash, rel_min, limit)
+        more = lookup_topic_chunks(self._chunks, len(self._chunks), topic_hash, rel_min, limit)
+        return sorted({*found, *more})[:limit] if found and more else found or more
