@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 NATIVE = Path("src/onelog/kernel/_native")
 MODULES = [
@@ -33,6 +34,18 @@ DIRECTIVES = {
 }
 
 
+class BuildKernel(build_ext):
+    """Setuptools forgives an optional module that does not compile, but not a missing compiler."""
+
+    def build_extension(self, ext: Extension) -> None:
+        try:
+            super().build_extension(ext)
+        except OSError as error:
+            if not ext.optional:
+                raise
+            self.warn(f"{ext.name} is not compiled, the interpreted kernel stands in: {error}")
+
+
 def extensions() -> list[Extension]:
     if os.environ.get("ONELOG_PURE") == "1":
         return []
@@ -52,14 +65,17 @@ def extensions() -> list[Extension]:
             [str(NATIVE / f"{name}.pyx")],
             depends=[str(NATIVE / f"{name}.pyx"), *shared],
             extra_compile_args=flags,
-            optional=not required,
         )
         for name in MODULES
     ]
-    return cythonize(modules, build_dir="build/cython", compiler_directives=DIRECTIVES)
+    modules = cythonize(modules, build_dir="build/cython", compiler_directives=DIRECTIVES)
+    for module in modules:
+        module.optional = not required  # Cython drops it when it is given above
+    return modules
 
 
 setup(
+    cmdclass={"build_ext": BuildKernel},
     ext_modules=extensions(),
     exclude_package_data={"": ["*.c", "*.pyx", "*.pxd"]},
 )
