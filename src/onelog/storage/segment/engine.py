@@ -34,6 +34,17 @@ _DELETED: Final = ".deleted"
 _STREAM_ID: Final = re.compile(r"[A-Za-z0-9~_-][A-Za-z0-9~._-]{0,254}")
 
 
+def _delete(path: Path) -> None:
+    doomed = path.with_name(path.name + _DELETED)
+    if doomed.exists():
+        shutil.rmtree(doomed)
+    path.rename(doomed)
+    sync_directory(path.parent)
+    shutil.rmtree(doomed)
+    if not any(path.parent.iterdir()):
+        path.parent.rmdir()
+
+
 class SegmentEngine:
     """Partitions as directories of segment files."""
 
@@ -96,16 +107,11 @@ class SegmentEngine:
             if held is not None and not held.closed:
                 raise Conflict(f"partition {key.stream_id}/{key.partition} is open: close it first")
             self._open.pop(key, None)
-        if not path.is_dir():
-            return
-        doomed = path.with_name(path.name + _DELETED)
-        if doomed.exists():
-            shutil.rmtree(doomed)
-        path.rename(doomed)
-        sync_directory(path.parent)
-        shutil.rmtree(doomed)
-        if not any(path.parent.iterdir()):
-            path.parent.rmdir()
+        try:
+            if path.is_dir():
+                _delete(path)
+        except OSError as error:
+            raise StorageError(f"cannot delete {path}: {error}") from error
 
     def partitions(self) -> list[PartitionKey]:
         """Every partition that exists on disk."""

@@ -108,7 +108,7 @@ class FileCache:
 
     def admit(self, slot: Slot) -> None:
         """Count a slot that has just opened its file; others may lose theirs."""
-        slot.used = True
+        slot.used = False  # it has its place at the back; being used again is what keeps it
         with self._lock:
             self._slots[slot] = None
             # Second chance: a slot that was used since the last look goes to the back once.
@@ -190,7 +190,8 @@ class WriteHandle(Slot):
             flags = os.O_RDWR | (os.O_CREAT | os.O_TRUNC if create else 0)
             file = self._file = OpenFile(self.path, flags)
             self._cache.admit(self)
-        self.used = True
+        else:
+            self.used = True
         return file
 
     def let_go(self, forced: bool) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from onelog.base.errors import CorruptBatch
 from onelog.kernel import check_topic_chunks, crc32c, lookup_topic_chunks
 from onelog.storage.engine import LogSettings
 from onelog.storage.segment.checkpoint import UNKNOWN, Row
@@ -165,7 +166,10 @@ class Indexes:
         found = self._topics_map
         if found is None:
             found = self._check_topics()
-        return lookup_topic_chunks(_open(found, size), size, topic_hash, rel_min, limit)
+        try:
+            return lookup_topic_chunks(_open(found, size), size, topic_hash, rel_min, limit)
+        except CorruptBatch as error:
+            raise BadIndex from error
 
     def _check_topics(self) -> MappedFile:
         """The topic file's map, once every chunk of it was checked."""

@@ -83,8 +83,9 @@ class Recovery:
         known = self._finish(saved or empty_checkpoint())
         self._list()
         if saved is None:
-            first = min(self._logs, default=0)
-            known = empty_checkpoint(first)
+            known = empty_checkpoint(min(self._logs, default=0))
+            if not self._damaged:  # none was ever written, so nothing was ever trimmed
+                known = msgspec.structs.replace(known, start_offset=0)
         sealed = [self._segment(row, sealed=True) for row in known.sealed]
         self._check_known(known)
         tail = known.tail
