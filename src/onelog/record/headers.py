@@ -1,7 +1,8 @@
 """The reserved headers: protocol facts that ride along with a record under the prefix `~`.
 
-Rules: a reserved header is written only when its value is not the default. Application
-properties never start with the prefix; the door refuses those that do.
+Rules: a reserved header is written only when its value is not the default. An application's own
+header that begins with the prefix is stored with the prefix doubled (`~x` as `~~x`), so that it
+can never be taken for one of ours, and comes out as it went in (I6).
 """
 
 from __future__ import annotations
@@ -23,14 +24,39 @@ EXPIRY: Final = b"~ex"
 """When the message expires: milliseconds since the Unix epoch, decimal."""
 
 
+QOS: Final = b"~q"
+"""MQTT's quality of service of the publish, decimal; absent is 0."""
+
+RETAIN: Final = b"~r"
+"""Present (as `1`) when the publish asked to be retained."""
+
+CONTENT_TYPE: Final = b"~ct"
+REPLY_TO: Final = b"~rt"
+CORRELATION: Final = b"~ci"
+PAYLOAD_FORMAT: Final = b"~pf"
+"""MQTT's payload format indicator, decimal; absent is 0 (bytes)."""
+
+
 def is_reserved(name: bytes) -> bool:
     """Whether a header belongs to OneLog and not to the application."""
-    return name.startswith(RESERVED_PREFIX)
+    return name.startswith(RESERVED_PREFIX) and not name.startswith(RESERVED_PREFIX * 2)
+
+
+def stored_name(name: bytes) -> bytes:
+    """How an application's header name is stored."""
+    return RESERVED_PREFIX + name if name.startswith(RESERVED_PREFIX) else name
+
+
+def application_name(stored: bytes) -> bytes:
+    """The application's name of a stored header that is not reserved."""
+    return stored[1:] if stored.startswith(RESERVED_PREFIX * 2) else stored
 
 
 def application_headers(headers: Iterable[tuple[bytes, bytes | None]]) -> Headers:
     """The headers that the application wrote, in order, duplicates kept."""
-    return tuple(pair for pair in headers if not is_reserved(pair[0]))
+    return tuple(
+        (application_name(name), value) for name, value in headers if not is_reserved(name)
+    )
 
 
 def find_header(headers: Headers, name: bytes) -> bytes | None:
