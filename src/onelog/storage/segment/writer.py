@@ -135,7 +135,8 @@ class LogWriter:
             if first < self._end:
                 raise InvalidRequest(f"base offset {first} is below the log's end {self._end}")
             segment = self._writable(first, last, size)
-            self._prepare(segment)
+            if segment.indexes.live is None:
+                self._prepare(segment)
             entries = segment.topic_entries(data, batches, topics)
             fresh = not segment.exists
             try:
