@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from onelog.base.clock import Clock
+from onelog.base.clock import Clock, ManualClock
 from onelog.base.ids import Offset, PartitionId
 from onelog.kernel import ATTR_CONTROL, ATTR_TRANSACTIONAL, BatchInfo, scan_batches
+from onelog.log.catalog import Catalog
 from onelog.log.partition import Appended, Durability, Partition
 from onelog.log.syncer import Syncer
+from onelog.metadata.local import LocalStore
 from onelog.record.batch import Row, build_batch, decode
-from onelog.storage.engine import LogSettings, PartitionKey, PartitionLog
+from onelog.storage.engine import Engine, LogSettings, PartitionKey, PartitionLog
 from onelog.storage.memory import MemoryEngine
+from onelog.storage.segment import SegmentEngine
 
 KEY = PartitionKey("s-1", PartitionId(0))
 
@@ -125,3 +129,34 @@ class GatedLog:
 def offsets(found: Sequence[Held]) -> list[int]:
     """The offsets of records."""
     return [one.offset for one in found]
+
+
+class Node:
+    """A catalog with everything below it, on one directory."""
+
+    def __init__(self, directory: Path, threads: int = 2) -> None:
+        self.directory = directory
+        self.threads = threads
+        self.clock = ManualClock()
+
+    async def start(self, engines: Mapping[str, Engine] | None = None) -> Catalog:
+        self.syncer = Syncer(self.threads)
+        self.store = await LocalStore.open(self.directory / "metadata.db", self.clock)
+        self.engines: Mapping[str, Engine] = engines or {
+            "segment": SegmentEngine(self.directory / "segment", self.clock),
+            "memory": MemoryEngine(self.clock),
+        }
+        self.catalog = Catalog(self.store, self.engines, self.syncer, self.clock)
+        await self.catalog.open()
+        return self.catalog
+
+    async def stop(self) -> None:
+        await self.catalog.close()
+        for engine in self.engines.values():
+            engine.close()
+        await self.store.close()
+        await self.syncer.close()
+
+    async def restart(self) -> Catalog:
+        await self.stop()
+        return await self.start()

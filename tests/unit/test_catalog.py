@@ -1,13 +1,11 @@
 """The catalog: streams made, changed, deleted, found again after a restart, damaged or not."""
 
 import asyncio
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from onelog.base.clock import ManualClock
 from onelog.base.errors import (
     AlreadyExists,
     Conflict,
@@ -26,45 +24,13 @@ from onelog.base.ids import Offset, PartitionId
 from onelog.log.catalog import Catalog
 from onelog.log.config import Cleanup, Retention, StreamConfig
 from onelog.log.partition import Durability
-from onelog.log.syncer import Syncer
 from onelog.metadata.local import LocalStore
 from onelog.metadata.store import Op, TxnResult
-from onelog.storage.engine import Engine, LogSettings, PartitionKey, PartitionLog
-from onelog.storage.memory import MemoryEngine
+from onelog.storage.engine import LogSettings, PartitionKey, PartitionLog
 from onelog.storage.segment import SegmentEngine
-from tests.logs import pairs, put, row
+from tests.logs import Node, pairs, put, row
 
 MAIN = StreamConfig(name="main", captures=("#",), partitions=2, durability=Durability.OS)
-
-
-class Node:
-    """A catalog with everything below it, on one directory."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.clock = ManualClock()
-
-    async def start(self, engines: Mapping[str, Engine] | None = None) -> Catalog:
-        self.syncer = Syncer(2)
-        self.store = await LocalStore.open(self.directory / "metadata.db", self.clock)
-        self.engines: Mapping[str, Engine] = engines or {
-            "segment": SegmentEngine(self.directory / "segment", self.clock),
-            "memory": MemoryEngine(self.clock),
-        }
-        self.catalog = Catalog(self.store, self.engines, self.syncer, self.clock)
-        await self.catalog.open()
-        return self.catalog
-
-    async def stop(self) -> None:
-        await self.catalog.close()
-        for engine in self.engines.values():
-            engine.close()
-        await self.store.close()
-        await self.syncer.close()
-
-    async def restart(self) -> Catalog:
-        await self.stop()
-        return await self.start()
 
 
 @pytest.fixture

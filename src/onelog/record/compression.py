@@ -27,6 +27,8 @@ CODEC_NAMES: Final = {NONE: "none", GZIP: "gzip", SNAPPY: "snappy", LZ4: "lz4", 
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
+_SNAPPY_RATIO_MAX: Final = 64
+"""A copy of 64 bytes takes two at least: a block that claims more is damaged."""
 _STREAM_CHUNK_BYTES: Final = 64 * 1024
 
 
@@ -41,7 +43,8 @@ def inflate(codec: int, data: Buffer, limit: int = INFLATED_BYTES_MAX) -> bytes:
             return _inflate_snappy(bytes(data), limit)
         return _inflate_stream(codec, bytes(data), limit)
     except cramjam.DecompressionError as error:
-        raise CorruptBatch(f"the {CODEC_NAMES[codec]} data of a batch is damaged: {error}") from None
+        name = CODEC_NAMES[codec]
+        raise CorruptBatch(f"the {name} data of a batch is damaged: {error}") from None
 
 
 def deflate(codec: int, data: Buffer) -> bytes:
@@ -86,7 +89,7 @@ def _inflate_stream(codec: int, data: bytes, limit: int) -> bytes:
 
 def _inflate_snappy(data: bytes, limit: int) -> bytes:
     if not data.startswith(_XERIAL_MAGIC):
-        return _inflate_snappy_block(data, limit)
+        return _inflate_snappy_block(data, limit, limit)
     out: list[bytes] = []
     position, total = len(_XERIAL_HEADER), 0
     while position < len(data):
@@ -94,15 +97,18 @@ def _inflate_snappy(data: bytes, limit: int) -> bytes:
         position += 4
         if len(data) - position < size or size == 0:
             raise CorruptBatch("a snappy block of a batch is cut short")
-        out.append(_inflate_snappy_block(data[position : position + size], limit - total))
+        out.append(_inflate_snappy_block(data[position : position + size], limit - total, limit))
         total += len(out[-1])
         position += size
     return b"".join(out)
 
 
-def _inflate_snappy_block(block: bytes, limit: int) -> bytes:
-    if cramjam.snappy.decompress_raw_len(block) > limit:
+def _inflate_snappy_block(block: bytes, left: int, limit: int) -> bytes:
+    claimed = cramjam.snappy.decompress_raw_len(block)
+    if claimed > left:
         raise _refuse(limit)
+    if claimed > len(block) * _SNAPPY_RATIO_MAX:
+        raise CorruptBatch(f"a snappy block of {len(block)} bytes claims to hold {claimed}")
     return bytes(cramjam.snappy.decompress_raw(block))
 
 
