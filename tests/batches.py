@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from onelog.base.ids import Offset
 from onelog.kernel import BatchInfo, scan_batches
 from onelog.record.batch import Row, build_batch, decode
 from onelog.storage.engine import PartitionLog
@@ -42,14 +43,14 @@ def fill(log: PartitionLog, count: int, *, size: int = 20) -> None:
 
 def read_all(log: PartitionLog, start: int | None = None, max_bytes: int = 1 << 20) -> bytes:
     """Everything from `start` (the log's start) to the end."""
-    offset = log.start_offset if start is None else start
+    offset = log.start_offset if start is None else Offset(start)
     out = bytearray()
     while True:
         view = log.read(offset, max_bytes, log.end_offset)
         if not len(view):
             return bytes(out)
         out += view
-        offset = scan_batches(view)[-1].last_offset + 1
+        offset = Offset(scan_batches(view)[-1].last_offset + 1)
 
 
 def values(data: bytes | memoryview) -> list[bytes | None]:
