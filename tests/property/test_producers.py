@@ -20,7 +20,7 @@ producers = st.integers(1, 4)
 
 class Batch(NamedTuple):
     producer: int
-    count: int
+    records: int
     transactional: bool
     repeated: bool
 
@@ -80,16 +80,16 @@ def test_replay_from_scratch_and_from_any_snapshot_equals_the_live_state(
             if isinstance(step, Batch):
                 number = step.producer
                 producer = (number, epochs[number], sequences[number])
-                rows = [row(b"k", b"v")] * step.count
+                rows = [row(b"k", b"v")] * step.records
                 end = partition.end_offset
                 put(partition, *rows, producer=producer, transactional=step.transactional)
-                sequences[number] = next_sequence(sequences[number], step.count)
+                sequences[number] = next_sequence(sequences[number], step.records)
                 if step.repeated:
                     again = put(
                         partition, *rows, producer=producer, transactional=step.transactional
                     )
                     assert (again.duplicate, again.base_offset) == (True, end)
-                assert partition.end_offset == end + step.count
+                assert partition.end_offset == end + step.records
             elif isinstance(step, End):
                 if step.bumped:
                     epochs[step.producer] += 1

@@ -27,6 +27,7 @@ from onelog.log.syncer import Syncer
 from onelog.record.batch import Marker
 from onelog.record.compression import GZIP, LZ4, SNAPPY, ZSTD
 from onelog.storage.engine import Engine, LogSettings
+from onelog.storage.kv import KvEngine
 from onelog.storage.memory import MemoryEngine
 from onelog.storage.segment import SegmentEngine
 from tests.logs import KEY, batches, held, make_partition, markers, offsets, pairs, put, row
@@ -45,11 +46,11 @@ def clock() -> ManualClock:
     return ManualClock(NOW_MS)
 
 
-@pytest.fixture(params=["memory", "segment"])
+@pytest.fixture(params=["memory", "segment", "kv"])
 def engine(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Engine:
     if request.param == "memory":
         return MemoryEngine(clock)
-    return SegmentEngine(tmp_path, clock)
+    return {"segment": SegmentEngine, "kv": KvEngine}[request.param](tmp_path, clock)
 
 
 @pytest.fixture

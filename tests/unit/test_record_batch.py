@@ -25,6 +25,7 @@ from onelog.record.batch import (
     read_marker,
 )
 from onelog.record.compression import GZIP, LZ4, SNAPPY, ZSTD
+from onelog.record.headers import Headers
 
 ROWS: list[Row] = [
     (None, b"k1", b"v1", ((b"h", b"1"), (b"h", None), (b"", b"")), 1000),
@@ -33,7 +34,7 @@ ROWS: list[Row] = [
 ]
 
 
-def found(data: bytes) -> list[object]:
+def found(data: bytes) -> list[tuple[bytes | None, bytes | None, Headers, int]]:
     (info,) = scan_batches(data)
     return [
         (key, value, headers, timestamp_ms)

@@ -80,9 +80,13 @@ def test_a_callback_may_wait_again_and_cancel_others_while_advance_runs() -> Non
 
 def test_fail_tells_everybody_in_order_and_forgets_them() -> None:
     waiters, errors = Waiters(), list[tuple[int, OnelogError | None]]()
+
+    def hear(offset: int) -> Callback:
+        return lambda error: errors.append((offset, error))
+
     for offset in (8, 2, 5):
-        waiters.add(Offset(offset), lambda error, offset=offset: errors.append((offset, error)))
-    waiters.add(Offset(1), lambda error: errors.append((1, error))).cancel()
+        waiters.add(Offset(offset), hear(offset))
+    waiters.add(Offset(1), hear(1)).cancel()
     stopped = PartitionStopped("it is stopped")
     waiters.fail(stopped)
     assert errors == [(2, stopped), (5, stopped), (8, stopped)]
