@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from onelog.base.clock import Clock
 from onelog.storage.engine import Engine
+from onelog.storage.kv import KvEngine
 from onelog.storage.memory import MemoryEngine
 from onelog.storage.segment import SegmentEngine
 
@@ -21,6 +22,7 @@ class EngineCase(NamedTuple):
 
 
 ENGINES: dict[str, EngineCase] = {
+    "kv": EngineCase(KvEngine, persistent=True),
     "memory": EngineCase(lambda _, clock: MemoryEngine(clock), persistent=False),
     "segment": EngineCase(SegmentEngine, persistent=True),
 }

@@ -1,0 +1,54 @@
+"""What a partition remembers of itself: its two ends and its segments, as one small value."""
+
+from __future__ import annotations
+
+import msgspec
+
+from onelog.base.errors import PartitionCorrupt
+
+
+class Segment(msgspec.Struct, array_like=True):
+    """A run of batches under one number.
+
+    `size_bytes` and `max_timestamp_ms` count what lies below `counted`; what came after the last
+    save is counted again from the rows.
+    """
+
+    number: int
+    base_offset: int
+    created_ms: int
+    indexed: bool
+    size_bytes: int = 0
+    max_timestamp_ms: int = -1
+    counted: int = 0
+
+    def count(self, last_offset: int, size_bytes: int, max_timestamp_ms: int) -> None:
+        """Add a batch."""
+        self.size_bytes += size_bytes
+        self.max_timestamp_ms = max(self.max_timestamp_ms, max_timestamp_ms)
+        self.counted = last_offset + 1
+
+
+class Meta(msgspec.Struct, array_like=True):
+    """The saved state of a partition; the last segment is the active one."""
+
+    start_offset: int
+    end_offset: int
+    next_segment: int
+    segments: list[Segment]
+
+
+def encode(meta: Meta) -> bytes:
+    """The value of the meta key."""
+    return msgspec.msgpack.encode(meta)
+
+
+def decode(data: bytes, name: str) -> Meta:
+    """The meta back from its value."""
+    try:
+        meta = msgspec.msgpack.decode(data, type=Meta)
+    except msgspec.DecodeError as error:
+        raise PartitionCorrupt(f"the meta of {name} is damaged: {error}") from error
+    if not meta.segments:
+        raise PartitionCorrupt(f"the meta of {name} names no segment")
+    return meta
