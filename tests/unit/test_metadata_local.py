@@ -134,7 +134,11 @@ asyncio.run(main())
 
 def killed_writer(path: Path) -> set[str]:
     """Keys that a process had written and been answered for when kill -9 hit it."""
-    child = subprocess.Popen([sys.executable, "-c", CHILD, str(path)], stdout=subprocess.PIPE)
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(path)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
     assert child.stdout is not None
     lines = [child.stdout.readline() for _ in range(300)]
     os.kill(child.pid, signal.SIGKILL)
