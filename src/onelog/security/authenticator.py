@@ -1,0 +1,221 @@
+"""The one door of identity: every protocol asks here who a peer is.
+
+Rules: a check needs no I/O, because users are in memory; a changed user applies at once. Only
+`password` may take time (a hash in a thread); try `recall` first, it answers at once. Anonymous
+peers are let in from this machine only, unless the settings say otherwise.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from onelog.base.clock import Clock
+from onelog.base.errors import NotAuthenticated, Unavailable
+from onelog.metadata.store import Compare, MetadataStore, Put
+from onelog.observe import Sample
+from onelog.security.hashing import HashThreads
+from onelog.security.identity import ANONYMOUS, RESERVED_NAMES, Identity
+from onelog.security.passwords import Passwords, PasswordSettings
+from onelog.security.scram import MECHANISMS, Account, Mechanism, ScramExchange
+from onelog.security.table import UserTable
+from onelog.security.users import UserInfo, Users
+
+_SALT_SEED_KEY: Final = "security/salt_seed"
+_SALT_SEED_BYTES: Final = 32
+
+
+class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What an operator may choose."""
+
+    anonymous: Literal["loopback", "always", "never"] = "loopback"
+    """Who may come without a name: peers of this machine, everybody or nobody."""
+    certificate_users_only: bool = False
+    """Whether the name in a client certificate must be a user, or any name that its CA signed."""
+    passwords: PasswordSettings = PasswordSettings()
+
+
+class Authenticator:
+    """Says who a peer is. Make one with `Authenticator.open`."""
+
+    def __init__(self, store: MetadataStore, clock: Clock, settings: SecuritySettings) -> None:
+        self._settings = settings
+        self._threads = HashThreads()
+        self._table = UserTable(store)
+        self._table.on_change = self._changed
+        self._passwords = Passwords(self._table, self._threads, clock, settings.passwords)
+        self._users = Users(store, self._threads, clock)
+        self._listeners: list[Callable[[str], None]] = []
+        self._salt_seed = b""
+
+    @classmethod
+    async def open(
+        cls, store: MetadataStore, clock: Clock, settings: SecuritySettings | None = None
+    ) -> Authenticator:
+        """Load the users of a store and follow their changes."""
+        made = cls(store, clock, settings or SecuritySettings())
+        try:
+            made._salt_seed = await _load_salt_seed(store)
+            await made._table.open()
+        except BaseException:
+            await made.close()
+            raise
+        return made
+
+    async def close(self) -> None:
+        """End the watch and the threads; the store stays open. Idempotent."""
+        await self._table.close()
+        await self._threads.close()
+
+    # ---- who is it ----
+
+    def anonymous(self, *, listener_is_loopback: bool, peer_host: str | None) -> Identity:
+        """A peer that gives no name. Raises NotAuthenticated where that is not allowed."""
+        allowed = self._settings.anonymous
+        local = listener_is_loopback and peer_host is not None and _is_loopback(peer_host)
+        if allowed == "always" or (allowed == "loopback" and local):
+            return ANONYMOUS
+        raise NotAuthenticated("a user name and a password are needed here")
+
+    def recall(self, name: str, password: bytes) -> Identity | None:
+        """Who this is, if the same password was right a while ago; None says: ask `password`."""
+        return self._passwords.recall(name, password)
+
+    async def password(self, name: str, password: bytes) -> Identity:
+        """Who this is. Raises NotAuthenticated, or Unavailable when too many logins wait."""
+        return await self._passwords.verify(name, password)
+
+    @property
+    def scram_mechanisms(self) -> tuple[Mechanism, ...]:
+        """The SCRAM mechanisms that `scram` takes."""
+        return MECHANISMS
+
+    def scram(self, mechanism: str) -> ScramExchange:
+        """Begin a SCRAM login. Raises NotAuthenticated for a mechanism that is not known."""
+        for known in MECHANISMS:
+            if known == mechanism:
+                return ScramExchange(known, self._find, self._salt_seed)
+        raise NotAuthenticated(
+            f"the mechanism {mechanism[:64]!r} is not known here; use {' or '.join(MECHANISMS)}"
+        )
+
+    def certificate(self, certificate: Mapping[str, Any] | None) -> Identity:
+        """The owner of a verified client certificate, as `ssl` shows it: its common name.
+
+        Raises NotAuthenticated without a certificate or name, and for a disabled user.
+        """
+        names = [
+            value
+            for group in (certificate or {}).get("subject", ())
+            for key, value in group
+            if key == "commonName"
+        ]
+        if len(names) != 1 or not names[0] or names[0] in RESERVED_NAMES:
+            raise NotAuthenticated("a client certificate with one common name is needed here")
+        name = names[0]
+        known = self._table.get(name)
+        if known is None and not self._settings.certificate_users_only:
+            return Identity(name, "certificate")
+        if known is None or known.user.disabled:
+            raise NotAuthenticated(f"the certificate's common name {name!r} is no enabled user")
+        return Identity(name, "certificate", known.revision)
+
+    def is_current(self, identity: Identity) -> bool:
+        """Whether a peer that logged in before would still be let in, without asking it again."""
+        known = self._table.get(identity.name)
+        if identity.proof == "anonymous":
+            return True
+        if identity.proof == "certificate":
+            return (
+                not self._settings.certificate_users_only
+                if known is None
+                else not (known.user.disabled)
+            )
+        return known is not None and known.revision == identity.revision
+
+    def on_change(self, listener: Callable[[str], None]) -> None:
+        """Call `listener` with the name of each user that changes, to look at its connections."""
+        self._listeners.append(listener)
+
+    # ---- the users ----
+
+    async def add_user(self, name: str, password: str, *, scram: bool = True) -> None:
+        """Make a user; it can log in when this returns."""
+        await self._table.reached(await self._users.add(name, password, scram=scram))
+
+    async def set_password(self, name: str, password: str) -> None:
+        """Give a user a new password; the old one no longer works when this returns."""
+        await self._table.reached(await self._users.set_password(name, password))
+
+    async def set_disabled(self, name: str, disabled: bool) -> None:
+        """Let a user no longer in, or in again."""
+        await self._table.reached(await self._users.set_disabled(name, disabled))
+
+    async def remove_user(self, name: str) -> None:
+        """Forget a user; it cannot log in when this returns."""
+        await self._table.reached(await self._users.remove(name))
+
+    async def list_users(self) -> tuple[UserInfo, ...]:
+        """Every user, in the order of their names."""
+        return await self._users.list()
+
+    def samples(self) -> tuple[Sample, ...]:
+        """Numbers for the metrics."""
+        checks = self._passwords
+        return (
+            Sample("onelog_users", "Users that exist.", "gauge", len(self._table)),
+            Sample(
+                "onelog_password_checks_total",
+                "Password hashes computed.",
+                "counter",
+                checks.checks,
+            ),
+            Sample(
+                "onelog_password_recalls_total",
+                "Password checks answered from memory.",
+                "counter",
+                checks.recalls,
+            ),
+            Sample(
+                "onelog_password_refusals_total",
+                "Password checks refused because too many waited.",
+                "counter",
+                checks.refusals,
+            ),
+        )
+
+    def _find(self, name: str, mechanism: Mechanism) -> Account | None:
+        known = self._table.get(name)
+        if known is None or known.user.disabled:
+            return None
+        credential = known.user.scram.get(mechanism)
+        return None if credential is None else Account(name, known.revision, credential)
+
+    def _changed(self, name: str) -> None:
+        for listener in self._listeners:
+            listener(name)
+
+
+async def _load_salt_seed(store: MetadataStore) -> bytes:
+    """What made-up salts come from: kept, because a salt that changes tells that it is made up."""
+    made = secrets.token_bytes(_SALT_SEED_BYTES)
+    absent = Compare(_SALT_SEED_KEY, "version", "==", 0)
+    if (await store.txn((absent,), (Put(_SALT_SEED_KEY, made),))).succeeded:
+        return made
+    entry = await store.get(_SALT_SEED_KEY)
+    if entry is None:
+        raise Unavailable(f"the metadata store lost {_SALT_SEED_KEY!r} meanwhile; start again")
+    return entry.value
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)

@@ -1,0 +1,51 @@
+"""Who a peer proved to be, and which names a user may have.
+
+Rules: an identity is made only by the `Authenticator`. A user's name is what SCRAM would look up:
+a name that SASLprep would change, or that holds control characters, is refused when it is made.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from onelog.base.errors import InvalidName
+
+NAME_BYTES_MAX: Final = 256
+"""UTF-8 bytes of a user's name."""
+
+ANONYMOUS_NAME: Final = "anonymous"
+
+RESERVED_NAMES: Final = frozenset({ANONYMOUS_NAME, "local"})
+"""Names of principals that are no users: peers without a name, and the program itself."""
+
+Proof = Literal["password", "scram", "certificate", "anonymous"]
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Who a peer is and how it proved that."""
+
+    name: str
+    proof: Proof
+    revision: int = 0
+    """Revision of the user's record at that time; 0 when no record stands behind the name."""
+
+
+ANONYMOUS: Final = Identity(ANONYMOUS_NAME, "anonymous")
+
+
+def check_user_name(name: str, prepared: str) -> None:
+    """Refuse a name that no user may have; `prepared` is what SASLprep makes of it."""
+    if not name:
+        raise InvalidName("a user's name has at least one character")
+    size = len(name.encode("utf-8", "surrogatepass"))
+    if size > NAME_BYTES_MAX:
+        raise InvalidName(f"a user's name has at most {NAME_BYTES_MAX} bytes, this one {size}")
+    if name in RESERVED_NAMES:
+        raise InvalidName(f"the name {name!r} is reserved; choose another one")
+    if prepared != name or name != name.strip():
+        raise InvalidName(
+            f"the user's name {name!r} has white space around it or characters that SASLprep "
+            f"changes (it would become {prepared.strip()!r}); choose another one"
+        )

@@ -1,0 +1,168 @@
+"""Users: their records in the metadata store, and the commands that change them.
+
+Rules: one key per user, `users/<name>`. A record holds an argon2id hash and SCRAM credentials,
+never the password. Each change is one compare-and-set, so two of them never mix.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from onelog.base.clock import Clock
+from onelog.base.errors import AlreadyExists, Conflict, InvalidName, InvalidRequest, NotFound
+from onelog.metadata.store import Compare, Delete, Entry, MetadataStore, Op, Put
+from onelog.security.hashing import PASSWORD_BYTES_MAX, HashThreads, hash_password
+from onelog.security.identity import NAME_BYTES_MAX, check_user_name
+from onelog.security.scram import MECHANISMS, ScramCredential, make_credential, prepare
+
+PREFIX: Final = "users/"
+
+
+class User(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the store keeps of a user."""
+
+    name: str
+    password_hash: str
+    scram: dict[str, ScramCredential] = {}
+    """Credentials by mechanism."""
+    created_ms: int
+    changed_ms: int
+    disabled: bool = False
+
+
+class UserInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be shown of a user."""
+
+    name: str
+    created_ms: int
+    changed_ms: int
+    disabled: bool
+    scram: tuple[str, ...]
+
+
+def key_of(name: str) -> str:
+    """Where a user's record is kept."""
+    return PREFIX + name
+
+
+def decode_user(entry: Entry) -> User:
+    """The record of an entry."""
+    return msgspec.msgpack.decode(entry.value, type=User)
+
+
+class Users:
+    """The commands. They work on any store, whether or not a broker runs on it."""
+
+    def __init__(self, store: MetadataStore, threads: HashThreads, clock: Clock) -> None:
+        self._store = store
+        self._threads = threads
+        self._clock = clock
+
+    async def add(self, name: str, password: str, *, scram: bool = True) -> int:
+        """Make a user; the revision of the change. Raises AlreadyExists."""
+        check_user_name(name, _prepared_name(name))
+        made = await self._make(name, password, scram)
+        absent = Compare(key_of(name), "version", "==", 0)
+        result = await self._store.txn((absent,), (_put(made),))
+        if not result.succeeded:
+            raise AlreadyExists(
+                f"user {name!r} exists already; `onelog user passwd` gives it a new password"
+            )
+        return result.revision
+
+    async def set_password(self, name: str, password: str) -> int:
+        """Give a user a new password; the revision of the change. Raises NotFound."""
+        entry, user = await self._get(name)
+        made = await self._make(name, password, bool(user.scram))
+        changed = msgspec.structs.replace(made, created_ms=user.created_ms, disabled=user.disabled)
+        return await self._replace(entry, _put(changed))
+
+    async def set_disabled(self, name: str, disabled: bool) -> int:
+        """Let a user no longer in, or in again; the revision of the change. Raises NotFound."""
+        entry, user = await self._get(name)
+        changed = msgspec.structs.replace(user, disabled=disabled, changed_ms=self._clock.now_ms())
+        return await self._replace(entry, _put(changed))
+
+    async def remove(self, name: str) -> int:
+        """Forget a user; the revision of the change. Raises NotFound."""
+        entry, _ = await self._get(name)
+        return await self._replace(entry, Delete(entry.key))
+
+    async def list(self) -> tuple[UserInfo, ...]:
+        """Every user, in the order of their names."""
+        found = await self._store.range(PREFIX)
+        return tuple(_info(decode_user(entry)) for entry in found.entries)
+
+    async def _get(self, name: str) -> tuple[Entry, User]:
+        entry = None
+        if 0 < len(name.encode("utf-8", "surrogatepass")) <= NAME_BYTES_MAX:
+            entry = await self._store.get(key_of(name))
+        if entry is None:
+            raise NotFound(f"there is no user {name!r}; `onelog user list` shows who there is")
+        return entry, decode_user(entry)
+
+    async def _replace(self, entry: Entry, op: Op) -> int:
+        same = Compare(entry.key, "mod_revision", "==", entry.mod_revision)
+        result = await self._store.txn((same,), (op,))
+        if not result.succeeded:
+            name = entry.key.removeprefix(PREFIX)
+            raise Conflict(f"user {name!r} was changed by somebody else meanwhile; try again")
+        return result.revision
+
+    async def _make(self, name: str, password: str, scram: bool) -> User:
+        raw = check_password(password)
+
+        def work() -> User:
+            mechanisms = MECHANISMS if scram else ()
+            now_ms = self._clock.now_ms()
+            return User(
+                name=name,
+                password_hash=hash_password(raw),
+                scram={item: make_credential(item, password) for item in mechanisms},
+                created_ms=now_ms,
+                changed_ms=now_ms,
+            )
+
+        return await self._threads.run(work)
+
+
+def check_password(password: str) -> bytes:
+    """The bytes of a password that a user may have. Raises InvalidRequest."""
+    if not password:
+        raise InvalidRequest("a password has at least one character")
+    try:
+        raw = password.encode()
+    except UnicodeEncodeError:
+        raise InvalidRequest("a password is UTF-8 text, this one is not") from None
+    if len(raw) > PASSWORD_BYTES_MAX:
+        raise InvalidRequest(f"a password has at most {PASSWORD_BYTES_MAX} bytes")
+    try:
+        prepared = prepare(password)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"the password has a character that is {error}") from None
+    if not prepared:
+        raise InvalidRequest("a password has at least one character that is visible")
+    return raw
+
+
+def _prepared_name(name: str) -> str:
+    try:
+        return prepare(name)
+    except InvalidRequest as error:
+        raise InvalidName(f"the user's name {name!r} has a character that is {error}") from None
+
+
+def _put(user: User) -> Put:
+    return Put(key_of(user.name), msgspec.msgpack.encode(user))
+
+
+def _info(user: User) -> UserInfo:
+    return UserInfo(
+        name=user.name,
+        created_ms=user.created_ms,
+        changed_ms=user.changed_ms,
+        disabled=user.disabled,
+        scram=tuple(user.scram),
+    )
