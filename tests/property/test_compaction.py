@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from onelog.base.clock import ManualClock
 from onelog.log.compaction import compact, scope_of
 from onelog.log.config import Compaction
-from onelog.log.partition import Partition, replay_state
+from onelog.log.partition import Partition
+from onelog.log.replay import replay_state
 from onelog.log.syncer import Syncer
 from onelog.record.batch import Marker, Row
 from tests.logs import Held, held, make_partition, memory_log, put, row

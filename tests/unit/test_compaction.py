@@ -22,7 +22,8 @@ from onelog.log.compaction import (
     scope_of,
 )
 from onelog.log.config import Compaction
-from onelog.log.partition import Partition, replay_state
+from onelog.log.partition import Partition
+from onelog.log.replay import replay_state
 from onelog.log.syncer import Syncer
 from onelog.record.batch import Marker
 from onelog.record.compression import GZIP, LZ4, SNAPPY, ZSTD

@@ -22,7 +22,8 @@ from onelog.base.errors import (
 from onelog.base.ids import Offset, TimestampMs
 from onelog.kernel import ATTR_CONTROL, BatchBuilder, scan_batches
 from onelog.log import partition as partition_module
-from onelog.log.partition import Durability, Partition, replay_state
+from onelog.log.partition import Durability, Partition
+from onelog.log.replay import replay_state
 from onelog.log.syncer import Syncer
 from onelog.record.batch import Marker, build_batch, build_marker
 from onelog.storage.engine import LogSettings

@@ -10,6 +10,7 @@ from onelog.base.errors import (
     ProducerFenced,
 )
 from onelog.kernel import ATTR_CONTROL, ATTR_TRANSACTIONAL, BatchInfo
+from onelog.log import producers as producers_module
 from onelog.log.producers import BATCHES_REMEMBERED, Producers, next_sequence
 from onelog.record.batch import Marker
 
@@ -227,3 +228,13 @@ def test_a_snapshot_gives_back_the_whole_state() -> None:
     assert again.aborted_between(0, 99) == producers.aborted_between(0, 99)
     assert again.check(batch(10, 3, producer=1)) == producers.check(batch(10, 3, producer=1))
     assert len(again) == 3
+
+
+def test_a_client_that_invents_producers_costs_bounded_memory(monkeypatch) -> None:
+    """I8: past the bound the longest known producer goes, one with a transaction stays."""
+    monkeypatch.setattr(producers_module, "PRODUCERS_MAX", 3)
+    producers = Producers()
+    for number in range(10):
+        info = batch(number, 0, producer=number, transactional=number == 0)
+        producers.note_batch(info, 0)
+    assert [entry.producer_id for entry in producers.entries()] == [0, 8, 9]

@@ -40,6 +40,7 @@ DEAD_LETTER_HEADER: Final = b"~dl"
 """Why a record was given up: JSON with queue, reason, count, topic, stream, partition, offset."""
 
 _DEAD_LETTER_RETRY_MS: Final = 1_000
+_PINS_FRESH_S: Final = 1.0
 
 C = TypeVar("C", OffsetCursor, SessionCursor, QueueCursor, TableCursor)
 
@@ -63,6 +64,8 @@ class CursorDesk:
         self._open: dict[str, Cursor] = {}
         self._durable: set[str] = set()
         self._tails = 0
+        self._pins: dict[tuple[str, int], int] = {}
+        self._pins_until = 0.0
         self.dead_letters = 0
 
     # -- opening
@@ -320,9 +323,16 @@ class CursorDesk:
         return self._checkpoints.kept(name)
 
     def pins(self) -> dict[tuple[str, int], int]:
-        """The lowest offset that durable queues and sessions still need, per partition."""
-        durable = [cursor for name, cursor in self._open.items() if name in self._durable]
-        return self._checkpoints.pins(durable)
+        """The lowest offset that durable queues and sessions still need, per partition.
+
+        Looked up anew at most once a second: retention asks for each of its partitions.
+        """
+        now = self._clock.monotonic()
+        if now >= self._pins_until:
+            durable = [cursor for name, cursor in self._open.items() if name in self._durable]
+            self._pins = self._checkpoints.pins(durable)
+            self._pins_until = now + _PINS_FRESH_S
+        return self._pins
 
 
 def _check_name(name: str) -> None:

@@ -11,6 +11,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -28,7 +29,7 @@ from onelog.base.ids import Offset
 from onelog.base.limits import HEADERS_PER_RECORD_MAX
 from onelog.base.topics import check_topic
 from onelog.broker.hooks import LOCAL, Action, Authorizer, Principal, Quotas
-from onelog.kernel import ATTR_CODEC_MASK, BatchBuilder, scan_batches, validate_records
+from onelog.kernel import ATTR_CODEC_MASK, BatchBuilder, Stage, scan_batches, validate_records
 from onelog.log.catalog import Catalog
 from onelog.log.partition import Appended, Partition
 from onelog.log.stream import Stream
@@ -79,17 +80,46 @@ class _Ticket:
                 self._done(self.results, None)
 
 
-class _Stage:
-    """What waits for the tick in one partition."""
+class _Target:
+    """What a stage belongs to, and the calls that wait for what is staged in it."""
 
-    __slots__ = ("builder", "partition", "rows", "stream")
+    __slots__ = ("partition", "rows", "stream")
 
     def __init__(self, stream: Stream, partition: Partition) -> None:
         self.stream = stream
         self.partition = partition
-        self.builder = BatchBuilder(stream.tags_topics)
-        self.rows: list[tuple[_Ticket, int]] = []
-        """Per staged record, in order: its call and its place in the call's answer."""
+        self.rows: list[tuple[_Ticket, int, int]] = []
+        """Of records staged here by calls: the call, the place in its answer, the index staged."""
+
+
+class Tick:
+    """One pass that wrote: which stages are not visible yet, which of them failed."""
+
+    __slots__ = ("_callbacks", "_publisher", "failed", "left")
+
+    def __init__(self, publisher: Publisher, stages: int) -> None:
+        self._publisher = publisher
+        self._callbacks: list[Callable[[Tick], None]] = []
+        self.left = stages
+        self.failed: dict[int, OnelogError] = {}
+        """Stage number → why its records were not written."""
+
+    def when_done(self, callback: Callable[[Tick], None]) -> None:
+        """Call back when every stage is visible or has failed, and every earlier tick is done."""
+        self._callbacks.append(callback)
+
+    def finish(self, number: int, error: OnelogError | None) -> None:
+        """One stage is visible, or never will be."""
+        self.left -= 1
+        if error is not None:
+            self.failed[number] = error
+        if self.left == 0:
+            self._publisher.release_ticks()
+
+    def run(self) -> None:
+        """Tell everybody who waits."""
+        for callback in self._callbacks:
+            callback(self)
 
 
 class Publisher:
@@ -108,19 +138,24 @@ class Publisher:
         self._clock = clock
         self._authorizer = authorizer
         self._quotas = quotas
-        self._stages: dict[Partition, _Stage] = {}
+        self._stages: dict[Partition, Stage] = {}
+        self._dirty: list[Stage] = []
+        self._ticks: deque[Tick] = deque()
         self._ticking = False
         self._homes: dict[str, tuple[Stream, Partition, bytes]] = {}
         self._loop = asyncio.get_running_loop()
         self.messages = 0
         self.ticks = 0
-        catalog.before_change.append(self._tick)
+        self.on_tick: list[Callable[[Tick], None]] = []
+        """Called after each pass that wrote: who staged by itself says what it waits for."""
+        catalog.before_change.append(self.tick)
         catalog.on_change.append(self._streams_changed)
 
     def _streams_changed(self) -> None:
         # What is staged was resolved with the old captures: it goes to its old home first.
-        self._tick()
+        self.tick()
         self._homes.clear()
+        self._stages.clear()
 
     # -- publishing messages
 
@@ -177,21 +212,18 @@ class Publisher:
         ticket = _Ticket(count, done)
         for number, message in enumerate(messages):
             stream, target, topic = homes[number]
-            stage = self._stages.get(target)
-            if stage is None:
-                stage = self._stages[target] = _Stage(stream, target)
+            stage = self._stages.get(target) or self.stage_of(stream, target)
             key = message.key
             if key is None and not message.keyless:
                 key = topic
             timestamp_ms = message.timestamp_ms if message.timestamp_ms >= 0 else now_ms
-            stage.builder.add(topic, key, message.value, message.headers, timestamp_ms)
-            stage.rows.append((ticket, number))
+            index = stage.builder.add(topic, key, message.value, message.headers, timestamp_ms)
+            stage.owner.rows.append((ticket, number, index))
+            stage.touch()
             if stage.builder.size_bytes >= STAGE_BYTES_MAX:
-                self._write(self._stages.pop(target))
+                self.tick()
         self.messages += count
-        if self._stages and not self._ticking:
-            self._ticking = True
-            self._loop.call_soon(self._tick)
+        self.tick_soon()
 
     def _check(
         self,
@@ -229,26 +261,63 @@ class Publisher:
 
     # -- the tick
 
-    def _tick(self) -> None:
+    def stage_of(self, stream: Stream, partition: Partition) -> Stage:
+        """Where records of a partition are staged; the kernel stages there too."""
+        stage = self._stages.get(partition)
+        if stage is None:
+            builder = BatchBuilder(stream.tags_topics)
+            stage = Stage(_Target(stream, partition), builder, self._dirty)
+            self._stages[partition] = stage
+        return stage
+
+    def tick_soon(self) -> None:
+        """See that what is staged is written at the end of this pass."""
+        if self._dirty and not self._ticking:
+            self._ticking = True
+            self._loop.call_soon(self.tick)
+
+    def tick(self) -> None:
         """Write every dirty partition: one batch, one append each."""
         self._ticking = False
-        stages, self._stages = self._stages, {}
-        self.ticks += 1
-        for stage in stages.values():
-            self._write(stage)
-
-    def _write(self, stage: _Stage) -> None:
-        partition, rows = stage.partition, stage.rows
-        try:
-            appended = partition.append_built(stage.builder, index_topics=stage.stream.tags_topics)
-        except OnelogError as error:
-            _finish(rows, error)
+        if not self._dirty:
             return
-        name, number, base = stage.stream.name, partition.id, appended.base_offset
-        for index, (ticket, place) in enumerate(rows):
-            ticket.results[place] = Published(name, number, Offset(base + index))
-        last = Offset(appended.end_offset - 1)
-        partition.when_visible(last, lambda error: _finish(rows, error))
+        dirty = self._dirty.copy()
+        self._dirty.clear()
+        self.ticks += 1
+        tick = Tick(self, len(dirty) + 1)  # one more, so that it ends after `on_tick`
+        self._ticks.append(tick)
+        for stage in dirty:
+            stage.number = -1
+        for number, stage in enumerate(dirty):
+            self._write(stage, tick, number)
+        for callback in self.on_tick:
+            callback(tick)
+        tick.finish(len(dirty), None)
+
+    def release_ticks(self) -> None:
+        """Answer for finished ticks, in their order."""
+        while self._ticks and self._ticks[0].left == 0:
+            self._ticks.popleft().run()
+
+    def _write(self, stage: Stage, tick: Tick, number: int) -> None:
+        target = stage.owner
+        partition, rows = target.partition, target.rows
+        target.rows = []
+
+        def finish(error: OnelogError | None) -> None:
+            if rows:
+                _finish(rows, error)
+            tick.finish(number, error)
+
+        try:
+            appended = partition.append_built(stage.builder, index_topics=target.stream.tags_topics)
+        except OnelogError as error:
+            finish(error)
+            return
+        name, partition_id, base = target.stream.name, partition.id, appended.base_offset
+        for ticket, place, index in rows:
+            ticket.results[place] = Published(name, partition_id, Offset(base + index))
+        partition.when_visible(Offset(appended.end_offset - 1), finish)
 
     # -- batches that a client built
 
@@ -270,9 +339,7 @@ class Publisher:
         else:
             _validate(data)
         self._quotas.take_publish(principal, sum(info.count for info in infos), len(data))
-        stage = self._stages.pop(target, None)
-        if stage is not None:
-            self._write(stage)  # what came first goes first
+        self.tick()  # what came first goes first
         appended = target.append_batches(data, infos)
         self.messages += sum(info.count for info in infos)
         await target.wait_visible(Offset(appended.end_offset - 1))
@@ -280,7 +347,7 @@ class Publisher:
 
     def close(self) -> None:
         """Write what is staged."""
-        self._tick()
+        self.tick()
 
 
 def _check_headers(message: Message) -> int:
@@ -301,10 +368,10 @@ def _validate(data: bytearray) -> None:
         validate_records(data, info.position, inflated_records(data, info))
 
 
-def _finish(rows: list[tuple[_Ticket, int]], error: OnelogError | None) -> None:
+def _finish(rows: list[tuple[_Ticket, int, int]], error: OnelogError | None) -> None:
     count = 0
     last = rows[0][0]
-    for ticket, _place in rows:  # a call's records lie side by side
+    for ticket, _place, _index in rows:  # a call's records lie side by side
         if ticket is not last:
             last.finish(count, error)
             last, count = ticket, 0

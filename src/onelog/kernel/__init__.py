@@ -27,7 +27,12 @@ COMPILED: bool
 if TYPE_CHECKING:
     from onelog.kernel.pure import (
         BatchBuilder,
+        MqttFanout,
+        MqttInput,
+        MqttOutput,
+        MqttRoute,
         Slices,
+        Stage,
         TopicFilter,
         TopicTrie,
         batch_topics,
@@ -40,6 +45,8 @@ if TYPE_CHECKING:
         decode_remaining_length,
         decode_uvarint,
         decode_varint,
+        encode_acks,
+        encode_publish,
         encode_remaining_length,
         encode_utf8_field,
         encode_uvarint,
@@ -68,6 +75,13 @@ else:
 COMPILED = not BatchBuilder.__module__.startswith("onelog.kernel.pure")
 
 __all__ = [
+    "MqttFanout",
+    "MqttInput",
+    "MqttOutput",
+    "MqttRoute",
+    "Stage",
+    "encode_acks",
+    "encode_publish",
     "COMPILED",
     "ATTR_CODEC_MASK",
     "ATTR_CONTROL",

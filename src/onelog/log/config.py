@@ -43,6 +43,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 
     age_ms: int = 7 * 24 * 3600 * 1000
     bytes: int = -1
+    """Of the whole stream; each partition has an equal share."""
     consumed: bool = False
     """Drop segments that every durable cursor has passed."""
     pin_bytes_max: int = 10 * 1024**3
@@ -86,6 +87,13 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
         if len(self.captures) == 1 and is_exact(self.captures[0]):
             return self.captures[0]
         return None
+
+    def partition_retention(self) -> Retention:
+        """What one partition may keep."""
+        if self.retention.bytes < 0:
+            return self.retention
+        share = self.retention.bytes // self.partitions
+        return msgspec.structs.replace(self.retention, bytes=share)
 
     def log_settings(self) -> LogSettings:
         """What the storage engine needs of it."""

@@ -330,7 +330,7 @@ def _retain(visit: _Visit) -> _Retained:
         return _Retained(rolled, None)
     decision = new_start(
         segments,
-        config.retention,
+        config.partition_retention(),
         visit.now_ms,
         high_watermark=visit.high_watermark,
         pin=visit.pin,

@@ -18,8 +18,6 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-import msgspec
-
 from onelog.base.clock import Clock
 from onelog.base.errors import (
     CorruptBatch,
@@ -30,7 +28,6 @@ from onelog.base.errors import (
     PartitionCorrupt,
     PartitionStopped,
     StorageError,
-    StorageFull,
 )
 from onelog.base.ids import Offset, PartitionId, TimestampMs
 from onelog.kernel import (
@@ -42,17 +39,15 @@ from onelog.kernel import (
     set_batch_offsets,
     topic_hash,
 )
-from onelog.log.epochs import EpochHistory
-from onelog.log.producers import AbortedTxn, Producers
+from onelog.log.producers import AbortedTxn
+from onelog.log.replay import encode_state, note_batch, replay_state, try_save
 from onelog.log.syncer import Syncer
 from onelog.log.wakeup import Callback, Waiter, Waiters, as_future
-from onelog.record.batch import Marker, build_marker, inflated_records, read_marker
+from onelog.record.batch import Marker, build_marker, inflated_records
 from onelog.storage.engine import PartitionLog
 
 SNAPSHOT_BYTES: Final = 64 * 1024 * 1024
 """Appended bytes after which the derived state is snapshotted anew."""
-REPLAY_READ_BYTES: Final = 4 * 1024 * 1024
-STATE_NAME: Final = "partition"
 
 
 class Durability(StrEnum):
@@ -63,17 +58,16 @@ class Durability(StrEnum):
     FSYNC = "fsync"
 
 
+LiveFeed = Callable[[bytes | bytearray], None]
+"""Takes whole batches, in order, that are visible now."""
+
+
 class Appended(NamedTuple):
     """Where records went; `duplicate` when an idempotent batch had been appended before."""
 
     base_offset: Offset
     end_offset: Offset
     duplicate: bool = False
-
-
-class _State(msgspec.Struct, array_like=True):
-    producers: bytes
-    epochs: list[tuple[int, int]]
 
 
 class Partition:
@@ -84,6 +78,7 @@ class Partition:
         "_stable_waiters",
         "_syncer",
         "_syncing",
+        "_unseen",
         "_unsnapshotted_bytes",
         "_waiters",
         "durability",
@@ -92,6 +87,7 @@ class Partition:
         "high_watermark",
         "id",
         "leader_epoch",
+        "live",
         "log",
         "message_bytes_max",
         "producers",
@@ -127,6 +123,9 @@ class Partition:
         self._unsnapshotted_bytes = 0
         self._waiters = Waiters()
         self._stable_waiters = Waiters()
+        self.live: LiveFeed | None = None
+        """Gets each run of batches when it becomes visible, without reading the log back."""
+        self._unseen: list[tuple[Offset, bytes | bytearray]] = []
         self.producers, self.epochs = replay_state(log, clock.now_ms())
         self.leader_epoch = self.epochs.latest
         self.end_offset = log.end_offset
@@ -155,11 +154,14 @@ class Partition:
     # -- writing
 
     def append_built(self, builder: BatchBuilder, *, index_topics: bool) -> Appended:
-        """Seal what `builder` staged as one batch at the end of the log."""
-        self._refuse_if_stopped()
+        """Seal what `builder` staged as one batch at the end of the log.
+
+        Whatever happens, the builder is empty afterwards.
+        """
         base = self.end_offset
         topics = builder.topics() if index_topics else None
         batch = builder.seal(base, self.leader_epoch)
+        self._refuse_if_stopped()
         infos = scan_batches(batch, 0, False)
         return self._write(batch, infos, topics)
 
@@ -227,6 +229,8 @@ class Partition:
             if info.producer_id >= 0:
                 note_batch(self.producers, data, info, self._clock.now_ms())
         self.epochs.note(infos[0].leader_epoch, base)
+        if self.live is not None:
+            self._unseen.append((end, data))
         if self.durability is Durability.FSYNC:
             self.request_sync()
         else:
@@ -246,7 +250,7 @@ class Partition:
 
         def work() -> tuple[Offset, bool]:
             durable = log.sync()
-            return durable, state is None or _try_save(log, offset, state)
+            return durable, state is None or try_save(log, offset, state)
 
         self._syncer.start(work, self._synced)
 
@@ -272,7 +276,7 @@ class Partition:
         return self._encode_state()
 
     def _encode_state(self) -> bytes:
-        return msgspec.msgpack.encode(_State(self.producers.encode(), self.epochs.rows()))
+        return encode_state(self.producers, self.epochs)
 
     def _advance(self, end: Offset) -> None:
         if end > self.high_watermark:
@@ -281,6 +285,15 @@ class Partition:
             self._waiters.advance(end)
             if self._stable_waiters:
                 self._stable_waiters.advance(self.last_stable_offset)
+            if self._unseen:
+                self._feed_live(end)
+
+    def _feed_live(self, end: Offset) -> None:
+        seen = [data for last, data in self._unseen if last <= end]
+        del self._unseen[: len(seen)]
+        if self.live is not None:
+            for data in seen:
+                self.live(data)
 
     # -- waiting
 
@@ -402,7 +415,7 @@ class Partition:
             # What is trimmed can no longer be replayed. A state beyond the durable end would be
             # lost in a crash, so that end moves first. A full disk must not keep trim from helping.
             log.sync()
-            _try_save(log, offset, state)
+            try_save(log, offset, state)
             log.trim(start)
 
         await self._run(work)
@@ -417,7 +430,7 @@ class Partition:
 
         def work() -> None:
             try:
-                _try_save(self.log, offset, state)
+                try_save(self.log, offset, state)
             finally:
                 self.log.close()
 
@@ -425,50 +438,3 @@ class Partition:
             await self._syncer.run(work)
         finally:
             self.stop(PartitionStopped(f"{self.stream}/{self.id} is closed"))
-
-
-def _try_save(log: PartitionLog, offset: Offset, state: bytes) -> bool:
-    """Save a snapshot unless the disk is full: then replay takes longer, and nothing is lost."""
-    try:
-        log.save_state(STATE_NAME, offset, state)
-    except StorageFull:
-        return False
-    return True
-
-
-def note_batch(
-    producers: Producers, data: bytes | bytearray | memoryview, info: BatchInfo, now_ms: int
-) -> None:
-    """Let the producer state see an appended batch, data or marker."""
-    if not info.attributes & ATTR_CONTROL:
-        producers.note_batch(info, now_ms)
-        return
-    marker = read_marker(data, info)
-    if marker is not None:
-        producers.note_marker(info, marker, now_ms)
-
-
-def replay_state(log: PartitionLog, now_ms: int) -> tuple[Producers, EpochHistory]:
-    """The derived state of a log: its newest snapshot and the batches since."""
-    producers, epochs, offset = Producers(), EpochHistory(), log.start_offset
-    saved = log.load_state(STATE_NAME)
-    if saved is not None:
-        # A snapshot from before the log's start still knows producers whose batches are gone.
-        offset = max(offset, saved[0])
-        state = msgspec.msgpack.decode(saved[1], type=_State)
-        producers, epochs = Producers.decode(state.producers), EpochHistory(state.epochs)
-    end = log.end_offset
-    while offset < end:
-        data = log.read(offset, REPLAY_READ_BYTES, end)
-        infos = scan_batches(data, 0, False)
-        if not infos:
-            break
-        for info in infos:
-            if info.last_offset >= offset:
-                epochs.note(max(info.leader_epoch, epochs.latest), info.base_offset)
-                if info.producer_id >= 0:
-                    note_batch(producers, data, info, now_ms)
-        offset = Offset(infos[-1].last_offset + 1)
-    producers.settle(end)
-    producers.forget_before(log.start_offset)
-    return producers, epochs

@@ -31,6 +31,8 @@ from onelog.kernel import ATTR_TRANSACTIONAL, BatchInfo
 from onelog.record.batch import Marker
 
 BATCHES_REMEMBERED: Final = 5
+PRODUCERS_MAX: Final = 100_000
+"""Producers remembered per partition; past it the longest known without a transaction goes."""
 SEQUENCE_MODULUS: Final = 2**31
 _NEVER: Final = 2**63
 
@@ -165,6 +167,8 @@ class Producers:
             txn_first_offset = entry.txn_first_offset if entry is not None else -1
             entry = ProducerEntry(info.producer_id, info.producer_epoch, 0, [], txn_first_offset)
             self._entries[info.producer_id] = entry
+            if len(self._entries) > PRODUCERS_MAX:
+                self._forget_longest_known()
         entry.last_seen_ms = now_ms
         if info.base_sequence >= 0:
             last_sequence = next_sequence(info.base_sequence, info.last_offset - info.base_offset)
@@ -175,6 +179,12 @@ class Producers:
         if info.attributes & ATTR_TRANSACTIONAL and entry.txn_first_offset < 0:
             entry.txn_first_offset = info.base_offset
             self._open[info.producer_id] = info.base_offset
+
+    def _forget_longest_known(self) -> None:
+        for producer_id, entry in self._entries.items():
+            if entry.txn_first_offset < 0:
+                del self._entries[producer_id]
+                return
 
     def check_marker(self, producer_id: int, epoch: int) -> None:
         """Judge an end-of-transaction marker before it is appended."""

@@ -50,8 +50,24 @@ from onelog.kernel._native.wire import (
     encode_uvarint,
     encode_varint,
 )
+from onelog.kernel.pure.mqtt import (
+    MqttFanout,
+    MqttInput,
+    MqttOutput,
+    MqttRoute,
+    Stage,
+    encode_acks,
+    encode_publish,
+)
 
 __all__ = [
+    "MqttFanout",
+    "MqttInput",
+    "MqttOutput",
+    "MqttRoute",
+    "Stage",
+    "encode_acks",
+    "encode_publish",
     "BatchBuilder",
     "keep_records",
     "crc32c",

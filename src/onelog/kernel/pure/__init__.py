@@ -15,6 +15,15 @@ from onelog.kernel.pure.filters import (
     TopicFilter,
     select_records,
 )
+from onelog.kernel.pure.mqtt import (
+    MqttFanout,
+    MqttInput,
+    MqttOutput,
+    MqttRoute,
+    Stage,
+    encode_acks,
+    encode_publish,
+)
 from onelog.kernel.pure.records import (
     Slices,
     batch_topics,
@@ -52,6 +61,13 @@ from onelog.kernel.pure.wire import (
 )
 
 __all__ = [
+    "MqttFanout",
+    "MqttInput",
+    "MqttOutput",
+    "MqttRoute",
+    "Stage",
+    "encode_acks",
+    "encode_publish",
     "crc32c",
     "topic_hash",
     "decode_uvarint",

@@ -1,0 +1,45 @@
+"""An engine that is opened when it is first needed: who uses no RocksDB pays nothing for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from onelog.storage.engine import Engine, LogSettings, PartitionKey, PartitionLog
+
+
+class LazyEngine:
+    """Stands for an engine under `root`; opens it for the first partition, or if data is there."""
+
+    def __init__(self, root: Path, make: Callable[[], Engine]) -> None:
+        self._root = root
+        self._make = make
+        self._engine: Engine | None = None
+        self._lock = threading.Lock()
+
+    def _opened(self) -> Engine:
+        with self._lock:
+            if self._engine is None:
+                self._engine = self._make()
+            return self._engine
+
+    def open(self, key: PartitionKey, settings: LogSettings) -> PartitionLog:
+        """Open or create a partition."""
+        return self._opened().open(key, settings)
+
+    def delete(self, key: PartitionKey) -> None:
+        """Delete a closed partition. Missing is fine."""
+        if self._engine is not None or self._root.exists():
+            self._opened().delete(key)
+
+    def partitions(self) -> list[PartitionKey]:
+        """Every partition that exists on disk."""
+        if self._engine is None and not self._root.exists():
+            return []
+        return self._opened().partitions()
+
+    def close(self) -> None:
+        """Close the engine if it was opened."""
+        if self._engine is not None:
+            self._engine.close()
