@@ -1,0 +1,1 @@
+"""The protocols that clients speak: strangers to each other, each a way to reach the one door."""

@@ -1,0 +1,203 @@
+"""CONNECT and CONNACK: the opening of a connection (MQTT5 3.1, 3.2).
+
+Rules: MQTT 3.1 is read as loosely as its text is (unused bits are ignored, a missing user name is
+none), 3.1.1 and 5 strictly.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from onelog.base.errors import InvalidRequest
+from onelog.protocols.mqtt.errors import MqttError, malformed, protocol_error
+from onelog.protocols.mqtt.packet_types import WILL, PacketType, Role, Version
+from onelog.protocols.mqtt.packets import Connack, Connect, Will
+from onelog.protocols.mqtt.payload import check_payload
+from onelog.protocols.mqtt.properties import NO_PROPERTIES, decode_properties, encode_properties
+from onelog.protocols.mqtt.reason_bytes import decode_reason
+from onelog.protocols.mqtt.reasons import (
+    REASONS_OF_RETURN_CODES,
+    RETURN_CODES,
+    ReasonCode,
+    ReturnCode,
+)
+from onelog.protocols.mqtt.topics import check_topic_name
+from onelog.protocols.mqtt.wire import Reader, write_binary, write_text, write_u8, write_u16
+
+_PROTOCOL_NAMES: Final[dict[int, str]] = {
+    Version.V31: "MQIsdp",
+    Version.V311: "MQTT",
+    Version.V5: "MQTT",
+}
+
+_CLEAN: Final = 0x02
+_WILL: Final = 0x04
+_WILL_QOS_SHIFT: Final = 3
+_WILL_RETAIN: Final = 0x20
+_PASSWORD: Final = 0x40
+_USERNAME: Final = 0x80
+
+
+def claimed_version(body: bytes | memoryview) -> int | None:
+    """The protocol level that a CONNECT body names, also an unknown one; None if it has none.
+
+    For answering a CONNECT that cannot be decoded in the words of its version.
+    """
+    raw = bytes(body[:16])
+    for name in (b"\0\4MQTT", b"\0\6MQIsdp"):
+        if raw.startswith(name) and len(raw) > len(name):
+            return raw[len(name)]
+    return None
+
+
+def decode_connect(reader: Reader, _flags: int, _version: int, _sender: Role) -> Connect:
+    """Read CONNECT; it says its own version."""
+    version = _read_version(reader)
+    flags = reader.u8("connect flags")
+    _check_flags(flags, version)
+    keep_alive_s = reader.u16("keep alive")
+    properties = NO_PROPERTIES
+    if version == Version.V5:
+        properties = decode_properties(reader, PacketType.CONNECT)
+        if properties.authentication_data is not None and properties.authentication_method is None:
+            raise protocol_error("CONNECT has Authentication Data without a method")  # 3.1.2.11.10
+    client_id = reader.text("client identifier")
+    clean = bool(flags & _CLEAN)
+    _check_client_id(client_id, clean, version)
+    will = _read_will(reader, flags, version) if flags & _WILL else None
+    # 3.1: the remaining length beats the flag, a missing user name or password is none.
+    loose = version == Version.V31
+    username = password = None
+    if flags & _USERNAME and (reader.left or not loose):
+        username = reader.text("user name")
+    if flags & _PASSWORD and (reader.left or not loose):
+        password = reader.binary("password")
+    reader.finish()
+    return Connect(
+        client_id=client_id,
+        version=version,
+        clean_start=clean,
+        keep_alive_s=keep_alive_s,
+        will=will,
+        username=username,
+        password=password,
+        properties=properties,
+    )
+
+
+def _read_version(reader: Reader) -> int:
+    name = reader.text("protocol name")
+    level = reader.u8("protocol level")
+    if _PROTOCOL_NAMES.get(level) != name:  # 3.1.2-1, 3.1.2-2
+        raise MqttError(
+            ReasonCode.UNSUPPORTED_PROTOCOL_VERSION,
+            f"the protocol {name[:20]!r} level {level} is not MQTT 3.1, 3.1.1 or 5.0",
+        )
+    return level
+
+
+def _check_flags(flags: int, version: int) -> None:
+    will_qos = flags >> _WILL_QOS_SHIFT & 3
+    if flags & _WILL and will_qos == 3:
+        raise malformed("the Will QoS is 3")  # 3.1.2-12
+    if flags & _PASSWORD and not flags & _USERNAME and version < Version.V5:
+        raise malformed("CONNECT has a password without a user name")  # MQTT 3.1.2-22
+    if version == Version.V31:
+        return
+    if flags & 1:
+        raise malformed("the reserved connect flag is set")  # 3.1.2-3
+    if not flags & _WILL and will_qos:
+        raise malformed("CONNECT has a Will QoS without a will")  # 3.1.2-11
+    if not flags & _WILL and flags & _WILL_RETAIN:
+        raise malformed("CONNECT has Will Retain without a will")  # 3.1.2-13
+
+
+def _check_client_id(client_id: str, clean: bool, version: int) -> None:
+    if client_id or version == Version.V5:
+        return
+    if version == Version.V31:
+        why = "MQTT 3.1 needs a client identifier"
+    elif not clean:
+        why = "a session that is kept needs a client identifier"  # MQTT 3.1.3-8
+    else:
+        return
+    raise MqttError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, why)
+
+
+def _read_will(reader: Reader, flags: int, version: int) -> Will:
+    properties = decode_properties(reader, WILL) if version == Version.V5 else NO_PROPERTIES
+    topic = reader.text("will topic")
+    check_topic_name(topic, "will topic")
+    payload = reader.binary("will payload")
+    check_payload(payload, properties)
+    return Will(
+        topic=topic,
+        payload=payload,
+        qos=flags >> _WILL_QOS_SHIFT & 3,
+        retain=bool(flags & _WILL_RETAIN),
+        properties=properties,
+    )
+
+
+def encode_connect(packet: Connect, _version: int) -> tuple[int, bytes]:
+    """The flags and body of CONNECT, in the packet's own version."""
+    version = packet.version
+    name = _PROTOCOL_NAMES.get(version)
+    if name is None:
+        raise InvalidRequest(f"there is no MQTT protocol level {version}; use 3, 4 or 5")
+    if packet.password is not None and packet.username is None and version < Version.V5:
+        raise InvalidRequest("a password needs a user name before MQTT 5")
+    v5 = version == Version.V5
+    flags = _CLEAN if packet.clean_start else 0
+    out = b""
+    if v5:
+        out += encode_properties(packet.properties, PacketType.CONNECT)
+    out += write_text(packet.client_id)
+    if packet.will is not None:
+        will = packet.will
+        if will.qos not in (0, 1, 2):
+            raise InvalidRequest(f"a will cannot have QoS {will.qos}")
+        flags |= _WILL | will.qos << _WILL_QOS_SHIFT | (_WILL_RETAIN if will.retain else 0)
+        out += encode_properties(will.properties, WILL) if v5 else b""
+        out += write_text(will.topic) + write_binary(will.payload)
+    if packet.username is not None:
+        flags |= _USERNAME
+        out += write_text(packet.username)
+    if packet.password is not None:
+        flags |= _PASSWORD
+        out += write_binary(packet.password)
+    head = write_text(name) + write_u8(version) + write_u8(flags) + write_u16(packet.keep_alive_s)
+    return 0, head + out
+
+
+def decode_connack(reader: Reader, _flags: int, version: int, sender: Role) -> Connack:
+    """Read CONNACK."""
+    acknowledge = reader.u8("acknowledge flags")
+    if acknowledge > 1 and version != Version.V31:
+        raise malformed("a reserved acknowledge flag of CONNACK is set")  # 3.2.2-1
+    present = acknowledge == 1 and version != Version.V31
+    properties = NO_PROPERTIES
+    if version == Version.V5:
+        reason = decode_reason(reader.u8("reason code"), PacketType.CONNACK, sender)
+        properties = decode_properties(reader, PacketType.CONNACK)
+    else:
+        code = reader.u8("return code")
+        if code > max(ReturnCode):
+            raise protocol_error(f"CONNACK has the unknown return code {code}")
+        reason = REASONS_OF_RETURN_CODES[ReturnCode(code)]
+    reader.finish()
+    if present and reason is not ReasonCode.SUCCESS:
+        raise protocol_error("CONNACK refuses and says that a session is present")  # 3.2.2-6
+    return Connack(reason=reason, session_present=present, properties=properties)
+
+
+def encode_connack(packet: Connack, version: int) -> tuple[int, bytes]:
+    """The flags and body of CONNACK; version 3 has two bytes and no more."""
+    present = packet.session_present and packet.reason is ReasonCode.SUCCESS
+    if version == Version.V5:
+        body = bytes((present, packet.reason))
+        return 0, body + encode_properties(packet.properties, PacketType.CONNACK)
+    code = RETURN_CODES[packet.reason]
+    if code is None:
+        raise InvalidRequest(f"MQTT 3 has no return code for {packet.reason.name}; just close")
+    return 0, bytes((present and version != Version.V31, code))

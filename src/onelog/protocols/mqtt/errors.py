@@ -1,0 +1,135 @@
+"""MQTT's own error, and the total table from the house's errors to MQTT reason codes.
+
+Rules: every class of the error tree has a row; a class without one fails a test. Each code is
+legal in the packet of its column. A version 3 client has no codes in PUBACK and UNSUBACK: there
+the publish is answered by closing (an error must not look like success).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from onelog.base import errors
+from onelog.protocols.mqtt.packet_types import PacketType
+from onelog.protocols.mqtt.reasons import LEGAL, ReasonCode
+
+
+class MqttError(errors.ProtocolViolation):
+    """A peer broke a rule of MQTT; `reason` is the code that the specification names for it.
+
+    Where it names none, MQTT5 1.2 decides: what cannot be parsed is malformed (0x81), what was
+    parsed and is not allowed is a protocol error (0x82).
+    """
+
+    def __init__(self, reason: ReasonCode, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+def malformed(text: str) -> MqttError:
+    """The error for bytes that cannot be parsed (0x81)."""
+    return MqttError(ReasonCode.MALFORMED_PACKET, text)
+
+
+def protocol_error(text: str) -> MqttError:
+    """The error for what is well formed and not allowed (0x82)."""
+    return MqttError(ReasonCode.PROTOCOL_ERROR, text)
+
+
+class Answer(NamedTuple):
+    """The reason codes of one error, by the packet that answers; `received` is PUBACK/PUBREC."""
+
+    received: ReasonCode
+    suback: ReasonCode
+    unsuback: ReasonCode
+    connack: ReasonCode
+    disconnect: ReasonCode
+
+
+_R = ReasonCode
+
+_UNSPECIFIED: Final = Answer(*[_R.UNSPECIFIED_ERROR] * 5)
+_REFUSED: Final = Answer(*[_R.IMPLEMENTATION_SPECIFIC_ERROR] * 5)
+_DENIED: Final = Answer(*[_R.NOT_AUTHORIZED] * 5)
+_LIMIT: Final = Answer(
+    _R.QUOTA_EXCEEDED,
+    _R.QUOTA_EXCEEDED,
+    _R.IMPLEMENTATION_SPECIFIC_ERROR,
+    _R.QUOTA_EXCEEDED,
+    _R.QUOTA_EXCEEDED,
+)
+_LATER: Final = Answer(
+    _R.IMPLEMENTATION_SPECIFIC_ERROR,
+    _R.IMPLEMENTATION_SPECIFIC_ERROR,
+    _R.IMPLEMENTATION_SPECIFIC_ERROR,
+    _R.SERVER_UNAVAILABLE,
+    _R.SERVER_BUSY,
+)
+_CLOSING: Final = _LATER._replace(disconnect=_R.SERVER_SHUTTING_DOWN)
+
+ANSWERS: Final[dict[type[errors.OnelogError], Answer]] = {
+    errors.OnelogError: _UNSPECIFIED,
+    errors.InvalidRequest: _REFUSED,
+    errors.InvalidName: Answer(
+        _R.TOPIC_NAME_INVALID,
+        _R.TOPIC_FILTER_INVALID,
+        _R.TOPIC_FILTER_INVALID,
+        _R.TOPIC_NAME_INVALID,
+        _R.TOPIC_NAME_INVALID,
+    ),
+    errors.ConfigError: _REFUSED,
+    errors.NotFound: _REFUSED,
+    errors.StreamNotFound: _REFUSED,
+    errors.TopicNotFound: _REFUSED,
+    errors.CursorNotFound: _REFUSED,
+    errors.AlreadyExists: _REFUSED,
+    errors.Conflict: _LATER,
+    errors.NotAuthenticated: _DENIED._replace(connack=_R.BAD_USER_NAME_OR_PASSWORD),
+    errors.NotAuthorized: _DENIED,
+    errors.QuotaExceeded: _LIMIT,
+    errors.LimitExceeded: _LIMIT,
+    errors.MessageTooLarge: _LIMIT._replace(
+        connack=_R.PACKET_TOO_LARGE, disconnect=_R.PACKET_TOO_LARGE
+    ),
+    errors.CorruptBatch: _UNSPECIFIED,
+    errors.UnsupportedCodec: _UNSPECIFIED,
+    errors.OffsetOutOfRange: _REFUSED,
+    errors.OutOfOrderSequence: _UNSPECIFIED,
+    errors.DuplicateSequence: _UNSPECIFIED,
+    errors.ProducerFenced: _UNSPECIFIED,
+    errors.UnknownProducer: _UNSPECIFIED,
+    errors.InvalidTxnState: _UNSPECIFIED,
+    errors.StorageError: _UNSPECIFIED,
+    errors.StorageFull: _LIMIT,
+    errors.PartitionStopped: _LATER,
+    errors.PartitionCorrupt: _LATER,
+    errors.NotLeader: _LATER,
+    errors.Fenced: _LATER,
+    errors.Unavailable: _LATER,
+    errors.Closed: _CLOSING,
+    errors.Timeout: _LATER,
+    errors.ProtocolViolation: _REFUSED._replace(
+        connack=_R.PROTOCOL_ERROR, disconnect=_R.PROTOCOL_ERROR
+    ),
+    errors.DataDirLocked: _UNSPECIFIED,
+}
+
+_COLUMNS: Final[dict[PacketType, int]] = {
+    PacketType.PUBACK: 0,
+    PacketType.PUBREC: 0,
+    PacketType.SUBACK: 1,
+    PacketType.UNSUBACK: 2,
+    PacketType.CONNACK: 3,
+    PacketType.DISCONNECT: 4,
+}
+
+
+def reason_for(error: errors.OnelogError, packet: PacketType) -> ReasonCode:
+    """The code that tells `error` in `packet`, one that answers (PUBACK, SUBACK, CONNACK, …)."""
+    if isinstance(error, MqttError) and packet in LEGAL[error.reason]:
+        return error.reason
+    for kind in type(error).__mro__:
+        answer = ANSWERS.get(kind)
+        if answer is not None:
+            return answer[_COLUMNS[packet]]
+    raise AssertionError("OnelogError itself has a row")

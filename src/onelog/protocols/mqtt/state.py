@@ -1,0 +1,96 @@
+"""Which packet may come when, seen by the server: a connection's states as two tables.
+
+A connection is NEW until its first packet, which must be CONNECT (MQTT5 3.1.0-1). From there until
+the server sends CONNACK it is AUTHENTICATING: the server checks the password, or exchanges AUTH
+packets. A client that named an authentication method may send only AUTH and DISCONNECT then
+(3.1.2-30). A client that did not may send on at once without waiting (3.1.4): the session leaves
+those packets unread until it has answered, so that the table stays true for both.
+
+CONNECTED takes everything that a client may send, except a second CONNECT (3.1.0-2). AUTH there
+is a re-authentication and does not stop the traffic (4.12.1). DISCONNECT from either side, or a
+CONNACK that refuses, leads to CLOSED, where nothing is legal any more (3.14.4).
+
+A pair that is not in the table is a protocol error.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from onelog.protocols.mqtt.errors import protocol_error
+from onelog.protocols.mqtt.packet_types import PacketType
+
+
+class State(Enum):
+    """Where a connection is."""
+
+    NEW = "new"
+    AUTHENTICATING = "authenticating"
+    CONNECTED = "connected"
+    CLOSED = "closed"
+
+
+_S = State
+_P = PacketType
+
+RECEIVED: Final[dict[State, dict[PacketType, State]]] = {
+    _S.NEW: {
+        _P.CONNECT: _S.AUTHENTICATING,
+    },
+    _S.AUTHENTICATING: {
+        _P.AUTH: _S.AUTHENTICATING,
+        _P.DISCONNECT: _S.CLOSED,
+    },
+    _S.CONNECTED: {
+        _P.PUBLISH: _S.CONNECTED,
+        _P.PUBACK: _S.CONNECTED,
+        _P.PUBREC: _S.CONNECTED,
+        _P.PUBREL: _S.CONNECTED,
+        _P.PUBCOMP: _S.CONNECTED,
+        _P.SUBSCRIBE: _S.CONNECTED,
+        _P.UNSUBSCRIBE: _S.CONNECTED,
+        _P.PINGREQ: _S.CONNECTED,
+        _P.AUTH: _S.CONNECTED,
+        _P.DISCONNECT: _S.CLOSED,
+    },
+    _S.CLOSED: {},
+}
+"""What the client's packets do."""
+
+SENT: Final[dict[State, dict[PacketType, State]]] = {
+    _S.NEW: {},
+    _S.AUTHENTICATING: {
+        _P.AUTH: _S.AUTHENTICATING,
+        _P.CONNACK: _S.CONNECTED,
+    },
+    _S.CONNECTED: {
+        _P.PUBLISH: _S.CONNECTED,
+        _P.PUBACK: _S.CONNECTED,
+        _P.PUBREC: _S.CONNECTED,
+        _P.PUBREL: _S.CONNECTED,
+        _P.PUBCOMP: _S.CONNECTED,
+        _P.SUBACK: _S.CONNECTED,
+        _P.UNSUBACK: _S.CONNECTED,
+        _P.PINGRESP: _S.CONNECTED,
+        _P.AUTH: _S.CONNECTED,
+        _P.DISCONNECT: _S.CLOSED,
+    },
+    _S.CLOSED: {},
+}
+"""What our own packets do; CONNACK stands here for one that accepts. One that refuses closes."""
+
+
+def advance(state: State, packet: PacketType) -> State:
+    """The state after the client's packet; raises a protocol error where it is not legal."""
+    after = RECEIVED[state].get(packet)
+    if after is None:
+        raise protocol_error(f"{packet.name} is not allowed while the connection is {state.value}")
+    return after
+
+
+def advance_sent(state: State, packet: PacketType) -> State:
+    """The state after a packet of ours; sending one that is not legal is a fault of ours."""
+    after = SENT[state].get(packet)
+    assert after is not None, f"{packet.name} may not be sent while {state.value}"
+    return after
