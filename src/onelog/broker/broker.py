@@ -99,6 +99,9 @@ class Broker:
             )
         if streams.find(MAIN) is None:
             await streams.create(self._settings.main)
+        # The publisher hears of a change first: what is staged goes to the old home before the
+        # cursors note where that ends.
+        self.publisher = Publisher(streams, self._syncer, clock, authorizer, quotas)
         registry = SourceRegistry(streams)
         checkpoints = await CheckpointStore.open(
             streams, clock, self._settings.checkpoint_interval_s
@@ -106,9 +109,11 @@ class Broker:
         checkpoints.on_error = lambda error: _log.error(
             "cursor checkpoint failed", error=str(error)
         )
-        self.publisher = Publisher(streams, self._syncer, clock, authorizer, quotas)
         self.cursors = CursorDesk(registry, checkpoints, self.publisher, clock, authorizer)
         self.sessions = Sessions(self._store, clock, self._end_session)
+        self.sessions.on_error = lambda error: _log.error(
+            "a session could not be ended", error=str(error)
+        )
         await self.sessions.open()
         self.maintenance = Maintenance(
             streams,
@@ -169,10 +174,12 @@ class Broker:
     async def close(self) -> None:
         """Write what is staged, save cursors, close every partition cleanly."""
         self.publisher.close()
-        await self.maintenance.stop()
-        await self.sessions.close()
-        await self.cursors.close()
-        await self._close_storage()
+        try:
+            await self.maintenance.stop()
+            await self.sessions.close()
+            await self.cursors.close()
+        finally:  # whatever failed, the partitions are closed cleanly
+            await self._close_storage()
 
     async def _close_storage(self) -> None:
         await self.streams.close()

@@ -22,10 +22,19 @@ from onelog.base.errors import (
     NotAuthorized,
     OnelogError,
 )
+from onelog.base.limits import HEADERS_PER_RECORD_MAX
 from onelog.broker.hooks import LOCAL, Action, Authorizer, Principal
 from onelog.broker.publish import Publisher
 from onelog.cursors.checkpoint import CheckpointStore
-from onelog.cursors.cursor import EARLIEST, LATEST, Cursor, CursorKind, CursorState, Start
+from onelog.cursors.cursor import (
+    EARLIEST,
+    LATEST,
+    Cursor,
+    CursorKind,
+    CursorState,
+    Start,
+    ignore_change,
+)
 from onelog.cursors.delivery import DeadLetter, QueueSettings
 from onelog.cursors.offset import OffsetCursor
 from onelog.cursors.queue import QueueCursor
@@ -33,12 +42,16 @@ from onelog.cursors.session import SessionCursor, always
 from onelog.cursors.sources import SourceRegistry
 from onelog.cursors.table import TableCursor
 from onelog.cursors.tail import TailCursor
-from onelog.record.headers import is_reserved
+from onelog.record.headers import EXPIRY, TOPIC
 from onelog.record.record import Message, Record
 
 DEAD_LETTER_HEADER: Final = b"~dl"
 """Why a record was given up: JSON with queue, reason, count, topic, stream, partition, offset."""
 
+_LEFT_BEHIND: Final = (DEAD_LETTER_HEADER, EXPIRY, TOPIC)
+"""Headers of a record that its dead letter does not have: it has a new topic and never expires."""
+
+_HEADERS_MAX: Final = HEADERS_PER_RECORD_MAX - 1
 _DEAD_LETTER_RETRY_MS: Final = 1_000
 _PINS_FRESH_S: Final = 1.0
 
@@ -191,7 +204,11 @@ class CursorDesk:
             durable=durable,
             principal=principal,
         )
-        await table.start_following()
+        try:
+            await table.start_following()
+        except BaseException:
+            self._drop(name)
+            raise
         return table
 
     async def _open_kept(
@@ -224,10 +241,11 @@ class CursorDesk:
         self._open[name] = cursor
         if durable:
             self._durable.add(name)
+            self._pins_until = 0.0  # what it needs counts from now on
             cursor.on_change = lambda: self._checkpoints.mark(cursor)
             try:
                 await self._checkpoints.save(cursor)
-            except OnelogError:
+            except BaseException:
                 self._drop(name)
                 raise
         return cursor
@@ -264,6 +282,9 @@ class CursorDesk:
         cursor = self._open.pop(name, None)
         self._durable.discard(name)
         if cursor is not None:
+            # What happens to it from now on (a late ack) must not bring a deleted cursor back,
+            # nor overwrite the state of the next one of this name.
+            cursor.on_change = ignore_change
             cursor.close()
 
     async def close(self) -> None:
@@ -288,16 +309,18 @@ class CursorDesk:
         }
         headers = (
             (DEAD_LETTER_HEADER, msgspec.json.encode(why)),
-            *(pair for pair in record.headers if not is_reserved(pair[0])),
+            *(pair for pair in record.headers if pair[0] not in _LEFT_BEHIND),
         )
-        message = Message(topic, record.value, record.key, headers)
+        message = Message(
+            topic, record.value, record.key, headers[:_HEADERS_MAX], keyless=record.key is None
+        )
 
         def done(_published: object, error: OnelogError | None) -> None:
             if error is None:
                 self.dead_letters += 1
-                cursor.ack(letter.token)
+                cursor.settle_dead_letter(letter.token)
             else:
-                cursor.release(letter.token, delay_ms=_DEAD_LETTER_RETRY_MS, count=False)
+                cursor.retry_dead_letter(letter.token, _DEAD_LETTER_RETRY_MS)
 
         try:
             self._publisher.publish_soon([message], done)

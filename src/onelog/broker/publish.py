@@ -29,12 +29,20 @@ from onelog.base.ids import Offset
 from onelog.base.limits import HEADERS_PER_RECORD_MAX
 from onelog.base.topics import check_topic
 from onelog.broker.hooks import LOCAL, Action, Authorizer, Principal, Quotas
-from onelog.kernel import ATTR_CODEC_MASK, BatchBuilder, Stage, scan_batches, validate_records
+from onelog.kernel import (
+    ATTR_CODEC_MASK,
+    TIMESTAMP_MS_MAX,
+    BatchBuilder,
+    BatchInfo,
+    Stage,
+    scan_batches,
+    validate_records,
+)
 from onelog.log.catalog import Catalog
 from onelog.log.partition import Appended, Partition
 from onelog.log.stream import Stream
 from onelog.log.syncer import Syncer
-from onelog.record.batch import inflated_records
+from onelog.record.batch import decode, inflated_records
 from onelog.record.headers import TOPIC
 from onelog.record.record import Message
 
@@ -238,6 +246,8 @@ class Publisher:
             raise NotAuthorized(f"{principal.name} may not publish to {message.topic}")
         if target.stopped is not None:
             raise target.stopped
+        if message.timestamp_ms > TIMESTAMP_MS_MAX:
+            raise InvalidRequest(f"a timestamp is at most {TIMESTAMP_MS_MAX} ms")
         size = topic_bytes + len(message.value or b"") + len(message.key or b"")
         if message.headers:
             size += _check_headers(message)
@@ -257,7 +267,7 @@ class Publisher:
             if len(self._homes) >= _TOPIC_CACHE_MAX:
                 self._homes.clear()
             self._homes[topic] = home
-        return home if partition is None else (home[0], home[0].partition(partition), home[2])
+        return home if partition is None else _chosen(home, partition)
 
     # -- the tick
 
@@ -309,10 +319,13 @@ class Publisher:
                 _finish(rows, error)
             tick.finish(number, error)
 
+        if not stage.builder.count:  # a callback staged more while an earlier stage was written
+            finish(None)
+            return
         try:
             appended = partition.append_built(stage.builder, index_topics=target.stream.tags_topics)
-        except OnelogError as error:
-            finish(error)
+        except Exception as error:  # noqa: BLE001 - the callers of this stage get it, no other does
+            finish(error if isinstance(error, OnelogError) else StorageError(str(error)))
             return
         name, partition_id, base = target.stream.name, partition.id, appended.base_offset
         for ticket, place, index in rows:
@@ -330,6 +343,8 @@ class Publisher:
         """
         if not self._authorizer.allows(principal, Action.PUBLISH, stream.name):
             raise NotAuthorized(f"{principal.name} may not publish to {stream.name}")
+        if stream.config.internal:
+            raise NotAuthorized(f"the stream {stream.name} belongs to the broker")
         target = stream.partition(partition)
         infos = scan_batches(data)
         if not infos:
@@ -338,6 +353,8 @@ class Publisher:
             await self._syncer.run(lambda: _validate(data))  # inflating holds no loop
         else:
             _validate(data)
+        if stream.tags_topics:
+            self._check_topics(stream, target, data, infos)
         self._quotas.take_publish(principal, sum(info.count for info in infos), len(data))
         self.tick()  # what came first goes first
         appended = target.append_batches(data, infos)
@@ -345,15 +362,47 @@ class Publisher:
         await target.wait_visible(Offset(appended.end_offset - 1))
         return appended
 
+    def _check_topics(
+        self, stream: Stream, target: Partition, data: bytearray, infos: list[BatchInfo]
+    ) -> None:
+        """Refuse records that would lie where no cursor looks for their topic."""
+        for info in infos:
+            slices = decode(data, info, check_crc=False)
+            for index in range(len(slices)):
+                topic = (slices.topic(index) or b"").decode(errors="replace")
+                if self._home(topic, None)[1] is not target:
+                    raise InvalidRequest(
+                        f"the topic {topic!r} does not live in partition {target.id} of stream"
+                        f" {stream.name}; a record of a stream with many topics names its topic"
+                        " in the header ~t, or has it as its key"
+                    )
+
     def close(self) -> None:
         """Write what is staged."""
         self.tick()
 
 
-def _check_headers(message: Message) -> int:
-    if len(message.headers) > HEADERS_PER_RECORD_MAX:
+_Home = tuple[Stream, Partition, bytes]
+
+
+def _chosen(home: _Home, number: int) -> _Home:
+    """The partition that the producer picked."""
+    stream, usual, topic = home
+    target = stream.partition(number)
+    if target is not usual and stream.record.fixed_topic is None:
+        # A cursor on the topic looks in its own partition only.
         raise InvalidRequest(
-            f"a message has at most {HEADERS_PER_RECORD_MAX} headers, not {len(message.headers)}"
+            f"{topic.decode()} lives in partition {usual.id} of stream {stream.name}; only a"
+            " stream made for one topic lets its producers choose the partition"
+        )
+    return stream, target, topic
+
+
+def _check_headers(message: Message) -> int:
+    if len(message.headers) >= HEADERS_PER_RECORD_MAX:  # one is ours: the topic
+        raise InvalidRequest(
+            f"a message has at most {HEADERS_PER_RECORD_MAX - 1} headers,"
+            f" not {len(message.headers)}"
         )
     size = 0
     for name, value in message.headers:

@@ -8,7 +8,8 @@ it ends; it expires by a timer, also when the broker was down in between.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import msgspec
 
@@ -47,6 +48,14 @@ class Session:
         self.resumed = resumed
 
 
+class _Turn:
+    __slots__ = ("lock", "waiting")
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.waiting = 0
+
+
 class Sessions:
     """All sessions of this node."""
 
@@ -60,6 +69,7 @@ class Sessions:
         self._kept: dict[str, SessionRecord] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._turns: dict[str, _Turn] = {}
         self.takeovers = 0
         self.on_error: Callable[[OnelogError], None] = lambda _error: None
 
@@ -91,24 +101,41 @@ class Sessions:
         on_takeover: Callable[[], None],
     ) -> Session:
         """Let a connection speak for a client; `clean` ends what was there before."""
-        old = self._attached.pop(client_id, None)
-        if old is not None:
-            self.takeovers += 1
-            old.on_takeover()
-        timer = self._timers.pop(client_id, None)
-        if timer is not None:
-            timer.cancel()
-        kept = self._kept.get(client_id)
-        if kept is not None and clean:
-            await self._finish(kept)
-            kept = None
-        base = kept or SessionRecord(client_id=client_id, protocol=protocol, expiry_ms=expiry_ms)
-        record = msgspec.structs.replace(base, expiry_ms=expiry_ms, detached_at_ms=None)
-        session = Session(record, on_takeover, resumed=kept is not None)
-        self._attached[client_id] = session
-        if expiry_ms != 0:
-            await self._keep(record)
-        return session
+        async with self._turn(client_id):
+            old = self._attached.pop(client_id, None)
+            if old is not None:
+                self.takeovers += 1
+                old.on_takeover()
+            timer = self._timers.pop(client_id, None)
+            if timer is not None:
+                timer.cancel()
+            kept = self._kept.get(client_id)
+            ending = old.record if old is not None else kept
+            if ending is not None and (clean or ending.expiry_ms == 0):
+                await self._finish(ending)  # without expiry it lasts as long as its connection
+                kept = None
+            base = kept or SessionRecord(
+                client_id=client_id, protocol=protocol, expiry_ms=expiry_ms
+            )
+            record = msgspec.structs.replace(base, expiry_ms=expiry_ms, detached_at_ms=None)
+            session = Session(record, on_takeover, resumed=kept is not None)
+            self._attached[client_id] = session
+            if expiry_ms != 0:
+                await self._keep(record)
+            return session
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, client_id: str) -> AsyncIterator[None]:
+        """One connection at a time attaches, detaches or expires for a client."""
+        turn = self._turns.setdefault(client_id, _Turn())
+        turn.waiting += 1
+        try:
+            async with turn.lock:
+                yield
+        finally:
+            turn.waiting -= 1
+            if not turn.waiting:
+                self._turns.pop(client_id, None)
 
     async def update(self, session: Session, record: SessionRecord) -> None:
         """Keep what changed of an attached session."""
@@ -118,18 +145,19 @@ class Sessions:
 
     async def detach(self, session: Session, *, expiry_ms: int | None = None) -> None:
         """The connection is gone; the session ends now or when its time is over."""
-        record = session.record
-        if self._attached.get(record.client_id) is not session:
-            return  # another connection took over
-        del self._attached[record.client_id]
-        if expiry_ms is not None:
-            record = msgspec.structs.replace(record, expiry_ms=expiry_ms)
-        if record.expiry_ms == 0:
-            await self._finish(record)
-            return
-        record = msgspec.structs.replace(record, detached_at_ms=self._clock.now_ms())
-        await self._keep(record)
-        self._arm(record)
+        async with self._turn(session.record.client_id):
+            record = session.record
+            if self._attached.get(record.client_id) is not session:
+                return  # another connection took over
+            del self._attached[record.client_id]
+            if expiry_ms is not None:
+                record = msgspec.structs.replace(record, expiry_ms=expiry_ms)
+            if record.expiry_ms == 0:
+                await self._finish(record)
+                return
+            record = msgspec.structs.replace(record, detached_at_ms=self._clock.now_ms())
+            await self._keep(record)
+            self._arm(record)
 
     async def _keep(self, record: SessionRecord) -> None:
         await self._store.put(_PREFIX + record.client_id, msgspec.json.encode(record))
@@ -156,10 +184,13 @@ class Sessions:
         task.add_done_callback(self._tasks.discard)
 
     async def _finish_quietly(self, record: SessionRecord) -> None:
-        try:
-            await self._finish(record)
-        except OnelogError as error:
-            self.on_error(error)
+        async with self._turn(record.client_id):
+            if self._kept.get(record.client_id) is not record:
+                return  # the client came back in the last moment
+            try:
+                await self._finish(record)
+            except OnelogError as error:
+                self.on_error(error)
 
     async def close(self) -> None:
         """Stop the timers; attached sessions count as detached at the next start."""

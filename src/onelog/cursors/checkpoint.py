@@ -3,14 +3,15 @@
 Rules:
 - What `save` has answered survives as the stream's durability says (I4). Marked cursors are saved
   together, one batch for all of them, at most one interval later; nothing polls.
-- A cursor and its parts are written in one batch, so they are never apart after a crash.
+- A cursor's parts are written before its state, in the same batch unless they are very large; so
+  after a crash the parts are never behind the state, and reading on from it makes them right.
 - Kept positions pin retention, whether the cursor is open or its consumer is away.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -29,6 +30,13 @@ STREAM: Final = "~cursors"
 PINNING: Final = (CursorKind.QUEUE, CursorKind.SESSION)
 _PART_SEPARATOR: Final = b"\0"
 _READ_BYTES: Final = 4 * 1024 * 1024
+
+CHUNK_BYTES: Final = 1024 * 1024
+"""State that is written in one batch, unless one cursor alone has more."""
+
+PIECE_BYTES_MAX: Final = 16 * CHUNK_BYTES
+
+Row = tuple[bytes, bytes | None]
 
 STREAM_CONFIG: Final = StreamConfig(
     name=STREAM,
@@ -50,6 +58,7 @@ class CheckpointStore:
         self._marked: dict[str, Cursor] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._saving: asyncio.Task[None] | None = None
+        self._closed = False
         self.on_error: Callable[[BaseException], None] = lambda _error: None
 
     @classmethod
@@ -104,17 +113,19 @@ class CheckpointStore:
     def pins(self, open_cursors: Iterable[Cursor]) -> dict[tuple[str, int], int]:
         """The lowest offset that durable queues and sessions still need, per partition.
 
-        Kept positions count, not the newer ones in memory: after a crash it is the kept ones
-        that a cursor reads on from. Open cursors that were never saved count as they are.
+        An open cursor counts as it stands, for everything below is settled: after a crash it
+        reads on from its kept state, and misses nothing that it still needs. Without that, a
+        cursor with nothing to settle among other topics would pin the log for ever.
         """
         lowest: dict[tuple[str, int], int] = {}
-        states = list(self._kept.values())
-        states += [c.state() for c in open_cursors if c.name not in self._kept]
-        for state in states:
-            if state.kind in PINNING:
-                for row in state.positions:
-                    key = (row.stream_id, row.partition)
-                    lowest[key] = min(row.offset, lowest.get(key, row.offset))
+        alive = {cursor.name: cursor for cursor in open_cursors}
+        rows = [cursor.positions() for cursor in alive.values() if cursor.kind in PINNING]
+        for name, state in self._kept.items():
+            if name not in alive and state.kind in PINNING:
+                rows.append(state.positions)
+        for row in (row for positions in rows for row in positions):
+            key = (row.stream_id, row.partition)
+            lowest[key] = min(row.offset, lowest.get(key, row.offset))
         return lowest
 
     # -- saving
@@ -122,7 +133,7 @@ class CheckpointStore:
     def mark(self, cursor: Cursor) -> None:
         """Save this cursor within an interval."""
         self._marked[cursor.name] = cursor
-        if self._timer is None and self._saving is None:
+        if self._timer is None and self._saving is None and not self._closed:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._interval_s, self._save_marked)
 
@@ -131,11 +142,9 @@ class CheckpointStore:
         self._saving = asyncio.get_running_loop().create_task(self._save_all_marked())
 
     async def _save_all_marked(self) -> None:
-        marked, self._marked = self._marked, {}
         try:
-            await self.save(*marked.values())
+            await self.save(*self._marked.values())
         except Exception as error:  # noqa: BLE001 - reported; the cursors are saved again later
-            self._marked = {**marked, **self._marked}
             self.on_error(error)
         finally:
             self._saving = None
@@ -144,44 +153,87 @@ class CheckpointStore:
 
     async def save(self, *cursors: Cursor) -> None:
         """Save these cursors now; returns when that is durable."""
-        rows: list[tuple[bytes, bytes | None]] = []
-        for cursor in cursors:
-            key = cursor.name.encode()
-            if isinstance(cursor, TableCursor):
-                parts = cursor.take_parts()
-                rows += (
-                    (key + _PART_SEPARATOR + part.encode(), blob) for part, blob in parts.items()
-                )
-            rows.append((key, msgspec.msgpack.encode(cursor.state())))
-        await self._write(rows)
+        last: Offset | None = None
+        rows: list[Row] = []
+        chunk: list[tuple[Cursor, dict[str, bytes]]] = []
+        for number, cursor in enumerate(cursors, 1):
+            parts = cursor.take_parts() if isinstance(cursor, TableCursor) else {}
+            chunk.append((cursor, parts))
+            rows += _rows(cursor, parts)
+            if number == len(cursors) or sum(len(value or b"") for _, value in rows) > CHUNK_BYTES:
+                last = self._append_saved(rows, chunk)
+                rows, chunk = [], []
+                if number < len(cursors):
+                    await asyncio.sleep(0)  # a hundred thousand cursors do not hold the loop
+        if last is not None:
+            await self._partition.wait_visible(last)
+
+    def _append_saved(
+        self, rows: list[Row], chunk: list[tuple[Cursor, dict[str, bytes]]]
+    ) -> Offset:
+        last = Offset(-1)
+        try:
+            for piece in _pieces(rows):
+                last = self._append(piece)
+        except BaseException:
+            for cursor, parts in chunk:
+                if isinstance(cursor, TableCursor):
+                    cursor.put_back(parts)
+            raise
+        for cursor, _parts in chunk:
+            if self._marked.get(cursor.name) is cursor:
+                del self._marked[cursor.name]
+        return last
 
     async def forget(self, name: str) -> None:
         """Delete a kept state, durably."""
         key = name.encode()
-        parts = self._parts.get(name, {})
-        rows: list[tuple[bytes, bytes | None]] = [(key, None)]
-        rows += ((key + _PART_SEPARATOR + part.encode(), None) for part in parts)
+        rows: list[Row] = [
+            (key + _PART_SEPARATOR + part.encode(), None) for part in self._parts.get(name, {})
+        ]
         self._marked.pop(name, None)
         if name in self._kept:
-            await self._write(rows)
+            await self._partition.wait_visible(self._append([*rows, (key, None)]))
 
-    async def _write(self, rows: list[tuple[bytes, bytes | None]]) -> None:
-        if not rows:
-            return
+    def _append(self, rows: list[Row]) -> Offset:
+        """One batch; the offset of its last record."""
         builder = BatchBuilder(False)
         now_ms = self._clock.now_ms()
         builder.extend([(None, key, value, (), now_ms) for key, value in rows])
         appended = self._partition.append_built(builder, index_topics=False)
         for key, value in rows:
             self._apply(key, value)
-        await self._partition.wait_visible(Offset(appended.end_offset - 1))
+        return Offset(appended.end_offset - 1)
 
     async def close(self) -> None:
         """Save what is marked, then stop."""
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._saving is not None:
             await self._saving
         await self.save(*self._marked.values())
-        self._marked = {}
+
+
+def _pieces(rows: list[Row]) -> Iterator[list[Row]]:
+    """The rows of one batch, or of several when a large table has too much for one."""
+    piece: list[Row] = []
+    size = 0
+    for row in rows:
+        piece.append(row)
+        size += len(row[1] or b"")
+        if size > PIECE_BYTES_MAX:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
+
+
+def _rows(cursor: Cursor, parts: dict[str, bytes]) -> list[Row]:
+    """A cursor's parts, then its state: so a state never says more than the parts before it."""
+    key = cursor.name.encode()
+    rows: list[Row] = [
+        (key + _PART_SEPARATOR + part.encode(), blob) for part, blob in parts.items()
+    ]
+    return [*rows, (key, msgspec.msgpack.encode(cursor.state()))]

@@ -5,8 +5,9 @@ Rules:
 - Positions are kept in one flat array beside a source set that equal cursors share, so that an
   idle cursor costs little (bar: 1 KB).
 - When streams change, positions are carried over. A stream that is new to the cursor is read from
-  its start, but only after the sources it had before have reached where they ended at that
-  moment: so a topic that moved is read in order (DESIGN §3).
+  its start; which source waits for which, so that a topic that moved is read in order, say the
+  gates of the source set (DESIGN §3).
+- One stopped partition of many does not silence the others; when all are stopped, reading fails.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
-from onelog.base.errors import Closed, InvalidRequest, OnelogError
+from onelog.base.errors import Closed, OnelogError
 from onelog.base.ids import Offset, TimestampMs
-from onelog.cursors.reader import READ_BYTES, read_records
+from onelog.cursors.reader import READ_BYTES, read_at, read_records
 from onelog.cursors.sources import Source, SourceRegistry, SourceSet
-from onelog.log.wakeup import Waiter
+from onelog.cursors.wait import Wait
 from onelog.record.record import Record
 
 
@@ -72,6 +73,8 @@ class Start(msgspec.Struct, frozen=True):
             return partition.high_watermark
         if self.at == "offset":
             return max(self.value, partition.start_offset)
+        if partition.stopped is not None:
+            return partition.start_offset
         found = partition.offset_for_time(TimestampMs(self.value))
         return partition.high_watermark if found is None else found[0]
 
@@ -121,7 +124,7 @@ class Cursor(Protocol):
 class Reading:
     """Positions over sources, reading forward, waiting: the part that all cursors share."""
 
-    __slots__ = ("_barriers", "_closed", "_offsets", "_registry", "_set", "_turn")
+    __slots__ = ("_closed", "_gated", "_offsets", "_registry", "_set", "_turn", "_waits")
 
     def __init__(
         self,
@@ -132,7 +135,8 @@ class Reading:
         self._registry = registry
         self._set = wanted
         self._offsets = array("q", (start(source) for source in wanted.sources))
-        self._barriers: dict[int, list[tuple[int, int]]] | None = None
+        self._gated = wanted.gates is not None
+        self._waits: set[Wait] | None = None
         self._turn = 0
         self._closed = False
 
@@ -159,31 +163,29 @@ class Reading:
     def sources(self) -> SourceSet:
         """Where it is read from, as the streams are now."""
         if self._set.generation != self._registry.generation:
-            self._carry_over()
+            old = dict(zip((s.key for s in self._set.sources), self._offsets, strict=True))
+            self._set = self._registry.resolve(self._set.filters)
+            self._offsets = array("q", (old.get(source.key, 0) for source in self._set.sources))
+            self._gated = self._set.gates is not None
         return self._set
 
-    def _carry_over(self) -> None:
-        old = dict(zip((s.key for s in self._set.sources), self._offsets, strict=True))
-        ends = [(s.key, int(s.partition.end_offset)) for s in self._set.sources]
-        self._set = self._registry.resolve(self._set.filters)
-        keys = {source.key: index for index, source in enumerate(self._set.sources)}
-        behind = [(keys[key], end) for key, end in ends if key in keys and old[key] < end]
-        fresh = [index for key, index in keys.items() if key not in old]
-        self._offsets = array("q", (old.get(source.key, 0) for source in self._set.sources))
-        if fresh and behind:
-            self._barriers = dict.fromkeys(fresh, behind)
+    def _limits(self) -> dict[int, int]:
+        """Sources that wait for others to be drained → how far they may be read for now."""
+        wanted = self.sources
+        if not self._gated or wanted.gates is None:
+            return {}
+        limits: dict[int, int] = {}
+        for index, gates in wanted.gates.items():
+            ends = [end for end, after in gates if not all(self._reached(*row) for row in after)]
+            if ends:
+                limits[index] = min(ends)
+        self._gated = bool(limits)  # a position only moves forward, unless somebody seeks
+        return limits
 
-    def _is_blocked(self, index: int) -> bool:
-        if self._barriers is None or index not in self._barriers:
-            return False
-        left = [(old, end) for old, end in self._barriers[index] if self._offsets[old] < end]
-        if left:
-            self._barriers[index] = left
-            return True
-        del self._barriers[index]
-        if not self._barriers:
-            self._barriers = None
-        return False
+    def _reached(self, index: int, end: int) -> bool:
+        partition = self._set.sources[index].partition
+        reached = self._offsets[index] >= min(end, partition.end_offset)
+        return reached or partition.stopped is not None
 
     def position(self, index: int) -> Offset:
         """Next offset to read from a source."""
@@ -192,13 +194,21 @@ class Reading:
     def seek(self, index: int, offset: int) -> None:
         """Read a source from `offset` on."""
         self._offsets[index] = offset
+        self._gated = self._set.gates is not None
 
-    def index_of(self, stream_id: str, partition: int) -> int:
-        """A source by stream id and partition."""
+    def find(self, stream_id: str, partition: int) -> int | None:
+        """A source by stream id and partition; None when it is not read (any more)."""
         for index, source in enumerate(self.sources.sources):
             if source.key == (stream_id, partition):
                 return index
-        raise InvalidRequest(f"the cursor does not read partition {partition} of {stream_id}")
+        return None
+
+    def record_at(self, stream_id: str, partition: int, offset: int) -> Record | None:
+        """The record at one place; None when retention took it, or the stream was deleted."""
+        index = self.find(stream_id, partition)
+        if index is None:
+            return None
+        return read_at(self._set, self._set.sources[index], Offset(offset))
 
     def positions(self) -> list[Position]:
         """Where it stands, per partition."""
@@ -220,52 +230,68 @@ class Reading:
         Looks at `max_bytes` of each source at most; no record does not mean that the end is
         reached (`is_behind` tells).
         """
-        if self._closed:
-            raise Closed("the cursor is closed")
-        wanted = self.sources
+        self.check()
+        wanted, limits = self.sources, self._limits()
         found: list[tuple[int, Record]] = []
         for index in self._reading_order(wanted):
             if len(found) >= limit:
                 break
             source = wanted.sources[index]
-            if self._is_blocked(index) or is_passed_over(wanted, source):
-                continue
-            records, following = read_records(
-                wanted, source, Offset(self._offsets[index]), limit - len(found), max_bytes
-            )
-            self._offsets[index] = following
-            found += ((index, record) for record in records)
-            if wanted.exact is not None and following < source.partition.last_stable_offset:
-                break  # a former home is drained before the next one is read
+            if source.partition.stopped is None:
+                records, following = read_records(
+                    wanted,
+                    source,
+                    Offset(self._offsets[index]),
+                    limit - len(found),
+                    max_bytes=max_bytes,
+                    upto=limits.get(index),
+                )
+                self._offsets[index] = following
+                found += ((index, record) for record in records)
         return found
+
+    def check(self) -> None:
+        """Raise when nothing can be read: the cursor is closed, or every source is stopped."""
+        if self._closed:
+            raise Closed("the cursor is closed")
+        errors = [source.partition.stopped for source in self.sources.sources]
+        if errors and errors[0] is not None and None not in errors:
+            raise errors[0]
 
     def _reading_order(self, wanted: SourceSet) -> Iterator[int]:
         count = len(wanted.sources)
-        if wanted.exact is not None or count <= 1:
-            yield from range(count)
-            return
-        self._turn = (self._turn + 1) % count  # so that a busy source cannot starve the others
+        self._turn = (self._turn + 1) % max(count, 1)  # a busy source starves no other
         for step in range(count):
             yield (self._turn + step) % count
 
     def is_behind(self) -> bool:
         """Whether there may be more to read right now."""
-        return any(
-            self._offsets[index] < source.partition.last_stable_offset
-            for index, source in self.readable_sources()
-        )
+        limits = self._limits()
+        for index, source in enumerate(self._set.sources):
+            if source.partition.stopped is None:
+                end = source.partition.last_stable_offset
+                if self._offsets[index] < min(end, limits.get(index, end)):
+                    return True
+        return False
 
     def readable_sources(self) -> list[tuple[int, Source]]:
-        """Sources that may be read now: not stopped, not waiting for an older one to be drained."""
-        wanted = self.sources
+        """Sources that may be read now: not stopped, not waiting for others to be drained."""
+        limits = self._limits()
         return [
             (index, source)
-            for index, source in enumerate(wanted.sources)
-            if not self._is_blocked(index) and not is_passed_over(wanted, source)
+            for index, source in enumerate(self._set.sources)
+            if source.partition.stopped is None
+            and (index not in limits or self._offsets[index] < limits[index])
         ]
 
     def when_readable(self, callback: Callable[[OnelogError | None], None]) -> Wait:
-        """Call back once, when there may be something to read (maybe at once)."""
+        """Call back once, when there may be something to read, or with the error."""
+        wait = Wait(self, self._registry, callback)
+        wait.begin()
+        return wait
+
+    def when_streams_change(self, callback: Callable[[OnelogError | None], None]) -> Wait:
+        """Call back once, after the next change of streams."""
         return Wait(self, self._registry, callback)
 
     async def wait_readable(self, timeout_s: float | None = None) -> bool:
@@ -288,54 +314,20 @@ class Reading:
             wait.cancel()
         return True
 
+    def keep_wait(self, wait: Wait) -> None:
+        """A wait began: closing ends it."""
+        if self._waits is None:
+            self._waits = set()
+        self._waits.add(wait)
+
+    def drop_wait(self, wait: Wait) -> None:
+        """A wait ended."""
+        if self._waits is not None:
+            self._waits.discard(wait)
+            self._waits = self._waits or None
+
     def close(self) -> None:
-        """Refuse further reads."""
+        """Refuse further reads; whoever waits is told."""
         self._closed = True
-
-
-def is_passed_over(wanted: SourceSet, source: Source) -> bool:
-    """Whether to go on without a stopped partition: one of many must not silence the others.
-
-    The partition itself shows as stopped, and a cursor on one topic in it gets the error.
-    """
-    return source.partition.stopped is not None and len(wanted.sources) > 1
-
-
-class Wait:
-    """One wait over all sources of a cursor: the first source with news ends it."""
-
-    __slots__ = ("_callback", "_done", "_registry", "_waiters")
-
-    def __init__(
-        self,
-        reading: Reading,
-        registry: SourceRegistry,
-        callback: Callable[[OnelogError | None], None],
-    ) -> None:
-        self._callback = callback
-        self._done = False
-        self._registry = registry
-        self._waiters: list[Waiter] = []
-        registry.listen(self._streams_changed)
-        for index, source in reading.readable_sources():
-            if self._done:
-                return
-            waiter = source.partition.when_stable(reading.position(index), self._fire)
-            if waiter is not None:
-                self._waiters.append(waiter)
-
-    def _streams_changed(self) -> None:
-        self._fire(None)
-
-    def _fire(self, error: OnelogError | None) -> None:
-        if not self._done:
-            self.cancel()
-            self._callback(error)
-
-    def cancel(self) -> None:
-        """Never call back."""
-        self._done = True
-        self._registry.ignore(self._streams_changed)
-        for waiter in self._waiters:
-            waiter.cancel()
-        self._waiters.clear()
+        for wait in tuple(self._waits or ()):
+            wait.fire(Closed("the cursor is closed"))

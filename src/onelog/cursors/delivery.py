@@ -42,7 +42,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
 
 
 class DeadLetter(msgspec.Struct, frozen=True, gc=False):
-    """A record that the queue gives up; settle its token when it is safe elsewhere."""
+    """A record that the queue gives up: `settle_dead_letter` when it is safe elsewhere."""
 
     token: int
     record: Record

@@ -15,6 +15,8 @@ from pyroaring import BitMap64
 
 from onelog.cursors.cursor import Position
 
+_OFFSET_MAX = 2**63
+
 
 class LaneState(msgspec.Struct, array_like=True):
     """A lane as it is kept."""
@@ -40,12 +42,17 @@ class Lane:
         self._settled: BitMap64 | None = None
 
     @classmethod
-    def restore(cls, state: LaneState) -> Lane:
-        """A lane from its kept state; the reader starts at the floor again."""
+    def restore(cls, state: LaneState, end: int) -> Lane:
+        """A lane from its kept state; the reader starts at the floor again.
+
+        What lies at `end` and beyond was lost with the log's end; its offsets come again.
+        """
         lane = cls((state.stream_id, state.partition))
         if state.settled:
-            lane._settled = BitMap64.deserialize(state.settled)
-        lane._remembered = dict(state.counts)
+            settled = BitMap64.deserialize(state.settled)
+            settled.remove_range(end, _OFFSET_MAX)
+            lane._settled = settled or None
+        lane._remembered = {offset: count for offset, count in state.counts if offset < end}
         return lane
 
     def take_new(self, offset: int) -> bool:
@@ -62,6 +69,9 @@ class Lane:
             if self._settled is None:
                 self._settled = BitMap64()
             self._settled.add(offset)
+        elif self._settled is not None:
+            self._settled.remove_range(0, offset + 1)  # all that was read is settled
+            self._settled = self._settled or None
 
     def hand_back(self, offset: int) -> None:
         """The record waits to be handed out again."""

@@ -80,7 +80,12 @@ class OffsetCursor:
 
     def seek(self, stream_id: str, partition: int, offset: int) -> None:
         """Read a partition from `offset` on; what is committed stays."""
-        self.reading.seek(self.reading.index_of(stream_id, partition), offset)
+        index = self.reading.find(stream_id, partition)
+        if index is None:
+            raise InvalidRequest(
+                f"the cursor {self.name} does not read partition {partition} of {stream_id}"
+            )
+        self.reading.seek(index, offset)
 
     def commit(self, committed: Committed) -> None:
         """Remember that everything below this offset is done in one partition."""

@@ -15,6 +15,8 @@ async def next_records(
     reading: Reading, fetch: Callable[[int], list[T]], limit: int, timeout_s: float | None
 ) -> list[T]:
     """Up to `limit` of what `fetch` gives; waits until there is one or the time runs out."""
+    if limit <= 0:
+        return []
     loop = asyncio.get_running_loop()
     deadline = None if timeout_s is None else loop.time() + timeout_s
     while True:

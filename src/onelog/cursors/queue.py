@@ -14,35 +14,34 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import re
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
 from onelog.base.clock import Clock
 from onelog.base.errors import NotFound
-from onelog.base.ids import Offset
 from onelog.cursors.cursor import (
     CursorKind,
     CursorState,
     Position,
     Reading,
     Start,
-    Wait,
     ignore_change,
 )
 from onelog.cursors.delivery import DeadLetter, Delivery, QueueSettings, Reason
+from onelog.cursors.holdings import Held, Holdings
 from onelog.cursors.lane import Lane, LaneState
-from onelog.cursors.reader import expires_at, read_at
+from onelog.cursors.reader import expires_at
 from onelog.cursors.sources import SourceRegistry
+from onelog.cursors.wait import QueueWait
 from onelog.record.headers import find_header
 from onelog.record.record import Record
 
-
-class _Held(msgspec.Struct, gc=False):
-    lane: Lane
-    offset: int
-    consumer: str
-    deadline: float
+_PRIORITY: Final = re.compile(rb"[0-9]{1,9}")
+_LOOKED_AT_MAX: Final = 10_000
+"""Records that one call looks at: a long stretch of expired ones must not hold the loop."""
 
 
 class _Body(msgspec.Struct, array_like=True):
@@ -56,13 +55,12 @@ class QueueCursor:
     __slots__ = (
         "_by_priority",
         "_clock",
-        "_deadlines",
+        "_closed",
         "_delayed",
         "_held",
         "_lanes",
         "_listeners",
         "_timer",
-        "_token",
         "dead_letter",
         "dropped",
         "name",
@@ -82,13 +80,12 @@ class QueueCursor:
         self.dropped = 0
         self._clock = clock
         self._lanes: dict[tuple[str, int], Lane] = {}
-        self._held: dict[int, _Held] = {}
-        self._deadlines: list[tuple[float, int]] = []
-        self._delayed: list[tuple[float, int, Lane]] = []
+        self._held = Holdings()
+        self._delayed: list[tuple[float, int, tuple[str, int]]] = []
         self._by_priority: list[tuple[int, tuple[str, int], int]] = []
         self._listeners: list[Callable[[], None]] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._token = 0
+        self._closed = False
 
     @classmethod
     def create(
@@ -111,7 +108,11 @@ class QueueCursor:
         body = msgspec.msgpack.decode(state.body, type=_Body)
         reading = Reading.restore(registry, state.filters, state.positions)
         cursor = cls(state.name, reading, clock, body.settings)
-        cursor._lanes = {(row.stream_id, row.partition): Lane.restore(row) for row in body.lanes}
+        ends = {source.key: source.partition.end_offset for source in reading.sources.sources}
+        for row in body.lanes:
+            key = (row.stream_id, row.partition)
+            if key in ends:
+                cursor._lanes[key] = Lane.restore(row, ends[key])
         return cursor
 
     @property
@@ -123,17 +124,17 @@ class QueueCursor:
 
     def acquire(self, consumer: str, limit: int = 1) -> list[Delivery]:
         """Up to `limit` records for a consumer: what came back first, then new ones."""
-        limit = min(limit, self.settings.in_flight_max - len(self._held))
+        self.reading.check()
         self._wake_delayed()
         found: list[Delivery] = []
-        while len(found) < limit:
+        while self._room(limit, found):
             delivery = self._acquire_again(consumer)
             if delivery is None:
                 break
             found.append(delivery)
         if self.settings.priority_header is not None:
             self._look_ahead()
-            while len(found) < limit and self._by_priority:
+            while self._room(limit, found) and self._by_priority:
                 _rank, key, offset = heapq.heappop(self._by_priority)
                 delivery = self._reread(consumer, self._lane(key), offset)
                 if delivery is not None:
@@ -145,6 +146,15 @@ class QueueCursor:
             self.on_change()
         return found
 
+    def _room(self, limit: int, found: list[Delivery]) -> int:
+        """How many more to hand out; what is on its way to the dead letters takes room too."""
+        return max(0, min(limit - len(found), self.settings.in_flight_max - len(self._held)))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing is handed out before something is settled or comes back."""
+        return len(self._held) >= self.settings.in_flight_max
+
     async def next(
         self, consumer: str, limit: int = 1, timeout_s: float | None = None
     ) -> list[Delivery]:
@@ -154,9 +164,9 @@ class QueueCursor:
         while True:
             found = self.acquire(consumer, limit)
             left = None if deadline is None else deadline - loop.time()
-            if found or (left is not None and left <= 0):
+            if found or limit <= 0 or (left is not None and left <= 0):
                 return found
-            if self.reading.is_behind() and len(self._held) < self.settings.in_flight_max:
+            if not self.is_full and (self.has_returned or self.reading.is_behind()):
                 await asyncio.sleep(0)
                 continue
             available = asyncio.Event()
@@ -173,24 +183,33 @@ class QueueCursor:
         return QueueWait(self, callback)
 
     def _acquire_again(self, consumer: str) -> Delivery | None:
-        while True:
-            lanes = [lane for lane in self._lanes.values() if lane.waiting]
-            if not lanes:
+        for _ in range(_LOOKED_AT_MAX):
+            lanes = [lane for lane in self._lanes.values() if self._may_return(lane)]
+            if not lanes or self.is_full:
                 return None
             lane = min(lanes, key=lambda lane: (lane.next_again(), lane.key))
             delivery = self._reread(consumer, lane, lane.take_again())
             if delivery is not None:
                 return delivery
+        return None
+
+    def _may_return(self, lane: Lane) -> bool:
+        if not lane.waiting:
+            return False
+        index = self.reading.find(*lane.key)
+        return index is None or self.reading.sources.sources[index].partition.stopped is None
 
     def _acquire_new(self, consumer: str, limit: int, found: list[Delivery]) -> None:
-        while len(found) < limit:
-            read = self.reading.read(limit - len(found))
+        looked_at = 0
+        while looked_at < _LOOKED_AT_MAX and (room := self._room(limit, found)):
+            read = self.reading.read(room)
             if not read:
                 return
+            looked_at += len(read)
             for index, record in read:
                 lane = self._lane(self.reading.sources.sources[index].key)
                 if lane.take_new(record.offset):
-                    delivery = self._hand_out(consumer, lane, index, record)
+                    delivery = self._hand_out(consumer, lane, record)
                     if delivery is not None:
                         found.append(delivery)
 
@@ -203,38 +222,40 @@ class QueueCursor:
             key = self.reading.sources.sources[index].key
             if self._lane(key).take_new(record.offset):
                 value = find_header(record.headers, header)
-                rank = int(value) if value is not None and value.isdigit() else 0
+                rank = int(value) if value is not None and _PRIORITY.fullmatch(value) else 0
                 heapq.heappush(self._by_priority, (-rank, key, record.offset))
 
     def _reread(self, consumer: str, lane: Lane, offset: int) -> Delivery | None:
-        wanted = self.reading.sources
-        index = self.reading.index_of(*lane.key)
-        record = read_at(wanted, wanted.sources[index], Offset(offset))
-        if record is None:  # retention took it
+        record = self.reading.record_at(*lane.key, offset)
+        if record is None:  # retention took it, or its stream is gone
             lane.settle(offset)
             self.dropped += 1
             return None
-        return self._hand_out(consumer, lane, index, record)
+        return self._hand_out(consumer, lane, record)
 
-    def _hand_out(self, consumer: str, lane: Lane, index: int, record: Record) -> Delivery | None:
+    def _hand_out(self, consumer: str, lane: Lane, record: Record) -> Delivery | None:
         token = self._hold(consumer, lane, record.offset)
-        stream = self.reading.sources.sources[index].stream
-        ends = expires_at(record, stream.config.message_ttl_ms)
+        count, limit = lane.counts[record.offset] + 1, self.settings.deliveries_max
+        if limit and count > limit:  # a crash came before its dead letter was safe
+            self._bury(token, record, "delivery_limit")
+            return None
+        ends = expires_at(record, self._ttl_ms(lane))
         if ends is not None and ends <= self._clock.now_ms():
             self._bury(token, record, "expired")
             return None
-        count = lane.counts[record.offset] + 1
         lane.counts[record.offset] = count
         return Delivery(token, record, count)
 
+    def _ttl_ms(self, lane: Lane) -> int:
+        index = self.reading.find(*lane.key)
+        assert index is not None, "its record was just read"
+        return self.reading.sources.sources[index].stream.config.message_ttl_ms
+
     def _hold(self, consumer: str, lane: Lane, offset: int) -> int:
-        self._token += 1
-        deadline = 0.0
-        if self.settings.lock_ms:
-            deadline = self._clock.monotonic() + self.settings.lock_ms / 1000
-            heapq.heappush(self._deadlines, (deadline, self._token))
-        self._held[self._token] = _Held(lane, offset, consumer, deadline)
-        return self._token
+        return self._held.add(Held(lane, offset, consumer, self._deadline(self.settings.lock_ms)))
+
+    def _deadline(self, delay_ms: int) -> float:
+        return self._clock.monotonic() + delay_ms / 1000 if delay_ms else 0.0
 
     def _lane(self, key: tuple[str, int]) -> Lane:
         lane = self._lanes.get(key)
@@ -246,17 +267,17 @@ class QueueCursor:
 
     def ack(self, token: int) -> None:
         """The record is done with; NotFound when the token is not (or no longer) held."""
-        held = self._take(token)
-        held.lane.settle(held.offset)
-        self.on_change()
-        self._notify()
+        self._holding(token)
+        self._settle(token)
 
     def release(self, token: int, *, delay_ms: int | None = None, count: bool = True) -> None:
         """Hand the record back; `count=False` forgets this hand-out (it was never looked at)."""
         held = self._take(token)
         if not count:
             held.lane.counts[held.offset] -= 1
+            self.on_change()
         self._hand_back(held, delay_ms)
+        self._notify()
 
     def reject(self, token: int) -> None:
         """Give the record up: it goes to the dead-letter hook, or is settled without one."""
@@ -269,39 +290,54 @@ class QueueCursor:
 
     def extend(self, token: int) -> None:
         """Begin the record's deadline anew."""
-        held = self._holding(token)
+        self._holding(token)
         if self.settings.lock_ms:
-            held.deadline = self._clock.monotonic() + self.settings.lock_ms / 1000
-            if len(self._deadlines) > 2 * len(self._held) + 64:
-                self._deadlines = [(row.deadline, key) for key, row in self._held.items()]
-                heapq.heapify(self._deadlines)
-            heapq.heappush(self._deadlines, (held.deadline, token))
+            self._held.set_deadline(token, self._deadline(self.settings.lock_ms))
             self._set_timer()
 
     def release_consumer(self, consumer: str) -> int:
         """A consumer left: everything it holds comes back, in offset order."""
-        tokens = [token for token, held in self._held.items() if held.consumer == consumer]
+        tokens = self._held.of_consumer(consumer)
         for token in tokens:
             self._hand_back(self._take(token), 0)
+        self._notify()  # only now: whoever waits gets the lowest offset first
         return len(tokens)
 
-    def _take(self, token: int) -> _Held:
-        held = self._holding(token)
-        del self._held[token]
-        return held
-
-    def _holding(self, token: int) -> _Held:
+    def retry_dead_letter(self, token: int, delay_ms: int) -> None:
+        """The dead letter could not be handed over: the hook gets it again later."""
         held = self._held.get(token)
-        if held is None:
+        if held is not None and held.reason is not None:
+            self._held.set_deadline(token, self._deadline(delay_ms))
+            self._set_timer()
+
+    def settle_dead_letter(self, token: int) -> None:
+        """The dead letter is safe elsewhere: its record is done with."""
+        held = self._held.get(token)
+        if held is not None and held.reason is not None:
+            self._settle(token)
+
+    def _settle(self, token: int) -> None:
+        was_full = self.is_full
+        held = self._held.pop(token)
+        held.lane.settle(held.offset)
+        self.on_change()
+        if was_full:
+            self._notify()
+
+    def _take(self, token: int) -> Held:
+        self._holding(token)
+        return self._held.pop(token)
+
+    def _holding(self, token: int) -> Held:
+        held = self._held.get(token)
+        if held is None or held.reason is not None:
             raise NotFound(f"delivery {token} of queue {self.name} is not held (any more)")
         return held
 
-    def _record_of(self, held: _Held) -> Record | None:
-        wanted = self.reading.sources
-        index = self.reading.index_of(*held.lane.key)
-        return read_at(wanted, wanted.sources[index], Offset(held.offset))
+    def _record_of(self, held: Held) -> Record | None:
+        return self.reading.record_at(*held.lane.key, held.offset)
 
-    def _hand_back(self, held: _Held, delay_ms: int | None) -> None:
+    def _hand_back(self, held: Held, delay_ms: int | None) -> None:
         count = held.lane.counts[held.offset]
         limit = self.settings.deliveries_max
         if limit and count >= limit:
@@ -314,22 +350,22 @@ class QueueCursor:
             delay_ms = self._backoff_ms(count)
         if delay_ms > 0:
             ready = self._clock.monotonic() + delay_ms / 1000
-            heapq.heappush(self._delayed, (ready, held.offset, held.lane))
+            heapq.heappush(self._delayed, (ready, held.offset, held.lane.key))
             self._set_timer()
         else:
             held.lane.hand_back(held.offset)
-            self._notify()
 
     def _backoff_ms(self, count: int) -> int:
         base = self.settings.backoff_ms
         return min(base << min(max(count - 1, 0), 30), self.settings.backoff_max_ms) if base else 0
 
     def _bury(self, token: int, record: Record, reason: Reason) -> None:
-        held = self._held[token]
-        held.consumer, held.deadline = "", 0.0
+        held = self._held.get(token)
+        assert held is not None
+        held.consumer, held.deadline, held.reason = "", 0.0, reason
         if self.dead_letter is None:
             self.dropped += 1
-            self.ack(token)
+            self._settle(token)
         else:
             count = held.lane.counts[held.offset]
             self.dead_letter(DeadLetter(token, record, reason, count))
@@ -338,31 +374,47 @@ class QueueCursor:
 
     def run_due(self) -> None:
         """Take back what passed its deadline, wake what waited out its back-off."""
-        now = self._clock.monotonic()
-        while self._deadlines and self._deadlines[0][0] <= now:
-            deadline, token = heapq.heappop(self._deadlines)
+        returned = False
+        for token in self._held.due(self._clock.monotonic()):
             held = self._held.get(token)
-            if held is not None and held.deadline == deadline:
-                self._hand_back(self._take(token), None)
-        self._wake_delayed()
+            assert held is not None
+            if held.reason is None:
+                self._hand_back(self._held.pop(token), None)
+                returned = True
+            else:
+                self._bury_again(token, held)
+        if not self._wake_delayed() and returned:
+            self._notify()
         self._set_timer()
 
-    def _wake_delayed(self) -> None:
+    def _bury_again(self, token: int, held: Held) -> None:
+        record = self._record_of(held)
+        assert held.reason is not None
+        if record is None:
+            self.dropped += 1
+            self._settle(token)
+        else:
+            self._bury(token, record, held.reason)
+
+    def _wake_delayed(self) -> bool:
         now = self._clock.monotonic()
         woken = False
         while self._delayed and self._delayed[0][0] <= now:
-            _ready, offset, lane = heapq.heappop(self._delayed)
-            lane.hand_back(offset)
+            _ready, offset, key = heapq.heappop(self._delayed)
+            self._lane(key).hand_back(offset)
             woken = True
         if woken:
             self._notify()
+        return woken
 
     def _set_timer(self) -> None:
-        times = [heap[0][0] for heap in (self._deadlines, self._delayed) if heap]
+        soonest = self._held.next_deadline()
+        times = [] if soonest is None else [soonest]
+        times += [row[0] for row in self._delayed[:1]]
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if times:
+        if times and not self._closed:
             delay = max(0.0, min(times) - self._clock.monotonic())
             self._timer = asyncio.get_running_loop().call_later(delay, self.run_due)
 
@@ -384,7 +436,7 @@ class QueueCursor:
     @property
     def has_returned(self) -> bool:
         """Whether something that came back waits to be handed out."""
-        return any(lane.waiting for lane in self._lanes.values())
+        return any(self._may_return(lane) for lane in self._lanes.values())
 
     # -- state
 
@@ -418,36 +470,9 @@ class QueueCursor:
 
     def close(self) -> None:
         """Stop the timer and refuse further reads; what is held is handed out again later."""
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self.reading.close()
-
-
-class QueueWait:
-    """One wait for a queue to have something: news in the log, or something that came back."""
-
-    __slots__ = ("_callback", "_cursor", "_done", "_wait")
-
-    def __init__(self, cursor: QueueCursor, callback: Callable[[], None]) -> None:
-        self._cursor = cursor
-        self._callback = callback
-        self._done = False
-        self._wait: Wait | None = None
-        cursor.listen(self._fire)
-        if cursor.has_returned:
-            self._fire()
-        elif len(cursor._held) < cursor.settings.in_flight_max:
-            self._wait = cursor.reading.when_readable(lambda _error: self._fire())
-
-    def _fire(self) -> None:
-        if not self._done:
-            self.cancel()
-            self._callback()
-
-    def cancel(self) -> None:
-        """Never call back."""
-        self._done = True
-        self._cursor.ignore(self._fire)
-        if self._wait is not None:
-            self._wait.cancel()
+        self._notify()

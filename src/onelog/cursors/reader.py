@@ -32,22 +32,33 @@ READ_BYTES: Final = 1024 * 1024
 INDEX_SPAN: Final = 64
 """An index answer denser than one record in this many offsets is read by scanning instead."""
 
+_DIGITS_MAX: Final = 19
+"""Digits of a number in a header that is looked at: anybody may have written it."""
+
 Row = tuple[bytes | None, int, int, bytes | None, bytes | None, Headers]
 
 
 def read_records(
-    wanted: SourceSet, source: Source, position: Offset, limit: int, max_bytes: int = READ_BYTES
+    wanted: SourceSet,
+    source: Source,
+    position: Offset,
+    limit: int,
+    *,
+    max_bytes: int = READ_BYTES,
+    upto: int | None = None,
 ) -> tuple[list[Record], Offset]:
-    """At most `limit` matching records from `position` on, and where to go on."""
-    upto = source.partition.last_stable_offset
+    """At most `limit` matching records from `position` on (below `upto`), and where to go on."""
+    end = source.partition.last_stable_offset
+    if upto is not None:
+        end = min(end, Offset(upto))
     position = max(position, source.partition.start_offset)
-    if position >= upto or limit <= 0:
+    if position >= end or limit <= 0:
         return [], position
     if wanted.exact is not None:
-        offsets = _from_index(wanted.exact, source, position, upto, limit)
+        offsets = _from_index(wanted.exact, source, position, end, limit)
         if offsets is not None:
-            return _read_listed(wanted, source, offsets, (position, upto), limit)
-    rows, following = _scan(wanted, source, position, upto, limit, max_bytes)
+            return _read_listed(wanted, source, offsets, (position, end), limit, max_bytes)
+    rows, following = _scan(wanted, source, position, end, limit, max_bytes)
     return _as_records(source, rows), following
 
 
@@ -62,7 +73,7 @@ def read_at(wanted: SourceSet, source: Source, offset: Offset) -> Record | None:
 def expires_at(record: Record, stream_ttl_ms: int) -> int | None:
     """When a record expires (ms since the epoch): its own expiry or its stream's, the earlier."""
     own = find_header(record.headers, EXPIRY) if record.headers else None
-    ends = [int(own)] if own is not None and own.isdigit() else []
+    ends = [int(own)] if own is not None and own.isdigit() and len(own) <= _DIGITS_MAX else []
     if stream_ttl_ms >= 0:
         ends.append(record.timestamp_ms + stream_ttl_ms)
     return min(ends, default=None)
@@ -85,15 +96,19 @@ def _read_listed(
     offsets: list[Offset],
     span: tuple[Offset, Offset],
     limit: int,
+    max_bytes: int,
 ) -> tuple[list[Record], Offset]:
     """The records at these offsets, a batch at a time; a full list may go on, another ends it."""
     position, upto = span
     following = Offset(offsets[-1] + 1) if len(offsets) >= limit else upto
     found: list[Record] = []
-    number, last_number = 0, len(offsets)
+    number, last_number, looked_at = 0, len(offsets), 0
     while number < last_number:
         offset = offsets[number]
+        if looked_at >= max_bytes:
+            return found, offset
         data = source.partition.read(offset, 1, committed=True)
+        looked_at += len(data)
         infos = _check(source, data, offset)
         if not infos:
             break

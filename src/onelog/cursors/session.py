@@ -11,6 +11,7 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from enum import IntEnum
 from typing import Final
@@ -18,7 +19,6 @@ from typing import Final
 import msgspec
 
 from onelog.base.clock import Clock
-from onelog.base.ids import Offset
 from onelog.cursors.cursor import (
     CursorKind,
     CursorState,
@@ -27,8 +27,7 @@ from onelog.cursors.cursor import (
     Start,
     ignore_change,
 )
-from onelog.cursors.pull import next_records
-from onelog.cursors.reader import expires_at, read_at
+from onelog.cursors.reader import expires_at
 from onelog.cursors.sources import SourceRegistry
 from onelog.record.record import Record
 
@@ -161,9 +160,18 @@ class SessionCursor:
         self, limit: int = 1000, timeout_s: float | None = None
     ) -> list[SessionDelivery]:
         """The next records, waiting for them; empty when the time ran out or the window is full."""
-        if len(self._in_flight) >= self.window:
-            return []
-        return await next_records(self.reading, self.fetch, limit, timeout_s)
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout_s is None else loop.time() + timeout_s
+        while len(self._in_flight) < self.window and limit > 0:
+            found = self.fetch(limit)
+            left = None if deadline is None else deadline - loop.time()
+            if found or (left is not None and left <= 0):
+                return found
+            if self.reading.is_behind():
+                await asyncio.sleep(0)  # a long stretch without a match: let others run
+            elif not await self.reading.wait_readable(left):
+                break
+        return []
 
     def redeliver(self) -> list[SessionDelivery]:
         """Everything in flight again, in order, for a peer that has come back."""
@@ -172,10 +180,8 @@ class SessionCursor:
             if entry.stage == Stage.RECEIVED:
                 found.append(SessionDelivery(entry.packet_id, None, duplicate=True))
                 continue
-            index = self.reading.index_of(entry.stream_id, entry.partition)
-            wanted = self.reading.sources
-            record = read_at(wanted, wanted.sources[index], Offset(entry.offset))
-            if record is None:  # retention took it
+            record = self.reading.record_at(entry.stream_id, entry.partition, entry.offset)
+            if record is None:  # retention took it, or its stream is gone
                 del self._in_flight[entry.packet_id]
             else:
                 found.append(SessionDelivery(entry.packet_id, record, duplicate=True))

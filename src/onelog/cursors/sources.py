@@ -1,8 +1,8 @@
 """Sources: the partitions that a set of filters reads from, shared by all cursors that ask alike.
 
 Rules: a source set is immutable. When streams change, the registry hands out a new one, and a
-cursor carries its positions over by (stream id, partition). Sources of one exact topic are in
-reading order: former homes first, today's home last.
+cursor carries its positions over by (stream id, partition). Its gates say which sources wait for
+which others, because topics moved between them (`moves`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from onelog.base.topics import check_filter, is_exact
+from onelog.cursors.moves import Moves
 from onelog.kernel import TopicFilter, TopicTrie
 from onelog.log.catalog import Catalog
 from onelog.log.partition import Partition
@@ -29,17 +30,26 @@ class Source(NamedTuple):
         return self.stream.record.id, self.partition.id
 
 
+Gates = dict[int, tuple[tuple[int, tuple[tuple[int, int], ...]], ...]]
+"""Source index → (where it ends for now, (other source index, what that one reaches first)…)…"""
+
+
 class SourceSet:
     """Where the records of some filters lie."""
 
-    __slots__ = ("_trie", "exact", "filters", "generation", "only", "sources")
+    __slots__ = ("_trie", "exact", "filters", "gates", "generation", "only", "sources")
 
     def __init__(
-        self, filters: tuple[str, ...], sources: tuple[Source, ...], generation: int
+        self,
+        filters: tuple[str, ...],
+        sources: tuple[Source, ...],
+        generation: int,
+        gates: Gates | None = None,
     ) -> None:
         self.filters = filters
         self.sources = sources
         self.generation = generation
+        self.gates = gates
         self.only = TopicFilter(filters[0].encode()) if len(filters) == 1 else None
         self.exact = filters[0] if len(filters) == 1 and is_exact(filters[0]) else None
         self._trie: TopicTrie | None = None
@@ -62,6 +72,8 @@ class SourceRegistry:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._cache: dict[tuple[str, ...], SourceSet] = {}
+        self._shared: dict[tuple[Source, ...], tuple[tuple[Source, ...], Gates | None]] = {}
+        self._moves = Moves(catalog.streams())
         self._listeners: set[Callable[[], None]] = set()
         self.generation = 0
         catalog.on_change.append(self._changed)
@@ -69,6 +81,8 @@ class SourceRegistry:
     def _changed(self) -> None:
         self.generation += 1
         self._cache.clear()
+        self._shared.clear()
+        self._moves.update(self._catalog.streams())
         for listener in tuple(self._listeners):
             listener()
 
@@ -85,17 +99,16 @@ class SourceRegistry:
         key = tuple(sorted({check_filter(text) for text in filters}))
         found = self._cache.get(key)
         if found is None:
-            found = SourceSet(key, tuple(self._sources(key)), self.generation)
+            # Sets differ by their filters; what lies below, most of them have in common.
+            sources = tuple(self._sources(key))
+            shared = self._shared.get(sources)
+            if shared is None:
+                shared = self._shared[sources] = (sources, self._gates(sources))
+            found = SourceSet(key, shared[0], self.generation, shared[1])
             if len(self._cache) >= 10_000:
                 self._cache.clear()
             self._cache[key] = found
         return found
-
-    def resolve_stream(self, name: str) -> SourceSet:
-        """Every partition of one stream, all topics, for readers of internal streams."""
-        stream = self._catalog.get(name)
-        sources = tuple(Source(stream, partition) for partition in stream.partitions)
-        return SourceSet(("#",), sources, self.generation)
 
     def _sources(self, filters: tuple[str, ...]) -> Iterable[Source]:
         seen: set[tuple[str, int]] = set()
@@ -106,6 +119,19 @@ class SourceRegistry:
                     if source.key not in seen:
                         seen.add(source.key)
                         yield source
+
+    def _gates(self, sources: tuple[Source, ...]) -> Gates | None:
+        numbers = {source.key: number for number, source in enumerate(sources)}
+        gates: Gates = {}
+        for number, source in enumerate(sources):
+            rows = []
+            for move in self._moves.of(source.stream):
+                after = [(numbers[key], end) for key, end in move.after if key in numbers]
+                if after:
+                    rows.append((move.end_of(source.partition.id), tuple(after)))
+            if rows:
+                gates[number] = tuple(rows)
+        return gates or None
 
 
 def _partitions(stream: Stream, text: str) -> list[Partition]:

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from onelog.base.clock import Clock
-from onelog.base.errors import OnelogError
+from onelog.base.errors import Closed, OnelogError
 from onelog.base.ids import Offset
 from onelog.cursors.cursor import (
     CursorKind,
@@ -22,12 +22,12 @@ from onelog.cursors.cursor import (
     Position,
     Reading,
     Start,
-    Wait,
     ignore_change,
 )
 from onelog.cursors.reader import expires_at, read_at
 from onelog.cursors.session import always
 from onelog.cursors.sources import SourceRegistry
+from onelog.cursors.wait import Wait
 from onelog.kernel import TopicTrie, topic_hash
 from onelog.record.record import Record
 
@@ -141,19 +141,27 @@ class TableCursor:
         self._follow_on(caught_up)
         await caught_up
 
-    def _follow_on(self, caught_up: asyncio.Future[None]) -> None:
+    def _follow_on(self, caught_up: asyncio.Future[None], error: OnelogError | None = None) -> None:
+        def again(failure: OnelogError | None) -> None:
+            self._follow_on(caught_up, failure)
+
         try:
+            if error is not None:
+                raise error
             behind = not self.catch_up()
-        except OnelogError as error:  # closed, or a partition stopped: it follows no further
+        except OnelogError as failure:
             if not caught_up.done():
-                caught_up.set_exception(error)
+                caught_up.set_exception(failure)
+            elif not isinstance(failure, Closed):
+                # Every partition stopped, or the stream was deleted: another may hold the topics.
+                self._follow = self.reading.when_streams_change(again)
             return
         if behind:  # let others run between two reads
-            asyncio.get_running_loop().call_soon(self._follow_on, caught_up)
+            asyncio.get_running_loop().call_soon(again, None)
             return
         if not caught_up.done():
             caught_up.set_result(None)
-        self._follow = self.reading.when_readable(lambda _error: self._follow_on(caught_up))
+        self._follow = self.reading.when_readable(again)
 
     # -- looking up
 
@@ -174,14 +182,16 @@ class TableCursor:
         return found
 
     def _read(self, row: _Row) -> Record | None:
-        wanted = self.reading.sources
-        source = wanted.sources[self.reading.index_of(row.stream_id, row.partition)]
-        record = read_at(wanted, source, Offset(row.offset))
-        if record is not None:
-            ends = expires_at(record, source.stream.config.message_ttl_ms)
-            if ends is None or ends > self._clock.now_ms():
-                return record
-        self._remove(row.topic)  # retention took it, or it has expired
+        index = self.reading.find(row.stream_id, row.partition)
+        if index is not None:
+            wanted = self.reading.sources
+            source = wanted.sources[index]
+            record = read_at(wanted, source, Offset(row.offset))
+            if record is not None:
+                ends = expires_at(record, source.stream.config.message_ttl_ms)
+                if ends is None or ends > self._clock.now_ms():
+                    return record
+        self._remove(row.topic)  # retention took it, its stream is gone, or it has expired
         return None
 
     def _set(self, row: _Row) -> None:
@@ -219,6 +229,10 @@ class TableCursor:
             str(shard): msgspec.msgpack.encode([self._rows[n] for n in self._shards[shard]])
             for shard in dirty
         }
+
+    def put_back(self, parts: dict[str, bytes]) -> None:
+        """These shards could not be kept: they still count as changed."""
+        self._dirty.update(int(shard) for shard in parts)
 
     def positions(self) -> list[Position]:
         """Where it reads, per partition."""

@@ -1,0 +1,87 @@
+"""Holdings: which records of a queue are with whom, and until when.
+
+Rules: a token is given once and never again. A holding has at most one deadline that counts, the
+latest it was given; older ones in the heap are passed over, and swept when they are the most.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+import msgspec
+
+from onelog.cursors.delivery import Reason
+from onelog.cursors.lane import Lane
+
+
+class Held(msgspec.Struct, gc=False):
+    """One record that is with a consumer, or on its way to the dead letters."""
+
+    lane: Lane
+    offset: int
+    consumer: str
+    deadline: float = 0.0
+    """When it is taken back; 0 is never."""
+    reason: Reason | None = None
+    """Why it is being given up; no consumer has it then."""
+
+
+class Holdings:
+    """What is handed out and not settled, by token."""
+
+    __slots__ = ("_deadlines", "_held", "_token")
+
+    def __init__(self) -> None:
+        self._held: dict[int, Held] = {}
+        self._deadlines: list[tuple[float, int]] = []
+        self._token = 0
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def add(self, held: Held) -> int:
+        """A record goes out; its token."""
+        self._token += 1
+        self._held[self._token] = held
+        if held.deadline:
+            self.set_deadline(self._token, held.deadline)
+        return self._token
+
+    def get(self, token: int) -> Held | None:
+        """What a token stands for; None when it is settled or came back."""
+        return self._held.get(token)
+
+    def pop(self, token: int) -> Held:
+        """It is settled, or it came back."""
+        return self._held.pop(token)
+
+    def of_consumer(self, consumer: str) -> list[int]:
+        """The tokens that a consumer holds."""
+        return [
+            token
+            for token, held in self._held.items()
+            if held.consumer == consumer and held.reason is None
+        ]
+
+    def set_deadline(self, token: int, deadline: float) -> None:
+        """From now on this deadline counts."""
+        self._held[token].deadline = deadline
+        if len(self._deadlines) > 2 * len(self._held) + 64:
+            rows = ((held.deadline, key) for key, held in self._held.items())
+            self._deadlines = [row for row in rows if row[0]]
+            heapq.heapify(self._deadlines)
+        else:
+            heapq.heappush(self._deadlines, (deadline, token))
+
+    def next_deadline(self) -> float | None:
+        """The earliest deadline, maybe of something settled meanwhile."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def due(self, now: float) -> Iterator[int]:
+        """Tokens whose deadline has passed, the earliest first."""
+        while self._deadlines and self._deadlines[0][0] <= now:
+            deadline, token = heapq.heappop(self._deadlines)
+            held = self._held.get(token)
+            if held is not None and held.deadline == deadline:
+                yield token
