@@ -1,5 +1,25 @@
-"""Sockets: where the server listens."""
+"""Sockets: where the server listens, and what stands between a socket and a protocol."""
 
+from onelog.net.gate import ConnectionLimits, Gate
 from onelog.net.listener import Listener, bind
+from onelog.net.peer import Peer, ProtocolFactory, StreamProtocol, StreamTransport
+from onelog.net.server import ProxySettings, ServedListener, start_listener
+from onelog.net.tls import Tls, TlsSettings
+from onelog.net.websocket import WebSocketSettings
 
-__all__ = ["Listener", "bind"]
+__all__ = [
+    "Listener",
+    "bind",
+    "start_listener",
+    "ServedListener",
+    "Peer",
+    "ProtocolFactory",
+    "StreamProtocol",
+    "StreamTransport",
+    "ConnectionLimits",
+    "Gate",
+    "Tls",
+    "TlsSettings",
+    "WebSocketSettings",
+    "ProxySettings",
+]

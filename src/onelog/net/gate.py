@@ -1,0 +1,100 @@
+"""Limits of connections: how many in all, from one address, and per second.
+
+Rules: asked once per connection, before anything is read from it. The rate is a token bucket on the
+monotonic clock. An IPv6 peer is counted by its /64, which is what one customer gets. One gate may
+stand before several listeners.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+import msgspec
+
+from onelog.base.clock import Clock
+
+
+class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds of connections; 0 is no bound."""
+
+    total_max: int = 0
+    per_host_max: int = 0
+    per_second_max: int = 0
+    """Also how many may come at once after a quiet time."""
+
+
+class Gate:
+    """Counts connections; all methods are called on the loop."""
+
+    def __init__(self, limits: ConnectionLimits, clock: Clock) -> None:
+        self.limits = limits
+        self._clock = clock
+        self._hosts: dict[str, int] = {}
+        self._tokens = float(limits.per_second_max)
+        self._filled_at = clock.monotonic()
+        self.open = 0
+        """Connections now."""
+        self.accepted = 0
+        self.refused_total = 0
+        self.refused_host = 0
+        self.refused_rate = 0
+        self.handshakes_failed = 0
+        """Connections that ended in their PROXY header, TLS handshake or WebSocket upgrade."""
+        self.handshakes_late = 0
+        """Those among them that ended at the deadline."""
+
+    def enter(self) -> bool:
+        """Let a connection in, or not; who comes in leaves again by `leave`."""
+        limits = self.limits
+        if limits.total_max and self.open >= limits.total_max:
+            self.refused_total += 1
+            return False
+        if limits.per_second_max and not self._take_token():
+            self.refused_rate += 1
+            return False
+        self.open += 1
+        self.accepted += 1
+        return True
+
+    def take_host(self, host: str) -> str | None:
+        """Count a connection for its host, or not; the key to `leave` with."""
+        most = self.limits.per_host_max
+        if not most:
+            return ""
+        key = _host_key(host)
+        count = self._hosts.get(key, 0)
+        if count >= most:
+            self.refused_host += 1
+            return None
+        self._hosts[key] = count + 1
+        return key
+
+    def leave(self, host_key: str | None = None) -> None:
+        """A connection that came in has ended."""
+        assert self.open > 0
+        self.open -= 1
+        if host_key:
+            left = self._hosts[host_key] - 1
+            if left:
+                self._hosts[host_key] = left
+            else:
+                del self._hosts[host_key]
+
+    def _take_token(self) -> bool:
+        now = self._clock.monotonic()
+        most = self.limits.per_second_max
+        self._tokens = min(float(most), self._tokens + (now - self._filled_at) * most)
+        self._filled_at = now
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
+
+
+def _host_key(host: str) -> str:
+    if ":" not in host:
+        return host
+    address = ipaddress.IPv6Address(host.partition("%")[0])
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return f"{ipaddress.IPv6Address(int(address) >> 64 << 64)}/64"

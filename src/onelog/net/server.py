@@ -1,0 +1,338 @@
+"""Serves a bound listener: limits, PROXY header, TLS, WebSocket, then the protocol.
+
+Rules:
+- A connection over a limit is closed at once, before a byte is read or a key is exchanged.
+- PROXY header, TLS handshake and WebSocket upgrade together have until one deadline.
+- Between the loop and a protocol over TCP or TLS stands nothing of ours: a read is one call of its
+  `data_received`. A guard sees only the begin and the end of a connection, to count it.
+- Works on asyncio and on uvloop. Established connections belong to their protocol: closing the
+  listener ends handshakes and leaves them alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import msgspec
+
+from onelog.base.errors import ConfigError, ProtocolViolation
+from onelog.net import proxy as proxy_header
+from onelog.net.gate import Gate
+from onelog.net.listener import Listener
+from onelog.net.peer import Peer, ProtocolFactory, StreamProtocol, Via
+from onelog.net.tls import Tls
+from onelog.net.websocket import WebSocketServer, WebSocketSettings
+from onelog.observe import get_logger
+
+_log = get_logger("net")
+
+BACKLOG: Final = 1_024
+ACCEPTS_PER_PASS: Final = 64
+"""Connections taken per wake-up of the loop, so that a storm does not starve the others."""
+
+ACCEPT_PAUSE_S: Final = 1.0
+"""Rest after the process ran out of open files."""
+
+_OUT_OF_FILES: Final = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+
+class ProxySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The PROXY protocol of a listener: every connection begins with a header of version 2."""
+
+    trusted: tuple[str, ...] = ()
+    """Networks of the proxies, such as 10.0.0.0/8; none: whoever can connect is believed."""
+
+
+class ServedListener:
+    """A listener that accepts connections; made by `start_listener`."""
+
+    def __init__(
+        self,
+        listener: Listener,
+        factory: ProtocolFactory,
+        gate: Gate,
+        *,
+        tls: Tls | None,
+        websocket: WebSocketSettings | None,
+        proxy: ProxySettings | None,
+        handshake_timeout_s: float,
+    ) -> None:
+        self.listener = listener
+        self.gate = gate
+        self._factory = factory
+        self._tls = tls
+        self._websocket = websocket
+        self._proxy = proxy
+        self._trusted = _networks(listener.name, proxy.trusted) if proxy else ()
+        self._timeout_s = handshake_timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._loopback = listener.is_loopback
+        self._servers: list[asyncio.Server] = []
+        self._accepting: list[socket.socket] = []
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._closing = False
+        secure, frames = tls is not None, websocket is not None
+        self._via: Via = ("wss" if frames else "tls") if secure else ("ws" if frames else "tcp")
+
+    async def start(self, backlog: int) -> None:
+        """Begin to accept."""
+        for sock in self.listener.sockets:
+            if self._tls is None and self._proxy is None:
+                # The loop's own server: the cheapest way to accept.
+                make = cast("Callable[[], asyncio.Protocol]", lambda: _Guard(self, None))
+                server = await self._loop.create_server(make, sock=sock, backlog=backlog)
+                self._servers.append(server)
+            else:
+                sock.listen(backlog)
+                self._accepting.append(sock)
+                self._loop.add_reader(sock.fileno(), self._accept, sock)
+
+    def close(self) -> None:
+        """Accept no more, end handshakes, leave connections alone. Idempotent."""
+        self._closing = True
+        for server in self._servers:
+            server.close()
+        for sock in self._accepting:
+            self._loop.remove_reader(sock.fileno())
+        self._accepting.clear()
+        for task in self._handshakes:
+            task.cancel()
+        self.listener.close()
+
+    async def wait_closed(self) -> None:
+        """Wait until no handshake is left."""
+        if self._handshakes:
+            await asyncio.wait(self._handshakes)
+
+    # ---- accepting ourselves: before TLS and the PROXY header ----
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(ACCEPTS_PER_PASS):
+            try:
+                sock, address = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._accept_failed(listening, error)
+                return
+            sock.setblocking(False)
+            if not self.gate.enter():
+                sock.close()
+                continue
+            arrival = _Arrival(address[0], address[1], self._loop.time() + self._timeout_s)
+            task = self._loop.create_task(self._shake(sock, arrival))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
+
+    def _accept_failed(self, listening: socket.socket, error: OSError) -> None:
+        if error.errno not in _OUT_OF_FILES:
+            _log.warning("accept failed", listener=self.listener.name, error=str(error))
+            return
+        _log.error(
+            "no connection can be accepted: raise limits.open_files_max",
+            listener=self.listener.name,
+            error=str(error),
+        )
+        self._loop.remove_reader(listening.fileno())
+        self._loop.call_later(ACCEPT_PAUSE_S, self._accept_again, listening)
+
+    def _accept_again(self, listening: socket.socket) -> None:
+        if not self._closing:
+            self._loop.add_reader(listening.fileno(), self._accept, listening)
+
+    async def _shake(self, sock: socket.socket, arrival: _Arrival) -> None:
+        guard = _Guard(self, arrival)
+        try:
+            if self._proxy is not None:
+                await self._read_proxy_header(sock, arrival)
+            arrival.host_key = self.gate.take_host(arrival.host)
+            if arrival.host_key is not None:
+                left_s = max(0.001, arrival.deadline - self._loop.time())
+                make = cast("Callable[[], asyncio.Protocol]", lambda: guard)
+                await self._loop.connect_accepted_socket(
+                    make,
+                    sock,
+                    ssl=None if self._tls is None else self._tls.context,
+                    ssl_handshake_timeout=None if self._tls is None else left_s,
+                )
+        except (OSError, TimeoutError, ProtocolViolation) as error:
+            self._handshake_failed(arrival, error)
+        finally:
+            if not guard.made:
+                sock.close()
+                self.gate.leave(arrival.host_key)
+
+    async def _read_proxy_header(self, sock: socket.socket, arrival: _Arrival) -> None:
+        if self._trusted:
+            address = ipaddress.ip_address(arrival.host.partition("%")[0])
+            if not any(address in network for network in self._trusted):
+                raise ProtocolViolation("the peer is none of the trusted proxies")
+        header = b""
+        async with asyncio.timeout_at(arrival.deadline):
+            while wanted := proxy_header.bytes_wanted(header):
+                data = await self._loop.sock_recv(sock, wanted)
+                if not data:
+                    raise ProtocolViolation("the PROXY header is cut off")
+                header += data
+        source = proxy_header.parse(header).source
+        if source is not None:
+            arrival.proxy_host = arrival.host
+            arrival.host, arrival.port = source
+
+    def _handshake_failed(self, arrival: _Arrival, error: Exception) -> None:
+        late = self._loop.time() >= arrival.deadline
+        self.handshake_failed(late)
+        _log.debug(
+            "handshake failed",
+            listener=self.listener.name,
+            peer=arrival.host,
+            error="too late" if late else str(error),
+        )
+
+    # ---- making the protocol ----
+
+    def handshake_failed(self, late: bool) -> None:
+        """Count a connection that never reached its protocol."""
+        self.gate.handshakes_failed += 1
+        self.gate.handshakes_late += late
+
+    def make(self, arrival: _Arrival, transport: asyncio.BaseTransport) -> StreamProtocol:
+        """The protocol of a connection that stands."""
+        secure = transport.get_extra_info("ssl_object")
+        peer = Peer(
+            host=arrival.host,
+            port=arrival.port,
+            via=self._via,
+            listener=self.listener.name,
+            listener_is_loopback=self._loopback,
+            certificate=None if secure is None else _certificate(secure),
+            proxy_host=arrival.proxy_host,
+        )
+        if self._websocket is None:
+            return self._factory(peer)
+        left_s = max(0.001, arrival.deadline - self._loop.time())
+        return WebSocketServer(
+            self._websocket, lambda: self._factory(peer), left_s, self.handshake_failed
+        )
+
+    def arrived(self, transport: asyncio.BaseTransport) -> _Arrival | None:
+        """Admit a connection that the loop accepted for us; None: it may not come in."""
+        address = transport.get_extra_info("peername")
+        if not address or self._closing or not self.gate.enter():  # no address: it is gone again
+            return None
+        arrival = _Arrival(address[0], address[1], self._loop.time() + self._timeout_s)
+        arrival.host_key = self.gate.take_host(arrival.host)
+        if arrival.host_key is None:
+            self.gate.leave()
+            return None
+        return arrival
+
+
+class _Arrival:
+    """A connection on its way in."""
+
+    __slots__ = ("deadline", "host", "host_key", "port", "proxy_host")
+
+    def __init__(self, host: str, port: int, deadline: float) -> None:
+        self.host = host
+        self.port = port
+        self.deadline = deadline
+        self.host_key: str | None = None
+        self.proxy_host: str | None = None
+
+
+class _Guard:
+    """Counts one connection and steps aside: `data_received` is the protocol's own method."""
+
+    __slots__ = ("_arrival", "_served", "_upper", "data_received", "made")
+
+    def __init__(self, served: ServedListener, arrival: _Arrival | None) -> None:
+        self._served = served
+        self._arrival = arrival
+        self._upper: StreamProtocol | None = None
+        self.made = False
+        self.data_received: Callable[[bytes], None] = _ignore
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        if self._arrival is None:
+            self._arrival = self._served.arrived(transport)
+            if self._arrival is None:
+                transport.abort()
+                return
+        self.made = True
+        upper = self._upper = self._served.make(self._arrival, transport)
+        self.data_received = upper.data_received
+        # Tells the loop anew, because it remembers the method and not the object.
+        transport.set_protocol(cast("asyncio.BaseProtocol", self))
+        upper.connection_made(transport)
+
+    def eof_received(self) -> bool | None:
+        return None if self._upper is None else self._upper.eof_received()
+
+    def pause_writing(self) -> None:
+        if self._upper is not None:
+            self._upper.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._upper is not None:
+            self._upper.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        upper, self._upper = self._upper, None
+        self.data_received = _ignore
+        if not self.made:
+            return
+        assert self._arrival is not None
+        self._served.gate.leave(self._arrival.host_key)
+        if upper is not None:
+            upper.connection_lost(exc)
+
+
+def _ignore(data: bytes) -> None:
+    del data
+
+
+async def start_listener(
+    listener: Listener,
+    factory: ProtocolFactory,
+    gate: Gate,
+    *,
+    tls: Tls | None = None,
+    websocket: WebSocketSettings | None = None,
+    proxy: ProxySettings | None = None,
+    handshake_timeout_s: float = 10.0,
+    backlog: int = BACKLOG,
+) -> ServedListener:
+    """Accept connections on a bound listener; `factory` makes the protocol of each."""
+    served = ServedListener(
+        listener,
+        factory,
+        gate,
+        tls=tls,
+        websocket=websocket,
+        proxy=proxy,
+        handshake_timeout_s=handshake_timeout_s,
+    )
+    await served.start(backlog)
+    return served
+
+
+def _certificate(secure: ssl.SSLObject) -> dict[str, Any] | None:
+    found = secure.getpeercert()  # empty without a certificate, or when it was not verified
+    return cast("dict[str, Any]", found) if found else None
+
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def _networks(name: str, texts: tuple[str, ...]) -> tuple[Network, ...]:
+    try:
+        return tuple(ipaddress.ip_network(text) for text in texts)
+    except ValueError as error:
+        raise ConfigError(f"listeners.{name}: a trusted proxy network is wrong: {error}") from None

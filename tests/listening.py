@@ -1,0 +1,189 @@
+"""Listeners for tests: a protocol that echoes, on a real socket, on asyncio or on uvloop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import trustme
+import uvloop
+from websockets.asyncio.client import connect
+
+from onelog.base.clock import SystemClock
+from onelog.net import (
+    ConnectionLimits,
+    Gate,
+    Peer,
+    ServedListener,
+    Tls,
+    TlsSettings,
+    bind,
+    start_listener,
+)
+from onelog.net.proxy import SIGNATURE
+
+DEADLINE_S = 10.0
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+def run_on(loop_name: str, main: Callable[[], Awaitable[None]]) -> None:
+    """Run a coroutine on a kind of loop, with a deadline; no error may go unseen."""
+    problems = []
+
+    async def bounded():
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: problems.append(context))
+        async with asyncio.timeout(DEADLINE_S):
+            await main()
+
+    with asyncio.Runner(loop_factory=LOOPS[loop_name]) as runner:
+        runner.run(bounded())
+    assert not problems
+
+
+class WatchedGate(Gate):
+    """A gate that a test can wait at."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        super().__init__(limits, SystemClock())
+        self._changed = asyncio.Event()
+
+    def enter(self) -> bool:
+        self._changed.set()
+        return super().enter()
+
+    def leave(self, host_key: str | None = None) -> None:
+        self._changed.set()
+        super().leave(host_key)
+
+    async def until_open(self, count: int) -> None:
+        while self.open != count:
+            self._changed.clear()
+            await self._changed.wait()
+
+
+class Echo(asyncio.Protocol):
+    """Sends back what comes and remembers what happened."""
+
+    def __init__(self, peer: Peer, book: Book) -> None:
+        self.peer = peer
+        self.book = book
+        self.received: list[bytes] = []
+        self.lost = asyncio.get_running_loop().create_future()
+        self.paused = 0
+        self.resumed = asyncio.Event()
+        self.echo = True
+
+    def connection_made(self, transport):
+        self.transport = transport
+        self.book.made.append(self)
+        self.book.arrived.set()
+
+    def data_received(self, data):
+        assert type(data) is bytes
+        self.received.append(data)
+        self.book.got.set()
+        if self.echo:
+            self.transport.write(data)
+
+    def pause_writing(self):
+        self.paused += 1
+
+    def resume_writing(self):
+        self.resumed.set()
+
+    def connection_lost(self, exc):
+        self.lost.set_result(exc)
+
+
+class Book:
+    def __init__(self) -> None:
+        self.made: list[Echo] = []
+        self.arrived = asyncio.Event()
+        self.got = asyncio.Event()
+
+    async def only(self) -> Echo:
+        await self.arrived.wait()
+        assert len(self.made) == 1
+        return self.made[0]
+
+
+class Running:
+    def __init__(self, served: ServedListener, book: Book, gate: WatchedGate) -> None:
+        self.served = served
+        self.book = book
+        self.port = served.listener.port
+        self.gate = gate
+
+    async def stream(self, **options):
+        return await asyncio.open_connection("127.0.0.1", self.port, **options)
+
+    def websocket(self, scheme="ws", **options):
+        options.setdefault("subprotocols", ["mqtt"])
+        options.setdefault("compression", None)
+        return connect(f"{scheme}://localhost:{self.port}/mqtt", **options)
+
+
+@contextlib.asynccontextmanager
+async def listening(limits=None, **options) -> AsyncIterator[Running]:
+    book = Book()
+    gate = WatchedGate(limits or ConnectionLimits())
+    listener = bind("test", "127.0.0.1", 0)
+    served = await start_listener(listener, lambda peer: Echo(peer, book), gate, **options)
+    try:
+        yield Running(served, book, gate)
+    finally:
+        served.close()
+        await served.wait_closed()
+        for echo in book.made:
+            echo.transport.abort()
+            await echo.lost
+        await gate.until_open(0)
+
+
+async def end(writer) -> None:
+    writer.close()
+    with contextlib.suppress(OSError, ssl.SSLError):
+        await writer.wait_closed()
+
+
+async def refused(reader) -> bool:
+    try:
+        return await reader.read(1) == b""
+    except ConnectionError:
+        return True
+
+
+def server_tls(files, **changes) -> Tls:
+    if changes.get("client_cert", "none") != "none":
+        changes["client_ca_file"] = str(files / "ca.pem")
+    settings = TlsSettings(
+        cert_file=str(files / "cert.pem"), key_file=str(files / "key.pem"), **changes
+    )
+    return Tls(settings, SystemClock())
+
+
+def client_tls(authority, common_name: str | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    if common_name is not None:
+        authority.issue_cert("client.example", common_name=common_name).configure_cert(context)
+    return context
+
+
+def proxied(source: str, port: int = 4711) -> bytes:
+    addresses = socket.inet_aton(source) + socket.inet_aton("127.0.0.1")
+    body = addresses + struct.pack("!HH", port, 1883)
+    return SIGNATURE + b"\x21\x11" + struct.pack("!H", len(body)) + body
+
+
+def write_tls_files(directory, authority: trustme.CA):
+    leaf = authority.issue_cert("localhost", "127.0.0.1")
+    (directory / "cert.pem").write_bytes(b"".join(blob.bytes() for blob in leaf.cert_chain_pems))
+    (directory / "key.pem").write_bytes(leaf.private_key_pem.bytes())
+    authority.cert_pem.write_to_path(str(directory / "ca.pem"))
+    return directory
