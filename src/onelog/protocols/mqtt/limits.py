@@ -89,7 +89,7 @@ class MqttLimits(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             ge=100,
             le=600_000,
-            description="From the first byte of a connection to its CONNECT accepted, TLS included.",
+            description="From the accepted socket to the accepted CONNECT, TLS included.",
         ),
     ] = 10_000
     keep_alive_max_s: Annotated[
