@@ -159,7 +159,7 @@ class Witness:
         for known in (self.acknowledged[name], self.seen[name]):
             moved = [at for at, row in held.items() if at in known and known[at] != row]
             assert not moved, f"{name}: records moved: {moved[:5]}"
-        newest = {topic: sequence for topic, sequence in held.values()}
+        newest = dict(held.values())
         for topic, sequence in self.latest.items():
             if topic.startswith("kc/"):
                 assert newest.get(topic, -1) >= sequence, f"{topic}: {sequence} is lost"
