@@ -1,0 +1,223 @@
+"""MQTT's fan-out, interpreted: who gets which record, and in which bytes.
+
+Rules:
+- Each subscriber of a topic gets a record once, however many of its subscriptions match.
+- A subscriber without room falls behind: it is skipped from then on and the caller is told where,
+  so that it reads on from the log. Nothing queues here.
+- Whatever a foreign producer wrote into the reserved headers, no subscriber breaks over it: a
+  quality of service that is not 1 or 2 is 0, a topic that does not fit a packet has no subscribers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from onelog.base.errors import CorruptBatch
+from onelog.kernel.pure.mqtt_output import encode_publish
+from onelog.kernel.pure.records import decode_batch
+from onelog.kernel.pure.scan import scan_batches
+from onelog.kernel.pure.trie import TopicTrie
+from onelog.kernel.pure.wire import encode_remaining_length
+from onelog.kernel.types import ATTR_CODEC_MASK, ATTR_CONTROL, ATTR_TRANSACTIONAL, TOPIC_HEADER
+
+if TYPE_CHECKING:
+    from onelog.kernel.pure.mqtt_output import MqttOutput
+    from onelog.kernel.types import Buffer, Header
+
+QOS_HEADER, RETAIN_HEADER, PUBLISHER_HEADER = b"~q", b"~r", b"~nl"
+_KNOWN = (TOPIC_HEADER, QOS_HEADER, RETAIN_HEADER, PUBLISHER_HEADER)
+_QOS = {b"1": 1, b"2": 2}
+_PLANS_MAX = 65_536
+_TOPIC_BYTES_MAX = 65_535
+
+
+class _Subscription:
+    __slots__ = ("identifier", "no_local", "output", "qos", "retain_as_published")
+
+    def __init__(
+        self, output: MqttOutput, qos: int, no_local: bytes, rap: bool, identifier: int
+    ) -> None:
+        self.output = output
+        self.qos = qos
+        self.no_local = no_local
+        self.retain_as_published = rap
+        self.identifier = identifier
+
+
+class _Target:
+    """One subscriber of one topic, all its matching subscriptions taken together."""
+
+    __slots__ = ("identifiers", "no_local", "output", "qos", "retain_as_published")
+
+    def __init__(self, output: MqttOutput, subscriptions: list[_Subscription]) -> None:
+        self.output = output
+        self.qos = max(row.qos for row in subscriptions)
+        self.retain_as_published = any(row.retain_as_published for row in subscriptions)
+        # Its own messages are kept from it only if no matching subscription wants them.
+        own = [row.no_local for row in subscriptions]
+        self.no_local = own[0] if all(own) else b""
+        numbers = sorted({row.identifier for row in subscriptions if row.identifier})
+        self.identifiers = b"".join(b"\x0b" + encode_remaining_length(n) for n in numbers)
+
+
+class MqttFanout:
+    """Who gets which record, and in which bytes."""
+
+    def __init__(self, properties: Callable[[tuple[Header, ...], int], bytes | None]) -> None:
+        self._properties = properties
+        self._trie = TopicTrie()
+        self._subscriptions: dict[int, _Subscription] = {}
+        self._numbers: dict[tuple[bytes, int], int] = {}
+        self._next_number = 0
+        self._plans: dict[bytes, list[_Target]] = {}
+
+    def subscribe(
+        self,
+        topic_filter: bytes,
+        output: MqttOutput,
+        qos: int,
+        no_local: bytes = b"",
+        retain_as_published: bool = False,
+        identifier: int = 0,
+    ) -> bool:
+        """Add or replace a subscription; whether it is new."""
+        key = (topic_filter, id(output))
+        number = self._numbers.get(key)
+        new = number is None
+        if number is None:
+            number = self._next_number
+            self._next_number += 1
+            self._trie.add(topic_filter, number)
+            self._numbers[key] = number
+        self._subscriptions[number] = _Subscription(
+            output, qos, no_local, retain_as_published, identifier
+        )
+        self._forget(topic_filter)
+        return new
+
+    def unsubscribe(self, topic_filter: bytes, output: MqttOutput) -> bool:
+        """Remove a subscription; False when there is none."""
+        number = self._numbers.pop((topic_filter, id(output)), None)
+        if number is None:
+            return False
+        del self._subscriptions[number]
+        self._trie.remove(topic_filter, number)
+        self._forget(topic_filter)
+        return True
+
+    def __len__(self) -> int:
+        return len(self._subscriptions)
+
+    def _forget(self, topic_filter: bytes) -> None:
+        if b"+" in topic_filter or b"#" in topic_filter:
+            self._plans.clear()
+        else:
+            self._plans.pop(topic_filter, None)
+
+    def _plan(self, topic: bytes) -> list[_Target]:
+        plan = self._plans.get(topic)
+        if plan is None:
+            by_output: dict[int, list[_Subscription]] = {}
+            for number in self._trie.match(topic):
+                row = self._subscriptions[number]
+                by_output.setdefault(id(row.output), []).append(row)
+            plan = [_Target(rows[0].output, rows) for rows in by_output.values()]
+            if len(self._plans) >= _PLANS_MAX:
+                self._plans.clear()
+            self._plans[topic] = plan
+        return plan
+
+    def deliver(
+        self,
+        data: Buffer,
+        partition: int,
+        start_offset: int,
+        now_ms: int,
+        default_topic: bytes | None = None,
+    ) -> tuple[int, list[MqttOutput], list[tuple[MqttOutput, int]]]:
+        """Give the records of plain batches to their subscribers.
+
+        Answers the offset to go on from (a compressed, control or transactional batch is the
+        caller's), the subscribers that have bytes to write, and those that fell behind with the
+        offset of the first record that they did not get. A damaged batch raises CorruptBatch if
+        it is the first one; if not, the answer ends before it.
+        """
+        touched: list[MqttOutput] = []
+        fallen: list[tuple[MqttOutput, int]] = []
+        special = ATTR_CODEC_MASK | ATTR_CONTROL | ATTR_TRANSACTIONAL
+        following = start_offset
+        begun = False
+        for info in scan_batches(data, 0, False):
+            if info.last_offset < start_offset:
+                continue
+            if info.attributes & special:
+                return max(following, info.base_offset), touched, fallen
+            try:
+                slices = decode_batch(data, info.position, None, False)
+            except CorruptBatch:
+                if not begun:
+                    raise
+                return max(following, info.base_offset), touched, fallen
+            begun = True
+            for index in range(len(slices)):
+                offset = slices.offset(index)
+                topic = slices.topic(index) if default_topic is None else default_topic
+                if offset >= start_offset and topic is not None:
+                    record = slices.record(index)
+                    self.deliver_record(
+                        topic, record[3] or b"", record[4], (partition, offset), now_ms,
+                        touched, fallen,
+                    )  # fmt: skip
+            following = info.last_offset + 1
+        return following, touched, fallen
+
+    def deliver_record(
+        self,
+        topic: bytes,
+        value: bytes,
+        headers: tuple[Header, ...],
+        place: tuple[int, int],
+        now_ms: int,
+        touched: list[MqttOutput],
+        fallen: list[tuple[MqttOutput, int]],
+    ) -> None:
+        """Give one record to its subscribers; the lists grow as those of `deliver` do."""
+        plan = self._plan(topic) if len(topic) <= _TOPIC_BYTES_MAX else ()
+        if not plan:
+            return
+        # Of several headers of one name the first counts.
+        known = dict(reversed([pair for pair in headers if pair[0] in _KNOWN]))
+        qos = _QOS.get(known.get(QOS_HEADER) or b"0", 0)
+        properties = b""
+        if any(name not in _KNOWN for name, _value in headers):
+            made = self._properties(headers, now_ms)
+            if made is None:
+                return  # it has expired
+            properties = made
+        for target in plan:
+            output = target.output
+            if not output.live or (
+                target.no_local and target.no_local == known.get(PUBLISHER_HEADER)
+            ):
+                continue
+            granted = min(qos, target.qos)
+            flags = granted << 1 | (target.retain_as_published and RETAIN_HEADER in known)
+            packet = encode_publish(
+                output.version, topic, value, flags, 0, target.identifiers + properties
+            )
+            if 0 < output.packet_bytes_max < len(packet):
+                continue
+            if granted:
+                packet_id = output.take_id(*place, granted)
+                if packet_id == 0:
+                    output.live = False
+                    fallen.append((output, place[1]))
+                    continue
+                packet = encode_publish(
+                    output.version, topic, value, flags, packet_id, target.identifiers + properties
+                )
+            output.push(packet)
+            if not output.touched:
+                output.touched = True
+                touched.append(output)

@@ -1,0 +1,136 @@
+"""MQTT's way out, interpreted: a subscriber's window of packet ids, its waiting bytes, PUBLISH.
+
+Rules:
+- A packet id is in flight until the peer has answered; the order of delivery is kept.
+- Bytes leave in the order in which they were queued, shared or not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from onelog.base.errors import InvalidRequest
+from onelog.kernel.pure.wire import encode_remaining_length, encode_utf8_field
+
+if TYPE_CHECKING:
+    from onelog.kernel.types import Buffer
+
+PACKET_IDS = 65_535
+
+
+class MqttOutput:
+    """What goes to one subscriber: its window of packet ids, and bytes that wait for its socket."""
+
+    __slots__ = (
+        "_chunks",
+        "_in_flight",
+        "_next_id",
+        "live",
+        "owner",
+        "packet_bytes_max",
+        "touched",
+        "version",
+        "window",
+    )
+
+    def __init__(self, owner: Any, version: int, window: int) -> None:
+        self.owner = owner
+        self.version = version
+        self.window = window
+        self.live = False
+        """Whether `deliver` hands it records; False while it reads the log by itself."""
+        self.touched = False
+        self.packet_bytes_max = 0
+        """Larger packets are dropped (MQTT-3.1.2-24), 0 is no limit; set it before subscribing."""
+        self._chunks: list[bytes] = []
+        self._in_flight: dict[int, tuple[int, int, int, int]] = {}
+        self._next_id = 1
+
+    @property
+    def room(self) -> int:
+        """Records that still fit its window."""
+        return max(0, min(self.window, PACKET_IDS) - len(self._in_flight))
+
+    @property
+    def pending(self) -> int:
+        """Records in flight."""
+        return len(self._in_flight)
+
+    @property
+    def next_id(self) -> int:
+        """The packet id that is tried next."""
+        return self._next_id
+
+    def take_id(self, partition: int, offset: int, qos: int) -> int:
+        """A packet id for a record; 0 when the window is full.
+
+        A negative partition marks what the caller settles itself: its PUBACK is handed out.
+        """
+        if self.room == 0:
+            return 0
+        packet_id = self._next_id
+        while packet_id in self._in_flight:
+            packet_id = packet_id % PACKET_IDS + 1
+        self._next_id = packet_id % PACKET_IDS + 1
+        self._in_flight[packet_id] = (partition, offset, qos, 0)
+        return packet_id
+
+    def ack(self, packet_id: int) -> bool:
+        """The peer is done with it (PUBACK, PUBCOMP)."""
+        return self._in_flight.pop(packet_id, None) is not None
+
+    def settle(self, packet_id: int) -> bool:
+        """The same, unless the record is one that the caller settles itself: then False."""
+        entry = self._in_flight.get(packet_id)
+        if entry is not None and entry[0] < 0:
+            return False
+        self._in_flight.pop(packet_id, None)
+        return True
+
+    def receive(self, packet_id: int) -> bool:
+        """The peer has it (PUBREC); False when it is not in flight with QoS 2."""
+        entry = self._in_flight.get(packet_id)
+        if entry is None or entry[2] != 2:
+            return False
+        self._in_flight[packet_id] = (*entry[:3], 1)
+        return True
+
+    def in_flight(self) -> list[tuple[int, int, int, int, int]]:
+        """(packet id, partition, offset, QoS, stage), in the order of delivery."""
+        return [(packet_id, *entry) for packet_id, entry in self._in_flight.items()]
+
+    def restore(self, rows: list[tuple[int, int, int, int, int]], next_id: int) -> None:
+        """Take over what was in flight in an earlier connection."""
+        for packet_id in (next_id, *(row[0] for row in rows)):
+            if not 1 <= packet_id <= PACKET_IDS:
+                raise InvalidRequest(f"{packet_id} is no packet id (1 to {PACKET_IDS})")
+        self._in_flight = {row[0]: row[1:] for row in rows}
+        self._next_id = next_id
+
+    def push(self, data: bytes) -> None:
+        """Queue bytes behind what waits already."""
+        self._chunks.append(data)
+
+    def take(self) -> list[bytes]:
+        """Everything that waits for the socket."""
+        chunks, self._chunks = self._chunks, []
+        self.touched = False
+        return chunks
+
+
+def encode_publish(
+    version: int,
+    topic: bytes,
+    payload: Buffer,
+    flags: int,
+    packet_id: int = 0,
+    properties: bytes = b"",
+) -> bytes:
+    """A PUBLISH packet; `flags` are DUP, QoS and RETAIN as in its first byte."""
+    body = [encode_utf8_field(topic)]
+    if flags & 6:
+        body.append(packet_id.to_bytes(2, "big"))
+    if version == 5:
+        body += (encode_remaining_length(len(properties)), properties)
+    size = sum(map(len, body)) + len(payload)
+    return b"".join((bytes((0x30 | flags,)), encode_remaining_length(size), *body, bytes(payload)))
