@@ -14,6 +14,7 @@ from onelog.base.clock import Clock
 from onelog.base.ids import Offset
 from onelog.broker.cursors import CursorDesk
 from onelog.broker.hooks import LOCAL, AllowAll, Authorizer, Principal, Quotas, Unlimited
+from onelog.broker.live import Live
 from onelog.broker.publish import Published, Publisher
 from onelog.broker.sessions import SessionRecord, Sessions
 from onelog.cursors.checkpoint import CheckpointStore
@@ -64,6 +65,7 @@ class Broker:
         self._settings = settings
         self._syncer = Syncer(settings.sync_threads)
         self.streams = Catalog(store, engines, self._syncer, clock)
+        self.live = Live(self.streams)
         self.publisher: Publisher
         self.cursors: CursorDesk
         self.sessions: Sessions

@@ -28,7 +28,7 @@ from onelog.base.errors import (
 from onelog.base.ids import Offset
 from onelog.base.limits import HEADERS_PER_RECORD_MAX
 from onelog.base.topics import check_topic
-from onelog.broker.hooks import LOCAL, Action, Authorizer, Principal, Quotas
+from onelog.broker.hooks import LOCAL, Action, Authorizer, Principal, Quotas, Unlimited
 from onelog.kernel import (
     ATTR_CODEC_MASK,
     TIMESTAMP_MS_MAX,
@@ -232,6 +232,38 @@ class Publisher:
                 self.tick()
         self.messages += count
         self.tick_soon()
+
+    def stage(self, message: Message, *, principal: Principal = LOCAL) -> Stage:
+        """Stage one message without an answer: who stages waits for the tick by itself."""
+        stream, target, topic = self._home(message.topic, None)
+        size_bytes = self._check(message, principal, stream, target, len(topic))
+        self._quotas.take_publish(principal, 1, size_bytes)
+        stage = self._stages.get(target) or self.stage_of(stream, target)
+        key = message.key
+        if key is None and not message.keyless:
+            key = topic
+        timestamp_ms = message.timestamp_ms if message.timestamp_ms >= 0 else self._clock.now_ms()
+        stage.builder.add(topic, key, message.value, message.headers, timestamp_ms)
+        stage.touch()
+        self.messages += 1
+        self.tick_soon()
+        return stage
+
+    def route(self, topic: str, principal: Principal) -> tuple[Stage, int] | None:
+        """Where plain messages of a topic are staged and how large they may be.
+
+        None when each message needs a look: the principal may not publish there, the partition
+        is stopped, or quotas count.
+        """
+        stream, target, _topic = self._home(topic, None)
+        if (
+            target.stopped is not None
+            or not isinstance(self._quotas, Unlimited)
+            or not self._authorizer.allows(principal, Action.PUBLISH, topic)
+        ):
+            return None
+        limit = target.message_bytes_max - len(topic.encode()) - _RECORD_OVERHEAD_BYTES
+        return self.stage_of(stream, target), limit
 
     def _check(
         self,

@@ -1,0 +1,138 @@
+"""The live feed: every record that becomes visible, once, to the protocols that follow the end.
+
+Rules:
+- A protocol gets whole batches as they were appended, in the same pass of the loop, without
+  reading the log back. It answers how far it came; what it leaves (compressed, transactional,
+  control batches) is read from the log and handed over as records when it is decided.
+- `position` of a source is the next offset that the live feed hands out. Who stops following
+  remembers it and reads the log from there; who has read up to it may follow again.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from onelog.base.errors import OnelogError
+from onelog.base.ids import Offset
+from onelog.cursors.reader import read_records
+from onelog.cursors.sources import Source, SourceSet
+from onelog.kernel import scan_batches
+from onelog.log.catalog import Catalog
+from onelog.log.partition import Partition
+from onelog.log.stream import Stream
+from onelog.record.record import Record
+
+ROWS_PER_READ = 1_000
+
+
+class LiveSource:
+    """One partition that is followed."""
+
+    __slots__ = ("number", "partition", "position", "stream")
+
+    def __init__(self, number: int, stream: Stream, partition: Partition) -> None:
+        self.number = number
+        self.stream = stream
+        self.partition = partition
+        self.position = int(partition.high_watermark)
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What a cursor remembers a position under."""
+        return self.stream.record.id, self.partition.id
+
+
+class LiveListener(Protocol):
+    """A protocol that follows the end."""
+
+    def deliver(self, source: LiveSource, data: bytes | bytearray) -> int:
+        """Take batches from `source.position` on; the offset that it came to."""
+        ...
+
+    def deliver_records(self, source: LiveSource, records: list[Record]) -> None:
+        """Take committed records that `deliver` had left."""
+        ...
+
+
+class Live:
+    """All sources that are followed, and by whom."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._listener: LiveListener | None = None
+        self._sources: dict[tuple[str, int], LiveSource] = {}
+        self._by_number: list[LiveSource] = []
+
+    def start(self, listener: LiveListener) -> None:
+        """Let a protocol follow every partition from now on, those of later streams too."""
+        assert self._listener is None, "a second listener needs positions of its own"
+        self._listener = listener
+        self._catalog.on_change.append(self._streams_changed)
+        self._streams_changed()
+
+    def _streams_changed(self) -> None:
+        known = set()
+        for stream in self._catalog.streams():
+            if stream.config.internal:
+                continue
+            for partition in stream.partitions:
+                key = (stream.record.id, int(partition.id))
+                known.add(key)
+                if key not in self._sources:
+                    source = LiveSource(len(self._by_number), stream, partition)
+                    self._sources[key] = source
+                    self._by_number.append(source)
+                    partition.live = _Feed(self, source)
+        for key in set(self._sources) - known:
+            self._sources.pop(key).partition.live = None
+
+    def source(self, number: int) -> LiveSource:
+        """A source by its number."""
+        return self._by_number[number]
+
+    def find(self, key: tuple[str, int]) -> LiveSource | None:
+        """A source by stream id and partition; None when it is not followed (any more)."""
+        return self._sources.get(key)
+
+    def feed(self, source: LiveSource, data: bytes | bytearray) -> None:
+        """Batches became visible."""
+        listener = self._listener
+        if listener is None or source.position != int.from_bytes(data[:8], "big"):
+            return  # it is reading the log, and will come to these
+        source.position = listener.deliver(source, data)
+        if source.position < source.partition.high_watermark:
+            infos = scan_batches(data, 0, False)
+            if source.position <= infos[-1].last_offset:
+                self._read_on(source)
+
+    def _read_on(self, source: LiveSource) -> None:
+        """Hand over decided records from the log until the feed has caught up."""
+        wanted = SourceSet(("#",), (Source(source.stream, source.partition),), 0)
+        partition = source.partition
+        while self._listener is not None and source.position < partition.last_stable_offset:
+            records, following = read_records(
+                wanted, wanted.sources[0], Offset(source.position), ROWS_PER_READ
+            )
+            source.position = following
+            if records:
+                self._listener.deliver_records(source, records)
+        if source.position < partition.high_watermark:
+
+            def decided(error: OnelogError | None) -> None:
+                if error is None:
+                    self._read_on(source)
+
+            partition.when_stable(Offset(source.position), decided)
+
+
+class _Feed:
+    """What a partition calls."""
+
+    __slots__ = ("_live", "_source")
+
+    def __init__(self, live: Live, source: LiveSource) -> None:
+        self._live = live
+        self._source = source
+
+    def __call__(self, data: bytes | bytearray) -> None:
+        self._live.feed(self._source, data)
