@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from onelog.admin.contract import ServerInfo
 from onelog.cli import run
@@ -12,7 +13,7 @@ from onelog.config import Loaded
 
 def main() -> None:
     """Run the command line and exit with its code."""
-    sys.exit(run(sys.argv[1:], _serve))
+    sys.exit(run(sys.argv[1:], _serve, _run_offline))
 
 
 def _serve(loaded: Loaded, on_ready: Callable[[ServerInfo], None]) -> None:
@@ -20,6 +21,12 @@ def _serve(loaded: Loaded, on_ready: Callable[[ServerInfo], None]) -> None:
     from onelog.app import serve  # noqa: PLC0415
 
     serve(loaded, on_ready)
+
+
+def _run_offline(data_dir: Path, command: bytes) -> bytes:
+    from onelog.assembly import run_offline  # noqa: PLC0415
+
+    return run_offline(data_dir, command)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import platform
 import resource
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,14 +25,18 @@ from onelog.admin.endpoints import Endpoints
 from onelog.admin.samples import broker_samples
 from onelog.admin.server import AdminServer
 from onelog.admin.view import View
-from onelog.assembly import open_broker
+from onelog.assembly import open_broker, open_store
 from onelog.base.clock import Clock, SystemClock
 from onelog.base.errors import Unavailable
 from onelog.base.faults import arm_from_environment
 from onelog.broker import MAIN, Broker, BrokerSettings, Durability, Retention, StreamConfig
 from onelog.config import Config, Loaded
+from onelog.metadata.store import MetadataStore
 from onelog.net import Listener, bind
+from onelog.net.control import ControlServer
 from onelog.observe import Health, Registry, Sample, configure_logging, get_logger
+from onelog.security.authenticator import Authenticator
+from onelog.security.commands import run_command
 from onelog.storage.lock import lock_data_dir
 
 _log = get_logger("app")
@@ -68,6 +73,7 @@ class Server:
         self._started_at = clock.monotonic()
         self._state = "starting"
         self._listeners: list[Listener] = []
+        self._store: MetadataStore | None = None
         self._stop = asyncio.Event()
         self.health = Health()
         self.health.register("state", lambda: None if self._state == "running" else self._state)
@@ -88,12 +94,13 @@ class Server:
             endpoints = Endpoints(self.health, self.metrics, self.info)
             async with self._admin(endpoints) as admin_end, self._broker() as broker:
                 if broker is not None and not self._stop.is_set():
-                    endpoints.broker = View(broker)
-                    self._watch(broker)
-                    self._state = "running"
-                    on_ready(self.info())
-                    await self._until_stop_or(admin_end)
-                    endpoints.broker = None
+                    async with self._security():
+                        endpoints.broker = View(broker)
+                        self._watch(broker)
+                        self._state = "running"
+                        on_ready(self.info())
+                        await self._until_stop_or(admin_end)
+                        endpoints.broker = None
                 if not self._stop.is_set():
                     raise Unavailable("the admin listener ended by itself")
                 _log.info("stopping")
@@ -117,8 +124,9 @@ class Server:
             listener.close()
 
     async def _open_broker(self) -> Broker:
-        config = self._loaded.config
-        return await open_broker(Path(config.data_dir), broker_settings(config), self._clock)
+        config, data_dir = self._loaded.config, Path(self._loaded.config.data_dir)
+        self._store = await open_store(data_dir, self._clock)
+        return await open_broker(data_dir, broker_settings(config), self._clock, store=self._store)
 
     @contextlib.asynccontextmanager
     async def _broker(self) -> AsyncIterator[Broker | None]:
@@ -139,6 +147,22 @@ class Server:
         finally:
             if broker is not None:
                 await broker.close()
+
+    @contextlib.asynccontextmanager
+    async def _security(self) -> AsyncIterator[Authenticator]:
+        """Who peers are, and the control socket through which `onelog user` changes that."""
+        assert self._store is not None
+        authenticator = await Authenticator.open(self._store, self._clock)
+        self.metrics.register("security", authenticator.samples)
+        control = ControlServer(
+            Path(self._loaded.config.data_dir), partial(run_command, authenticator.users)
+        )
+        try:
+            await control.start()
+            yield authenticator
+        finally:
+            await control.close()
+            await authenticator.close()
 
     def _watch(self, broker: Broker) -> None:
         def stopped() -> str | None:

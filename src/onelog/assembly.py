@@ -9,14 +9,43 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from onelog.base.clock import Clock
+from onelog.base.clock import Clock, SystemClock
 from onelog.broker import Authorizer, Broker, BrokerSettings, Quotas
 from onelog.metadata.local import LocalStore
+from onelog.metadata.store import MetadataStore
+from onelog.security.commands import run_command
+from onelog.security.hashing import HashThreads
+from onelog.security.users import Users
 from onelog.storage.engine import Engine
 from onelog.storage.kv import KvEngine
 from onelog.storage.lazy import LazyEngine
+from onelog.storage.lock import lock_data_dir
 from onelog.storage.memory import MemoryEngine
 from onelog.storage.segment import SegmentEngine
+
+
+async def open_store(data_dir: Path, clock: Clock) -> MetadataStore:
+    """Open the metadata store of a data directory."""
+    return await LocalStore.open(data_dir / "metadata.db", clock)
+
+
+def run_offline(data_dir: Path, command: bytes) -> bytes:
+    """Run a command on users in the data directory of a stopped server; the answer.
+
+    Raises DataDirLocked when a server runs there: it takes commands over its control socket.
+    """
+
+    async def run() -> bytes:
+        clock, threads = SystemClock(), HashThreads()
+        store = await open_store(data_dir, clock)
+        try:
+            return await run_command(Users(store, threads, clock), command)
+        finally:
+            await threads.close()
+            await store.close()
+
+    with lock_data_dir(data_dir):
+        return asyncio.run(run())
 
 
 async def open_broker(
@@ -24,11 +53,13 @@ async def open_broker(
     settings: BrokerSettings,
     clock: Clock,
     *,
+    store: MetadataStore | None = None,
     authorizer: Authorizer | None = None,
     quotas: Quotas | None = None,
 ) -> Broker:
-    """Open the broker on a data directory, recovering what is there."""
-    store = await LocalStore.open(data_dir / "metadata.db", clock)
+    """Open the broker on a data directory, recovering what is there; it closes the store."""
+    if store is None:
+        store = await open_store(data_dir, clock)
     kv_root = data_dir / "kv"
     engines: dict[str, Engine] = {
         "segment": await asyncio.to_thread(SegmentEngine, data_dir / "segment", clock),

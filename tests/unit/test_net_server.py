@@ -12,7 +12,7 @@ import trustme
 
 from onelog.net import ConnectionLimits, ProxySettings
 from onelog.net.proxy import SIGNATURE
-from tests.listening import (
+from tests.support.listening import (
     LOOPS,
     client_tls,
     end,

@@ -14,7 +14,7 @@ import websockets
 
 from onelog.net import ProxySettings, WebSocketSettings
 from onelog.net.websocket import SEND_FRAME_BYTES_MAX, UPGRADE_BYTES_MAX
-from tests.listening import (
+from tests.support.listening import (
     LOOPS,
     client_tls,
     end,

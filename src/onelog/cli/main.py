@@ -7,19 +7,20 @@ handed in, because the command line stands below the composition root.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError
 
 import onelog
 from onelog.admin.contract import ServerInfo
 from onelog.base.errors import ConfigError, OnelogError
 from onelog.cli import client, render
 from onelog.cli.example import example_toml
-from onelog.config import Loaded, load
+from onelog.cli.options import Assignments, ConfigFile, DataDir, load_options
+from onelog.cli.users import RunOffline, build_users
+from onelog.config import Loaded
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
@@ -27,28 +28,13 @@ EXIT_USAGE: Final = 2
 
 Serve = Callable[[Loaded, Callable[[ServerInfo], None]], None]
 
-ConfigFile = Annotated[
-    Path | None,
-    Parameter(name=["--config", "-c"], help="Configuration file (default: ./onelog.toml, if any)."),
-]
-DataDir = Annotated[
-    str | None, Parameter(name=["--data", "-d"], help="Data directory; short for --set data_dir=…")
-]
-Assignments = Annotated[
-    tuple[str, ...],
-    Parameter(
-        name="--set",
-        negative=(),
-        show_default=False,
-        help="Set one key, such as log.level=debug. Repeatable.",
-    ),
-]
 
-
-def run(arguments: Sequence[str], serve: Serve) -> int:
+def run(arguments: Sequence[str], serve: Serve, run_offline: RunOffline | None = None) -> int:
     """Run one command line; the exit code."""
     try:
-        build(serve)(arguments, exit_on_error=False, print_error=True, result_action="return_value")
+        build(serve, run_offline)(
+            arguments, exit_on_error=False, print_error=True, result_action="return_value"
+        )
     except CycloptsError:
         return EXIT_USAGE
     except ConfigError as error:
@@ -60,7 +46,7 @@ def run(arguments: Sequence[str], serve: Serve) -> int:
     return EXIT_OK
 
 
-def build(serve: Serve) -> App:
+def build(serve: Serve, run_offline: RunOffline | None = None) -> App:
     """The command tree."""
     app = App(
         name="onelog",
@@ -74,7 +60,7 @@ def build(serve: Serve) -> App:
         *, config: ConfigFile = None, data: DataDir = None, assignments: Assignments = ()
     ) -> None:
         """Run the broker in the foreground until SIGTERM or Ctrl-C."""
-        serve(_load(config, data, assignments), render.print_ready)
+        serve(load_options(config, data, assignments), render.print_ready)
 
     @app.command
     def version() -> None:
@@ -84,10 +70,11 @@ def build(serve: Serve) -> App:
     @app.command
     def status(*, config: ConfigFile = None, assignments: Assignments = ()) -> None:
         """Show a running server: health, listeners, streams."""
-        admin = _load(config, None, assignments).config.listeners.admin
+        admin = load_options(config, None, assignments).config.listeners.admin
         render.print_status(client.fetch_status(admin.host, admin.port))
 
     app.command(_build_config())
+    app.command(build_users(run_offline))
     return app
 
 
@@ -99,14 +86,14 @@ def _build_config() -> App:
         *, config: ConfigFile = None, data: DataDir = None, assignments: Assignments = ()
     ) -> None:
         """Print every effective value and where it came from."""
-        render.print_config(_load(config, data, assignments))
+        render.print_config(load_options(config, data, assignments))
 
     @app.command
     def check(
         *, config: ConfigFile = None, data: DataDir = None, assignments: Assignments = ()
     ) -> None:
         """Check the configuration without starting anything."""
-        loaded = _load(config, data, assignments)
+        loaded = load_options(config, data, assignments)
         changed = sum(source != "default" for source in loaded.sources.values())
         render.OUT.print(
             f"configuration ok: {loaded.file or 'no file'}, {changed} of {len(loaded.sources)} "
@@ -132,15 +119,3 @@ def _build_config() -> App:
         render.OUT.print(f"wrote {file}; every key in it is commented out")
 
     return app
-
-
-def _load(config: Path | None, data: str | None, assignments: tuple[str, ...]) -> Loaded:
-    # --data comes last, so that it also wins over --set data_dir.
-    data_dir = () if data is None else (f"data_dir={_quote(data)}",)
-    return load(config, os.environ, (*assignments, *data_dir))
-
-
-def _quote(text: str) -> str:
-    """`text` as a TOML string, so that a directory named `1` stays a name."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'

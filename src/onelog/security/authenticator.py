@@ -23,7 +23,7 @@ from onelog.security.identity import ANONYMOUS, RESERVED_NAMES, Identity
 from onelog.security.passwords import Passwords, PasswordSettings
 from onelog.security.scram import MECHANISMS, Account, Mechanism, ScramExchange
 from onelog.security.table import UserTable
-from onelog.security.users import UserInfo, Users
+from onelog.security.users import Users
 
 _SALT_SEED_KEY: Final = "security/salt_seed"
 _SALT_SEED_BYTES: Final = 32
@@ -48,7 +48,8 @@ class Authenticator:
         self._table = UserTable(store)
         self._table.on_change = self._changed
         self._passwords = Passwords(self._table, self._threads, clock, settings.passwords)
-        self._users = Users(store, self._threads, clock)
+        self.users = Users(store, self._threads, clock, self._table.reached)
+        """The commands that change users; a change applies here when they return."""
         self._listeners: list[Callable[[str], None]] = []
         self._salt_seed = b""
 
@@ -140,28 +141,6 @@ class Authenticator:
     def on_change(self, listener: Callable[[str], None]) -> None:
         """Call `listener` with the name of each user that changes, to look at its connections."""
         self._listeners.append(listener)
-
-    # ---- the users ----
-
-    async def add_user(self, name: str, password: str, *, scram: bool = True) -> None:
-        """Make a user; it can log in when this returns."""
-        await self._table.reached(await self._users.add(name, password, scram=scram))
-
-    async def set_password(self, name: str, password: str) -> None:
-        """Give a user a new password; the old one no longer works when this returns."""
-        await self._table.reached(await self._users.set_password(name, password))
-
-    async def set_disabled(self, name: str, disabled: bool) -> None:
-        """Let a user no longer in, or in again."""
-        await self._table.reached(await self._users.set_disabled(name, disabled))
-
-    async def remove_user(self, name: str) -> None:
-        """Forget a user; it cannot log in when this returns."""
-        await self._table.reached(await self._users.remove(name))
-
-    async def list_users(self) -> tuple[UserInfo, ...]:
-        """Every user, in the order of their names."""
-        return await self._users.list()
 
     def samples(self) -> tuple[Sample, ...]:
         """Numbers for the metrics."""

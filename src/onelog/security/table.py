@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from onelog.base.errors import OffsetOutOfRange, OnelogError, Timeout
+from onelog.base.errors import Closed, OffsetOutOfRange, OnelogError, Timeout
 from onelog.metadata.store import Entry, Event, MetadataStore, Watch
 from onelog.observe import get_logger
 from onelog.security.users import PREFIX, User, decode_user
@@ -67,7 +67,8 @@ class UserTable:
                 await self._task
             self._task = None
         for _, waiter in self._waiters:
-            waiter.cancel()
+            if not waiter.done():
+                waiter.set_exception(Closed("the user is stored; the server stops"))
 
     def get(self, name: str) -> KnownUser | None:
         """The user of this name, also a disabled one."""

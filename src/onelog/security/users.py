@@ -6,6 +6,7 @@ never the password. Each change is one compare-and-set, so two of them never mix
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
@@ -13,6 +14,7 @@ import msgspec
 from onelog.base.clock import Clock
 from onelog.base.errors import AlreadyExists, Conflict, InvalidName, InvalidRequest, NotFound
 from onelog.metadata.store import Compare, Delete, Entry, MetadataStore, Op, Put
+from onelog.security.commands import UserInfo
 from onelog.security.hashing import PASSWORD_BYTES_MAX, HashThreads, hash_password
 from onelog.security.identity import NAME_BYTES_MAX, check_user_name
 from onelog.security.scram import MECHANISMS, ScramCredential, make_credential, prepare
@@ -32,16 +34,6 @@ class User(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     disabled: bool = False
 
 
-class UserInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be shown of a user."""
-
-    name: str
-    created_ms: int
-    changed_ms: int
-    disabled: bool
-    scram: tuple[str, ...]
-
-
 def key_of(name: str) -> str:
     """Where a user's record is kept."""
     return PREFIX + name
@@ -55,13 +47,21 @@ def decode_user(entry: Entry) -> User:
 class Users:
     """The commands. They work on any store, whether or not a broker runs on it."""
 
-    def __init__(self, store: MetadataStore, threads: HashThreads, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        threads: HashThreads,
+        clock: Clock,
+        applied: Callable[[int], Awaitable[None]] | None = None,
+    ) -> None:
         self._store = store
         self._threads = threads
         self._clock = clock
+        self._applied = applied
+        """Waits until a revision applies in this process."""
 
-    async def add(self, name: str, password: str, *, scram: bool = True) -> int:
-        """Make a user; the revision of the change. Raises AlreadyExists."""
+    async def add(self, name: str, password: str, *, scram: bool = True) -> None:
+        """Make a user; it can log in when this returns. Raises AlreadyExists."""
         check_user_name(name, _prepared_name(name))
         made = await self._make(name, password, scram)
         absent = Compare(key_of(name), "version", "==", 0)
@@ -70,27 +70,27 @@ class Users:
             raise AlreadyExists(
                 f"user {name!r} exists already; `onelog user passwd` gives it a new password"
             )
-        return result.revision
+        await self._wait(result.revision)
 
-    async def set_password(self, name: str, password: str) -> int:
-        """Give a user a new password; the revision of the change. Raises NotFound."""
+    async def set_password(self, name: str, password: str) -> None:
+        """Give a user a new password; the old one is void when this returns. Raises NotFound."""
         entry, user = await self._get(name)
         made = await self._make(name, password, bool(user.scram))
         changed = msgspec.structs.replace(made, created_ms=user.created_ms, disabled=user.disabled)
-        return await self._replace(entry, _put(changed))
+        await self._replace(entry, _put(changed))
 
-    async def set_disabled(self, name: str, disabled: bool) -> int:
-        """Let a user no longer in, or in again; the revision of the change. Raises NotFound."""
+    async def set_disabled(self, name: str, disabled: bool) -> None:
+        """Let a user no longer in, or in again. Raises NotFound."""
         entry, user = await self._get(name)
         changed = msgspec.structs.replace(user, disabled=disabled, changed_ms=self._clock.now_ms())
-        return await self._replace(entry, _put(changed))
+        await self._replace(entry, _put(changed))
 
-    async def remove(self, name: str) -> int:
-        """Forget a user; the revision of the change. Raises NotFound."""
+    async def remove(self, name: str) -> None:
+        """Forget a user; it cannot log in when this returns. Raises NotFound."""
         entry, _ = await self._get(name)
-        return await self._replace(entry, Delete(entry.key))
+        await self._replace(entry, Delete(entry.key))
 
-    async def list(self) -> tuple[UserInfo, ...]:
+    async def infos(self) -> tuple[UserInfo, ...]:
         """Every user, in the order of their names."""
         found = await self._store.range(PREFIX)
         return tuple(_info(decode_user(entry)) for entry in found.entries)
@@ -103,13 +103,17 @@ class Users:
             raise NotFound(f"there is no user {name!r}; `onelog user list` shows who there is")
         return entry, decode_user(entry)
 
-    async def _replace(self, entry: Entry, op: Op) -> int:
+    async def _replace(self, entry: Entry, op: Op) -> None:
         same = Compare(entry.key, "mod_revision", "==", entry.mod_revision)
         result = await self._store.txn((same,), (op,))
         if not result.succeeded:
             name = entry.key.removeprefix(PREFIX)
             raise Conflict(f"user {name!r} was changed by somebody else meanwhile; try again")
-        return result.revision
+        await self._wait(result.revision)
+
+    async def _wait(self, revision: int) -> None:
+        if self._applied is not None:
+            await self._applied(revision)
 
     async def _make(self, name: str, password: str, scram: bool) -> User:
         raw = check_password(password)

@@ -1,0 +1,197 @@
+"""`onelog user …`: changes users, in a running server or in the data directory of a stopped one.
+
+Rules: a password is asked for without echo or read from standard input, never taken from the
+command line, where every other user of the machine could read it. The lock of
+the data directory says who does the work: this process, or the running server that has the lock.
+"""
+
+from __future__ import annotations
+
+import datetime
+import getpass
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import App, Parameter
+from rich.table import Table
+from rich.text import Text
+
+from onelog.base.errors import ConfigError, DataDirLocked, InvalidRequest, NotFound
+from onelog.cli import render
+from onelog.cli.options import Assignments, ConfigFile, DataDir, load_options
+from onelog.security.commands import (
+    AddUser,
+    Answer,
+    Command,
+    ListUsers,
+    RemoveUser,
+    SetDisabled,
+    SetPassword,
+    UserInfo,
+    decode_answer,
+    encode_command,
+)
+
+RunOffline = Callable[[Path, bytes], bytes]
+"""Runs a command on the data directory of a stopped server; raises DataDirLocked when it runs."""
+
+PasswordStdin = Annotated[
+    bool,
+    Parameter(
+        name="--password-stdin",
+        negative=(),
+        show_default=False,
+        help="Read the password from the first line of standard input.",
+    ),
+]
+NoScram = Annotated[
+    bool,
+    Parameter(
+        name="--no-scram",
+        negative=(),
+        show_default=False,
+        help="Keep no SCRAM credentials: the user logs in by password or certificate only.",
+    ),
+]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Which users: those of a configuration's data directory."""
+
+    config: ConfigFile = None
+    data: DataDir = None
+    assignments: Assignments = ()
+
+    @property
+    def data_dir(self) -> Path:
+        """The data directory."""
+        return Path(load_options(self.config, self.data, self.assignments).config.data_dir)
+
+
+HERE = Place()
+
+
+def build_users(run_offline: RunOffline | None) -> App:
+    """The commands of `onelog user`."""
+    app = App(name="user", help="Add, list, change or remove users, while the server runs or not.")
+
+    def perform(place: Place, command: Command) -> tuple[Answer, str]:
+        assert run_offline is not None, "the command line was built without a store"
+        return _perform(run_offline, place.data_dir, command)
+
+    @app.command
+    def add(
+        name: str,
+        /,
+        *,
+        password_stdin: PasswordStdin = False,
+        no_scram: NoScram = False,
+        place: Place = HERE,
+    ) -> None:
+        """Add a user; asks for the password."""
+        password = _read_password(name, from_stdin=password_stdin)
+        command = AddUser(name=name, password=password, scram=not no_scram)
+        _say(f"added user {name} {perform(place, command)[1]}")
+
+    @app.command
+    def passwd(name: str, /, *, password_stdin: PasswordStdin = False, place: Place = HERE) -> None:
+        """Give a user a new password; asks for it."""
+        password = _read_password(name, from_stdin=password_stdin)
+        where = perform(place, SetPassword(name=name, password=password))[1]
+        _say(f"changed the password of user {name} {where}")
+
+    @app.command
+    def disable(name: str, /, *, place: Place = HERE) -> None:
+        """Let a user no longer log in, but keep it."""
+        _say(f"disabled user {name} {perform(place, SetDisabled(name=name, disabled=True))[1]}")
+
+    @app.command
+    def enable(name: str, /, *, place: Place = HERE) -> None:
+        """Let a disabled user log in again."""
+        _say(f"enabled user {name} {perform(place, SetDisabled(name=name, disabled=False))[1]}")
+
+    @app.command
+    def remove(name: str, /, *, place: Place = HERE) -> None:
+        """Remove a user."""
+        _say(f"removed user {name} {perform(place, RemoveUser(name=name))[1]}")
+
+    @app.command(name="list")
+    def list_command(*, place: Place = HERE) -> None:
+        """List the users."""
+        _show(*perform(place, ListUsers()))
+
+    return app
+
+
+def _show(found: Answer, where: str) -> None:
+    if not found.users:
+        _say(f"there are no users {where}; `onelog user add NAME` makes one")
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("user", overflow="fold")
+    for title in ("state", "SCRAM", "changed"):
+        table.add_column(title, no_wrap=True)
+    for user in found.users:
+        table.add_row(*map(Text, _row(user)), style="dim" if user.disabled else "")
+    render.OUT.print(table)
+
+
+def _row(user: UserInfo) -> tuple[str, ...]:
+    return (
+        user.name,
+        "disabled" if user.disabled else "enabled",
+        "yes" if user.scram else "no",
+        _date(user.changed_ms),
+    )
+
+
+def _date(stamp_ms: int) -> str:
+    stamp = datetime.datetime.fromtimestamp(stamp_ms / 1000, datetime.UTC)
+    return stamp.strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def _say(line: str) -> None:
+    render.OUT.print(Text(line))
+
+
+def _perform(run_offline: RunOffline, data_dir: Path, command: Command) -> tuple[Answer, str]:
+    """Run a command where the users are; the answer, and the place in words."""
+    if not isinstance(command, AddUser) and not (data_dir / "metadata.db").exists():
+        raise NotFound(
+            f"there is no OneLog data in {str(data_dir)!r}; name the directory with --data DIR"
+        )
+    message = encode_command(command)
+    try:
+        answer = run_offline(data_dir, message)
+    except DataDirLocked:
+        # Only this command needs it, and every other one starts faster without.
+        from onelog.net.control import call  # noqa: PLC0415
+
+        return decode_answer(call(data_dir, message)), "in the running server"
+    return decode_answer(answer), f"in {data_dir}"
+
+
+def _read_password(name: str, /, *, from_stdin: bool) -> str:
+    if from_stdin:
+        line = sys.stdin.readline()
+        if not line:
+            raise ConfigError("--password-stdin: standard input is empty")
+        return line.removesuffix("\n").removesuffix("\r")
+    if not sys.stdin.isatty():
+        raise ConfigError(
+            "there is no terminal to ask for the password: use --password-stdin, as in "
+            f"`onelog user add {name} --password-stdin < file`"
+        )
+    try:
+        first = getpass.getpass(f"Password for {name}: ")
+        second = getpass.getpass("The same again: ")
+    except (EOFError, KeyboardInterrupt):
+        raise InvalidRequest("no password was given; nothing was changed") from None
+    if first != second:
+        raise InvalidRequest("the two passwords are not the same; nothing was changed")
+    return first

@@ -1,0 +1,146 @@
+"""Commands on users as messages: what `onelog user` sends, and what runs them.
+
+Rules: the same message runs in a server, which gets it over its control socket, and on the data
+directory of a stopped one. An error travels as its class in `base.errors` and its message. Nothing
+here is heavy to import, because the command line does.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from onelog.base import errors
+from onelog.base.errors import InvalidRequest, OnelogError
+
+
+class UserInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be shown of a user."""
+
+    name: str
+    created_ms: int
+    changed_ms: int
+    disabled: bool
+    scram: tuple[str, ...]
+    """The SCRAM mechanisms that it can log in with."""
+
+
+class AddUser(msgspec.Struct, frozen=True, kw_only=True, tag="user.add"):
+    """Make a user."""
+
+    name: str
+    password: str
+    scram: bool = True
+
+
+class SetPassword(msgspec.Struct, frozen=True, kw_only=True, tag="user.passwd"):
+    """Give a user a new password."""
+
+    name: str
+    password: str
+
+
+class SetDisabled(msgspec.Struct, frozen=True, kw_only=True, tag="user.disable"):
+    """Let a user no longer in, or in again."""
+
+    name: str
+    disabled: bool
+
+
+class RemoveUser(msgspec.Struct, frozen=True, kw_only=True, tag="user.remove"):
+    """Forget a user."""
+
+    name: str
+
+
+class ListUsers(msgspec.Struct, frozen=True, kw_only=True, tag="user.list"):
+    """Show every user."""
+
+
+Command = AddUser | SetPassword | SetDisabled | RemoveUser | ListUsers
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What came of a command."""
+
+    users: tuple[UserInfo, ...] = ()
+    error: str = ""
+    """The class of the error; empty when all went well."""
+    message: str = ""
+
+
+class UserDesk(Protocol):
+    """What runs the commands."""
+
+    async def add(self, name: str, password: str, *, scram: bool = True) -> None:
+        """Make a user."""
+        ...
+
+    async def set_password(self, name: str, password: str) -> None:
+        """Give a user a new password."""
+        ...
+
+    async def set_disabled(self, name: str, disabled: bool) -> None:
+        """Let a user no longer in, or in again."""
+        ...
+
+    async def remove(self, name: str) -> None:
+        """Forget a user."""
+        ...
+
+    async def infos(self) -> tuple[UserInfo, ...]:
+        """Every user, in the order of their names."""
+        ...
+
+
+def encode_command(command: Command) -> bytes:
+    """The message of a command."""
+    return msgspec.json.encode(command)
+
+
+async def run_command(desk: UserDesk, message: bytes) -> bytes:
+    """Run the command of a message; the message of its answer, also when it failed."""
+    try:
+        command = msgspec.json.decode(message, type=Command)
+    except msgspec.MsgspecError as error:
+        return _failed(InvalidRequest(f"the command is not understood: {error}"))
+    try:
+        return msgspec.json.encode(await _run(desk, command))
+    except OnelogError as error:
+        return _failed(error)
+
+
+def decode_answer(message: bytes) -> Answer:
+    """The answer of a message. Raises the error that it tells of."""
+    try:
+        answer = msgspec.json.decode(message, type=Answer)
+    except msgspec.MsgspecError as error:
+        raise InvalidRequest(f"the server's answer is not understood: {error}") from None
+    if answer.error:
+        raise _error_class(answer.error)(answer.message)
+    return answer
+
+
+def _error_class(name: str) -> type[OnelogError]:
+    kind = getattr(errors, name, None)
+    return kind if isinstance(kind, type) and issubclass(kind, OnelogError) else OnelogError
+
+
+async def _run(desk: UserDesk, command: Command) -> Answer:
+    match command:
+        case AddUser():
+            await desk.add(command.name, command.password, scram=command.scram)
+        case SetPassword():
+            await desk.set_password(command.name, command.password)
+        case SetDisabled():
+            await desk.set_disabled(command.name, command.disabled)
+        case RemoveUser():
+            await desk.remove(command.name)
+        case ListUsers():
+            return Answer(users=await desk.infos())
+    return Answer()
+
+
+def _failed(error: OnelogError) -> bytes:
+    return msgspec.json.encode(Answer(error=type(error).__name__, message=str(error)))
