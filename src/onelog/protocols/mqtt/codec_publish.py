@@ -65,7 +65,7 @@ def decode_publish(reader: Reader, flags: int, version: int, sender: Role) -> Pu
         payload=reader.rest(),
         qos=qos,
         retain=bool(flags & _RETAIN),
-        dup=bool(flags & _DUP),
+        dup=bool(flags & _DUP and qos),
         packet_id=packet_id,
         properties=properties,
     )
