@@ -236,7 +236,7 @@ def test_a_payload_marked_as_text_must_be_utf8_and_may_have_nul():
     [
         ("a/b", None, "a/b"),
         ("$share", None, "$share"),
-        ("$shared/g/a", None, "$shared/g/a"),
+        ("$sharex/g/a", None, "$sharex/g/a"),
         ("$share/g/a/b", "g", "a/b"),
         ("$share/g//a", "g", "/a"),
         ("$share/g//", "g", "/"),
