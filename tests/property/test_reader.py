@@ -206,6 +206,7 @@ def syncer() -> Iterator[Syncer]:
     limit=st.integers(1, 6),
     max_bytes=st.sampled_from((1, 100, 300, 1 << 20)),
     span=st.sampled_from((0, 1, 64)),
+    first_bytes=st.sampled_from((1, 150, 16_384)),
 )
 def test_the_reader_sees_what_the_model_sees(
     syncer: Syncer,
@@ -215,6 +216,7 @@ def test_the_reader_sees_what_the_model_sees(
     limit: int,
     max_bytes: int,
     span: int,
+    first_bytes: int,
 ) -> None:
     """I2, I8: committed records only; through the index and by scanning alike."""
     answers = []
@@ -223,7 +225,11 @@ def test_the_reader_sees_what_the_model_sees(
         for step in script:
             world.apply(step)
         wanted = SourceSet((text,), (world.source,), 0)
-        with patch.object(reader, "INDEX_SPAN", span):
+        with (
+            patch.object(reader, "INDEX_SPAN", span),
+            patch.object(reader, "FIRST_BYTES", first_bytes),
+            patch.object(reader, "BYTES_PER_RECORD", first_bytes),
+        ):
             answers.append(read(world, wanted, start, limit, max_bytes))
         assert answers[-1] == world.visible(text, start)
         for offset in range(int(world.partition.end_offset)):

@@ -29,6 +29,9 @@ from onelog.record.record import Record
 READ_BYTES: Final = 1024 * 1024
 """Bytes that one read looks at."""
 
+FIRST_BYTES: Final = 16 * 1024
+BYTES_PER_RECORD: Final = 1024
+
 INDEX_SPAN: Final = 64
 """An index answer denser than one record in this many offsets is read by scanning instead."""
 
@@ -58,7 +61,13 @@ def read_records(
         offsets = _from_index(wanted.exact, source, position, end, limit)
         if offsets is not None:
             return _read_listed(wanted, source, offsets, (position, end), limit, max_bytes)
-    rows, following = _scan(wanted, source, position, end, limit, max_bytes)
+    # Few records are wanted: little is looked at first, and more only when nothing is found.
+    share = min(max_bytes, FIRST_BYTES + limit * BYTES_PER_RECORD)
+    rows, following = _scan(wanted, source, position, end, limit, share)
+    while not rows and following < end and share < max_bytes:
+        max_bytes -= share
+        share = min(max_bytes, 4 * share)
+        rows, following = _scan(wanted, source, following, end, limit, share)
     return _as_records(source, rows), following
 
 
