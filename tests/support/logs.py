@@ -66,3 +66,10 @@ class OneStream:
         else:
             target = self.stream.partitions[partition]
         return int(target.append_built(builder, index_topics=True).base_offset)
+
+    def write_many(self, topic: str, count: int) -> None:
+        """Append records in one batch."""
+        name = topic.encode()
+        builder = BatchBuilder(True)
+        builder.extend([(name, name, b"x", (), self._clock.now_ms())] * count)
+        self.stream.partition_of(name).append_built(builder, index_topics=True)
