@@ -24,6 +24,11 @@ MODULES = [
     "topics",
     "nodes",
     "trie",
+    "stage",
+    "mqtt_output",
+    "mqtt_input",
+    "mqtt_plan",
+    "mqtt_fanout",
 ]
 DIRECTIVES = {
     "language_level": 3,

@@ -16,6 +16,17 @@ from onelog.kernel._native.filters import (
 from onelog.kernel._native.keep import (
     keep_records,
 )
+from onelog.kernel._native.mqtt_fanout import (
+    MqttFanout,
+)
+from onelog.kernel._native.mqtt_input import (
+    MqttInput,
+    encode_acks,
+)
+from onelog.kernel._native.mqtt_output import (
+    MqttOutput,
+    encode_publish,
+)
 from onelog.kernel._native.records import (
     Slices,
     batch_topics,
@@ -29,6 +40,10 @@ from onelog.kernel._native.scan import (
     scan_batches,
     scan_valid,
     set_batch_offsets,
+)
+from onelog.kernel._native.stage import (
+    MqttRoute,
+    Stage,
 )
 from onelog.kernel._native.topics import (
     check_topic_chunks,
@@ -49,15 +64,6 @@ from onelog.kernel._native.wire import (
     encode_utf8_field,
     encode_uvarint,
     encode_varint,
-)
-from onelog.kernel.pure.mqtt import (
-    MqttFanout,
-    MqttInput,
-    MqttOutput,
-    MqttRoute,
-    Stage,
-    encode_acks,
-    encode_publish,
 )
 
 __all__ = [

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from onelog.base.errors import MessageTooLarge, OnelogError, ProtocolViolation
+from onelog.base.errors import InvalidRequest, MessageTooLarge, OnelogError, ProtocolViolation
 from onelog.kernel.pure.mqtt_fanout import (
     PUBLISHER_HEADER,
     QOS_HEADER,
@@ -75,6 +75,7 @@ class MqttInput:
 
     __slots__ = (
         "_acks",
+        "_feeding",
         "_position",
         "_rest",
         "output",
@@ -106,12 +107,22 @@ class MqttInput:
         self._rest = b""
         self._position = 0
         self._acks: list[tuple[int, int]] = []
+        self._feeding = False
 
     def feed(self, data: bytes, now_ms: int) -> tuple[int, bytes] | None:
         """Take received bytes; the next packet that is the caller's, or None when all is done."""
+        if self._feeding:
+            raise InvalidRequest("this connection is being fed: `resolve` must not feed it")
         if data:
             self._rest = self._rest[self._position :] + data
             self._position = 0
+        self._feeding = True
+        try:
+            return self._feed(now_ms)
+        finally:
+            self._feeding = False
+
+    def _feed(self, now_ms: int) -> tuple[int, bytes] | None:
         buffer = self._rest
         while (bounds := self._next(buffer, self._position)) is not None:
             at, end = bounds

@@ -1,0 +1,401 @@
+"""MQTT's way in, compiled: one connection's bytes become staged records and acknowledgements.
+
+Rules:
+- Packets are read where they were received. Only a packet that a read cut in two is copied, and
+  only as far as it goes; its buffer grows with what came, not with what the header claims, and is
+  gone when the packet is whole. What is pending is `rest`, then `held` from `position` on.
+- A packet is done when it is staged, settled or handed out: when `resolve` raises, it comes again.
+- A topic like the last one is not looked up again, but only within one call: the routes are the
+  caller's and may change between two.
+- Per plain PUBLISH no Python object is made.
+"""
+
+from cpython.bytes cimport (
+    PyBytes_AS_STRING,
+    PyBytes_CheckExact,
+    PyBytes_FromStringAndSize,
+    PyBytes_GET_SIZE,
+)
+from cpython.dict cimport PyDict_GetItem
+from cpython.object cimport PyObject
+from libc.stdint cimport int64_t, uint16_t, uint32_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcmp, memcpy
+
+from onelog.kernel._native.build cimport ADD_MEMORY, RawHeaders, Slice
+from onelog.kernel._native.format cimport bytes_at, ol_get16, ol_put16
+from onelog.kernel._native.mqtt_output cimport MqttOutput
+from onelog.kernel._native.stage cimport MqttRoute, Stage
+
+from onelog.base.errors import InvalidRequest, MessageTooLarge, ProtocolViolation
+from onelog.kernel._native.wire import encode_varint
+
+cdef enum:
+    REST_BYTES_MIN = 64
+    ACKS_BYTES_KEPT = 1024
+    STAGES_MAX = 65536
+
+cdef struct Frame:
+    # One whole packet: its first byte and its body.
+    bytes_at body
+    Py_ssize_t size
+    unsigned char first
+
+cdef bytes _QOS = b"\x04~q\x021"
+cdef bytes _RETAIN = b"\x04~r\x021"
+
+
+cdef inline int _length(bytes_at p, Py_ssize_t left, uint32_t *size) noexcept nogil:
+    """Bytes of the fixed header, its length in `size`; 0 if bytes are missing, -1 if malformed."""
+    cdef int index
+    size[0] = 0
+    for index in range(4):
+        if 1 + index >= left:
+            return 0
+        size[0] |= <uint32_t> (p[1 + index] & 0x7F) << (7 * index)
+        if p[1 + index] < 0x80:
+            return 2 + index
+    return -1
+
+
+cdef class MqttInput:
+    """One connection's byte stream."""
+
+    cdef readonly MqttOutput output
+    cdef readonly dict routes
+    cdef public object resolve
+    cdef public int version
+    cdef readonly int64_t staged
+    cdef public Py_ssize_t packet_bytes_max
+    cdef bint feeding
+
+    cdef bytes held
+    cdef Py_ssize_t position
+    cdef unsigned char *rest
+    cdef Py_ssize_t rest_used
+    cdef Py_ssize_t rest_room
+
+    cdef bytes publisher_name
+    # The headers of a record by QoS and retain, in the record's own encoding.
+    cdef bytes blocks
+    cdef RawHeaders headers[4]
+
+    # The topic before, in the bytes that are being read; NULL when there is none.
+    cdef bytes_at recent_topic
+    cdef Py_ssize_t recent_bytes
+    cdef MqttRoute recent
+
+    cdef unsigned char *acks
+    cdef Py_ssize_t acks_used
+    cdef Py_ssize_t acks_room
+
+    def __init__(
+        self, MqttOutput output not None, dict routes not None, resolve,
+        Py_ssize_t packet_bytes_max,
+    ):
+        self.output = output
+        self.routes = routes
+        self.resolve = resolve
+        self.packet_bytes_max = packet_bytes_max
+        self.publisher = b""
+
+    def __dealloc__(self):
+        free(self.rest)
+        free(self.acks)
+
+    @property
+    def publisher(self):
+        """When set, records carry it, so that `no local` subscriptions know their own."""
+        return self.publisher_name
+
+    @publisher.setter
+    def publisher(self, bytes name not None):
+        cdef bytes own = b"\x06~nl" + encode_varint(len(name)) + name if name else b""
+        cdef bytes_at at
+        cdef int kind
+        # Three of the four are ends of one text, the fourth stands behind it.
+        self.blocks = b"".join((_QOS, _RETAIN, own, _QOS, own))
+        self.publisher_name = name
+        at = <bytes_at> PyBytes_AS_STRING(self.blocks)
+        self.headers[0].at = at + 10
+        self.headers[1].at = at + 10 + len(own)
+        self.headers[2].at = at + 5
+        self.headers[3].at = at
+        for kind in range(4):
+            self.headers[kind].count = (kind & 1) + (kind >> 1) + (1 if name else 0)
+            self.headers[kind].size = 5 * ((kind & 1) + (kind >> 1)) + len(own)
+            self.headers[kind].shadows_topic = False
+
+    # -- bytes in
+
+    def feed(self, data, int64_t now_ms):
+        """Take received bytes; the next packet that is the caller's, or None when all is done."""
+        if self.feeding:
+            raise InvalidRequest("this connection is being fed: `resolve` must not feed it")
+        if not PyBytes_CheckExact(data):
+            data = bytes(data)
+        if PyBytes_GET_SIZE(data):
+            if self.held is None:
+                self.held = <bytes> data
+            else:
+                self.held = self.held[self.position :] + <bytes> data
+            self.position = 0
+        self.feeding = True
+        try:
+            return self._feed(now_ms)
+        finally:
+            self.feeding = False
+            self._forget_recent()
+
+    cdef void _forget_recent(self) noexcept:
+        self.recent_topic = NULL
+        self.recent = None
+
+    cdef object _feed(self, int64_t now_ms):
+        cdef Frame frame
+        cdef bytes_at data
+        cdef Py_ssize_t size, total
+        cdef object packet
+        if self.rest_used:
+            if not self._complete(&frame):
+                self.held = None
+                return None
+            packet = self._handle(&frame, now_ms)
+            self._forget_recent()  # it lies in what is freed now
+            self._drop_rest()
+            if packet is not None:
+                self._drop_held()
+                return packet
+        if self.held is None:
+            return None
+        data = <bytes_at> PyBytes_AS_STRING(self.held)
+        size = PyBytes_GET_SIZE(self.held)
+        while True:
+            total = self._frame(data + self.position, size - self.position, &frame)
+            if total > size - self.position or total == 0:
+                break
+            packet = self._handle(&frame, now_ms)
+            self.position += total
+            if packet is not None:
+                self._drop_held()
+                return packet
+        self._keep(data + self.position, size - self.position, total)
+        self.held = None
+        return None
+
+    cdef Py_ssize_t _frame(self, bytes_at p, Py_ssize_t left, Frame *frame) except -1:
+        """Size of the packet at `p`, there or not; 0 if its length is not there yet."""
+        cdef uint32_t size
+        cdef int head = _length(p, left, &size)
+        if head <= 0:
+            if head < 0:
+                raise ProtocolViolation("the remaining length of a packet has more than four bytes")
+            return 0
+        if head + <Py_ssize_t> size > self.packet_bytes_max:
+            raise MessageTooLarge(
+                f"a packet of {head + <Py_ssize_t> size} bytes is larger than"
+                f" {self.packet_bytes_max}"
+            )
+        frame.first = p[0]
+        frame.body = p + head
+        frame.size = size
+        return head + <Py_ssize_t> size
+
+    # -- a packet that a read cut in two
+
+    cdef bint _complete(self, Frame *frame) except -1:
+        """Move what the packet in `rest` lacks there; whether it is whole."""
+        cdef Py_ssize_t left, total, lacks
+        while True:
+            total = self._frame(self.rest, self.rest_used, frame)
+            lacks = total - self.rest_used if total else 1
+            if lacks == 0:
+                return True
+            left = 0 if self.held is None else PyBytes_GET_SIZE(self.held) - self.position
+            if left == 0:
+                return False
+            if lacks > left:
+                lacks = left
+            self._keep(
+                <bytes_at> PyBytes_AS_STRING(self.held) + self.position, lacks, total
+            )
+            self.position += lacks
+
+    cdef int _keep(self, bytes_at p, Py_ssize_t size, Py_ssize_t total) except -1:
+        """Copy bytes of a packet of `total` bytes (0: not known) behind `rest`."""
+        cdef Py_ssize_t needed = self.rest_used + size, room
+        cdef void *moved
+        if size == 0:
+            return 0
+        if needed > self.rest_room:
+            room = max(max(needed, 2 * self.rest_room), <Py_ssize_t> REST_BYTES_MIN)
+            if total:
+                room = max(needed, min(room, total))
+            moved = realloc(self.rest, room)
+            if moved is NULL:
+                raise MemoryError
+            self.rest = <unsigned char *> moved
+            self.rest_room = room
+        memcpy(self.rest + self.rest_used, p, size)
+        self.rest_used = needed
+        return 0
+
+    cdef void _drop_rest(self) noexcept:
+        free(self.rest)
+        self.rest = NULL
+        self.rest_used = self.rest_room = 0
+
+    cdef void _drop_held(self) noexcept:
+        if self.held is not None and self.position == PyBytes_GET_SIZE(self.held):
+            self.held = None
+
+    # -- one packet
+
+    cdef object _handle(self, const Frame *frame, int64_t now_ms):
+        """Do what the packet asks; the packet itself if that is the caller's to do."""
+        cdef int packet_id
+        if self.version != 0:
+            if frame.first >> 4 == 3:
+                if self._publish(frame, now_ms):
+                    return None
+            elif frame.first == 0x40 and frame.size == 2:
+                packet_id = ol_get16(frame.body)
+                if packet_id != 0 and self.output.settle_packet(packet_id):
+                    return None
+        return (
+            frame.first, PyBytes_FromStringAndSize(<const char *> frame.body, frame.size)
+        )
+
+    cdef bint _publish(self, const Frame *frame, int64_t now_ms) except -1:
+        """Stage a plain PUBLISH; False if it is not plain or has no room."""
+        cdef bytes_at at = frame.body
+        cdef int qos = frame.first >> 1 & 3, packet_id = 0, index
+        cdef Py_ssize_t topic_bytes, skip
+        cdef MqttRoute route
+        cdef Stage stage
+        cdef Slice topic, value
+        if qos > 1 or (qos == 0 and frame.first & 8) or frame.size < 2:
+            return False
+        topic_bytes = ol_get16(at)
+        skip = 2 + topic_bytes + 2 * qos + (self.version == 5)
+        if topic_bytes == 0 or skip > frame.size or (self.version == 5 and at[skip - 1] != 0):
+            return False
+        if qos:
+            packet_id = ol_get16(at + 2 + topic_bytes)
+            if packet_id == 0:
+                return False
+        if (
+            self.recent_topic is NULL or topic_bytes != self.recent_bytes
+            or memcmp(at + 2, self.recent_topic, topic_bytes) != 0
+        ):
+            if not self._look_up(at + 2, topic_bytes):
+                return False
+        route = self.recent
+        value.at = at + skip
+        value.size = frame.size - skip
+        stage = route.stage
+        if value.size > route.value_bytes_max or (
+            # Its number would not fit the list of acknowledgements.
+            stage.number < 0 and len(stage.dirty) >= STAGES_MAX
+        ):
+            return False
+        if qos:
+            self._ack_space()
+        topic.at = <bytes_at> PyBytes_AS_STRING(route.topic)
+        topic.size = PyBytes_GET_SIZE(route.topic)
+        index = stage.builder.add_raw(
+            topic, topic, value, &self.headers[qos | (frame.first & 1) << 1], now_ms
+        )
+        if index < 0:
+            if index == ADD_MEMORY:
+                raise MemoryError
+            return False
+        stage.join()
+        if qos:
+            ol_put16(self.acks + self.acks_used, <uint16_t> packet_id)
+            ol_put16(self.acks + self.acks_used + 2, <uint16_t> stage.number)
+            self.acks_used += 4
+        self.staged += 1
+        return True
+
+    cdef bint _look_up(self, bytes_at at, Py_ssize_t size) except -1:
+        """Make the topic's route the recent one; False if it has none."""
+        cdef bytes topic = PyBytes_FromStringAndSize(<const char *> at, size)
+        cdef PyObject *found = PyDict_GetItem(self.routes, topic)
+        cdef object route
+        self.recent_topic = NULL
+        if found is not NULL:
+            self.recent = <MqttRoute?> <object> found
+            self.recent_topic = at
+            self.recent_bytes = size
+            return True
+        # Not remembered: whether the answer holds for the next packet is for `resolve` to say, by
+        # putting it among the routes.
+        route = self.resolve(topic)
+        if route is None:
+            return False
+        self.recent = <MqttRoute?> route
+        return True
+
+    # -- acknowledgements out
+
+    cdef int _ack_space(self) except -1:
+        cdef Py_ssize_t room
+        cdef void *moved
+        if self.acks_used + 4 > self.acks_room:
+            room = max(2 * self.acks_room, <Py_ssize_t> 64)
+            moved = realloc(self.acks, room)
+            if moved is NULL:
+                raise MemoryError
+            self.acks = <unsigned char *> moved
+            self.acks_room = room
+        return 0
+
+    @property
+    def has_acks(self):
+        """Whether acknowledgements wait for their records to be durable."""
+        return self.acks_used > 0
+
+    def take_acks(self):
+        """What is to be acknowledged, for `encode_acks`."""
+        cdef bytes out = PyBytes_FromStringAndSize(<const char *> self.acks, self.acks_used)
+        self.acks_used = 0
+        if self.acks_room > ACKS_BYTES_KEPT:
+            free(self.acks)
+            self.acks = NULL
+            self.acks_room = 0
+        return out
+
+
+def encode_acks(bytes acks not None, dict failed=None):
+    """PUBACK packets in order; `failed` has the v5 reason code of stages that could not write."""
+    cdef Py_ssize_t count = PyBytes_GET_SIZE(acks) // 4, at
+    cdef bytes_at p = <bytes_at> PyBytes_AS_STRING(acks)
+    cdef bytes out
+    cdef unsigned char *to
+    if failed:
+        return _encode_failed(p, count, failed)
+    out = PyBytes_FromStringAndSize(NULL, 4 * count)
+    to = <unsigned char *> PyBytes_AS_STRING(out)
+    for at in range(count):
+        to[0] = 0x40
+        to[1] = 2
+        to[2] = p[0]
+        to[3] = p[1]
+        to += 4
+        p += 4
+    return out
+
+
+cdef bytes _encode_failed(bytes_at p, Py_ssize_t count, dict failed):
+    cdef list out = []
+    cdef Py_ssize_t at
+    cdef object reason
+    for at in range(count):
+        reason = failed.get(ol_get16(p + 2))
+        if reason is None:
+            out.append(bytes((0x40, 2, p[0], p[1])))
+        else:
+            out.append(bytes((0x40, 3, p[0], p[1], reason)))
+        p += 4
+    return b"".join(out)

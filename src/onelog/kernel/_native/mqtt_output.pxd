@@ -1,0 +1,22 @@
+"""C face of a subscriber's way out."""
+
+from libc.stdint cimport int32_t, int64_t
+
+from onelog.kernel._native.mqtt_flight cimport Flight
+from onelog.kernel._native.mqtt_sink cimport Sink
+
+cdef class MqttOutput:
+    cdef public object owner
+    cdef public int version
+    cdef public int64_t window
+    cdef public Py_ssize_t packet_bytes_max
+    cdef public bint live
+    cdef public bint touched
+    cdef list chunks
+    # The open end of what waits: bytes of this subscriber alone.
+    cdef Sink sink
+    cdef Flight flight
+
+    cdef int next_packet(self, int32_t partition, int64_t offset, int qos) except -1
+    cdef bint settle_packet(self, int packet_id) noexcept
+    cdef int share(self, bytes chunk) except -1
