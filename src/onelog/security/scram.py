@@ -82,7 +82,9 @@ class ScramExchange:
 
     __slots__ = ("_account", "_find", "_secret", "_server", "_steps", "identity", "mechanism")
 
-    def __init__(self, mechanism: Mechanism, find: Find, secret: bytes) -> None:
+    def __init__(
+        self, mechanism: Mechanism, find: Find, secret: bytes, server_nonce: str | None = None
+    ) -> None:
         self.mechanism = mechanism
         self.identity: Identity | None = None
         """Who the peer is, once the second step succeeded."""
@@ -90,7 +92,7 @@ class ScramExchange:
         self._secret = secret
         self._account: Account | None = None
         self._steps = 0
-        self._server = ScramMechanism(mechanism).make_server(self._credential)
+        self._server = ScramMechanism(mechanism).make_server(self._credential, s_nonce=server_nonce)
 
     @property
     def done(self) -> bool:

@@ -1,0 +1,184 @@
+"""`onelog user` as a person meets it: with a stopped server and with a running one."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from onelog.__main__ import _run_offline
+from onelog.cli import run, users
+from onelog.storage.lock import lock_data_dir
+from tests.conformance.test_serve import DEADLINE_S, command, environment, serving
+
+
+def no_server(_loaded, _on_ready) -> None:
+    raise AssertionError("the server was not asked for")
+
+
+@pytest.fixture(autouse=True)
+def _empty_place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("ONELOG_CONFIG", "ONELOG_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def onelog(cwd: Path, *arguments: str, password: str | None = None):
+    return subprocess.run(
+        command(*arguments),
+        cwd=cwd,
+        env=environment(),
+        input=None if password is None else password + "\n",
+        stdin=subprocess.DEVNULL if password is None else None,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+
+def user(*arguments: str) -> int:
+    return run(["user", *arguments], no_server, _run_offline)
+
+
+@pytest.fixture
+def typed(monkeypatch):
+    """What a person types when a password is asked for."""
+    answers: list[str] = []
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr(users.getpass, "getpass", lambda _prompt: answers.pop(0))
+    return answers
+
+
+def test_users_of_a_stopped_server(capsys, typed):
+    typed += ["pencil", "pencil"]
+    assert user("add", "alice") == 0
+    assert capsys.readouterr().out == "added user alice in data\n"
+    assert user("list") == 0
+    listed = capsys.readouterr().out
+    assert "alice" in listed
+    assert "enabled" in listed
+    assert user("disable", "alice") == 0
+    assert user("list") == 0
+    assert "disabled" in capsys.readouterr().out
+    assert user("enable", "alice") == 0
+    typed += ["crayon", "crayon"]
+    assert user("passwd", "alice") == 0
+    assert user("remove", "alice") == 0
+    assert "removed user alice" in capsys.readouterr().out
+    assert user("list") == 0
+    assert "there are no users" in capsys.readouterr().out
+
+
+def test_errors_are_one_line_and_exit_code_1(capsys, typed):
+    typed += ["pencil", "pencil"] * 3
+    assert user("add", "alice") == 0
+    assert user("add", "alice") == 1
+    assert user("passwd", "bob") == 1
+    assert user("remove", "bob") == 1
+    errors = capsys.readouterr().err.strip().splitlines()
+    assert [line.startswith("onelog: ") for line in errors] == [True] * 3
+    assert "exists already" in errors[0]
+
+
+def test_two_different_passwords_change_nothing(capsys, typed):
+    typed += ["pencil", "pencli"]
+    assert user("add", "alice") == 1
+    assert "not the same" in capsys.readouterr().err
+    assert not Path("data").exists()
+
+
+def test_giving_up_at_the_prompt_changes_nothing(capsys, monkeypatch, typed):
+    def interrupted(_prompt: str) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(users.getpass, "getpass", interrupted)
+    assert user("add", "alice") == 1
+    assert "nothing was changed" in capsys.readouterr().err
+
+
+def test_a_password_is_never_taken_from_the_command_line(capsys):
+    assert user("add", "alice", "--password", "pencil") == 2
+    assert user("add", "alice", "pencil") == 2
+    assert not Path("data").exists()
+
+
+def test_without_a_directory_there_is_nothing_to_list_and_none_is_made(capsys):
+    assert user("list", "--data", "tpyo") == 1
+    assert "tpyo" in capsys.readouterr().err
+    assert not Path("tpyo").exists()
+
+
+def test_a_locked_directory_without_a_server_that_listens_says_so(tmp_path, capsys, typed):
+    typed += ["pencil", "pencil"]
+    with lock_data_dir(tmp_path / "data"):
+        assert user("add", "alice") == 1
+    assert "takes no commands" in capsys.readouterr().err
+
+
+def test_the_prompt_does_not_show_the_password(tmp_path):
+    """On a real terminal: what is typed does not come back."""
+    terminal, child = pty.openpty()
+    process = subprocess.Popen(
+        command("user", "add", "alice"),
+        cwd=tmp_path,
+        env=environment(),
+        stdin=child,
+        stdout=child,
+        stderr=child,
+        start_new_session=True,
+    )
+    os.close(child)
+    shown = b""
+    for ask in (b"Password for alice: ", b"The same again: "):
+        while ask not in shown:
+            shown += os.read(terminal, 4096)
+        os.write(terminal, b"pencil\n")
+    while b"added user alice" not in shown:
+        shown += os.read(terminal, 4096)
+    assert process.wait(DEADLINE_S) == 0
+    os.close(terminal)
+    assert b"pencil" not in shown
+
+
+def test_users_of_a_running_server_and_after_its_restart(tmp_path):
+    with serving(tmp_path) as server:
+        added = onelog(tmp_path, "user", "add", "alice", "--password-stdin", password="pencil")
+        assert (added.returncode, added.stderr) == (0, "")
+        assert added.stdout == "added user alice in the running server\n"
+        again = onelog(tmp_path, "user", "add", "alice", "--password-stdin", password="x")
+        assert again.returncode == 1
+        assert "exists already" in again.stderr
+        assert "alice" in onelog(tmp_path, "user", "list").stdout
+        assert b"onelog_users 1.0" in server.get("/metrics")[1]
+        changed = onelog(tmp_path, "user", "passwd", "alice", "--password-stdin", password="y")
+        assert changed.returncode == 0
+        assert server.stop() == 0
+    assert not (tmp_path / "data" / "control.sock").exists()
+    assert "alice" in onelog(tmp_path, "user", "list").stdout
+    with serving(tmp_path) as server:
+        removed = onelog(tmp_path, "user", "remove", "alice")
+        assert removed.stdout == "removed user alice in the running server\n"
+        assert b"onelog_users 0.0" in server.get("/metrics")[1]
+        assert server.stop() == 0
+
+
+def test_without_a_terminal_the_password_must_come_from_standard_input(tmp_path):
+    asked = onelog(tmp_path, "user", "add", "alice")
+    assert asked.returncode == 2
+    assert "--password-stdin" in asked.stderr
+    empty = subprocess.run(
+        command("user", "add", "alice", "--password-stdin"),
+        cwd=tmp_path,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert empty.returncode == 2
+    assert "empty" in empty.stderr
