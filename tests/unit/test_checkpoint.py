@@ -1,0 +1,389 @@
+"""Cursor state in `~cursors`: durable when answered, recovered, compacted, pinning retention."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from onelog.base.clock import ManualClock
+from onelog.base.errors import CursorNotFound, StorageFull
+from onelog.broker import (
+    EARLIEST,
+    Broker,
+    BrokerSettings,
+    Committed,
+    CursorKind,
+    Message,
+    QueueSettings,
+    Retention,
+    StreamConfig,
+)
+from onelog.cursors import checkpoint
+from onelog.kernel import scan_batches
+from onelog.log.partition import Partition
+from tests.support.brokers import FAST, batches_of, home_of, read_all, running, say
+
+
+def states(broker: Broker) -> Partition:
+    """Where cursor states are."""
+    return broker.streams.get("~cursors").partitions[0]
+
+
+async def open_each(broker: Broker) -> None:
+    """One durable cursor of each kind."""
+    await broker.cursors.open_offset("offset", ["#"])
+    await broker.cursors.open_session("session", ["t"], start=EARLIEST)
+    await broker.cursors.open_queue("queue", ["t/#"], start=EARLIEST)
+    await broker.cursors.open_table("table", ["#"])
+
+
+async def test_several_cursors_are_saved_in_one_batch(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await open_each(broker)
+        before = batches_of(states(broker))
+        await broker.cursors.save(*broker.cursors.open_cursors())
+        assert batches_of(states(broker)) == before + 1
+
+
+async def test_marked_cursors_are_saved_together_after_the_interval(tmp_path: Path) -> None:
+    """One timer, however many changes; it writes nothing when nothing changed."""
+    settings = msgspec.structs.replace(FAST, checkpoint_interval_s=0.001)
+    async with running(tmp_path, settings) as broker:
+        await say(broker, "t", *map(str, range(10)))
+        queues = [
+            await broker.cursors.open_queue(f"q{number}", ["t"], start=EARLIEST)
+            for number in range(5)
+        ]
+        before = states(broker).end_offset
+        batches = batches_of(states(broker))
+        for queue in queues:
+            for delivery in queue.acquire("c", 10):
+                queue.ack(delivery.token)
+        await asyncio.wait_for(states(broker).wait_visible(before), 5)
+        assert states(broker).end_offset == before + 5
+        assert batches_of(states(broker)) == batches + 1
+        assert not broker.cursors._checkpoints._marked
+
+
+async def test_many_cursors_are_saved_in_batches_of_bounded_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I8: and the parts of a large table are not forced into one batch."""
+    monkeypatch.setattr(checkpoint, "CHUNK_BYTES", 2_000)
+    monkeypatch.setattr(checkpoint, "PIECE_BYTES_MAX", 4_000)
+    async with running(tmp_path) as broker:
+        for number in range(50):
+            await broker.cursors.open_session(f"s{number}", ["#"])
+        await broker.publish_many([Message(f"t/{number}", b"x") for number in range(2_000)])
+        table = await broker.cursors.open_table("table", ["#"])
+        first = states(broker).end_offset
+        await broker.cursors.save(*broker.cursors.open_cursors())
+        infos = scan_batches(states(broker).read(first, 1 << 30))
+        assert len(infos) > 3
+        assert max(info.size_bytes for info in infos) < 12_000
+        rows = len(table)
+    async with running(tmp_path) as broker:
+        assert len(broker.cursors.names()) == 51
+        again = await broker.cursors.open_table("table", ["#"])
+        assert len(again) == rows == 2_000
+
+
+async def test_what_save_answered_survives_a_crash(tmp_path: Path) -> None:
+    """I4: the data directory as it lies while the broker runs, opened by another one."""
+    crashed = tmp_path / "crashed"
+    settings = BrokerSettings(checkpoint_interval_s=3600.0)
+    async with running(tmp_path / "live", settings) as broker:
+        await say(broker, "t", *map(str, range(10)))
+        await open_each(broker)
+        queue = await broker.cursors.open_queue("work", ["t"], start=EARLIEST)
+        session = broker.cursors.find("session")
+        offset = broker.cursors.find("offset")
+        held = queue.acquire("c", 6)
+        for delivery in (held[0], held[1], held[4]):
+            queue.ack(delivery.token)
+        session.fetch(5)  # type: ignore[union-attr]
+        session.acknowledge(2)  # type: ignore[union-attr]
+        session.receive(3)  # type: ignore[union-attr]
+        row = Committed(home_of(broker, "t")[0].record.id, home_of(broker, "t")[1].id, 7, 1, "m")
+        offset.commit(row)  # type: ignore[union-attr]
+        await broker.cursors.save(*broker.cursors.open_cursors())
+        queue.ack(held[2].token)  # not saved any more
+        shutil.copytree(tmp_path / "live", crashed)
+    async with running(crashed, settings) as broker:
+        queue = await broker.cursors.open_queue("work", ["t"])
+        assert [(int(d.record.offset), d.count) for d in queue.acquire("c", 99)] == [
+            (2, 2),
+            (3, 2),
+            (5, 2),
+            (6, 1),
+            (7, 1),
+            (8, 1),
+            (9, 1),
+        ]
+        session = await broker.cursors.open_session("session", ["t"])
+        again = session.redeliver()
+        assert [(d.packet_id, d.record is None) for d in again] == [
+            (1, False),
+            (3, True),
+            (4, False),
+            (5, False),
+        ]
+        assert [d.record.offset for d in session.fetch() if d.record] == [5, 6, 7, 8, 9]
+        offset = await broker.cursors.open_offset("offset", ["#"])
+        assert row in offset.committed()
+        assert [record.offset for record in read_all(offset)] == [7, 8, 9]
+        table = await broker.cursors.open_table("table", ["#"])
+        latest = table.get("t")
+        assert latest is not None
+        assert latest.value == b"9"
+
+
+async def test_a_broker_that_restarts_knows_every_cursor_it_had(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await say(broker, "t", "1")
+        await open_each(broker)
+        await broker.cursors.open_queue(
+            "settings", ["t"], settings=QueueSettings(deliveries_max=3, dead_letter_topic="dlq")
+        )
+        kinds = {name: broker.cursors.kept(name) for name in broker.cursors.names()}
+    async with running(tmp_path) as broker:
+        assert broker.cursors.names() == ["offset", "queue", "session", "settings", "table"]
+        for name, before in kinds.items():
+            after = broker.cursors.kept(name)
+            assert after is not None
+            assert before is not None
+            assert (after.kind, after.filters) == (before.kind, before.filters)
+        queue = await broker.cursors.open_queue("settings", ["t"])
+        assert queue.settings.deliveries_max == 3
+        assert queue.dead_letter is not None
+
+
+async def test_a_forgotten_cursor_stays_forgotten(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await say(broker, "t", "1", "2")
+        await open_each(broker)
+        for name in ("offset", "session", "queue", "table"):
+            await broker.cursors.delete(name)
+        with pytest.raises(CursorNotFound):
+            await broker.cursors.delete("queue")
+        assert broker.cursors.names() == []
+        assert not broker.cursors._checkpoints._parts
+    async with running(tmp_path) as broker:
+        assert broker.cursors.names() == []
+        queue = await broker.cursors.open_queue("queue", ["t"], start=EARLIEST)
+        assert len(queue.acquire("c", 9)) == 2
+
+
+async def test_a_late_answer_does_not_bring_a_deleted_cursor_back(tmp_path: Path) -> None:
+    settings = msgspec.structs.replace(FAST, checkpoint_interval_s=0.001)
+    async with running(tmp_path, settings) as broker:
+        await say(broker, "t", "1")
+        queue = await broker.cursors.open_queue("q", ["t"], start=EARLIEST)
+        (delivery,) = queue.acquire("c")
+        await broker.cursors.delete("q")
+        queue.ack(delivery.token)
+        other = await broker.cursors.open_offset("other", ["t"])
+        other.commit_read()
+        end = states(broker).end_offset
+        await asyncio.wait_for(states(broker).wait_visible(end), 5)  # a save came after it
+        assert broker.cursors.names() == ["other"]
+
+
+async def test_a_late_answer_does_not_overwrite_the_next_cursor_of_that_name(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as broker:
+        await say(broker, "t", *map(str, range(4)))
+        old = await broker.cursors.open_queue("q", ["t"], start=EARLIEST)
+        stale = old.acquire("c", 4)
+        await broker.cursors.close_cursor(old)
+        new = await broker.cursors.open_queue("q", ["t"])
+        for delivery in new.acquire("c", 4):
+            new.ack(delivery.token)
+        old.release(stale[0].token, count=False)
+        old.ack(stale[1].token)
+    async with running(tmp_path) as broker:
+        queue = await broker.cursors.open_queue("q", ["t"])
+        assert queue.acquire("c", 9) == []
+
+
+async def test_the_compacted_stream_keeps_the_latest_states(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.publish_many([Message(f"t/{number % 40}", b"x") for number in range(400)])
+        await open_each(broker)
+        await broker.cursors.open_queue("gone", ["t/#"])
+        queue = broker.cursors.find("queue")
+        for _ in range(30):
+            for delivery in queue.acquire("c", 10):  # type: ignore[union-attr]
+                queue.ack(delivery.token)  # type: ignore[union-attr]
+            await broker.cursors.save(*broker.cursors.open_cursors())
+        await broker.cursors.delete("gone")
+        before = states(broker).log.size_bytes
+        await asyncio.to_thread(states(broker).log.roll)
+        await broker.maintenance.run_once()
+        assert states(broker).log.size_bytes < before / 2
+        assert broker.maintenance.counters.errors == 0
+        positions = queue.positions()  # type: ignore[union-attr]
+    async with running(tmp_path) as broker:
+        assert broker.cursors.names() == ["offset", "queue", "session", "table"]
+        again = await broker.cursors.open_queue("queue", ["t/#"])
+        assert again.positions() == positions
+        table = await broker.cursors.open_table("table", ["#"])
+        assert len(table) == 40
+
+
+async def test_pins_are_the_lowest_offsets_that_queues_and_sessions_still_need(
+    tmp_path: Path,
+) -> None:
+    clock = ManualClock()
+    async with running(tmp_path, clock=clock) as broker:
+        stream, partition = home_of(broker, "t")
+        key = (stream.record.id, partition.id)
+
+        def pin() -> int | None:
+            clock.advance(10)
+            return broker.cursors.pins().get(key)
+
+        await say(broker, "t", *map(str, range(10)))
+        await broker.cursors.open_offset("offset", ["t"])  # commits hold nothing back
+        await broker.cursors.open_queue("fleeting", ["t"], start=EARLIEST, durable=False)
+        assert pin() is None
+        queue = await broker.cursors.open_queue("q", ["t"], start=EARLIEST)
+        session = await broker.cursors.open_session("s", ["t"], start=EARLIEST)
+        assert pin() == 0
+        held = queue.acquire("c", 10)
+        session.fetch(4)
+        for delivery in held[:6]:
+            queue.ack(delivery.token)
+        assert pin() == 0
+        for packet_id in (1, 2):
+            session.acknowledge(packet_id)
+        assert pin() == 2
+        for packet_id in (3, 4):
+            session.acknowledge(packet_id)
+        assert pin() == 4
+        await broker.cursors.close_cursor(session)  # away, but it will come back
+        for delivery in held[6:]:
+            queue.ack(delivery.token)
+        assert pin() == 4
+        await broker.cursors.delete("s")
+        assert pin() == 10
+
+
+async def test_a_cursor_among_other_topics_does_not_pin_what_it_has_passed(
+    tmp_path: Path,
+) -> None:
+    """It has nothing to settle, so nothing of it is saved; its position counts all the same."""
+    clock = ManualClock()
+    async with running(tmp_path, clock=clock) as broker:
+        stream, partition = home_of(broker, "noise")
+        same = next(
+            f"quiet/{number}"
+            for number in range(100)
+            if stream.partition_of(f"quiet/{number}".encode()) is partition
+        )
+        queue = await broker.cursors.open_queue("q", [same])
+        await say(broker, "noise", *map(str, range(50)))
+        assert queue.acquire("c") == []
+        assert broker.cursors.pins()[stream.record.id, partition.id] == 50
+
+
+async def fill(broker: Broker, count: int) -> Partition:
+    """Segments of a few records each, all old enough to go."""
+    await broker.streams.create(
+        StreamConfig(
+            name="s",
+            captures=("s/#",),
+            segment_bytes=4096,
+            retention=Retention(age_ms=1_000, pin_bytes_max=20_000),
+        )
+    )
+    for number in range(count):
+        await broker.publish(Message("s/1", b"%04d" % number + b"." * 1_000))
+    return broker.streams.get("s").partitions[0]
+
+
+async def test_retention_honours_the_pins_and_then_the_quota(tmp_path: Path) -> None:
+    """I3, DESIGN §7: records leave when nobody needs them; a lagging queue has a quota."""
+    clock = ManualClock()
+    async with running(tmp_path, clock=clock) as broker:
+        queue = await broker.cursors.open_queue("q", ["s/#"])
+        partition = await fill(broker, 12)
+        held = queue.acquire("c", 12)
+        assert len(held) == 12
+        clock.advance(3600)
+        await broker.maintenance.run_once()
+        assert partition.start_offset == 0
+        assert broker.maintenance.pinned_bytes["s", 0] > 0
+        for delivery in held[:6]:
+            queue.ack(delivery.token)
+        clock.advance(10)
+        await broker.maintenance.run_once()
+        assert 0 < partition.start_offset <= 6
+        for number in range(60):
+            await broker.publish(Message("s/1", b"%04d" % number + b"." * 1_000))
+        clock.advance(3600)
+        await broker.maintenance.run_once()
+        assert partition.start_offset > 6
+        assert broker.maintenance.over_quota == {("s", 0)}
+        assert broker.maintenance.counters.alarms == 1
+        queue.release_consumer("c")
+        first = queue.acquire("c", 1)[0]
+        assert first.record.offset >= partition.start_offset
+
+
+async def test_a_failed_save_is_reported_and_made_up_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I9: a full disk costs no state, only time."""
+    settings = msgspec.structs.replace(FAST, checkpoint_interval_s=0.001)
+    async with running(tmp_path, settings) as broker:
+        await say(broker, "t", "1")
+        queue = await broker.cursors.open_queue("q", ["t"], start=EARLIEST)
+        failed = asyncio.Event()
+        broker.cursors._checkpoints.on_error = lambda _error: failed.set()
+        real, target = Partition.append_built, states(broker)
+
+        def full(self: Partition, *args: object, **more: object) -> object:
+            if self is target:
+                raise StorageFull("no room")
+            return real(self, *args, **more)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Partition, "append_built", full)
+        end = target.end_offset
+        (delivery,) = queue.acquire("c")
+        queue.ack(delivery.token)
+        await asyncio.wait_for(failed.wait(), 5)
+        assert target.end_offset == end
+        monkeypatch.undo()
+        await asyncio.wait_for(target.wait_visible(end), 5)
+    async with running(tmp_path) as broker:
+        again = await broker.cursors.open_queue("q", ["t"])
+        assert again.acquire("c") == []
+
+
+async def test_a_checkpoint_that_cannot_be_written_does_not_keep_the_broker_from_closing(
+    tmp_path: Path,
+) -> None:
+    """The partitions are closed cleanly all the same."""
+    broker_path = tmp_path
+    async with running(broker_path) as broker:
+        await say(broker, "t", "1")
+        queue = await broker.cursors.open_queue("q", ["t"], start=EARLIEST)
+        queue.acquire("c")
+        states(broker).stop(StorageFull("it broke"))
+        with pytest.raises(StorageFull):
+            await broker.close()
+        assert all(row.stopped for row in broker.streams.get("main").partitions)
+        broker.close = _nothing  # type: ignore[method-assign]
+    async with running(broker_path) as broker:
+        assert broker.cursors.kept("q") is not None
+        assert CursorKind.QUEUE is broker.cursors.kept("q").kind  # type: ignore[union-attr]
+
+
+async def _nothing() -> None:
+    return None
