@@ -64,24 +64,38 @@ async def measure(directory: Path) -> list[Row]:
     await fill(broker)
     await broker.close()
     chance = random.Random(6)
-    firsts, exact, scans = [], [], []
+    first_exact, exact, first_scans, scans = [], [], [], []
     for _ in range(3):
-        broker = await open_broker(directory, BrokerSettings(), SystemClock())
         numbers = chance.sample(range(TOPICS), 11)
-        firsts.append(await find(broker, f"many/d{numbers[0]:06d}/state"))
-        exact += [await find(broker, f"many/d{number:06d}/state") for number in numbers[1:]]
-        scans += [await find(broker, f"many/d{number:06d}/+") for number in numbers[:3]]
+        names = [f"many/d{number:06d}" for number in numbers]
+        # Each side comes first on a store that was just opened: then its files are mapped and
+        # checked by it, and the other side finds that done.
+        broker = await open_broker(directory, BrokerSettings(), SystemClock())
+        first_exact.append(await find(broker, f"{names[0]}/state"))
+        exact += [await find(broker, f"{name}/state") for name in names[1:]]
         await broker.close()
-    scan_ms, exact_ms, first_ms = (median(times) * 1e3 for times in (scans, exact, firsts))
+        broker = await open_broker(directory, BrokerSettings(), SystemClock())
+        first_scans.append(await find(broker, f"{names[0]}/+"))
+        scans += [await find(broker, f"{name}/+") for name in names[1:4]]
+        await broker.close()
+    return make_rows(
+        *(median(times) * 1e3 for times in (exact, scans, first_exact, first_scans)),
+    )
+
+
+def make_rows(
+    exact_ms: float, scan_ms: float, first_exact_ms: float, first_scan_ms: float
+) -> list[Row]:
     say(f"topics: {exact_ms:.1f} ms through the index, {scan_ms:.0f} ms by a full scan")
     peer = ("wildcard cursor over all, ms", scan_ms)
+    first_peer = ("wildcard cursor first, ms", first_scan_ms)
     return [
         row("exact topic among 10 M messages / full scan", exact_ms / scan_ms * 100, "%", 5,
             low=True, peer=peer),
-        row("the same, first look after opening / full scan", first_ms / scan_ms * 100, "%", 5,
-            low=True, peer=peer),
+        row("the same, both the first look after opening", first_exact_ms / first_scan_ms * 100,
+            "%", 5, low=True, peer=first_peer),
         row("exact topic among 10 M messages: its 100", exact_ms, "ms", peer=peer),
-        row("the same, first look after opening", first_ms, "ms", peer=peer),
+        row("the same, the first look after opening", first_exact_ms, "ms", peer=first_peer),
         row("full scan, wildcard filter", TOPICS * PER_TOPIC / scan_ms / 1e3, "M msg/s"),
     ]  # fmt: skip
 

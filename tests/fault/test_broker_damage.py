@@ -26,6 +26,8 @@ from onelog.broker import (
 )
 from onelog.kernel import topic_hash
 
+pytestmark = pytest.mark.fault
+
 QUIET = BrokerSettings(
     checkpoint_interval_s=3600, maintenance_interval_s=3600, flush_interval_s=3600
 )

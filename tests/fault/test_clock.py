@@ -24,6 +24,8 @@ from onelog.broker import (
     StreamConfig,
 )
 
+pytestmark = pytest.mark.fault
+
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 NOW_MS = 1_700_000_000_000

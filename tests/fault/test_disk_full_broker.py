@@ -19,6 +19,8 @@ from onelog.base.clock import SystemClock
 from onelog.base.errors import StorageFull
 from onelog.broker import EARLIEST, Broker, BrokerSettings, Message, QueueSettings, StreamConfig
 
+pytestmark = pytest.mark.fault
+
 SETTINGS = BrokerSettings(
     checkpoint_interval_s=0.02, maintenance_interval_s=0.1, flush_interval_s=0.05
 )
