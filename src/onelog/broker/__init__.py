@@ -3,15 +3,28 @@
 from onelog.broker.broker import MAIN, MAIN_CONFIG, Broker, BrokerSettings
 from onelog.broker.cursors import CursorDesk
 from onelog.broker.hooks import LOCAL, Action, AllowAll, Authorizer, Principal, Quotas, Unlimited
-from onelog.broker.publish import Published, Publisher
+from onelog.broker.live import Live, LiveListener, LiveSource
+from onelog.broker.publish import Published, Publisher, Tick
 from onelog.broker.sessions import Session, SessionRecord, Sessions
-from onelog.cursors.cursor import EARLIEST, LATEST, Cursor, CursorKind, CursorState, Position, Start
+from onelog.cursors.cursor import (
+    EARLIEST,
+    LATEST,
+    Cursor,
+    CursorKind,
+    CursorState,
+    Position,
+    Reading,
+    Start,
+    ignore_change,
+)
 from onelog.cursors.delivery import DeadLetter, Delivery, QueueSettings
 from onelog.cursors.offset import Committed, OffsetCursor
 from onelog.cursors.queue import QueueCursor
 from onelog.cursors.session import SessionCursor, SessionDelivery
+from onelog.cursors.sources import Source
 from onelog.cursors.table import TableCursor
 from onelog.cursors.tail import TailCursor
+from onelog.cursors.wait import Wait
 from onelog.log.config import Cleanup, Compaction, Retention, StreamConfig
 from onelog.log.partition import Durability, Partition
 from onelog.log.stream import Stream
@@ -25,12 +38,20 @@ __all__ = [
     "Message",
     "Record",
     "Published",
+    "Tick",
+    "Live",
+    "LiveListener",
+    "LiveSource",
     "Publisher",
     "CursorDesk",
     "Cursor",
     "CursorKind",
     "CursorState",
     "Position",
+    "Reading",
+    "Source",
+    "Wait",
+    "ignore_change",
     "Start",
     "EARLIEST",
     "LATEST",

@@ -59,13 +59,14 @@ class Broker:
         clock: Clock,
         settings: BrokerSettings,
     ) -> None:
-        self._store = store
+        self.store = store
         self._engines = engines
         self._clock = clock
         self._settings = settings
         self._syncer = Syncer(settings.sync_threads)
         self.streams = Catalog(store, engines, self._syncer, clock)
         self.live = Live(self.streams)
+        self.authorizer: Authorizer
         self.publisher: Publisher
         self.cursors: CursorDesk
         self.sessions: Sessions
@@ -94,6 +95,7 @@ class Broker:
 
     async def _start(self, authorizer: Authorizer, quotas: Quotas) -> None:
         streams, clock = self.streams, self._clock
+        self.authorizer = authorizer
         await streams.open()
         for key in streams.orphans:
             _log.warning(
@@ -112,7 +114,7 @@ class Broker:
             "cursor checkpoint failed", error=str(error)
         )
         self.cursors = CursorDesk(registry, checkpoints, self.publisher, clock, authorizer)
-        self.sessions = Sessions(self._store, clock, self._end_session)
+        self.sessions = Sessions(self.store, clock, self._end_session)
         self.sessions.on_error = lambda error: _log.error(
             "a session could not be ended", error=str(error)
         )
@@ -187,5 +189,5 @@ class Broker:
         await self.streams.close()
         for engine in self._engines.values():
             await self._syncer.run(engine.close)
-        await self._store.close()
+        await self.store.close()
         await self._syncer.close()

@@ -8,7 +8,7 @@ is durable where it went (at least once).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 import msgspec
@@ -22,6 +22,7 @@ from onelog.base.errors import (
     NotAuthorized,
     OnelogError,
 )
+from onelog.base.ids import Offset
 from onelog.base.limits import HEADERS_PER_RECORD_MAX
 from onelog.broker.hooks import LOCAL, Action, Authorizer, Principal
 from onelog.broker.publish import Publisher
@@ -32,14 +33,17 @@ from onelog.cursors.cursor import (
     Cursor,
     CursorKind,
     CursorState,
+    Position,
+    Reading,
     Start,
     ignore_change,
 )
 from onelog.cursors.delivery import DeadLetter, QueueSettings
 from onelog.cursors.offset import OffsetCursor
 from onelog.cursors.queue import QueueCursor
+from onelog.cursors.reader import read_at
 from onelog.cursors.session import SessionCursor, always
-from onelog.cursors.sources import SourceRegistry
+from onelog.cursors.sources import Source, SourceRegistry, SourceSet
 from onelog.cursors.table import TableCursor
 from onelog.cursors.tail import TailCursor
 from onelog.record.headers import EXPIRY, TOPIC
@@ -183,10 +187,14 @@ class CursorDesk:
         *,
         start: Start = EARLIEST,
         accepts: Callable[[Record], bool] = always,
+        follow: bool = True,
         durable: bool = True,
         principal: Principal = LOCAL,
     ) -> TableCursor:
-        """The latest record per topic, caught up before it is handed over, then following."""
+        """The latest record per topic, caught up before it is handed over, then following.
+
+        Without `follow` its owner tells it what comes (`note`).
+        """
         table = await self._open_kept(
             name,
             CursorKind.TABLE,
@@ -205,7 +213,7 @@ class CursorDesk:
             principal=principal,
         )
         try:
-            await table.start_following()
+            await table.start_following(once=not follow)
         except BaseException:
             self._drop(name)
             raise
@@ -240,14 +248,7 @@ class CursorDesk:
             cursor = restore(kept)
         self._open[name] = cursor
         if durable:
-            self._durable.add(name)
-            self._pins_until = 0.0  # what it needs counts from now on
-            cursor.on_change = lambda: self._checkpoints.mark(cursor)
-            try:
-                await self._checkpoints.save(cursor)
-            except BaseException:
-                self._drop(name)
-                raise
+            await self._keep(cursor)
         return cursor
 
     def _authorize(self, principal: Principal, filters: Sequence[str]) -> None:
@@ -256,6 +257,38 @@ class CursorDesk:
         for text in filters:
             if not self._authorizer.allows(principal, Action.SUBSCRIBE, text):
                 raise NotAuthorized(f"{principal.name} may not subscribe to {text}")
+
+    # -- cursors that a protocol keeps by itself
+
+    def sources(self, filters: Sequence[str]) -> SourceSet:
+        """Where the records of these filters lie."""
+        return self._registry.resolve(filters)
+
+    def reading(self, filters: Sequence[str], positions: Iterable[Position]) -> Reading:
+        """Read these filters from positions on."""
+        return Reading.restore(self._registry, filters, positions)
+
+    def record_at(self, source: Source, offset: int) -> Record | None:
+        """The committed record at one place, whatever its topic; None when retention took it."""
+        return read_at(SourceSet(("#",), (source,), 0), source, Offset(offset))
+
+    async def adopt(self, cursor: Cursor) -> None:
+        """Keep a protocol's own cursor durably from now on."""
+        _check_name(cursor.name)
+        if cursor.name in self._open:
+            raise AlreadyExists(f"the cursor {cursor.name!r} is open already")
+        await self._keep(cursor)
+
+    async def _keep(self, cursor: Cursor) -> None:
+        self._open[cursor.name] = cursor
+        self._durable.add(cursor.name)
+        self._pins_until = 0.0  # what it needs counts from now on
+        cursor.on_change = lambda: self._checkpoints.mark(cursor)
+        try:
+            await self._checkpoints.save(cursor)
+        except BaseException:
+            self._drop(cursor.name)
+            raise
 
     # -- keeping and closing
 

@@ -37,6 +37,17 @@ class LiveSource:
         self.position = int(partition.high_watermark)
 
     @property
+    def as_source(self) -> Source:
+        """The same place as cursors name it."""
+        return Source(self.stream, self.partition)
+
+    @property
+    def fixed_topic(self) -> bytes | None:
+        """The topic of every record from `position` on; None when records carry their own."""
+        topic = self.stream.fixed_topic_at(self.partition.id, self.position)
+        return None if topic is None else topic.encode()
+
+    @property
     def key(self) -> tuple[str, int]:
         """What a cursor remembers a position under."""
         return self.stream.record.id, self.partition.id
@@ -89,6 +100,12 @@ class Live:
     def source(self, number: int) -> LiveSource:
         """A source by its number."""
         return self._by_number[number]
+
+    def place_of(self, record: Record) -> tuple[int, int] | None:
+        """The source number and offset of a record; None when its stream is gone."""
+        stream = self._catalog.find(record.stream)
+        source = None if stream is None else self.find((stream.record.id, record.partition))
+        return None if source is None else (source.number, record.offset)
 
     def find(self, key: tuple[str, int]) -> LiveSource | None:
         """A source by stream id and partition; None when it is not followed (any more)."""

@@ -41,7 +41,7 @@ class Session:
     __slots__ = ("on_takeover", "record", "resumed")
 
     def __init__(
-        self, record: SessionRecord, on_takeover: Callable[[], None], *, resumed: bool
+        self, record: SessionRecord, on_takeover: Callable[[], Awaitable[None]], *, resumed: bool
     ) -> None:
         self.record = record
         self.on_takeover = on_takeover
@@ -98,14 +98,14 @@ class Sessions:
         protocol: str,
         expiry_ms: int,
         clean: bool,
-        on_takeover: Callable[[], None],
+        on_takeover: Callable[[], Awaitable[None]],
     ) -> Session:
         """Let a connection speak for a client; `clean` ends what was there before."""
         async with self._turn(client_id):
             old = self._attached.pop(client_id, None)
             if old is not None:
                 self.takeovers += 1
-                old.on_takeover()
+                await old.on_takeover()
             timer = self._timers.pop(client_id, None)
             if timer is not None:
                 timer.cancel()
@@ -145,11 +145,14 @@ class Sessions:
 
     async def detach(self, session: Session, *, expiry_ms: int | None = None) -> None:
         """The connection is gone; the session ends now or when its time is over."""
-        async with self._turn(session.record.client_id):
+        client_id = session.record.client_id
+        if self._attached.get(client_id) is not session:
+            return  # another connection took over, and may wait for this one to let go
+        async with self._turn(client_id):
             record = session.record
-            if self._attached.get(record.client_id) is not session:
-                return  # another connection took over
-            del self._attached[record.client_id]
+            if self._attached.get(client_id) is not session:
+                return
+            del self._attached[client_id]
             if expiry_ms is not None:
                 record = msgspec.structs.replace(record, expiry_ms=expiry_ms)
             if record.expiry_ms == 0:

@@ -56,6 +56,7 @@ class TableCursor:
         "_trie",
         "name",
         "on_change",
+        "position_of",
         "reading",
     )
 
@@ -67,6 +68,8 @@ class TableCursor:
         self.name = name
         self.reading = reading
         self.on_change: Callable[[], None] = ignore_change
+        self.position_of: Callable[[tuple[str, int]], int | None] | None = None
+        """How far the owner has told it, when it does not follow by itself."""
         self._clock = clock
         self._accepts = accepts
         self._ids: dict[str, int] = {}
@@ -135,11 +138,25 @@ class TableCursor:
             self.on_change()
         return not self.reading.is_behind()
 
-    async def start_following(self) -> None:
-        """Catch up, then stay at the end by wake-up; returns when it has caught up once."""
+    async def start_following(self, *, once: bool = False) -> None:
+        """Catch up, then stay at the end by wake-up; returns when it has caught up once.
+
+        With `once` it does not stay: the owner tells it what comes (`note`).
+        """
         caught_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._follow_on(caught_up)
         await caught_up
+        if once and self._follow is not None:
+            self._follow.cancel()
+            self._follow = None
+
+    def note(self, topic: str, source: tuple[str, int], offset: int, *, present: bool) -> None:
+        """The owner saw a record of a topic: it is the latest one, or removes the topic."""
+        if present:
+            self._set(_Row(topic, *source, offset))
+        else:
+            self._remove(topic)
+        self.on_change()
 
     def _follow_on(self, caught_up: asyncio.Future[None], error: OnelogError | None = None) -> None:
         def again(failure: OnelogError | None) -> None:
@@ -220,7 +237,17 @@ class TableCursor:
 
     def state(self) -> CursorState:
         """Where it stands; the rows are in `parts`."""
-        return CursorState(self.name, self.kind, self.filters, self.reading.positions())
+        return CursorState(self.name, self.kind, self.filters, self._positions())
+
+    def _positions(self) -> list[Position]:
+        rows = self.reading.positions()
+        if self.position_of is None:
+            return rows
+        known = ((row, self.position_of((row.stream_id, row.partition))) for row in rows)
+        return [
+            row if offset is None else Position(row.stream_id, row.partition, offset)
+            for row, offset in known
+        ]
 
     def take_parts(self) -> dict[str, bytes]:
         """The shards that changed since the last call."""

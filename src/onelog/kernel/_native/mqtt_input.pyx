@@ -62,7 +62,7 @@ cdef class MqttInput:
     """One connection's byte stream."""
 
     cdef readonly MqttOutput output
-    cdef readonly dict routes
+    cdef public dict routes
     cdef public object resolve
     cdef public int version
     cdef readonly int64_t staged

@@ -1,0 +1,217 @@
+"""CONNECT, AUTH and DISCONNECT: who a client is, its session, and how it leaves.
+
+Rules:
+- The old connection of a client id is told (0x8E) and gone before the new one is accepted.
+- Nothing of a session is promised before it can be kept: CONNACK of a persistent session waits
+  for the metadata store.
+- A will is published unless the client said goodbye; its delay ends with the session at the latest.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from onelog.base.errors import NotAuthenticated, OnelogError
+from onelog.broker import Principal
+from onelog.broker.sessions import NEVER_MS
+from onelog.protocols.mqtt.errors import MqttError, protocol_error
+from onelog.protocols.mqtt.packet_types import Version
+from onelog.protocols.mqtt.packets import Auth, Connack, Connect, Disconnect
+from onelog.protocols.mqtt.properties import Properties
+from onelog.protocols.mqtt.reasons import ReasonCode
+from onelog.protocols.mqtt.session import MqttSession, Subscribed, cursor_name
+from onelog.protocols.mqtt.state import State
+from onelog.security.identity import Identity
+
+if TYPE_CHECKING:
+    from onelog.protocols.mqtt.connection import Connection
+
+EXPIRY_NEVER_S: Final = 0xFFFF_FFFF
+RECEIVE_MAXIMUM_DEFAULT: Final = 65_535
+
+
+class KeptBody(msgspec.Struct, array_like=True):
+    """What the metadata store keeps of a session beside its cursor."""
+
+    subscriptions: list[Subscribed] = []
+
+
+def on_connect(connection: Connection, packet: Connect) -> None:
+    """Begin: authenticate, attach the session, answer."""
+    method = packet.properties.authentication_method
+    if method is None:
+        connection.start(_connect_with_password(connection, packet))
+        return
+    try:
+        connection.exchange = connection.hub.authenticator.scram(method)
+    except NotAuthenticated as error:
+        raise MqttError(ReasonCode.BAD_AUTHENTICATION_METHOD, str(error)) from None
+    connection.connect_packet = packet
+    _step(connection, packet.properties.authentication_data)
+
+
+def on_auth(connection: Connection, packet: Auth) -> None:
+    """Go on with an enhanced authentication, or begin one anew on a live connection."""
+    exchange = connection.exchange
+    method = packet.properties.authentication_method
+    if connection.state is State.CONNECTED and packet.reason is ReasonCode.REAUTHENTICATE:
+        known = connection.connect_packet
+        if known is None or method is None or known.properties.authentication_method != method:
+            raise protocol_error("re-authentication needs the method of CONNECT")  # 4.12.1-1
+        connection.exchange = connection.hub.authenticator.scram(method)
+    elif exchange is None or exchange.mechanism != method:  # 4.12.0-5
+        raise protocol_error("this AUTH does not belong to an exchange")
+    _step(connection, packet.properties.authentication_data)
+
+
+def _step(connection: Connection, data: bytes | None) -> None:
+    exchange = connection.exchange
+    assert exchange is not None
+    try:
+        answer = exchange.step(data or b"")
+    except NotAuthenticated as error:
+        raise MqttError(ReasonCode.NOT_AUTHORIZED, str(error)) from None
+    properties = Properties(authentication_method=exchange.mechanism, authentication_data=answer)
+    if not exchange.done:
+        connection.send(Auth(ReasonCode.CONTINUE_AUTHENTICATION, properties))
+    elif connection.state is State.CONNECTED:
+        connection.exchange = None
+        connection.send(Auth(ReasonCode.SUCCESS, properties))
+    else:
+        packet, connection.exchange = connection.connect_packet, None
+        assert packet is not None
+        assert exchange.identity is not None
+        connection.start(_accept(connection, packet, exchange.identity, properties))
+
+
+async def _connect_with_password(connection: Connection, packet: Connect) -> None:
+    await _accept(connection, packet, await _identify(connection, packet), Properties())
+
+
+async def _identify(connection: Connection, packet: Connect) -> Identity:
+    authenticator, peer = connection.hub.authenticator, connection.peer
+    if packet.username is None:
+        if peer.certificate is not None:
+            return authenticator.certificate(peer.certificate)
+        return authenticator.anonymous(
+            listener_is_loopback=peer.listener_is_loopback, peer_host=peer.host
+        )
+    password = packet.password or b""
+    known = authenticator.recall(packet.username, password)
+    return known or await authenticator.password(packet.username, password)
+
+
+async def _accept(
+    connection: Connection, packet: Connect, identity: Identity, extra: Properties
+) -> None:
+    hub, limits = connection.hub, connection.hub.limits
+    connection.principal = Principal(identity.name, "mqtt")
+    client_id, assigned = _client_id(connection, packet)
+    expiry_ms, expiry_told = _session_expiry(connection, packet)
+    door = await hub.broker.sessions.attach(
+        client_id,
+        protocol="mqtt",
+        expiry_ms=expiry_ms,
+        clean=packet.clean_start,
+        on_takeover=connection.taken_over,
+    )
+    hub.wills.cancel(client_id)
+    output = connection.output
+    output.version = connection.version
+    output.window = min(
+        limits.inflight, packet.properties.receive_maximum or RECEIVE_MAXIMUM_DEFAULT
+    )
+    session = MqttSession(hub, client_id, output)
+    connection.door, connection.session = door, session
+    connection.will, connection.connect_packet = packet.will, packet
+    connection.packet_bytes_max = packet.properties.maximum_packet_size
+    try:
+        if door.resumed:
+            _restore(session, door.record.body)
+        if expiry_ms:
+            record = msgspec.structs.replace(door.record, cursors=(cursor_name(client_id),))
+            await hub.broker.sessions.update(door, record)
+            await hub.broker.cursors.adopt(session)
+    except OnelogError:
+        await hub.broker.sessions.detach(door, expiry_ms=0)
+        connection.session = None
+        raise
+    if connection.state is State.CLOSED or connection.transport.is_closing():
+        await hub.leave(connection)
+        return
+    hub.sessions[client_id] = session
+    hub.counters.connects += 1
+    connection.state = State.CONNECTED
+    keep_alive_s, keep_alive_told = _keep_alive(connection, packet)
+    properties = msgspec.structs.replace(
+        extra,
+        session_expiry_s=expiry_told,
+        assigned_client_id=assigned,
+        server_keep_alive_s=keep_alive_told,
+        receive_maximum=limits.receive_maximum,
+        maximum_packet_size=limits.packet_bytes,
+        topic_alias_maximum=limits.topic_alias_maximum or None,
+    )
+    connection.send(Connack(session_present=door.resumed, properties=properties))
+    connection.open_up()
+    connection.keep_alive(keep_alive_s)
+    session.begin(connection)
+
+
+def _restore(session: MqttSession, body: bytes) -> None:
+    rows = msgspec.msgpack.decode(body, type=KeptBody).subscriptions if body else []
+    session.subscriptions = {row.filter: row for row in rows}
+    kept = session.hub.broker.cursors.kept(session.name)
+    if kept is not None:
+        session.restore(kept)
+
+
+def _client_id(connection: Connection, packet: Connect) -> tuple[str, str | None]:
+    if not packet.client_id:
+        if connection.version != Version.V5 and not packet.clean_start:  # MQTT 3.1.3-8
+            raise MqttError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, "an empty client id is clean")
+        made = f"auto-{secrets.token_hex(10)}"
+        return made, made
+    size = len(packet.client_id.encode())
+    if size > connection.hub.limits.client_id_bytes:
+        raise MqttError(
+            ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, f"a client id of {size} bytes is too long"
+        )
+    return packet.client_id, None
+
+
+def _session_expiry(connection: Connection, packet: Connect) -> tuple[int, int | None]:
+    """How long the session outlives its connection in ms, and what the client is told in s."""
+    most_s = connection.hub.limits.session_expiry_max_s
+    if connection.version != Version.V5:
+        return (0 if packet.clean_start else most_s * 1000), None
+    asked_s = packet.properties.session_expiry_s or 0
+    if asked_s == EXPIRY_NEVER_S and most_s == EXPIRY_NEVER_S:
+        return NEVER_MS, None
+    granted_s = min(asked_s, most_s)
+    return granted_s * 1000, granted_s if granted_s != asked_s else None
+
+
+def _keep_alive(connection: Connection, packet: Connect) -> tuple[int, int | None]:
+    most_s = connection.hub.limits.keep_alive_max_s
+    asked_s = packet.keep_alive_s
+    if connection.version == Version.V5 and most_s and (asked_s == 0 or asked_s > most_s):
+        return most_s, most_s
+    return asked_s, None
+
+
+def on_disconnect(connection: Connection, packet: Disconnect) -> None:
+    """The client says goodbye; its will goes unless it asks for it (MQTT5 3.14.4-3)."""
+    if packet.reason is ReasonCode.SUCCESS:
+        connection.will = None
+    expiry_s = packet.properties.session_expiry_s
+    if expiry_s is not None and connection.door is not None:
+        if connection.door.record.expiry_ms == 0 and expiry_s:  # 3.14.2.2.2
+            connection.state = State.CONNECTED
+            raise protocol_error("a session without expiry cannot be given one at its end")
+        most_s = connection.hub.limits.session_expiry_max_s
+        connection.expiry_ms = min(expiry_s, most_s) * 1000
+    connection.transport.close()

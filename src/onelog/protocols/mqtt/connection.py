@@ -1,0 +1,359 @@
+"""A connection: bytes in, kernel, packets to their handlers, bytes out; keep-alive and the end.
+
+Rules:
+- `data_received` is one kernel call for all plain packets of a read; the rest is dispatched by the
+  table of `handlers`, in order. A handler that has to wait suspends the connection: what was
+  received after it stays unread until it is done.
+- Bad bytes end this connection with MQTT's own code and nothing else (I10).
+- A peer that does not read is paused and its session reads the log later (I8).
+- The last packet is followed by a half close, so that the peer reads it before the socket goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+import msgspec
+
+from onelog.base.errors import MessageTooLarge, OnelogError, ProtocolViolation
+from onelog.broker import LOCAL, Principal, Session
+from onelog.kernel import MqttInput, MqttOutput, encode_acks
+from onelog.net.peer import Peer, StreamTransport
+from onelog.observe import get_logger
+from onelog.protocols.mqtt.codec import claimed_version, decode_packet, encode_packet
+from onelog.protocols.mqtt.connecting import KeptBody
+from onelog.protocols.mqtt.errors import MqttError, malformed, reason_for
+from onelog.protocols.mqtt.handlers import HANDLERS
+from onelog.protocols.mqtt.hub import Hub
+from onelog.protocols.mqtt.packet_types import PacketType, Version
+from onelog.protocols.mqtt.packets import Connack, Connect, Disconnect, Packet, Will
+from onelog.protocols.mqtt.reasons import ReasonCode
+from onelog.protocols.mqtt.session import MqttSession
+from onelog.protocols.mqtt.state import State, advance
+from onelog.security.scram import ScramExchange
+
+PASS_BYTES_MAX: Final = 1024 * 1024
+"""Bytes read from one connection before the others have a turn."""
+
+LINGER_S: Final = 2.0
+"""How long a peer has to read the last packet before its socket is closed."""
+
+_log = get_logger("mqtt")
+
+
+class Connection:
+    """One MQTT connection, over whatever transport."""
+
+    def __init__(self, hub: Hub, peer: Peer) -> None:
+        self.hub = hub
+        self.peer = peer
+        self.transport: StreamTransport
+        self.state = State.NEW
+        self.version = 0
+        self.principal: Principal = LOCAL
+        self.session: MqttSession | None = None
+        self.door: Session | None = None
+        self.will: Will | None = None
+        self.exchange: ScramExchange | None = None
+        self.connect_packet: Connect | None = None
+        self.expiry_ms: int | None = None
+        """What DISCONNECT said of the session's life."""
+        self.aliases: dict[int, str] = {}
+        self.is_slow = False
+        self.gone = asyncio.Event()
+        self.packet_bytes_max: int | None = None
+        """What the client takes at most."""
+        self.keep_alive_s = 0.0
+        self._heard = False
+        self._pass_bytes = 0
+        self._suspended = False
+        self._unread = b""
+        self._acking = False
+        self._resting = False
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        limits = hub.limits
+        self.output = MqttOutput(None, 0, limits.inflight)
+        self.input = MqttInput(self.output, {}, _no_route, limits.connect_packet_bytes)
+
+    # -- the transport's side
+
+    def connection_made(self, transport: StreamTransport) -> None:
+        """The socket stands; CONNECT has to come in time."""
+        self.transport = transport
+        self.hub.connections.add(self)
+        transport.set_write_buffer_limits(self.hub.limits.outbox_bytes)
+        timeout_s = self.hub.limits.connect_timeout_ms / 1000
+        self._timer = self.hub.loop.call_later(timeout_s, self._connect_timed_out)
+
+    def data_received(self, data: bytes) -> None:
+        """Take a read."""
+        if self._suspended or self.state is State.CLOSED:
+            if self._suspended:
+                self._unread += data
+            return
+        hub = self.hub
+        self._heard = True
+        hub.counters.received_bytes += len(data)
+        self._run(data)
+        self._pass_bytes += len(data)
+        if self._pass_bytes >= PASS_BYTES_MAX and not self._resting:
+            self._resting = True
+            self.transport.pause_reading()
+            hub.resting.append(self)
+            hub.loop.call_soon(self.resume_reading)
+
+    def _run(self, data: bytes) -> None:
+        now_ms = self.hub.clock.now_ms()
+        feed = self.input.feed
+        try:
+            event = feed(data, now_ms)
+            while event is not None and self.state is not State.CLOSED:
+                self._packet(*event)
+                if self._suspended:
+                    break
+                event = feed(b"", now_ms)
+        except OnelogError as error:
+            self.fail(error)
+        if self.input.has_acks and not self._acking:
+            self._acking = True
+            self.hub.acking.append(self)
+        self.hub.broker.publisher.tick_soon()
+        session = self.session
+        if session is not None and not session.output.live and session.output.room:
+            session.catch_up()
+
+    def eof_received(self) -> bool | None:
+        """The peer sends no more."""
+        return False
+
+    def pause_writing(self) -> None:
+        """The peer reads too slowly: its session reads the log later."""
+        self.is_slow = True
+        if self.session is not None:
+            self.session.stop_following()
+
+    def resume_writing(self) -> None:
+        """The peer reads again."""
+        self.is_slow = False
+        if self.session is not None:
+            self.session.catch_up()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        del exc
+        self.hub.connections.discard(self)
+        self.hub.counters.disconnects += 1
+        self.state = State.CLOSED
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None and self.session is None:
+            self._task.cancel()
+        if self.session is not None:
+            self.start(self.hub.leave(self))
+        else:
+            self.gone.set()
+
+    def resume_reading(self) -> None:
+        """The next pass of the loop has begun."""
+        self._pass_bytes = 0
+        if self._resting:
+            self._resting = False
+            if not self.transport.is_closing():
+                self.transport.resume_reading()
+
+    # -- packets
+
+    def _packet(self, first: int, body: bytes) -> None:
+        if self.version == 0 and first >> 4 == PacketType.CONNECT:
+            self.version = claimed_version(body) or Version.V311
+        packet = decode_packet(first, body, self.version or Version.V311)
+        self.state = advance(self.state, packet.type)
+        HANDLERS[packet.type](self, packet)
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run what has to wait; what the peer sent behind it stays unread until it is done."""
+        self._suspended = True
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+        self._task = self.hub.loop.create_task(self._finish(work))
+
+    async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except OnelogError as error:
+            self.fail(error)
+        finally:
+            self._task = None
+            self._suspended = False
+        if self.transport.is_closing():
+            self.gone.set()
+        if self.state is State.CLOSED:
+            return
+        if not self._resting:
+            self.transport.resume_reading()
+        data, self._unread = self._unread, b""
+        self._run(data)
+
+    def send(self, packet: Packet) -> None:
+        """Send a packet."""
+        self.write(encode_packet(packet, self.version or Version.V311))
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        if data and not self.transport.is_closing():
+            self.hub.counters.delivered_bytes += len(data)
+            self.transport.write(data)
+
+    def write_chunks(self, chunks: list[bytes]) -> None:
+        """Send several pieces."""
+        if not self.transport.is_closing():
+            self.transport.writelines(chunks)
+
+    def open_up(self) -> None:
+        """The client is accepted: let the kernel take its plain packets."""
+        hub, principal = self.hub, self.principal
+        self.input.routes = hub.routes(principal)
+        self.input.resolve = lambda topic: hub.resolve(principal, topic)
+        self.input.packet_bytes_max = hub.limits.packet_bytes
+        self.input.version = self.version
+        self.tag_publishes()
+
+    def tag_publishes(self) -> None:
+        """Let the client's publishes carry its id while it has a `no local` subscription."""
+        session = self.session
+        assert session is not None
+        own = any(row.no_local for row in session.subscriptions.values())
+        self.input.publisher = session.client_id.encode() if own else b""
+
+    def after_saving(self, answer: Callable[[], None]) -> None:
+        """Answer when the session's state is durable, if it is to be."""
+        session, door = self.session, self.door
+        if session is None or door is None or door.record.expiry_ms == 0:
+            answer()
+            return
+
+        async def save() -> None:
+            await self.hub.broker.cursors.save(session)
+            answer()
+
+        self.start(save())
+
+    def after_keeping(self, answer: Callable[[], None]) -> None:
+        """Answer when the session's subscriptions are durable, if they are to be."""
+        session, door = self.session, self.door
+        if session is None or door is None or door.record.expiry_ms == 0:
+            answer()
+            return
+        body = msgspec.msgpack.encode(KeptBody(list(session.subscriptions.values())))
+        record = msgspec.structs.replace(door.record, body=body)
+
+        async def keep() -> None:
+            await self.hub.broker.sessions.update(door, record)
+            await self.hub.broker.cursors.save(session)
+            answer()
+
+        self.start(keep())
+
+    # -- acknowledgements
+
+    def take_acks(self) -> bytes:
+        """What this pass has to acknowledge."""
+        self._acking = False
+        return self.input.take_acks()
+
+    def acknowledge_some(self, acks: bytes, reasons: dict[int, int]) -> None:
+        """Acknowledge a tick of which a part failed; version 3 has no word for that."""
+        if self.version == Version.V5:
+            self.write(encode_acks(acks, reasons))
+            return
+        for at in range(0, len(acks), 4):
+            if int.from_bytes(acks[at + 2 : at + 4], "big") in reasons:
+                self.write(encode_acks(acks[:at]))
+                self.end(ReasonCode.UNSPECIFIED_ERROR)
+                return
+        self.write(encode_acks(acks))
+
+    # -- time
+
+    def keep_alive(self, seconds: float) -> None:
+        """Expect a packet at least this often (MQTT5 3.1.2-22: one and a half times)."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.keep_alive_s = seconds * 1.5
+        if seconds:
+            self._heard = False
+            self._timer = self.hub.loop.call_later(self.keep_alive_s, self._keep_alive_due)
+
+    def _keep_alive_due(self) -> None:
+        if not self._heard:
+            self.end(ReasonCode.KEEP_ALIVE_TIMEOUT)
+            return
+        self._heard = False
+        self._timer = self.hub.loop.call_later(self.keep_alive_s, self._keep_alive_due)
+
+    def _connect_timed_out(self) -> None:
+        self.transport.abort()
+
+    # -- the end
+
+    def fail(self, error: OnelogError) -> None:
+        """End the connection because of an error, with the code that tells it."""
+        if isinstance(error, MessageTooLarge):
+            error = MqttError(ReasonCode.PACKET_TOO_LARGE, str(error))
+        elif isinstance(error, ProtocolViolation) and not isinstance(error, MqttError):
+            error = malformed(str(error))
+        _log.info("connection ended", peer=self.peer.address, reason=str(error))
+        if self.state in (State.NEW, State.AUTHENTICATING):
+            self.refuse(reason_for(error, PacketType.CONNACK))
+        else:
+            self.end(reason_for(error, PacketType.DISCONNECT))
+
+    def refuse(self, reason: ReasonCode) -> None:
+        """Refuse CONNECT; a peer that never sent one is closed without a word."""
+        self.hub.counters.refused += 1
+        if self.state is State.AUTHENTICATING:
+            self.write(encode_packet(Connack(reason=reason), self.version or Version.V311))
+        self._close()
+
+    def end(self, reason: ReasonCode) -> None:
+        """Disconnect the peer; version 5 is told why."""
+        if self.state is State.CLOSED:
+            return
+        if self.version == Version.V5 and self.state is State.CONNECTED:
+            self.send(Disconnect(reason))
+        self._close()
+
+    async def taken_over(self) -> None:
+        """Another connection speaks for the client: tell this one and let go of the session."""
+        self.end(ReasonCode.SESSION_TAKEN_OVER)
+        await self.hub.let_go(self, taken_over=True)
+
+    def shut_down(self) -> None:
+        """The broker stops."""
+        if self.state is State.CONNECTED:
+            self.end(ReasonCode.SERVER_SHUTTING_DOWN)
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        self.state = State.CLOSED
+        if self.transport.is_closing():
+            return
+        # Closing with unread input makes the kernel reset the connection, and the peer may lose
+        # the last packet: half close, let it read, then close.
+        self.transport.resume_reading()
+        if self.transport.get_extra_info("ssl_object") is None and hasattr(
+            self.transport, "write_eof"
+        ):
+            self.transport.write_eof()
+            self._timer = self.hub.loop.call_later(LINGER_S, self.transport.abort)
+        else:
+            self.transport.close()
+
+
+def _no_route(_topic: bytes) -> None:
+    return None

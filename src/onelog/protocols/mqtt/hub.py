@@ -1,0 +1,215 @@
+"""The hub: what all MQTT connections of a node share: routes in, fan-out, acknowledgements.
+
+Rules:
+- A read of N plain publishes is one kernel call; the door's tick writes one batch per partition;
+  acknowledgements go out when the whole tick is durable, in the order of the ticks (I4).
+- A batch that became visible is encoded once per shape for all who follow the end. Whoever
+  cannot keep up falls behind and reads the log (I8).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from onelog.base.clock import Clock
+from onelog.base.errors import OnelogError
+from onelog.broker import Broker, LiveSource, Principal, Record, Tick
+from onelog.kernel import MqttFanout, MqttOutput, MqttRoute, check_topic, encode_acks
+from onelog.protocols.mqtt.delivery import delivery_properties
+from onelog.protocols.mqtt.errors import reason_for
+from onelog.protocols.mqtt.limits import MqttLimits
+from onelog.protocols.mqtt.packet_types import PacketType
+from onelog.protocols.mqtt.retained import Retained
+from onelog.protocols.mqtt.wills import Wills
+from onelog.security.authenticator import Authenticator
+
+if TYPE_CHECKING:
+    from onelog.protocols.mqtt.connection import Connection
+    from onelog.protocols.mqtt.session import MqttSession
+
+ROUTES_MAX: Final = 100_000
+"""Topics whose way into the log is remembered per principal."""
+
+
+class Counters:
+    """Plain numbers, read at scrape time."""
+
+    __slots__ = (
+        "connects",
+        "delivered_bytes",
+        "disconnects",
+        "fallen_behind",
+        "received_bytes",
+        "refused",
+    )
+
+    def __init__(self) -> None:
+        self.connects = 0
+        self.refused = 0
+        self.disconnects = 0
+        self.received_bytes = 0
+        self.delivered_bytes = 0
+        self.fallen_behind = 0
+
+
+class Hub:
+    """All of MQTT on one node."""
+
+    def __init__(
+        self, broker: Broker, authenticator: Authenticator, limits: MqttLimits, clock: Clock
+    ) -> None:
+        self.broker = broker
+        self.authenticator = authenticator
+        self.limits = limits
+        self.clock = clock
+        self.loop = asyncio.get_running_loop()
+        self.counters = Counters()
+        self.fanout = MqttFanout(delivery_properties)
+        self.sessions: dict[str, MqttSession] = {}
+        """Sessions with a connection, by client id."""
+        self.connections: set[Connection] = set()
+        self.acking: list[Connection] = []
+        """Connections with publishes in this pass that are to be acknowledged."""
+        self.resting: list[Connection] = []
+        """Connections that have read their share of this pass."""
+        self.wills = Wills(self)
+        self.retained: Retained
+        self._routes: dict[Principal, dict[bytes, MqttRoute]] = {}
+        broker.live.start(self)
+        broker.publisher.on_tick.append(self._tick)
+        broker.streams.on_change.append(self._streams_changed)
+
+    async def open(self) -> None:
+        """Bring what is derived from the log up to date; connections may come after it."""
+        self.retained = await Retained.open(self.broker)
+
+    # -- the way in
+
+    def routes(self, principal: Principal) -> dict[bytes, MqttRoute]:
+        """The known routes of a principal; connections of one principal share them."""
+        return self._routes.setdefault(principal, {})
+
+    def resolve(self, principal: Principal, topic: bytes) -> MqttRoute | None:
+        """The route of a topic; None when each publish to it needs a look."""
+        if not check_topic(topic) or topic.startswith(b"$"):
+            return None
+        try:
+            found = self.broker.publisher.route(topic.decode(), principal)
+        except OnelogError:
+            return None
+        if found is None:
+            return None
+        routes = self.routes(principal)
+        if len(routes) >= ROUTES_MAX:
+            routes.clear()
+        route = routes[topic] = MqttRoute(topic, *found)
+        return route
+
+    def _streams_changed(self) -> None:
+        for routes in self._routes.values():
+            routes.clear()
+
+    # -- acknowledgements
+
+    def _tick(self, tick: Tick) -> None:
+        for connection in self.resting:
+            connection.resume_reading()
+        self.resting.clear()
+        if not self.acking:
+            return
+        groups = [(connection, connection.take_acks()) for connection in self.acking]
+        self.acking.clear()
+        tick.when_done(lambda done: self._acknowledge(done, groups))
+
+    @staticmethod
+    def _acknowledge(tick: Tick, groups: list[tuple[Connection, bytes]]) -> None:
+        if not tick.failed:
+            for connection, acks in groups:
+                connection.write(encode_acks(acks))
+            return
+        reasons = {
+            number: int(reason_for(error, PacketType.PUBACK))
+            for number, error in tick.failed.items()
+        }
+        for connection, acks in groups:
+            connection.acknowledge_some(acks, reasons)
+
+    # -- the way out
+
+    def deliver(self, source: LiveSource, data: bytes | bytearray) -> int:
+        """Give batches that became visible to everybody who follows."""
+        topic = source.fixed_topic
+        following, touched, fallen = self.fanout.deliver(
+            data, source.number, source.position, self.clock.now_ms(), topic
+        )
+        self.retained.note_batches(source, data)
+        source.position = following
+        self._finish(source, touched, fallen)
+        return following
+
+    def deliver_records(self, source: LiveSource, records: list[Record]) -> None:
+        """Give records that were read from the log to everybody who follows."""
+        touched: list[MqttOutput] = []
+        fallen: list[tuple[MqttOutput, int]] = []
+        now_ms = self.clock.now_ms()
+        for record in records:
+            self.fanout.deliver_record(
+                record.topic.encode(),
+                record.value or b"",
+                record.headers,
+                (source.number, record.offset),
+                now_ms,
+                touched,
+                fallen,
+            )
+        self.retained.note_records(source, records)
+        self._finish(source, touched, fallen)
+
+    def _finish(
+        self,
+        source: LiveSource,
+        touched: list[MqttOutput],
+        fallen: list[tuple[MqttOutput, int]],
+    ) -> None:
+        for output in touched:
+            output.owner.write_out()
+        for output, offset in fallen:
+            self.counters.fallen_behind += 1
+            output.owner.fall_behind(source, offset)
+
+    # -- leaving
+
+    async def leave(self, connection: Connection) -> None:
+        """A connection is gone: park or end its session."""
+        await self.let_go(connection, taken_over=False)
+
+    async def let_go(self, connection: Connection, *, taken_over: bool) -> None:
+        """Part a session from its connection; a will goes out unless the client said goodbye."""
+        session, door = connection.session, connection.door
+        if session is None or door is None:
+            return
+        connection.session = None
+        session.park()
+        if self.sessions.get(session.client_id) is session:
+            del self.sessions[session.client_id]
+        await self.broker.cursors.close_cursor(session)
+        expiry_ms = door.record.expiry_ms
+        if connection.expiry_ms is not None:
+            expiry_ms = connection.expiry_ms
+        if connection.will is not None:
+            will, connection.will = connection.will, None
+            self.wills.leave(session.client_id, connection.principal, will, expiry_ms)
+        if not taken_over:
+            await self.broker.sessions.detach(door, expiry_ms=expiry_ms)
+
+    # -- the end
+
+    async def close(self) -> None:
+        """Disconnect everybody; persistent sessions are kept."""
+        for connection in list(self.connections):
+            connection.shut_down()
+        waiting = [connection.gone.wait() for connection in self.connections]
+        if waiting:
+            await asyncio.wait([asyncio.ensure_future(wait) for wait in waiting], timeout=5)
+        self.wills.close()

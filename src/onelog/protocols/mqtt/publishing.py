@@ -1,0 +1,136 @@
+"""Publishes that need a look (properties, QoS 2, special topics), and acknowledgements.
+
+Rules:
+- PUBACK and PUBREC go out when the message is durable (I4). A QoS 2 packet id that was received
+  and not released is answered again and published once (MQTT5 4.3.3).
+- A publish that is refused is answered with the reason in version 5; version 3 has no word for it,
+  so the connection ends.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onelog.base.errors import NotAuthorized, OnelogError
+from onelog.protocols.mqtt.errors import MqttError, protocol_error, reason_for
+from onelog.protocols.mqtt.mapping import to_message
+from onelog.protocols.mqtt.packet_types import PacketType, Version
+from onelog.protocols.mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
+from onelog.protocols.mqtt.payload import check_payload
+from onelog.protocols.mqtt.reasons import ReasonCode
+
+if TYPE_CHECKING:
+    from onelog.protocols.mqtt.connection import Connection
+
+def on_publish(connection: Connection, packet: Publish) -> None:
+    """Publish a message that the kernel left to us."""
+    session = connection.session
+    assert session is not None
+    if packet.qos == 2 and packet.packet_id in session.inbound:
+        connection.send(Pubrec(packet.packet_id))  # published already; the client asks again
+        return
+    if packet.qos and len(session.inbound) >= connection.hub.limits.receive_maximum:
+        raise MqttError(
+            ReasonCode.RECEIVE_MAXIMUM_EXCEEDED,
+            f"more than {connection.hub.limits.receive_maximum} publishes are unanswered",
+        )
+    try:
+        check_payload(packet.payload, packet.properties)
+        topic = _topic_of(connection, packet)
+        if topic.startswith("$"):
+            raise NotAuthorized(f"clients may not publish to {topic}")
+        message = to_message(packet, topic=topic, now_ms=connection.hub.clock.now_ms())
+        if packet.qos == 0:
+            connection.hub.broker.publisher.stage(message, principal=connection.principal)
+            return
+        connection.hub.broker.publisher.publish_soon(
+            [message],
+            lambda _published, error: _published_done(connection, packet, error),
+            principal=connection.principal,
+        )
+    except OnelogError as error:
+        if isinstance(error, MqttError) and error.reason is not ReasonCode.PAYLOAD_FORMAT_INVALID:
+            raise
+        _refuse(connection, packet, error)
+
+
+def _topic_of(connection: Connection, packet: Publish) -> str:
+    """The topic, by alias if it has one (MQTT5 3.3.2.3.4)."""
+    alias = packet.properties.topic_alias
+    if alias is None:
+        return packet.topic
+    if alias > connection.hub.limits.topic_alias_maximum:
+        raise MqttError(ReasonCode.TOPIC_ALIAS_INVALID, f"the topic alias {alias} is too large")
+    if packet.topic:
+        connection.aliases[alias] = packet.topic
+        return packet.topic
+    known = connection.aliases.get(alias)
+    if known is None:
+        raise protocol_error(f"the topic alias {alias} was never given a topic")
+    return known
+
+
+def _published_done(connection: Connection, packet: Publish, error: OnelogError | None) -> None:
+    session = connection.session
+    if session is None:
+        return
+    if error is not None:
+        _refuse(connection, packet, error)
+    elif packet.qos == 1:
+        connection.send(Puback(packet.packet_id))
+    else:
+        session.inbound.add(packet.packet_id)
+        connection.after_saving(lambda: connection.send(Pubrec(packet.packet_id)))
+
+
+def _refuse(connection: Connection, packet: Publish, error: OnelogError) -> None:
+    if packet.qos == 0:
+        return  # there is nowhere to say it; the message is dropped
+    if connection.version != Version.V5:
+        connection.fail(error)
+        return
+    if packet.qos == 1:
+        connection.send(Puback(packet.packet_id, reason_for(error, PacketType.PUBACK)))
+    else:
+        connection.send(Pubrec(packet.packet_id, reason_for(error, PacketType.PUBREC)))
+
+
+def on_puback(connection: Connection, packet: Puback) -> None:
+    """The client is done with a message of QoS 1."""
+    _settle(connection, packet.packet_id)
+
+
+def on_pubrec(connection: Connection, packet: Pubrec) -> None:
+    """The client has a message of QoS 2, or refuses it (MQTT5 4.3.3)."""
+    session = connection.session
+    assert session is not None
+    if packet.reason >= ReasonCode.UNSPECIFIED_ERROR:
+        _settle(connection, packet.packet_id)
+    elif session.output.receive(packet.packet_id):
+        connection.after_saving(lambda: connection.send(Pubrel(packet.packet_id)))
+    else:
+        connection.send(Pubrel(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+
+
+def on_pubcomp(connection: Connection, packet: Pubcomp) -> None:
+    """The client has forgotten a packet id of QoS 2."""
+    _settle(connection, packet.packet_id)
+
+
+def _settle(connection: Connection, packet_id: int) -> None:
+    session = connection.session
+    assert session is not None
+    session.output.ack(packet_id)
+    session.on_change()
+
+
+def on_pubrel(connection: Connection, packet: Pubrel) -> None:
+    """The client releases a publish of QoS 2: its packet id may come again."""
+    session = connection.session
+    assert session is not None
+    if packet.packet_id in session.inbound:
+        session.inbound.discard(packet.packet_id)
+        session.on_change()
+        connection.send(Pubcomp(packet.packet_id))
+    else:
+        connection.send(Pubcomp(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))

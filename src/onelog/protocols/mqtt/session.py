@@ -1,0 +1,390 @@
+"""A session: a client's subscriptions, what is in flight to it, and where it reads.
+
+Rules:
+- While it follows the end, its position is the live feed's: it costs nothing to keep up. When it
+  falls behind, or its connection goes, it remembers the positions and reads the log from there.
+- Nothing is copied: what is in flight is a packet id and a place in the log.
+- It is a cursor of kind `session`: its state is kept in `~cursors` like any other, and pins
+  retention.
+- A subscription counts from when it was made, also when the session reads an older part of the
+  log at that time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from onelog.base.errors import Closed, OnelogError
+from onelog.broker import (
+    CursorKind,
+    CursorState,
+    LiveSource,
+    Position,
+    Reading,
+    Record,
+    Wait,
+    ignore_change,
+)
+from onelog.kernel import MqttOutput, TopicTrie
+from onelog.protocols.mqtt.codec import encode_packet
+from onelog.protocols.mqtt.mapping import from_record
+from onelog.protocols.mqtt.packets import Pubrel, Subscription
+
+if TYPE_CHECKING:
+    from onelog.protocols.mqtt.connection import Connection
+    from onelog.protocols.mqtt.hub import Hub
+
+CATCH_UP_RECORDS: Final = 256
+"""Records that a session reads from the log before others have a turn."""
+
+
+class Subscribed(msgspec.Struct, array_like=True):
+    """One subscription of a session."""
+
+    filter: str
+    qos: int = 0
+    no_local: bool = False
+    retain_as_published: bool = False
+    identifier: int = 0
+    since: list[Position] = []
+    """Where it begins, when the session was reading older records at that time."""
+
+    @classmethod
+    def of(cls, row: Subscription, identifier: int) -> Subscribed:
+        """The subscription that a SUBSCRIBE asks for."""
+        return cls(row.filter, row.qos, row.no_local, row.retain_as_published, identifier)
+
+
+class InFlightRow(msgspec.Struct, array_like=True, frozen=True):
+    """One message that the client has not acknowledged."""
+
+    packet_id: int
+    stream_id: str
+    partition: int
+    offset: int
+    qos: int
+    stage: int
+
+
+class SessionBody(msgspec.Struct, array_like=True):
+    """What only this module understands of a kept session."""
+
+    positions: list[Position]
+    in_flight: list[InFlightRow]
+    next_id: int
+    inbound: list[int]
+    """Packet ids of QoS 2 publishes that wait for their release."""
+
+
+class MqttSession:
+    """One client's state; with a connection, or parked."""
+
+    kind = CursorKind.SESSION
+
+    def __init__(self, hub: Hub, client_id: str, output: MqttOutput) -> None:
+        self.hub = hub
+        self.client_id = client_id
+        self.name = cursor_name(client_id)
+        self.on_change: Callable[[], None] = ignore_change
+        self.output = output
+        output.owner = self
+        self.subscriptions: dict[str, Subscribed] = {}
+        self.inbound: set[int] = set()
+        self.connection: Connection | None = None
+        self._reading: Reading | None = None
+        self._wait: Wait | None = None
+        self._matcher: TopicTrie | None = None
+
+    # -- as a cursor
+
+    @property
+    def filters(self) -> tuple[str, ...]:
+        """What it reads."""
+        return tuple(sorted(self.subscriptions))
+
+    def state(self) -> CursorState:
+        """What to keep of it."""
+        reading = self._read_positions()
+        rows = self._in_flight_rows()
+        needed = {(row.stream_id, row.partition): row.offset for row in reading}
+        for row in rows:
+            key = (row.stream_id, row.partition)
+            needed[key] = min(row.offset, needed.get(key, row.offset))
+        body = SessionBody(reading, rows, self.output.next_id, sorted(self.inbound))
+        return CursorState(
+            self.name,
+            self.kind,
+            self.filters,
+            [Position(*key, offset) for key, offset in needed.items()],
+            msgspec.msgpack.encode(body),
+        )
+
+    def positions(self) -> list[Position]:
+        """Where it stands, per partition."""
+        return self.state().positions
+
+    def pending(self) -> int:
+        """Messages that the client has not acknowledged."""
+        return self.output.pending
+
+    def lag(self) -> int:
+        """Offsets between where it reads and the end."""
+        return 0 if self._reading is None else self._reading.lag()
+
+    def close(self) -> None:
+        """Stop reading and following."""
+        self.output.live = False
+        for text in self.subscriptions:
+            self.hub.fanout.unsubscribe(text.encode(), self.output)
+        self._stop_reading()
+
+    def _in_flight_rows(self) -> list[InFlightRow]:
+        rows = []
+        for packet_id, number, offset, qos, stage in self.output.in_flight():
+            source = self.hub.broker.live.source(number)
+            rows.append(InFlightRow(packet_id, *source.key, offset, qos, stage))
+        return rows
+
+    def _read_positions(self) -> list[Position]:
+        """Where it would read on from."""
+        if self._reading is not None:
+            return self._reading.positions()
+        if not self.subscriptions:
+            return []
+        return self._live_positions(*self.subscriptions)
+
+    def restore(self, state: CursorState) -> None:
+        """Take up what an earlier connection left."""
+        body = msgspec.msgpack.decode(state.body, type=SessionBody)
+        self.inbound = set(body.inbound)
+        rows = []
+        for row in body.in_flight:
+            source = self.hub.broker.live.find((row.stream_id, row.partition))
+            if source is not None:
+                rows.append((row.packet_id, source.number, row.offset, row.qos, row.stage))
+        self.output.restore(rows, body.next_id)
+        if self.subscriptions:
+            self._reading = self.hub.broker.cursors.reading(self.filters, body.positions)
+
+    # -- subscriptions
+
+    def subscribe(self, wanted: Subscribed) -> bool:
+        """Add or replace a subscription; whether it is new."""
+        known = self.subscriptions.get(wanted.filter)
+        if self._reading is not None:
+            wanted.since = known.since if known is not None else self._live_positions(wanted.filter)
+        new = self.hub.fanout.subscribe(
+            wanted.filter.encode(),
+            self.output,
+            wanted.qos,
+            self.client_id.encode() if wanted.no_local else b"",
+            wanted.retain_as_published,
+            wanted.identifier,
+        )
+        self.subscriptions[wanted.filter] = wanted
+        self._subscriptions_changed()
+        return new
+
+    def unsubscribe(self, text: str) -> bool:
+        """Remove a subscription; False when there is none."""
+        if self.subscriptions.pop(text, None) is None:
+            return False
+        self.hub.fanout.unsubscribe(text.encode(), self.output)
+        self._subscriptions_changed()
+        return True
+
+    def _subscriptions_changed(self) -> None:
+        self._matcher = None
+        if self._reading is not None:
+            positions = self._reading.positions()
+            self._stop_reading()
+            if self.subscriptions:
+                known = {(row.stream_id, row.partition) for row in positions}
+                positions += [
+                    row
+                    for row in self._live_positions(*self.subscriptions)
+                    if (row.stream_id, row.partition) not in known
+                ]
+                self._reading = self.hub.broker.cursors.reading(self.filters, positions)
+
+    def _live_positions(self, *filters: str) -> list[Position]:
+        live = self.hub.broker.live
+        found = []
+        for source in self.hub.broker.cursors.sources(filters).sources:
+            followed = live.find(source.key)
+            offset = source.partition.high_watermark if followed is None else followed.position
+            found.append(Position(*source.key, int(offset)))
+        return found
+
+    # -- delivering
+
+    def begin(self, connection: Connection) -> None:
+        """A connection speaks for it: redeliver what is in flight, then read on or follow."""
+        self.connection = connection
+        for text, row in self.subscriptions.items():
+            no_local = self.client_id.encode() if row.no_local else b""
+            self.hub.fanout.subscribe(
+                text.encode(), self.output, row.qos, no_local, row.retain_as_published,
+                row.identifier,
+            )  # fmt: skip
+        self._redeliver()
+        if self._reading is None:
+            self.output.live = True
+        else:
+            self.catch_up()
+
+    def _redeliver(self) -> None:
+        """Messages again in their order, releases where the message itself is received (4.4)."""
+        version = self.output.version
+        for packet_id, number, offset, qos, stage in self.output.in_flight():
+            if stage:
+                self.output.push(encode_packet(Pubrel(packet_id), version))
+                continue
+            source = self.hub.broker.live.source(number)
+            record = self.hub.broker.cursors.record_at(source.as_source, offset)
+            publish = None if record is None else from_record(
+                record, now_ms=self.hub.clock.now_ms(), qos_max=qos, retain=False,
+                packet_id=packet_id, dup=True,
+            )  # fmt: skip
+            if publish is None:  # retention took it, or it has expired
+                self.output.ack(packet_id)
+            else:
+                self.output.push(encode_packet(publish, version))
+        self.write_out()
+
+    def write_out(self) -> None:
+        """Send what waits."""
+        connection = self.connection
+        chunks = self.output.take()
+        if connection is not None and chunks:
+            connection.write_chunks(chunks)
+        self.on_change()
+
+    def fall_behind(self, source: LiveSource, offset: int) -> None:
+        """Follow no more: read the log from `offset` of this source, and of the others from now."""
+        self.output.live = False
+        positions = [
+            Position(row.stream_id, row.partition, offset)
+            if (row.stream_id, row.partition) == source.key
+            else row
+            for row in self._live_positions(*self.subscriptions)
+        ]
+        self._reading = self.hub.broker.cursors.reading(self.filters, positions)
+        if self.output.room:
+            self.hub.loop.call_soon(self.catch_up)
+
+    def stop_following(self) -> None:
+        """The peer reads too slowly: remember where, and read the log later."""
+        if self.output.live:
+            self.output.live = False
+            if self.subscriptions:
+                positions = self._live_positions(*self.subscriptions)
+                self._reading = self.hub.broker.cursors.reading(self.filters, positions)
+
+    def catch_up(self) -> None:
+        """Read the log while the client takes it; follow the end again once there."""
+        connection, reading = self.connection, self._reading
+        if self._wait is not None:
+            self._wait.cancel()
+            self._wait = None
+        if connection is None or connection.is_slow or self.output.live:
+            return
+        if reading is None:
+            self.output.live = True
+            return
+        room = min(self.output.room, CATCH_UP_RECORDS)
+        if room == 0:
+            return  # the next acknowledgement calls again
+        try:
+            for index, record in reading.read(room):
+                self._deliver(reading.sources.sources[index].key, record)
+        except Closed:
+            return
+        self.write_out()
+        if self._has_caught_up(reading):
+            self._stop_reading()
+            for row in self.subscriptions.values():
+                row.since = []
+            self.output.live = True
+        elif reading.is_behind():
+            self.hub.loop.call_soon(self.catch_up)
+        else:
+            self._wait = reading.when_readable(self._readable)
+
+    def _readable(self, _error: OnelogError | None) -> None:
+        self._wait = None
+        self.hub.loop.call_soon(self.catch_up)
+
+    def _has_caught_up(self, reading: Reading) -> bool:
+        live = self.hub.broker.live
+        for index, source in enumerate(reading.sources.sources):
+            followed = live.find(source.key)
+            if followed is not None and reading.position(index) < followed.position:
+                return False
+        return not reading.is_behind()
+
+    def _deliver(self, key: tuple[str, int], record: Record) -> None:
+        matching = self._matching(key, record)
+        if not matching:
+            return
+        identifiers = tuple(sorted({row.identifier for row in matching if row.identifier}))
+        publish = from_record(
+            record,
+            now_ms=self.hub.clock.now_ms(),
+            qos_max=max(row.qos for row in matching),
+            retain=None if any(row.retain_as_published for row in matching) else False,
+            packet_id=1,
+            subscription_ids=identifiers,
+        )
+        if publish is None:
+            return
+        if publish.qos:
+            source = self.hub.broker.live.find(key)
+            if source is None:
+                return
+            packet_id = self.output.take_id(source.number, record.offset, publish.qos)
+            assert packet_id, "no more is read than fits the window"
+            publish = msgspec.structs.replace(publish, packet_id=packet_id)
+        self.output.push(encode_packet(publish, self.output.version))
+
+    def _matching(self, key: tuple[str, int], record: Record) -> list[Subscribed]:
+        if self._matcher is None:
+            self._matcher = TopicTrie()
+            for number, text in enumerate(self.subscriptions):
+                self._matcher.add(text.encode(), number)
+        rows = list(self.subscriptions.values())
+        own = self.client_id.encode()
+        publisher = next((value for name, value in record.headers if name == b"~nl"), None)
+        return [
+            row
+            for row in (rows[number] for number in self._matcher.match(record.topic.encode()))
+            if not (row.no_local and publisher == own)
+            and not any(
+                (since.stream_id, since.partition) == key and record.offset < since.offset
+                for since in row.since
+            )
+        ]
+
+    def _stop_reading(self) -> None:
+        if self._wait is not None:
+            self._wait.cancel()
+            self._wait = None
+        if self._reading is not None:
+            self._reading.close()
+            self._reading = None
+
+    def park(self) -> None:
+        """The connection is gone: remember where it stands."""
+        self.stop_following()
+        self.connection = None
+        for text in self.subscriptions:
+            self.hub.fanout.unsubscribe(text.encode(), self.output)
+        self.output.take()
+
+
+def cursor_name(client_id: str) -> str:
+    """The cursor of a client's session."""
+    return f"mqtt/{client_id}"

@@ -1,0 +1,62 @@
+"""Wills: published when a client goes without a goodbye, after their delay.
+
+Rules: a client that comes back before the delay is over takes its will back (MQTT5 3.1.2-8,
+3.1.3.2.2). The delay is never longer than the session lives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from onelog.base.errors import OnelogError
+from onelog.broker import Principal
+from onelog.broker.sessions import NEVER_MS
+from onelog.observe import get_logger
+from onelog.protocols.mqtt.mapping import to_message
+from onelog.protocols.mqtt.packets import Will
+
+if TYPE_CHECKING:
+    from onelog.protocols.mqtt.hub import Hub
+
+_log = get_logger("mqtt")
+
+
+class Wills:
+    """Wills that wait for their delay."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._waiting: dict[str, asyncio.TimerHandle] = {}
+
+    def leave(self, client_id: str, principal: Principal, will: Will, expiry_ms: int) -> None:
+        """A client went without a goodbye."""
+        delay_ms = (will.properties.will_delay_s or 0) * 1000
+        if expiry_ms != NEVER_MS:
+            delay_ms = min(delay_ms, expiry_ms)
+        if delay_ms == 0:
+            self._publish(client_id, principal, will)
+            return
+        self._waiting[client_id] = self._hub.loop.call_later(
+            delay_ms / 1000, self._publish, client_id, principal, will
+        )
+
+    def cancel(self, client_id: str) -> None:
+        """The client is back."""
+        timer = self._waiting.pop(client_id, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _publish(self, client_id: str, principal: Principal, will: Will) -> None:
+        self._waiting.pop(client_id, None)
+        message = to_message(will, topic=will.topic, now_ms=self._hub.clock.now_ms())
+        try:
+            self._hub.broker.publisher.stage(message, principal=principal)
+        except OnelogError as error:
+            _log.warning("a will could not be published", client=client_id, reason=str(error))
+
+    def close(self) -> None:
+        """Publish no more."""
+        for timer in self._waiting.values():
+            timer.cancel()
+        self._waiting.clear()
