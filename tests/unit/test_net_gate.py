@@ -67,3 +67,16 @@ def test_a_wall_clock_that_jumps_gives_no_tokens():
     assert slow.enter()
     clock.set_wall_ms(clock.now_ms() + 3_600_000)
     assert not slow.enter()
+
+
+def test_metrics_tell_who_was_refused_and_why():
+    small = gate(total_max=1, per_host_max=1)
+    small.enter()
+    small.enter()
+    small.take_host("192.0.2.1")
+    small.take_host("192.0.2.1")
+    values = {(item.name, item.labels[-1][1]): item.value for item in small.samples("mqtt")}
+    assert values["onelog_connections", "mqtt"] == 1
+    assert values["onelog_connections_refused_total", "total"] == 1
+    assert values["onelog_connections_refused_total", "host"] == 1
+    assert values["onelog_connections_refused_total", "rate"] == 0

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import resource
+import socket
 import ssl
 import sys
 from functools import partial
@@ -10,7 +13,7 @@ from functools import partial
 import pytest
 import trustme
 
-from onelog.net import ConnectionLimits, ProxySettings
+from onelog.net import ConnectionLimits, ProxySettings, server
 from onelog.net.proxy import SIGNATURE
 from tests.support.listening import (
     LOOPS,
@@ -370,5 +373,29 @@ def test_only_a_trusted_proxy_is_believed(on_loop):
             assert await refused(reader)
             await end(writer)
             assert running.gate.handshakes_failed == 1
+
+    on_loop(main)
+
+
+def test_out_of_open_files_the_listener_rests_and_goes_on(on_loop, monkeypatch):
+    """A full table of files must not end the listener, nor spin the loop."""
+    monkeypatch.setattr(server, "ACCEPT_PAUSE_S", 0.05)
+
+    async def main():
+        async with listening(proxy=ProxySettings()) as running:
+            client = socket.socket()
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            free = os.dup(0)
+            os.close(free)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+            try:
+                client.connect(("127.0.0.1", running.port))
+                running.served._accept(running.served.listener.sockets[0])
+                assert running.gate.open == 0
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            client.sendall(proxied("203.0.113.9"))
+            assert (await running.book.only()).peer.host == "203.0.113.9"
+            client.close()
 
     on_loop(main)

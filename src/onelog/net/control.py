@@ -40,12 +40,13 @@ class ControlServer:
         self._data_dir = data_dir
         self._handler = handler
         self._server: asyncio.Server | None = None
+        self._held = contextlib.ExitStack()  # the directory, by which the socket is named
         self._talks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Begin to hear. Where the file system has no sockets, the server runs without."""
         try:
-            sock = _bind(self._data_dir)
+            sock = _bind(self._data_dir, self._held.enter_context(_short(self._data_dir)))
         except OSError as error:
             _log.warning(
                 "no control socket: `onelog user` works only while the server is stopped",
@@ -60,11 +61,13 @@ class ControlServer:
     async def close(self) -> None:
         """Hear no more; a command that runs is ended. Idempotent."""
         if self._server is None:
+            self._held.close()
             return
         self._server.close()
         self._server = None
         with contextlib.suppress(FileNotFoundError):
             (self._data_dir / FILE_NAME).unlink()
+        self._held.close()
         for task in self._talks:
             task.cancel()
         if self._talks:
@@ -122,15 +125,14 @@ def _read_line(sock: socket.socket) -> bytes:
     return answer[:-1]
 
 
-def _bind(data_dir: Path) -> socket.socket:
+def _bind(data_dir: Path, name: str) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         # Before the bind, so that the file never has another mode.
         os.fchmod(sock.fileno(), 0o600)
         with contextlib.suppress(FileNotFoundError):
             (data_dir / FILE_NAME).unlink()
-        with _short(data_dir) as name:
-            sock.bind(name)
+        sock.bind(name)
         sock.listen(CONNECTIONS_MAX)
         sock.setblocking(False)
     except BaseException:

@@ -12,6 +12,7 @@ import ipaddress
 import msgspec
 
 from onelog.base.clock import Clock
+from onelog.observe import Sample
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +80,32 @@ class Gate:
                 self._hosts[host_key] = left
             else:
                 del self._hosts[host_key]
+
+    def samples(self, listener: str) -> tuple[Sample, ...]:
+        """Numbers for the metrics; `listener` names what the gate stands before."""
+        label = ("listener", listener)
+        refused = "onelog_connections_refused_total"
+        about = "Connections closed at once because of a limit."
+        late = self.handshakes_late
+        failed = "onelog_handshakes_failed_total"
+        ended = "Connections that ended in PROXY header, TLS handshake or WebSocket upgrade."
+        return (
+            Sample("onelog_connections", "Connections now.", "gauge", self.open, (label,)),
+            Sample(
+                "onelog_connections_accepted_total",
+                "Connections let in.",
+                "counter",
+                self.accepted,
+                (label,),
+            ),
+            Sample(refused, about, "counter", self.refused_total, (label, ("limit", "total"))),
+            Sample(refused, about, "counter", self.refused_host, (label, ("limit", "host"))),
+            Sample(refused, about, "counter", self.refused_rate, (label, ("limit", "rate"))),
+            Sample(failed, ended, "counter", late, (label, ("why", "late"))),
+            Sample(
+                failed, ended, "counter", self.handshakes_failed - late, (label, ("why", "bad"))
+            ),
+        )
 
     def _take_token(self) -> bool:
         now = self._clock.monotonic()
