@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from onelog.base.clock import ManualClock
 from onelog.base.ids import Offset
 from onelog.log.epochs import EpochHistory
-from onelog.log.replay import STATE_NAME, replay_state
 from onelog.log.producers import SEQUENCE_MODULUS, Producers, next_sequence
+from onelog.log.replay import STATE_NAME, replay_state
 from onelog.log.syncer import Syncer
 from onelog.record.batch import Marker
 from tests.logs import make_partition, memory_log, put, row

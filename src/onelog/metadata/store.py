@@ -1,6 +1,6 @@
 """What every metadata store gives: keys with revisions, compare-and-set, leases, watches.
 
-The model is etcd's v3, so that one contract suite holds the embedded store and etcd to the same behaviour:
+The model is etcd's v3, so that one contract suite holds the embedded store and etcd to the same:
 - Every successful write transaction gets the next revision of the whole store.
 - A key remembers `create_revision`, `mod_revision` and `version` (1 at creation).
 - A lease dies when it is not kept alive; its keys are deleted in one revision.
@@ -63,7 +63,7 @@ class TxnResult(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One change. `entry` of a delete has the old value and the delete's revision as mod_revision."""
+    """One change. A delete's `entry` has the old value, and its own revision as mod_revision."""
 
     kind: Literal["put", "delete"]
     entry: Entry

@@ -8,9 +8,9 @@ Rules that every engine keeps (tests/contract/test_engine.py holds each of them 
 - `append` is all or nothing: after an error the log ends where it ended before.
 - Offsets never move. Compaction leaves gaps; `read(offset)` answers from the first batch whose
   last offset is >= `offset`.
-- `append` and `read` never wait for the disk to sync. `sync`, `trim`, `truncate`, `save_state`, `rewrite(...).commit`,
-  `close` and `delete` may block: callers run them in a thread. Every method may be called from
-  any thread; engines lock for themselves and never hold a lock while they sync.
+- `append` and `read` never wait for the disk to sync. `sync`, `trim`, `truncate`, `save_state`,
+  `rewrite(...).commit`, `close` and `delete` may block: callers run them in a thread. Every method
+  may be called from any thread; engines lock for themselves and never hold a lock while they sync.
 - `durable_offset` only grows (except by `truncate`) and never passes `end_offset`.
 - A failed sync stops the partition (`PartitionStopped`) until it is opened again: after a failed
   fsync the page cache can no longer be believed.
@@ -111,9 +111,9 @@ class PartitionLog(Protocol):
     ) -> None:
         """Append whole batches that start at or after `end_offset`, in order.
 
-        `topics` holds u32 pairs (topic hash, offset - first batch's base offset), native little endian, as the
-        kernel's builder makes them; None means: derive them from the records if the settings
-        ask for a topic index. Raises StorageFull when there is no room.
+        `topics` holds u32 pairs (topic hash, offset - first batch's base offset), little endian,
+        as the kernel's builder makes them; None means: derive them from the records if the
+        settings ask for a topic index. Raises StorageFull when there is no room.
         """
         ...
 
