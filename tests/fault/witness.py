@@ -16,6 +16,8 @@ import msgspec
 from tests.fault.worker import ROUND_SEQUENCES
 
 ROOT = Path(__file__).resolve().parents[2]
+WORKER = Path(__file__).with_name("worker.py")
+"""Started by its path: any installed package may be called `tests`."""
 
 Place = tuple[str, int, int]
 """Stream, partition, offset."""
@@ -32,14 +34,12 @@ class Worker:
         self._ended = False
         self.errors = (data.parent / "worker.err").open("wb")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.fault.worker", str(data), str(number), str(seed)],
+            [sys.executable, str(WORKER), str(data), str(number), str(seed)],
             stdout=subprocess.PIPE,
             stderr=self.errors,
             cwd=ROOT,
-            env={
-                **os.environ, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}", **environment
-            },
-        )  # fmt: skip
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src"), **environment},
+        )
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
@@ -66,8 +66,10 @@ class Worker:
             return self._ended or self.count(kind) >= count
 
         with self._news:
-            assert self._news.wait_for(said, timeout_s), f"no {count} {kind} in {timeout_s} s"
-        assert self.count(kind) >= count, self.complaint()
+            self._news.wait_for(said, timeout_s)
+        if self.count(kind) < count:
+            self.kill()
+            raise AssertionError(f"no {count} {kind} in {timeout_s} s: {self.complaint()}")
 
     def kill(self) -> None:
         """kill -9, then everything that it had said."""
@@ -76,8 +78,12 @@ class Worker:
 
     def wait(self, timeout_s: float = 60) -> int:
         """The exit code, after everything that it had said was read."""
-        code = self._process.wait(timeout_s)
-        self._reader.join()
+        try:
+            code = self._process.wait(timeout_s)
+        finally:
+            self._process.kill()  # does nothing when it has ended
+            self._process.wait()
+            self._reader.join()
         self.errors.close()
         return code
 

@@ -1,6 +1,6 @@
 """A process that runs a broker under load until it is killed, and tells what was acknowledged.
 
-Usage: python -m tests.fault.worker <data> <round> <seed>. It opens the data directory, tells
+Usage: python tests/fault/worker.py <data> <round> <seed>. It opens the data directory, tells
 everything that is in it, then loads it from all sides. Frames go to standard output, each one
 system call, so that what the parent has read is what the world outside was told. A frame of an
 acknowledgement is written after the broker answered, a frame of an intent before it was asked.
