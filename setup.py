@@ -28,6 +28,7 @@ MODULES = [
     "mqtt_output",
     "mqtt_input",
     "mqtt_plan",
+    "mqtt_delivery",
     "mqtt_fanout",
 ]
 DIRECTIVES = {

@@ -1,27 +1,23 @@
-"""MQTT's fan-out, compiled: who gets which record, and in which bytes.
+"""MQTT's fan-out, compiled: who gets which record.
 
 Rules:
 - Each subscriber of a topic gets a record once, however many of its subscriptions match.
-- A run is consecutive records for the same subscribers. Its QoS 0 packets are encoded once per
-  version, and that one object goes to all plain subscribers at the end of the run; a subscriber
-  that is alone in its version, or has a packet id or a wish of its own, is written to directly.
-  Within a run a subscriber is either or, so its order is that of the log.
-- Topics that the same subscriptions match have one plan, so a run goes on over them.
-- A subscriber without room falls behind: it is skipped from then on and the caller is told where,
-  so that it reads on from the log. Nothing queues here.
+- Topics that the same subscriptions match have one plan, so that a run goes on over them.
+- Whatever a foreign producer wrote into the reserved headers, no subscriber breaks over it: a
+  quality of service that is not 1 or 2 is 0, a topic that does not fit a packet has no subscribers.
 - Before Python is called (`properties`), the run ends: whatever that changes, no pointer is held.
 """
 
-cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memcmp, memset
 
 from onelog.kernel._native.build cimport Slice
+from onelog.kernel._native.crc cimport crc_of
 from onelog.kernel._native.format cimport (
     BAD_HEADERS,
     CODEC_MASK,
@@ -33,21 +29,13 @@ from onelog.kernel._native.format cimport (
     read_head,
     topic_of,
 )
+from onelog.kernel._native.mqtt_delivery cimport Delivery
 from onelog.kernel._native.mqtt_output cimport MqttOutput
-from onelog.kernel._native.mqtt_plan cimport Plan, Subscription, Target, make_plan
-from onelog.kernel._native.mqtt_sink cimport (
-    REMAINING_MAX,
-    Packet,
-    Sink,
-    length_bytes,
-    publish_length,
-    sink_close,
-    sink_drop,
-    write_publish,
-)
+from onelog.kernel._native.mqtt_plan cimport Plan, Subscription, make_plan
+from onelog.kernel._native.mqtt_sink cimport Packet
 from onelog.kernel._native.source cimport Source, close_source, headers_of, open_source, walk
 
-from onelog.base.errors import CorruptBatch, MessageTooLarge
+from onelog.base.errors import CorruptBatch
 from onelog.kernel._native.trie import TopicTrie
 from onelog.kernel.corruption import corrupt
 
@@ -55,8 +43,7 @@ cdef enum:
     TRANSACTIONAL = 16
     PLANS_MAX = 65536
     TOPIC_MAX = 65535
-    # A first buffer is made for at most this, shared between the subscribers.
-    HINT_BYTES_MAX = 65536
+    SLOTS = 512
 
 
 cdef inline bint _same(Slice a, Slice b) noexcept nogil:
@@ -122,136 +109,18 @@ cdef bint _read_facts(bytes_at data, const Span *span, Packet *packet) noexcept 
     return others
 
 
-@cython.final
-cdef class Delivery:
-    """One call's way through the records: the run, and who was touched or fell behind."""
+cdef class Known:
+    """A topic whose plan is known."""
 
-    cdef list touched
-    cdef list fallen
-    cdef int32_t partition
+    cdef bytes topic
     cdef Plan plan
-    cdef bint strong
-    # Targets below `shared` share; per version (below 5, 5) where their bytes go, NULL for nobody,
-    # and who gets them if that is one alone.
-    cdef int shared
-    cdef Sink sinks[2]
-    cdef Sink *to[2]
-    cdef PyObject *alone[2]
-    # The topic before, in bytes that outlive the call; NULL when there is none.
-    cdef Slice topic
-    cdef Plan topic_plan
-
-    def __dealloc__(self):
-        sink_drop(&self.sinks[0])
-        sink_drop(&self.sinks[1])
-
-    cdef int begin(self, Plan plan, bint strong) except -1:
-        """Go on with the run, or end it and begin another."""
-        cdef int index, group
-        cdef MqttOutput output
-        if self.plan is plan and self.strong == strong:
-            return 0
-        self.end()
-        self.shared = plan.strong_from if strong else plan.wishes_from
-        self.alone[0] = self.alone[1] = NULL
-        for index in range(self.shared):
-            output = <MqttOutput> plan.targets[index].output
-            if output.live:
-                group = output.version == 5
-                if self.to[group] is NULL:
-                    self.to[group] = &output.sink
-                    self.alone[group] = <PyObject *> output
-                else:
-                    self.to[group] = &self.sinks[group]
-                    self.alone[group] = NULL
-        self.plan = plan
-        self.strong = strong
-        return 0
-
-    cdef int end(self) except -1:
-        """Hand out what the run made."""
-        cdef Plan plan = self.plan
-        cdef MqttOutput output
-        cdef bytes chunk
-        cdef int index, group
-        if plan is None:
-            return 0
-        self.plan = None
-        for group in range(2):
-            if self.to[group] is NULL:
-                continue
-            self.to[group] = NULL
-            if self.alone[group] is not NULL:
-                self.touch(<MqttOutput> self.alone[group])
-                continue
-            if self.sinks[group].used == 0:
-                continue
-            chunk = sink_close(&self.sinks[group])
-            for index in range(self.shared):
-                output = <MqttOutput> plan.targets[index].output
-                if output.live and (output.version == 5) == group:
-                    output.share(chunk)
-                    self.touch(output)
-        return 0
-
-    cdef int touch(self, MqttOutput output) except -1:
-        if not output.touched:
-            output.touched = True
-            self.touched.append(output)
-        return 0
-
-    cdef int give(self, const Packet *packet, int64_t offset, Py_ssize_t left) except -1:
-        """Give a record to the run's subscribers; `left` bytes of records may follow."""
-        cdef int group, index
-        cdef Slice none
-        cdef Py_ssize_t length
-        cdef Py_ssize_t hint = min(left, <Py_ssize_t> HINT_BYTES_MAX)
-        none.at = NULL
-        none.size = 0
-        for group in range(2):
-            if self.to[group] is not NULL:
-                length = publish_length(group, packet, none, 0)
-                _check_length(length)
-                write_publish(self.to[group], group, packet, none, 0, 0, length, hint)
-        if self.shared < self.plan.count:
-            hint //= self.plan.count
-            for index in range(self.shared, self.plan.count):
-                self.give_one(&self.plan.targets[index], packet, offset, hint)
-        return 0
-
-    cdef int give_one(
-        self, const Target *target, const Packet *packet, int64_t offset, Py_ssize_t hint
-    ) except -1:
-        cdef MqttOutput output = <MqttOutput> target.output
-        cdef int granted = min(packet.qos, target.qos), flags = granted << 1, packet_id = 0
-        cdef bint v5 = output.version == 5
-        cdef Py_ssize_t length
-        if not output.live or (
-            target.no_local.size > 0 and _same(target.no_local, packet.publisher)
-        ):
-            return 0
-        if packet.retained and target.retain_as_published:
-            flags |= 1
-        length = publish_length(v5, packet, target.identifiers, flags)
-        _check_length(length)
-        if 0 < output.packet_bytes_max < 1 + length_bytes(length) + length:
-            return 0
-        if granted:
-            packet_id = output.next_packet(self.partition, offset, granted)
-            if packet_id == 0:
-                output.live = False
-                self.fallen.append((output, offset))
-                return 0
-        write_publish(
-            &output.sink, v5, packet, target.identifiers, flags, packet_id, length, hint
-        )
-        return self.touch(output)
 
 
-cdef inline int _check_length(Py_ssize_t length) except -1:
-    if length > REMAINING_MAX:
-        raise MessageTooLarge(f"{length} bytes do not fit an MQTT packet ({REMAINING_MAX})")
-    return 0
+cdef struct Slot:
+    # A known topic by its hash; borrowed, and good as long as the generation is.
+    PyObject *known
+    uint64_t generation
+    uint32_t hash
 
 
 cdef class MqttFanout:
@@ -264,6 +133,8 @@ cdef class MqttFanout:
     cdef int64_t next_number
     cdef dict plans
     cdef dict by_numbers
+    cdef uint64_t generation
+    cdef Slot slots[SLOTS]
 
     def __init__(self, properties):
         self.properties = properties
@@ -313,33 +184,57 @@ cdef class MqttFanout:
         return len(self.subscriptions)
 
     cdef int _forget(self, bytes topic_filter) except -1:
-        cdef Plan plan
+        cdef Known known
         if b"+" in topic_filter or b"#" in topic_filter:
-            self.plans.clear()
-            self.by_numbers.clear()
+            self._forget_all()
             return 0
-        plan = self.plans.pop(topic_filter, None)
-        if plan is not None:
+        known = self.plans.pop(topic_filter, None)
+        if known is not None:
             # Only this topic matches the filter, so no other topic has this plan.
-            self.by_numbers.pop(plan.numbers, None)
+            self.by_numbers.pop(known.plan.numbers, None)
+            self.generation += 1
         return 0
 
-    cdef Plan _plan(self, bytes topic):
+    cdef int _forget_all(self) except -1:
+        self.generation += 1
+        self.plans.clear()
+        self.by_numbers.clear()
+        return 0
+
+    cdef Plan _find(self, Slice topic):
+        """The plan of a topic, without an object for the topic if it was looked up before."""
+        cdef uint32_t hash = crc_of(topic.at, topic.size, 0)
+        cdef Slot *slot = &self.slots[hash % SLOTS]
+        cdef Known known
+        if slot.generation == self.generation and slot.hash == hash and slot.known is not NULL:
+            known = <Known> slot.known
+            if _same(_slice(known.topic), topic):
+                return known.plan
+        known = self._plan(PyBytes_FromStringAndSize(<const char *> topic.at, topic.size))
+        slot.known = <PyObject *> known
+        slot.generation = self.generation
+        slot.hash = hash
+        return known.plan
+
+    cdef Known _plan(self, bytes topic):
         cdef PyObject *found = PyDict_GetItem(self.plans, topic)
         cdef tuple numbers
+        cdef Known known
         cdef Plan plan
         if found is not NULL:
-            return <Plan> found
+            return <Known> found
         numbers = self.trie.match(topic)
         plan = self.by_numbers.get(numbers)
         if plan is None:
             plan = make_plan(numbers, self.subscriptions)
         if len(self.plans) >= PLANS_MAX:
-            self.plans.clear()
-            self.by_numbers.clear()
+            self._forget_all()
+        known = Known.__new__(Known)
+        known.topic = topic
+        known.plan = plan
         self.by_numbers[numbers] = plan
-        self.plans[topic] = plan
-        return plan
+        self.plans[topic] = known
+        return known
 
     # -- records
 
@@ -435,9 +330,7 @@ cdef class MqttFanout:
         if packet.topic.size < 0 or packet.topic.size > TOPIC_MAX:
             return 0
         if delivery.topic.at is NULL or not _same(delivery.topic, packet.topic):
-            delivery.topic_plan = self._plan(
-                PyBytes_FromStringAndSize(<const char *> packet.topic.at, packet.topic.size)
-            )
+            delivery.topic_plan = self._find(packet.topic)
             delivery.topic = packet.topic
         plan = delivery.topic_plan
         if plan.count == 0:
@@ -453,7 +346,7 @@ cdef class MqttFanout:
             if made is None:
                 return 0  # it has expired
             packet.properties = _slice(<bytes?> made)
-        delivery.begin(plan, packet.qos > 0)
+        delivery.begin(plan, packet.qos)
         delivery.give(
             &packet, source.head.base_offset + span.offset_delta,
             source.end - source.data - span.start,
@@ -474,7 +367,7 @@ cdef class MqttFanout:
         cdef Plan plan
         if PyBytes_GET_SIZE(topic) > TOPIC_MAX:
             return
-        plan = self._plan(topic)
+        plan = self._plan(topic).plan
         if plan.count == 0:
             return
         memset(&packet, 0, sizeof(Packet))
@@ -498,6 +391,6 @@ cdef class MqttFanout:
         delivery.touched = touched
         delivery.fallen = fallen
         delivery.partition = partition
-        delivery.begin(plan, packet.qos > 0)
+        delivery.begin(plan, packet.qos)
         delivery.give(&packet, offset, 0)
         delivery.end()

@@ -19,4 +19,7 @@ cdef class MqttOutput:
 
     cdef int next_packet(self, int32_t partition, int64_t offset, int qos) except -1
     cdef bint settle_packet(self, int packet_id) noexcept
+    cdef int free_ids(self) noexcept
     cdef int share(self, bytes chunk) except -1
+    cdef unsigned char *block(self, Py_ssize_t size) except NULL
+    cdef int _append(self, bytes chunk) except -1

@@ -8,7 +8,7 @@ Rules:
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint16_t
 from libc.string cimport memcpy, memset
 
@@ -65,7 +65,7 @@ cdef class MqttOutput:
     @property
     def room(self):
         """Records that still fit its window."""
-        return max(0, min(self.window, <int64_t> PACKET_IDS) - <int64_t> self.flight.count)
+        return self.free_ids()
 
     @property
     def pending(self):
@@ -77,10 +77,14 @@ cdef class MqttOutput:
         """The packet id that is tried next."""
         return self.flight.next_id
 
+    cdef int free_ids(self) noexcept:
+        cdef int64_t most = min(self.window, <int64_t> PACKET_IDS)
+        return <int> max(<int64_t> 0, most - <int64_t> self.flight.count)
+
     cdef int next_packet(self, int32_t partition, int64_t offset, int qos) except -1:
         cdef int packet_id = self.flight.next_id
         cdef Entry *entry
-        if <int64_t> self.flight.count >= self.window or self.flight.count >= PACKET_IDS:
+        if self.free_ids() == 0:
             return 0
         while flight_find(&self.flight, packet_id) is not NULL:
             packet_id = packet_id % PACKET_IDS + 1
@@ -169,9 +173,23 @@ cdef class MqttOutput:
         """Queue bytes that others may get too."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(chunk)
         if size <= COPY_BYTES_MAX and (self.sink.used or self.chunks is not None):
-            memcpy(sink_space(&self.sink, size, 0), PyBytes_AS_STRING(chunk), size)
-            self.sink.used += size
+            memcpy(self.block(size), PyBytes_AS_STRING(chunk), size)
             return 0
+        return self._append(chunk)
+
+    cdef unsigned char *block(self, Py_ssize_t size) except NULL:
+        """Queue `size` bytes, which the caller must write at once."""
+        cdef unsigned char *p
+        cdef bytes chunk
+        if size <= COPY_BYTES_MAX:
+            p = sink_space(&self.sink, size, 0)
+            self.sink.used += size
+            return p
+        chunk = PyBytes_FromStringAndSize(NULL, size)
+        self._append(chunk)
+        return <unsigned char *> PyBytes_AS_STRING(chunk)
+
+    cdef int _append(self, bytes chunk) except -1:
         if self.chunks is None:
             self.chunks = []
         if self.sink.used:

@@ -1,0 +1,57 @@
+"""C face of a delivery: one call's way through the records."""
+
+cimport cython
+from cpython.object cimport PyObject
+from libc.stdint cimport int32_t, int64_t
+
+from onelog.kernel._native.build cimport Slice
+from onelog.kernel._native.mqtt_output cimport MqttOutput
+from onelog.kernel._native.mqtt_plan cimport Plan, Target
+from onelog.kernel._native.mqtt_sink cimport Packet, Sink
+
+cdef struct Mark:
+    # A record of a run, where its packet id stands and where its packet ends, by version.
+    int64_t offset
+    Py_ssize_t id_at[2]
+    Py_ssize_t end[2]
+
+@cython.final
+cdef class Delivery:
+    cdef list touched
+    cdef list fallen
+    cdef int32_t partition
+    # The topic before, in bytes that outlive the call; NULL when there is none.
+    cdef Slice topic
+    cdef Plan topic_plan
+
+    # The run: whose, and of which QoS. Arrays of two are by version: below 5, and 5.
+    cdef Plan plan
+    cdef int qos
+    # Targets below `shared` share QoS 0 packets: where those go, NULL for nobody; who gets them if
+    # that is one alone.
+    cdef int shared
+    cdef Sink *to[2]
+    cdef PyObject *alone[2]
+    cdef Sink sinks[2]
+    # Targets from `shared` to `numbered` differ in packet ids only: they get copies of a model,
+    # or are written to directly when one is alone. The others from there on have wishes.
+    cdef int numbered
+    cdef bint modelled[2]
+    cdef const Target *single[2]
+    cdef Sink models[2]
+    cdef Mark *marks
+    cdef int marks_count
+    cdef int marks_room
+
+    cdef int begin(self, Plan plan, int qos) except -1
+    cdef int give(self, const Packet *packet, int64_t offset, Py_ssize_t left) except -1
+    cdef int end(self) except -1
+
+    cdef int _give_model(self, const Packet *packet, int64_t offset, Py_ssize_t hint) except -1
+    cdef int _give_one(
+        self, const Target *target, const Packet *packet, int64_t offset, Py_ssize_t hint
+    ) except -1
+    cdef int _end_shared(self, Plan plan, int group) except -1
+    cdef int _end_numbered(self, Plan plan) except -1
+    cdef int _copy_model(self, MqttOutput output, int group) except -1
+    cdef int _touch(self, MqttOutput output) except -1
