@@ -140,7 +140,7 @@ class Sessions:
     async def update(self, session: Session, record: SessionRecord) -> None:
         """Keep what changed of an attached session."""
         session.record = record
-        if record.expiry_ms != 0:
+        if record.expiry_ms != 0 and self._attached.get(record.client_id) is session:
             await self._keep(record)
 
     async def detach(self, session: Session, *, expiry_ms: int | None = None) -> None:
@@ -167,9 +167,11 @@ class Sessions:
         self._kept[record.client_id] = record
 
     async def _finish(self, record: SessionRecord) -> None:
+        # Its cursors first: a crash in between leaves a session that ends later, never cursors
+        # that nobody owns and that pin the log for ever.
+        await self._end(record)
         if self._kept.pop(record.client_id, None) is not None:
             await self._store.delete(_PREFIX + record.client_id)
-        await self._end(record)
 
     def _arm(self, record: SessionRecord) -> None:
         if record.expiry_ms == NEVER_MS or record.detached_at_ms is None:

@@ -53,7 +53,8 @@ class CheckpointStore:
         self._partition = partition
         self._clock = clock
         self._interval_s = interval_s
-        self._kept: dict[str, CursorState] = {}
+        self._kept: dict[str, Cursor | bytes] = {}
+        """The state as it was written; of an open cursor, which knows it itself, the cursor."""
         self._parts: dict[str, dict[str, bytes]] = {}
         self._marked: dict[str, Cursor] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -94,13 +95,16 @@ class CheckpointStore:
             self._kept.pop(name, None)
             self._parts.pop(name, None)
         else:
-            self._kept[name] = msgspec.msgpack.decode(value, type=CursorState)
+            self._kept[name] = value
 
     # -- looking up
 
     def kept(self, name: str) -> CursorState | None:
-        """The kept state of a cursor."""
-        return self._kept.get(name)
+        """The kept state of a cursor; of an open one, what is kept at the next save."""
+        found = self._kept.get(name)
+        if found is None:
+            return None
+        return _decode(found) if isinstance(found, bytes) else found.state()
 
     def parts(self, name: str) -> dict[str, bytes]:
         """The kept parts of a table cursor."""
@@ -120,9 +124,11 @@ class CheckpointStore:
         lowest: dict[tuple[str, int], int] = {}
         alive = {cursor.name: cursor for cursor in open_cursors}
         rows = [cursor.positions() for cursor in alive.values() if cursor.kind in PINNING]
-        for name, state in self._kept.items():
-            if name not in alive and state.kind in PINNING:
-                rows.append(state.positions)
+        for name, found in self._kept.items():
+            if name not in alive:
+                state = _decode(found) if isinstance(found, bytes) else found.state()
+                if state.kind in PINNING:
+                    rows.append(state.positions)
         for row in (row for positions in rows for row in positions):
             key = (row.stream_id, row.partition)
             lowest[key] = min(row.offset, lowest.get(key, row.offset))
@@ -181,9 +187,15 @@ class CheckpointStore:
                     cursor.put_back(parts)
             raise
         for cursor, _parts in chunk:
+            self._kept[cursor.name] = cursor
             if self._marked.get(cursor.name) is cursor:
                 del self._marked[cursor.name]
         return last
+
+    def let_go(self, cursor: Cursor) -> None:
+        """A cursor was closed and saved: its state is held without it."""
+        if self._kept.get(cursor.name) is cursor:
+            self._kept[cursor.name] = msgspec.msgpack.encode(cursor.state())
 
     async def forget(self, name: str) -> None:
         """Delete a kept state, durably."""
@@ -214,6 +226,10 @@ class CheckpointStore:
         if self._saving is not None:
             await self._saving
         await self.save(*self._marked.values())
+
+
+def _decode(blob: bytes) -> CursorState:
+    return msgspec.msgpack.decode(blob, type=CursorState)
 
 
 def _pieces(rows: list[Row]) -> Iterator[list[Row]]:

@@ -136,7 +136,7 @@ class Reading:
         self._set = wanted
         self._offsets = array("q", (start(source) for source in wanted.sources))
         self._gated = wanted.gates is not None
-        self._waits: set[Wait] | None = None
+        self._waits: list[Wait] | None = None
         self._turn = 0
         self._closed = False
 
@@ -317,13 +317,13 @@ class Reading:
     def keep_wait(self, wait: Wait) -> None:
         """A wait began: closing ends it."""
         if self._waits is None:
-            self._waits = set()
-        self._waits.add(wait)
+            self._waits = []
+        self._waits.append(wait)
 
     def drop_wait(self, wait: Wait) -> None:
         """A wait ended."""
-        if self._waits is not None:
-            self._waits.discard(wait)
+        if self._waits is not None and wait in self._waits:
+            self._waits.remove(wait)
             self._waits = self._waits or None
 
     def close(self) -> None:

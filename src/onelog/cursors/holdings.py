@@ -34,7 +34,7 @@ class Holdings:
 
     def __init__(self) -> None:
         self._held: dict[int, Held] = {}
-        self._deadlines: list[tuple[float, int]] = []
+        self._deadlines: list[tuple[float, int]] | None = None
         self._token = 0
 
     def __len__(self) -> int:
@@ -67,6 +67,8 @@ class Holdings:
     def set_deadline(self, token: int, deadline: float) -> None:
         """From now on this deadline counts."""
         self._held[token].deadline = deadline
+        if self._deadlines is None:
+            self._deadlines = []
         if len(self._deadlines) > 2 * len(self._held) + 64:
             rows = ((held.deadline, key) for key, held in self._held.items())
             self._deadlines = [row for row in rows if row[0]]

@@ -1,11 +1,13 @@
 """The offset cursor: a position per partition that its consumer commits (Kafka, replay, Spark).
 
 Rules: reading and committing are apart. `fetch` moves the read position, `commit` the kept one;
-after a restart it reads on from what was committed, never from before it.
+after a restart it reads on from what was committed, never from before it. Commits that are only
+offsets are packed side by side, so that an idle cursor costs little.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 
 import msgspec
@@ -37,33 +39,36 @@ class Committed(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class OffsetCursor:
     """A reader that commits."""
 
-    __slots__ = ("_committed", "name", "on_change", "reading")
+    __slots__ = ("_noted", "_plain", "_plain_set", "name", "on_change", "reading")
 
     kind = CursorKind.OFFSET
 
-    def __init__(
-        self, name: str, reading: Reading, committed: dict[tuple[str, int], Committed]
-    ) -> None:
+    def __init__(self, name: str, reading: Reading) -> None:
         self.name = name
         self.on_change: Callable[[], None] = ignore_change
         self.reading = reading
-        self._committed = committed
+        self._plain_set = reading.sources
+        self._plain = array("q", [-1] * len(self._plain_set.sources)).tobytes()
+        """Committed offsets of the sources in the set; -1 is none."""
+        self._noted: dict[tuple[str, int], Committed] | None = None
+        """Commits with more to remember than an offset, or of other partitions."""
 
     @classmethod
     def create(
         cls, name: str, registry: SourceRegistry, filters: tuple[str, ...], start: Start
     ) -> OffsetCursor:
         """A new cursor; where it starts counts as committed."""
-        reading = Reading(registry, registry.resolve(filters), start.offset_in)
-        rows = (Committed(row.stream_id, row.partition, row.offset) for row in reading.positions())
-        return cls(name, reading, {(row.stream_id, row.partition): row for row in rows})
+        cursor = cls(name, Reading(registry, registry.resolve(filters), start.offset_in))
+        cursor._take_read()
+        return cursor
 
     @classmethod
     def restore(cls, registry: SourceRegistry, state: CursorState) -> OffsetCursor:
         """Go on from what was committed."""
-        rows = msgspec.msgpack.decode(state.body, type=list[Committed])
-        reading = Reading.restore(registry, state.filters, state.positions)
-        return cls(state.name, reading, {(row.stream_id, row.partition): row for row in rows})
+        cursor = cls(state.name, Reading.restore(registry, state.filters, state.positions))
+        for row in msgspec.msgpack.decode(state.body, type=list[Committed]):
+            cursor._take(row)
+        return cursor
 
     @property
     def filters(self) -> tuple[str, ...]:
@@ -91,21 +96,49 @@ class OffsetCursor:
         """Remember that everything below this offset is done in one partition."""
         if committed.offset < 0:
             raise InvalidRequest(f"an offset to commit is 0 or more, not {committed.offset}")
-        self._committed[committed.stream_id, committed.partition] = committed
+        self._take(committed)
         self.on_change()
+
+    def _take(self, row: Committed) -> None:
+        key = (row.stream_id, row.partition)
+        keys = [source.key for source in self._plain_set.sources]
+        if row.leader_epoch == -1 and not row.metadata and key in keys:
+            offsets = array("q", self._plain)
+            offsets[keys.index(key)] = row.offset
+            self._plain = offsets.tobytes()
+            if self._noted is not None:
+                self._noted.pop(key, None)
+        else:
+            self._noted = {**(self._noted or {}), key: row}
 
     def commit_read(self) -> None:
         """Commit everything that was read so far."""
-        for row in self.reading.positions():
-            self.commit(Committed(row.stream_id, row.partition, row.offset))
+        self._take_read()
+        self.on_change()
+
+    def _take_read(self) -> None:
+        rows = self.reading.positions()
+        self._plain_set = self.reading.sources
+        self._plain = array("q", [row.offset for row in rows]).tobytes()
+        if self._noted is not None:
+            read = {(row.stream_id, row.partition) for row in rows}
+            left = {key: row for key, row in self._noted.items() if key not in read}
+            self._noted = left or None
 
     def committed(self) -> list[Committed]:
         """What is committed, per partition."""
-        return list(self._committed.values())
+        noted = self._noted or {}
+        plain = zip(self._plain_set.sources, array("q", self._plain), strict=True)
+        rows = [
+            Committed(*source.key, offset)
+            for source, offset in plain
+            if offset >= 0 and source.key not in noted
+        ]
+        return [*rows, *noted.values()]
 
     def state(self) -> CursorState:
         """What to keep of it."""
-        rows = list(self._committed.values())
+        rows = self.committed()
         positions = [Position(row.stream_id, row.partition, row.offset) for row in rows]
         body = msgspec.msgpack.encode(rows)
         return CursorState(self.name, self.kind, self.filters, positions, body)
@@ -120,10 +153,10 @@ class OffsetCursor:
 
     def pending(self) -> int:
         """Records read and not committed, in offsets."""
+        known = {(row.stream_id, row.partition): row.offset for row in self.committed()}
         return sum(
-            max(0, row.offset - known.offset)
+            max(0, row.offset - known.get((row.stream_id, row.partition), row.offset))
             for row in self.reading.positions()
-            if (known := self._committed.get((row.stream_id, row.partition))) is not None
         )
 
     def close(self) -> None:

@@ -49,6 +49,13 @@ class _Body(msgspec.Struct, array_like=True):
     settings: QueueSettings
 
 
+_NO_LANES: Final[dict[tuple[str, int], Lane]] = {}
+"""What a queue has that handed out nothing yet; a lane is added to a copy."""
+
+DEFAULT_SETTINGS: Final = QueueSettings()
+"""Shared by every queue that was told nothing else."""
+
+
 class QueueCursor:
     """A shared backlog."""
 
@@ -79,11 +86,12 @@ class QueueCursor:
         self.dead_letter: Callable[[DeadLetter], None] | None = None
         self.dropped = 0
         self._clock = clock
-        self._lanes: dict[tuple[str, int], Lane] = {}
+        self._lanes = _NO_LANES
         self._held = Holdings()
-        self._delayed: list[tuple[float, int, tuple[str, int]]] = []
-        self._by_priority: list[tuple[int, tuple[str, int], int]] = []
-        self._listeners: list[Callable[[], None]] = []
+        # An idle queue is small: what most of them never need is made when it is needed.
+        self._delayed: list[tuple[float, int, tuple[str, int]]] | None = None
+        self._by_priority: list[tuple[int, tuple[str, int], int]] | None = None
+        self._listeners: list[Callable[[], None]] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -100,7 +108,7 @@ class QueueCursor:
     ) -> QueueCursor:
         """A new queue."""
         reading = Reading(registry, registry.resolve(filters), start.offset_in)
-        return cls(name, reading, clock, settings or QueueSettings())
+        return cls(name, reading, clock, settings or DEFAULT_SETTINGS)
 
     @classmethod
     def restore(cls, registry: SourceRegistry, state: CursorState, *, clock: Clock) -> QueueCursor:
@@ -112,7 +120,7 @@ class QueueCursor:
         for row in body.lanes:
             key = (row.stream_id, row.partition)
             if key in ends:
-                cursor._lanes[key] = Lane.restore(row, ends[key])
+                cursor._lanes = {**cursor._lanes, key: Lane.restore(row, ends[key])}
         return cursor
 
     @property
@@ -217,6 +225,8 @@ class QueueCursor:
         """Fill the priority window: offsets only, highest priority first, then offset order."""
         header = self.settings.priority_header
         assert header is not None
+        if self._by_priority is None:
+            self._by_priority = []
         room = self.settings.priority_window - len(self._by_priority)
         for index, record in self.reading.read(room) if room > 0 else ():
             key = self.reading.sources.sources[index].key
@@ -260,7 +270,8 @@ class QueueCursor:
     def _lane(self, key: tuple[str, int]) -> Lane:
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = Lane(key)
+            lane = Lane(key)
+            self._lanes = {**self._lanes, key: lane}
         return lane
 
     # -- settling
@@ -350,6 +361,8 @@ class QueueCursor:
             delay_ms = self._backoff_ms(count)
         if delay_ms > 0:
             ready = self._clock.monotonic() + delay_ms / 1000
+            if self._delayed is None:
+                self._delayed = []
             heapq.heappush(self._delayed, (ready, held.offset, held.lane.key))
             self._set_timer()
         else:
@@ -410,7 +423,7 @@ class QueueCursor:
     def _set_timer(self) -> None:
         soonest = self._held.next_deadline()
         times = [] if soonest is None else [soonest]
-        times += [row[0] for row in self._delayed[:1]]
+        times += [row[0] for row in (self._delayed or ())[:1]]
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -422,15 +435,18 @@ class QueueCursor:
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call `listener` when something came back or room was made, until it is ignored."""
+        if self._listeners is None:
+            self._listeners = []
         self._listeners.append(listener)
 
     def ignore(self, listener: Callable[[], None]) -> None:
         """Stop calling."""
-        if listener in self._listeners:
+        if self._listeners and listener in self._listeners:
             self._listeners.remove(listener)
+            self._listeners = self._listeners or None
 
     def _notify(self) -> None:
-        for listener in tuple(self._listeners):
+        for listener in tuple(self._listeners or ()):
             listener()
 
     @property

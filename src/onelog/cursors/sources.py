@@ -37,7 +37,7 @@ Gates = dict[int, tuple[tuple[int, tuple[tuple[int, int], ...]], ...]]
 class SourceSet:
     """Where the records of some filters lie."""
 
-    __slots__ = ("_trie", "exact", "filters", "gates", "generation", "only", "sources")
+    __slots__ = ("_only", "_trie", "exact", "filters", "gates", "generation", "sources")
 
     def __init__(
         self,
@@ -50,19 +50,27 @@ class SourceSet:
         self.sources = sources
         self.generation = generation
         self.gates = gates
-        self.only = TopicFilter(filters[0].encode()) if len(filters) == 1 else None
         self.exact = filters[0] if len(filters) == 1 and is_exact(filters[0]) else None
+        # Both are made when the first record is looked at: an idle cursor needs neither.
+        self._only: TopicFilter | None = None
         self._trie: TopicTrie | None = None
-        if self.only is None:
-            self._trie = TopicTrie()
-            for number, text in enumerate(filters):
-                self._trie.add(text.encode(), number)
+
+    @property
+    def only(self) -> TopicFilter | None:
+        """The filter, ready to be matched, when there is just one."""
+        if self._only is None and len(self.filters) == 1:
+            self._only = TopicFilter(self.filters[0].encode())
+        return self._only
 
     def matches(self, topic: bytes) -> bool:
         """Whether a topic is one of these."""
-        if self.only is not None:
-            return self.only.matches(topic)
-        assert self._trie is not None
+        only = self.only
+        if only is not None:
+            return only.matches(topic)
+        if self._trie is None:
+            self._trie = TopicTrie()
+            for number, text in enumerate(self.filters):
+                self._trie.add(text.encode(), number)
         return bool(self._trie.match(topic))
 
 

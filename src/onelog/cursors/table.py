@@ -75,9 +75,10 @@ class TableCursor:
         self._ids: dict[str, int] = {}
         self._next_id = 0
         self._rows: dict[int, _Row] = {}
-        self._trie = TopicTrie()
-        self._shards: list[set[int]] = [set() for _ in range(SHARDS)]
-        self._dirty: set[int] = set()
+        self._trie: TopicTrie | None = None  # made with the first row
+        self._shards: dict[int, set[int]] = {}
+        self._dirty = 0
+        """Shards that changed, a bit each."""
         self._follow: Wait | None = None
 
     @classmethod
@@ -111,7 +112,7 @@ class TableCursor:
         for blob in parts.values():
             for row in msgspec.msgpack.decode(blob, type=list[_Row]):
                 table._set(row)
-        table._dirty.clear()
+        table._dirty = 0
         return table
 
     @property
@@ -143,12 +144,29 @@ class TableCursor:
 
         With `once` it does not stay: the owner tells it what comes (`note`).
         """
-        caught_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._follow_on(caught_up)
-        await caught_up
-        if once and self._follow is not None:
-            self._follow.cancel()
-            self._follow = None
+        loop = asyncio.get_running_loop()
+        while not self.catch_up():
+            turn: asyncio.Future[None] = loop.create_future()
+            loop.call_soon(turn.set_result, None)  # let others run between two reads
+            await turn
+        if not once:
+            self._follow = self.reading.when_readable(self._news)
+
+    def _news(self, error: OnelogError | None) -> None:
+        try:
+            if error is not None:
+                raise error
+            behind = not self.catch_up()
+        except Closed:
+            return
+        except OnelogError:
+            # Every partition stopped, or the stream was deleted: another may hold the topics.
+            self._follow = self.reading.when_streams_change(self._news)
+            return
+        if behind:
+            asyncio.get_running_loop().call_soon(self._news, None)
+        else:
+            self._follow = self.reading.when_readable(self._news)
 
     def note(self, topic: str, source: tuple[str, int], offset: int, *, present: bool) -> None:
         """The owner saw a record of a topic: it is the latest one, or removes the topic."""
@@ -157,28 +175,6 @@ class TableCursor:
         else:
             self._remove(topic)
         self.on_change()
-
-    def _follow_on(self, caught_up: asyncio.Future[None], error: OnelogError | None = None) -> None:
-        def again(failure: OnelogError | None) -> None:
-            self._follow_on(caught_up, failure)
-
-        try:
-            if error is not None:
-                raise error
-            behind = not self.catch_up()
-        except OnelogError as failure:
-            if not caught_up.done():
-                caught_up.set_exception(failure)
-            elif not isinstance(failure, Closed):
-                # Every partition stopped, or the stream was deleted: another may hold the topics.
-                self._follow = self.reading.when_streams_change(again)
-            return
-        if behind:  # let others run between two reads
-            asyncio.get_running_loop().call_soon(again, None)
-            return
-        if not caught_up.done():
-            caught_up.set_result(None)
-        self._follow = self.reading.when_readable(again)
 
     # -- looking up
 
@@ -190,7 +186,7 @@ class TableCursor:
     def find(self, text: str, limit: int = 1_000_000) -> list[Record]:
         """The latest records of every topic that a filter matches."""
         found = []
-        for number in self._trie.covered(text.encode()):
+        for number in self._trie.covered(text.encode()) if self._trie is not None else ():
             record = self._read(self._rows[number])
             if record is not None:
                 found.append(record)
@@ -217,21 +213,23 @@ class TableCursor:
         if number is None:
             number = self._ids[row.topic] = self._next_id
             self._next_id += 1
+            if self._trie is None:
+                self._trie = TopicTrie()
             self._trie.add(topic, number)
         self._rows[number] = row
         shard = topic_hash(topic) % SHARDS
-        self._shards[shard].add(number)
-        self._dirty.add(shard)
+        self._shards.setdefault(shard, set()).add(number)
+        self._dirty |= 1 << shard
 
     def _remove(self, topic: str) -> None:
         number = self._ids.pop(topic, None)
-        if number is not None:
+        if number is not None and self._trie is not None:
             encoded = topic.encode()
             self._trie.remove(encoded, number)
             del self._rows[number]
             shard = topic_hash(encoded) % SHARDS
             self._shards[shard].discard(number)
-            self._dirty.add(shard)
+            self._dirty |= 1 << shard
 
     # -- state
 
@@ -251,15 +249,17 @@ class TableCursor:
 
     def take_parts(self) -> dict[str, bytes]:
         """The shards that changed since the last call."""
-        dirty, self._dirty = self._dirty, set()
+        dirty, self._dirty = self._dirty, 0
         return {
             str(shard): msgspec.msgpack.encode([self._rows[n] for n in self._shards[shard]])
-            for shard in dirty
+            for shard in range(SHARDS)
+            if dirty >> shard & 1
         }
 
     def put_back(self, parts: dict[str, bytes]) -> None:
         """These shards could not be kept: they still count as changed."""
-        self._dirty.update(int(shard) for shard in parts)
+        for shard in parts:
+            self._dirty |= 1 << int(shard)
 
     def positions(self) -> list[Position]:
         """Where it reads, per partition."""
