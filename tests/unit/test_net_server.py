@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import resource
@@ -399,3 +400,45 @@ def test_out_of_open_files_the_listener_rests_and_goes_on(on_loop, monkeypatch):
             client.close()
 
     on_loop(main)
+
+
+def test_a_handshake_that_is_ended_before_its_first_step_is_counted_out(on_loop):
+    async def main():
+        async with listening(proxy=ProxySettings()) as running:
+            with socket.create_connection(("127.0.0.1", running.port)) as client:
+                running.served._accept(running.served.listener.sockets[0])
+                assert running.gate.open == 1
+                running.served.close()
+                await running.served.wait_closed()
+                await running.gate.until_open(0)
+                assert client.recv(1) == b""
+
+    on_loop(main)
+
+
+@pytest.mark.parametrize("proxy", [None, ProxySettings()], ids=["plain", "proxy"])
+def test_a_protocol_that_cannot_be_made_ends_that_connection_only(on_loop, proxy):
+    """I10."""
+
+    async def main():
+        problems = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, seen: problems.append(seen))
+        async with listening(proxy=proxy) as running:
+            broken, running.served._factory = running.served._factory, broken_factory
+            reader, writer = await running.stream()
+            writer.write(proxied("203.0.113.9"))
+            assert await refused(reader)
+            await end(writer)
+            await running.gate.until_open(0)
+            running.served._factory = broken
+            reader, writer = await running.stream()
+            writer.write((b"" if proxy is None else proxied("203.0.113.9")) + b"x")
+            assert await reader.readexactly(1) == b"x"
+            await end(writer)
+        assert len(problems) == 1
+
+    on_loop(main)
+
+
+def broken_factory(_peer):
+    raise RuntimeError("no protocol today")

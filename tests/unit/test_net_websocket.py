@@ -11,9 +11,11 @@ from functools import partial
 import pytest
 import trustme
 import websockets
+from hypothesis import given
+from hypothesis import strategies as st
 
 from onelog.net import ProxySettings, WebSocketSettings
-from onelog.net.websocket import SEND_FRAME_BYTES_MAX, UPGRADE_BYTES_MAX
+from onelog.net.websocket import SEND_FRAME_BYTES_MAX, UPGRADE_BYTES_MAX, WebSocketServer
 from tests.support.listening import (
     LOOPS,
     client_tls,
@@ -438,3 +440,62 @@ def test_an_upgrade_that_does_not_come_is_waited_for_until_the_deadline(on_loop)
             assert (running.gate.handshakes_failed, running.gate.handshakes_late) == (1, 1)
 
     on_loop(main)
+
+
+class Wire:
+    """A transport that only remembers; no socket, so that many inputs can be tried."""
+
+    def __init__(self) -> None:
+        self.sent = b""
+        self.ended = False
+
+    def write(self, data) -> None:
+        assert not self.ended
+        self.sent += data
+
+    def close(self) -> None:
+        self.ended = True
+
+    abort = close
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def resume_reading(self) -> None:
+        pass
+
+
+class Sink(asyncio.Protocol):
+    def __init__(self) -> None:
+        self.received = b""
+
+    def data_received(self, data) -> None:
+        self.received += data
+
+
+FRAMES = st.one_of(
+    st.binary(max_size=20),
+    st.builds(masked, st.binary(max_size=125), st.integers(0, 15)),
+    st.builds(lambda payload: masked(payload)[:-1], st.binary(min_size=1, max_size=50)),
+)
+
+
+@given(
+    st.sampled_from([b"", REQUEST, REQUEST.replace(b"mqtt", b"chat"), REQUEST[:-3]]),
+    st.lists(FRAMES, max_size=6),
+    st.integers(1, 400),
+)
+def test_any_bytes_end_in_data_or_in_a_closed_connection(request_, frames, step):
+    """I10: whatever comes in whatever pieces, nothing is raised and nothing follows an end."""
+
+    async def main():
+        wire, sink, failed = Wire(), Sink(), []
+        server = WebSocketServer(WebSocketSettings(), lambda: sink, 60.0, failed.append)
+        server.connection_made(wire)
+        data = request_ + b"".join(frames)
+        for start in range(0, len(data), step):
+            server.data_received(data[start : start + step])
+        server.connection_lost(None)
+        assert len(failed) == (0 if wire.sent.startswith(b"HTTP/1.1 101") else 1)
+
+    asyncio.run(main())

@@ -17,6 +17,7 @@ import ipaddress
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, cast
 
 import msgspec
@@ -75,7 +76,7 @@ class ServedListener:
         self._loopback = listener.is_loopback
         self._servers: list[asyncio.Server] = []
         self._accepting: list[socket.socket] = []
-        self._handshakes: set[asyncio.Task[None]] = set()
+        self._handshakes: dict[asyncio.Task[None], _Guard] = {}
         self._closing = False
         secure, frames = tls is not None, websocket is not None
         self._via: Via = ("wss" if frames else "tls") if secure else ("ws" if frames else "tcp")
@@ -101,8 +102,9 @@ class ServedListener:
         for sock in self._accepting:
             self._loop.remove_reader(sock.fileno())
         self._accepting.clear()
-        for task in self._handshakes:
-            task.cancel()
+        for task, guard in self._handshakes.items():
+            if not guard.made:  # else the loop would drop a connection that stands, untold
+                task.cancel()
         self.listener.close()
 
     async def wait_closed(self) -> None:
@@ -126,9 +128,10 @@ class ServedListener:
                 sock.close()
                 continue
             arrival = _Arrival(address[0], address[1], self._loop.time() + self._timeout_s)
-            task = self._loop.create_task(self._shake(sock, arrival))
-            self._handshakes.add(task)
-            task.add_done_callback(self._handshakes.discard)
+            guard = _Guard(self, arrival)
+            task = self._loop.create_task(self._shake(sock, arrival, guard))
+            self._handshakes[task] = guard
+            task.add_done_callback(partial(self._shaken, sock, arrival))
 
     def _accept_failed(self, listening: socket.socket, error: OSError) -> None:
         if error.errno not in _OUT_OF_FILES:
@@ -146,8 +149,7 @@ class ServedListener:
         if not self._closing:
             self._loop.add_reader(listening.fileno(), self._accept, listening)
 
-    async def _shake(self, sock: socket.socket, arrival: _Arrival) -> None:
-        guard = _Guard(self, arrival)
+    async def _shake(self, sock: socket.socket, arrival: _Arrival, guard: _Guard) -> None:
         try:
             if self._proxy is not None:
                 await self._read_proxy_header(sock, arrival)
@@ -163,10 +165,14 @@ class ServedListener:
                 )
         except (OSError, TimeoutError, ProtocolViolation) as error:
             self._handshake_failed(arrival, error)
-        finally:
-            if not guard.made:
-                sock.close()
-                self.gate.leave(arrival.host_key)
+
+    def _shaken(self, sock: socket.socket, arrival: _Arrival, task: asyncio.Task[None]) -> None:
+        # Not in the task itself: one that is cancelled before its first step never runs.
+        if not self._handshakes.pop(task).made:
+            sock.close()
+            self.gate.leave(arrival.host_key)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("handshake broke", listener=self.listener.name, exc_info=task.exception())
 
     async def _read_proxy_header(self, sock: socket.socket, arrival: _Arrival) -> None:
         if self._trusted:
@@ -266,7 +272,11 @@ class _Guard:
                 transport.abort()
                 return
         self.made = True
-        upper = self._upper = self._served.make(self._arrival, transport)
+        try:
+            upper = self._upper = self._served.make(self._arrival, transport)
+        except BaseException:
+            transport.abort()
+            raise
         self.data_received = upper.data_received
         # Tells the loop anew, because it remembers the method and not the object.
         transport.set_protocol(cast("asyncio.BaseProtocol", self))
