@@ -19,7 +19,7 @@ cdef int refuse_filter(bytes text, int code) except -1
 cdef class TopicFilter:
     cdef readonly bytes filter
     cdef readonly bint exact
-    cdef Level levels[64]
+    cdef Level *levels
     cdef int depth
     cdef const unsigned char *text
     cdef Py_ssize_t text_bytes

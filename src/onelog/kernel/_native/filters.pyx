@@ -11,7 +11,8 @@ from cpython.bytes cimport (
     PyBytes_GET_SIZE,
 )
 from libc.stdint cimport int32_t, int64_t, uint16_t
-from libc.string cimport memchr, memcmp
+from libc.stdlib cimport free, realloc
+from libc.string cimport memchr, memcmp, memcpy
 
 from onelog.kernel._native.format cimport (
     BAD_COUNT,
@@ -91,14 +92,20 @@ cdef class TopicFilter:
     """A filter made ready to be matched against many topics."""
 
     def __init__(self, bytes filter not None):
-        cdef int at
-        self.depth = split_levels(
-            <bytes_at> PyBytes_AS_STRING(filter), PyBytes_GET_SIZE(filter), self.levels
+        cdef int at, depth
+        cdef Level levels[TOPIC_LEVELS_MAX]
+        cdef void *kept
+        depth = split_levels(
+            <bytes_at> PyBytes_AS_STRING(filter), PyBytes_GET_SIZE(filter), levels
         )
-        if self.depth < 0:
-            at = self.depth
-            self.depth = 0
-            refuse_filter(filter, at)
+        if depth < 0:
+            refuse_filter(filter, depth)
+        kept = realloc(self.levels, depth * sizeof(Level))
+        if kept is NULL:
+            raise MemoryError
+        self.levels = <Level *> kept
+        memcpy(self.levels, levels, depth * sizeof(Level))
+        self.depth = depth
         self.filter = filter
         self.text = <bytes_at> PyBytes_AS_STRING(filter)
         self.text_bytes = PyBytes_GET_SIZE(filter)
@@ -114,6 +121,9 @@ cdef class TopicFilter:
         self.text_bytes = 0
         self.exact = True
         self.depth = 0
+
+    def __dealloc__(self):
+        free(self.levels)
 
     cdef bint match(self, const unsigned char *topic, Py_ssize_t size) noexcept nogil:
         cdef bytes_at end = topic + size

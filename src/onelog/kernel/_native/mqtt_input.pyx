@@ -43,6 +43,7 @@ cdef struct Frame:
 
 cdef bytes _QOS = b"\x04~q\x021"
 cdef bytes _RETAIN = b"\x04~r\x021"
+cdef bytes _PLAIN = _QOS + _RETAIN + _QOS
 
 
 cdef inline int _length(bytes_at p, Py_ssize_t left, uint32_t *size) noexcept nogil:
@@ -114,7 +115,7 @@ cdef class MqttInput:
         cdef bytes_at at
         cdef int kind
         # Three of the four are ends of one text, the fourth stands behind it.
-        self.blocks = b"".join((_QOS, _RETAIN, own, _QOS, own))
+        self.blocks = b"".join((_QOS, _RETAIN, own, _QOS, own)) if name else _PLAIN
         self.publisher_name = name
         at = <bytes_at> PyBytes_AS_STRING(self.blocks)
         self.headers[0].at = at + 10

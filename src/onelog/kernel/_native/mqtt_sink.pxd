@@ -18,7 +18,7 @@ cdef extern from "Python.h":
     void sink_release "Py_XDECREF"(PyObject *) noexcept
 
 cdef enum:
-    SINK_BYTES_MIN = 512
+    SINK_BYTES_MIN = 256
     REMAINING_MAX = 268435455
 
 cdef struct Sink:
