@@ -147,7 +147,10 @@ class WebSocketServer(asyncio.Protocol):
     # ---- the upgrade ----
 
     def _take_request(self, request: Request) -> None:
-        if self.wire.eof_sent:  # what followed the request was already wrong
+        if self.wire.data_to_send():
+            # RFC 6455 4.1: a client waits for the answer. Frames came behind the request, and the
+            # library answered them before it.
+            self._end()
             return
         response = self._answer(request)
         del response.headers["Date"]
@@ -187,7 +190,7 @@ class WebSocketServer(asyncio.Protocol):
     def _flush(self) -> None:
         """Send what the library wants to send; an empty piece means: close."""
         pieces = self.wire.data_to_send()
-        if not pieces:
+        if not pieces or self._ended:
             return
         data = b"".join(pieces)
         if data:
