@@ -124,7 +124,11 @@ cdef struct Slot:
 
 
 cdef class MqttFanout:
-    """Who gets which record, and in which bytes."""
+    """Who gets which record, and in which bytes.
+
+    `properties` makes a record's v5 properties out of its headers, None when it has expired. It
+    must not raise: that ends the call, and with it the answer who was touched.
+    """
 
     cdef object properties
     cdef object trie

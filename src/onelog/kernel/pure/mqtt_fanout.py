@@ -62,7 +62,11 @@ class _Target:
 
 
 class MqttFanout:
-    """Who gets which record, and in which bytes."""
+    """Who gets which record, and in which bytes.
+
+    `properties` makes a record's v5 properties out of its headers, None when it has expired. It
+    must not raise: that ends the call, and with it the answer who was touched.
+    """
 
     def __init__(self, properties: Callable[[tuple[Header, ...], int], bytes | None]) -> None:
         self._properties = properties
