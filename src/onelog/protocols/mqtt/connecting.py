@@ -135,6 +135,7 @@ async def _accept(
             record = msgspec.structs.replace(door.record, cursors=(cursor_name(client_id),))
             await hub.broker.sessions.update(door, record)
             await hub.broker.cursors.adopt(session)
+            session.is_kept = True
     except OnelogError:
         await hub.broker.sessions.detach(door, expiry_ms=0)
         connection.session = None

@@ -68,8 +68,8 @@ class Connection:
         self.keep_alive_s = 0.0
         self._heard = False
         self._pass_bytes = 0
-        self._suspended = False
-        self._unread = b""
+        self._unfed: bytes | None = None
+        """What came while a handler waits or after the end; None while packets are dealt with."""
         self._acking = False
         self._resting = False
         self._task: asyncio.Task[None] | None = None
@@ -89,41 +89,52 @@ class Connection:
         self._timer = self.hub.loop.call_later(timeout_s, self._connect_timed_out)
 
     def data_received(self, data: bytes) -> None:
-        """Take a read."""
-        if self._suspended or self.state is State.CLOSED:
-            if self._suspended:
-                self._unread += data
+        """Take a read: plain packets cost one kernel call and what follows it here."""
+        if self._unfed is not None:
+            self._unfed += data
             return
-        hub = self.hub
         self._heard = True
-        hub.counters.received_bytes += len(data)
         self._run(data)
         self._pass_bytes += len(data)
-        if self._pass_bytes >= PASS_BYTES_MAX and not self._resting:
-            self._resting = True
-            self.transport.pause_reading()
-            hub.resting.append(self)
-            hub.loop.call_soon(self.resume_reading)
+        if self._pass_bytes >= PASS_BYTES_MAX:
+            self._rest()
 
     def _run(self, data: bytes) -> None:
-        now_ms = self.hub.clock.now_ms()
-        feed = self.input.feed
+        received = self.input
         try:
-            event = feed(data, now_ms)
-            while event is not None and self.state is not State.CLOSED:
-                self._packet(*event)
-                if self._suspended:
-                    break
-                event = feed(b"", now_ms)
+            event = received.feed(data, self.hub.now_ms())
+            if event is not None:
+                self._packets(event)
         except OnelogError as error:
             self.fail(error)
-        if self.input.has_acks and not self._acking:
+        if received.has_acks and not self._acking:
             self._acking = True
             self.hub.acking.append(self)
-        self.hub.broker.publisher.tick_soon()
-        session = self.session
-        if session is not None and not session.output.live and session.output.room:
-            session.catch_up()
+        self.hub.tick_soon()
+        if not self.output.live:
+            self._catch_up()
+
+    def _packets(self, event: tuple[int, bytes] | None) -> None:
+        """Packets that the kernel leaves to us, in order, until one has to wait."""
+        while event is not None:
+            self._packet(*event)
+            if self._unfed is not None:
+                return
+            event = self.input.feed(b"", self.hub.now_ms())
+
+    def _catch_up(self) -> None:
+        """An acknowledgement may have made room for a session that reads the log."""
+        if self.session is not None and self.output.room:
+            self.session.catch_up()
+
+    def _rest(self) -> None:
+        """This connection has read its share of the pass: the others have a turn."""
+        self.hub.counters.received_bytes += self._pass_bytes
+        self._pass_bytes = 0
+        if not self._resting and not self.transport.is_closing():
+            self._resting = True
+            self.transport.pause_reading()
+            self.hub.loop.call_soon(self.resume_reading)
 
     def eof_received(self) -> bool | None:
         """The peer sends no more."""
@@ -158,11 +169,9 @@ class Connection:
 
     def resume_reading(self) -> None:
         """The next pass of the loop has begun."""
-        self._pass_bytes = 0
-        if self._resting:
-            self._resting = False
-            if not self.transport.is_closing():
-                self.transport.resume_reading()
+        self._resting = False
+        if self._unfed is None and not self.transport.is_closing():
+            self.transport.resume_reading()
 
     # -- packets
 
@@ -175,7 +184,8 @@ class Connection:
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run what has to wait; what the peer sent behind it stays unread until it is done."""
-        self._suspended = True
+        if self._unfed is None:
+            self._unfed = b""
         if not self.transport.is_closing():
             self.transport.pause_reading()
         self._task = self.hub.loop.create_task(self._finish(work))
@@ -187,14 +197,13 @@ class Connection:
             self.fail(error)
         finally:
             self._task = None
-            self._suspended = False
         if self.transport.is_closing():
             self.gone.set()
         if self.state is State.CLOSED:
-            return
+            return  # what the peer still sends stays unread
+        data, self._unfed = self._unfed or b"", None
         if not self._resting:
             self.transport.resume_reading()
-        data, self._unread = self._unread, b""
         self._run(data)
 
     def send(self, packet: Packet) -> None:
@@ -209,7 +218,9 @@ class Connection:
 
     def write_chunks(self, chunks: list[bytes]) -> None:
         """Send several pieces."""
-        if not self.transport.is_closing():
+        if len(chunks) == 1:
+            self.transport.write(chunks[0])
+        else:
             self.transport.writelines(chunks)
 
     def open_up(self) -> None:
@@ -341,6 +352,7 @@ class Connection:
 
     def _close(self) -> None:
         self.state = State.CLOSED
+        self._unfed = b""
         if self.transport.is_closing():
             return
         # Closing with unread input makes the kernel reset the connection, and the peer may lose

@@ -63,6 +63,8 @@ class Hub:
         self.authenticator = authenticator
         self.limits = limits
         self.clock = clock
+        self.now_ms = clock.now_ms
+        self.tick_soon = broker.publisher.tick_soon
         self.loop = asyncio.get_running_loop()
         self.counters = Counters()
         self.fanout = MqttFanout(delivery_properties)
@@ -71,8 +73,6 @@ class Hub:
         self.connections: set[Connection] = set()
         self.acking: list[Connection] = []
         """Connections with publishes in this pass that are to be acknowledged."""
-        self.resting: list[Connection] = []
-        """Connections that have read their share of this pass."""
         self.wills = Wills(self)
         self.retained: Retained
         self._routes: dict[Principal, dict[bytes, MqttRoute]] = {}
@@ -113,9 +113,6 @@ class Hub:
     # -- acknowledgements
 
     def _tick(self, tick: Tick) -> None:
-        for connection in self.resting:
-            connection.resume_reading()
-        self.resting.clear()
         if not self.acking:
             return
         groups = [(connection, connection.take_acks()) for connection in self.acking]

@@ -93,6 +93,8 @@ class MqttSession:
         output.owner = self
         self.subscriptions: dict[str, Subscribed] = {}
         self.inbound: set[int] = set()
+        self.is_kept = False
+        """Whether its state outlives its connection."""
         self.connection: Connection | None = None
         self._reading: Reading | None = None
         self._wait: Wait | None = None
@@ -257,11 +259,11 @@ class MqttSession:
 
     def write_out(self) -> None:
         """Send what waits."""
-        connection = self.connection
         chunks = self.output.take()
-        if connection is not None and chunks:
-            connection.write_chunks(chunks)
-        self.on_change()
+        if chunks and self.connection is not None:
+            self.connection.write_chunks(chunks)
+        if self.is_kept:
+            self.on_change()
 
     def fall_behind(self, source: LiveSource, offset: int) -> None:
         """Follow no more: read the log from `offset` of this source, and of the others from now."""
