@@ -147,7 +147,8 @@ class Publisher:
         self._authorizer = authorizer
         self._quotas = quotas
         self._stages: dict[Partition, Stage] = {}
-        self._dirty: list[Stage] = []
+        self.dirty: list[Stage] = []
+        """Stages with records that this pass has to write, in the order they were touched."""
         self._ticks: deque[Tick] = deque()
         self._ticking = False
         self._homes: dict[str, tuple[Stream, Partition, bytes]] = {}
@@ -308,23 +309,23 @@ class Publisher:
         stage = self._stages.get(partition)
         if stage is None:
             builder = BatchBuilder(stream.tags_topics)
-            stage = Stage(_Target(stream, partition), builder, self._dirty)
+            stage = Stage(_Target(stream, partition), builder, self.dirty)
             self._stages[partition] = stage
         return stage
 
     def tick_soon(self) -> None:
         """See that what is staged is written at the end of this pass."""
-        if self._dirty and not self._ticking:
+        if self.dirty and not self._ticking:
             self._ticking = True
             self._loop.call_soon(self.tick)
 
     def tick(self) -> None:
         """Write every dirty partition: one batch, one append each."""
         self._ticking = False
-        if not self._dirty:
+        if not self.dirty:
             return
-        dirty = self._dirty.copy()
-        self._dirty.clear()
+        dirty = self.dirty.copy()
+        self.dirty.clear()
         self.ticks += 1
         tick = Tick(self, len(dirty) + 1)  # one more, so that it ends after `on_tick`
         self._ticks.append(tick)

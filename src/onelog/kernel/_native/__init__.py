@@ -21,6 +21,7 @@ from onelog.kernel._native.mqtt_fanout import (
 )
 from onelog.kernel._native.mqtt_input import (
     MqttInput,
+    MqttPass,
     encode_acks,
 )
 from onelog.kernel._native.mqtt_output import (
@@ -70,6 +71,7 @@ __all__ = [
     "MqttFanout",
     "MqttInput",
     "MqttOutput",
+    "MqttPass",
     "MqttRoute",
     "Stage",
     "encode_acks",

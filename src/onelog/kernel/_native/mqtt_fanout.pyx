@@ -109,6 +109,21 @@ cdef bint _read_facts(bytes_at data, const Span *span, Packet *packet) noexcept 
     return others
 
 
+cdef list _write(list touched):
+    """Let the bytes go where each subscriber wants them; those whose owner has to act."""
+    cdef list left = []
+    cdef MqttOutput output
+    cdef bytes chunk
+    for output in touched:
+        if output.writer is not None:
+            for chunk in output.take():
+                output.writer(chunk)
+            if not output.kept:
+                continue
+        left.append(output)
+    return left
+
+
 cdef class Known:
     """A topic whose plan is known."""
 
@@ -131,6 +146,8 @@ cdef class MqttFanout:
     """
 
     cdef object properties
+    # Whether a record with the retain header was seen since the owner set it to False.
+    cdef public bint retained
     cdef object trie
     cdef dict subscriptions
     cdef dict numbers
@@ -286,7 +303,7 @@ cdef class MqttFanout:
             delivery.end()
         finally:
             PyBuffer_Release(&view)
-        return following, delivery.touched, delivery.fallen
+        return following, _write(delivery.touched), delivery.fallen
 
     cdef bint _batch(
         self, Delivery delivery, object data, Py_ssize_t at, int64_t start_offset, int64_t now_ms,
@@ -337,12 +354,13 @@ cdef class MqttFanout:
             delivery.topic_plan = self._find(packet.topic)
             delivery.topic = packet.topic
         plan = delivery.topic_plan
+        if span.header_count:
+            others = _read_facts(source.data, span, &packet)
+            self.retained |= packet.retained
         if plan.count == 0:
             return 0
         packet.value.at = source.data + span.value
         packet.value.size = max(span.value_bytes, 0)
-        if span.header_count:
-            others = _read_facts(source.data, span, &packet)
         if others:
             delivery.end()
             delivery.topic.at = NULL

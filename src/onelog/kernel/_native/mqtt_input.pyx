@@ -27,7 +27,7 @@ from onelog.kernel._native.format cimport bytes_at, ol_get16, ol_put16
 from onelog.kernel._native.mqtt_output cimport MqttOutput
 from onelog.kernel._native.stage cimport MqttRoute, Stage
 
-from onelog.base.errors import InvalidRequest, MessageTooLarge, ProtocolViolation
+from onelog.base.errors import InvalidRequest, MessageTooLarge, OnelogError, ProtocolViolation
 from onelog.kernel._native.wire import encode_varint
 
 cdef enum:
@@ -57,6 +57,28 @@ cdef inline int _length(bytes_at p, Py_ssize_t left, uint32_t *size) noexcept no
         if p[1 + index] < 0x80:
             return 2 + index
     return -1
+
+
+cdef class MqttPass:
+    """What all connections share in one pass of the loop.
+
+    `dirty` is the door's list of stages, `acking` gets the owners that have acknowledgements to
+    wait for; the time is asked for once a pass that writes.
+    """
+
+    cdef readonly list dirty
+    cdef readonly list acking
+    cdef object clock
+    cdef object tick_soon
+    cdef readonly Py_ssize_t bytes_max
+    cdef int64_t now_ms
+
+    def __init__(self, list dirty not None, clock, tick_soon, Py_ssize_t bytes_max):
+        self.dirty = dirty
+        self.acking = []
+        self.clock = clock
+        self.tick_soon = tick_soon
+        self.bytes_max = bytes_max
 
 
 cdef class MqttInput:
@@ -89,6 +111,14 @@ cdef class MqttInput:
     cdef unsigned char *acks
     cdef Py_ssize_t acks_used
     cdef Py_ssize_t acks_room
+
+    # What a connection that lives in the loop's passes needs beside its bytes.
+    cdef public object owner
+    cdef MqttPass turn
+    cdef public bint heard
+    cdef public bint suspended
+    cdef bint acking
+    cdef Py_ssize_t turn_bytes
 
     def __init__(
         self, MqttOutput output not None, dict routes not None, resolve,
@@ -126,6 +156,48 @@ cdef class MqttInput:
             self.headers[kind].count = (kind & 1) + (kind >> 1) + (1 if name else 0)
             self.headers[kind].size = 5 * ((kind & 1) + (kind >> 1)) + len(own)
             self.headers[kind].shadows_topic = False
+
+    # -- a connection of the loop
+
+    def join(self, owner, MqttPass turn not None):
+        """Let `receive` serve a connection: `owner` deals with what is not plain."""
+        self.owner = owner
+        self.turn = turn
+
+    def receive(self, data):
+        """Take a read. The owner is called only for what is not plain."""
+        cdef MqttPass turn = self.turn
+        cdef bint clean = not turn.dirty
+        cdef object event
+        if self.suspended:
+            self.owner.keep_unread(data)
+            return
+        self.heard = True
+        if clean:
+            turn.now_ms = turn.clock()
+        try:
+            event = self.feed(data, turn.now_ms)
+        except OnelogError as error:
+            self.owner.fail(error)
+        else:
+            if event is not None:
+                self.owner.take_packets(event)
+        self.finish(clean)
+        self.turn_bytes += len(data)
+        if self.turn_bytes >= turn.bytes_max:
+            self.turn_bytes = 0
+            self.owner.rest()
+
+    def finish(self, bint clean=True):
+        """See that what was staged is written, acknowledged and followed by what has room."""
+        cdef MqttPass turn = self.turn
+        if self.acks_used and not self.acking:
+            self.acking = True
+            turn.acking.append(self.owner)
+        if clean and turn.dirty:
+            turn.tick_soon()
+        if not self.output.live:
+            self.owner.catch_up()
 
     # -- bytes in
 
@@ -361,6 +433,7 @@ cdef class MqttInput:
         """What is to be acknowledged, for `encode_acks`."""
         cdef bytes out = PyBytes_FromStringAndSize(<const char *> self.acks, self.acks_used)
         self.acks_used = 0
+        self.acking = False
         if self.acks_room > ACKS_BYTES_KEPT:
             free(self.acks)
             self.acks = NULL

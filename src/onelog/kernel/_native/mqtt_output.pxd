@@ -12,6 +12,10 @@ cdef class MqttOutput:
     cdef public Py_ssize_t packet_bytes_max
     cdef public bint live
     cdef public bint touched
+    # Where its bytes go; None: the owner takes them.
+    cdef public object writer
+    # Whether its owner wants to know of each delivery, because it keeps the state.
+    cdef public bint kept
     cdef list chunks
     # The open end of what waits: bytes of this subscriber alone.
     cdef Sink sink

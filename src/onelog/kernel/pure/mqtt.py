@@ -70,20 +70,50 @@ class MqttRoute:
         self.value_bytes_max = value_bytes_max
 
 
+class MqttPass:
+    """What all connections share in one pass of the loop.
+
+    `dirty` is the door's list of stages, `acking` gets the owners that have acknowledgements to
+    wait for; the time is asked for once a pass that writes.
+    """
+
+    __slots__ = ("acking", "bytes_max", "clock", "dirty", "now_ms", "tick_soon")
+
+    def __init__(
+        self,
+        dirty: list[Stage],
+        clock: Callable[[], int],
+        tick_soon: Callable[[], None],
+        bytes_max: int,
+    ) -> None:
+        self.dirty = dirty
+        self.acking: list[Any] = []
+        self.clock = clock
+        self.tick_soon = tick_soon
+        self.bytes_max = bytes_max
+        self.now_ms = 0
+
+
 class MqttInput:
     """One connection's byte stream."""
 
     __slots__ = (
+        "_acking",
         "_acks",
         "_feeding",
         "_position",
         "_rest",
+        "_turn",
+        "_turn_bytes",
+        "heard",
         "output",
+        "owner",
         "packet_bytes_max",
         "publisher",
         "resolve",
         "routes",
         "staged",
+        "suspended",
         "version",
     )
 
@@ -108,6 +138,57 @@ class MqttInput:
         self._position = 0
         self._acks: list[tuple[int, int]] = []
         self._feeding = False
+        self.owner: Any = None
+        self.heard = False
+        """Whether anything came since the owner set it to False."""
+        self.suspended = False
+        """While set, `receive` only hands the bytes to the owner."""
+        self._turn: MqttPass
+        self._turn_bytes = 0
+        self._acking = False
+
+    # -- a connection of the loop
+
+    def join(self, owner: Any, turn: MqttPass) -> None:
+        """Let `receive` serve a connection: `owner` deals with what is not plain."""
+        self.owner = owner
+        self._turn = turn
+
+    def receive(self, data: bytes) -> None:
+        """Take a read. The owner is called only for what is not plain."""
+        turn = self._turn
+        if self.suspended:
+            self.owner.keep_unread(data)
+            return
+        clean = not turn.dirty
+        self.heard = True
+        if clean:
+            turn.now_ms = turn.clock()
+        try:
+            event = self.feed(data, turn.now_ms)
+        except OnelogError as error:
+            self.owner.fail(error)
+        else:
+            if event is not None:
+                self.owner.take_packets(event)
+        self.finish(clean)
+        self._turn_bytes += len(data)
+        if self._turn_bytes >= turn.bytes_max:
+            self._turn_bytes = 0
+            self.owner.rest()
+
+    def finish(self, clean: bool = True) -> None:
+        """See that what was staged is written, acknowledged and followed by what has room."""
+        turn = self._turn
+        if self._acks and not self._acking:
+            self._acking = True
+            turn.acking.append(self.owner)
+        if clean and turn.dirty:
+            turn.tick_soon()
+        if not self.output.live:
+            self.owner.catch_up()
+
+    # -- bytes in
 
     def feed(self, data: bytes, now_ms: int) -> tuple[int, bytes] | None:
         """Take received bytes; the next packet that is the caller's, or None when all is done."""
@@ -216,6 +297,7 @@ class MqttInput:
     def take_acks(self) -> bytes:
         """What is to be acknowledged, for `encode_acks`."""
         acks, self._acks = self._acks, []
+        self._acking = False
         return b"".join(
             packet_id.to_bytes(2, "big") + number.to_bytes(2, "big") for packet_id, number in acks
         )

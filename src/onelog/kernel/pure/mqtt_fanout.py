@@ -61,6 +61,15 @@ class _Target:
         self.identifiers = b"".join(b"\x0b" + encode_remaining_length(n) for n in numbers)
 
 
+def _write(touched: list[MqttOutput]) -> list[MqttOutput]:
+    """Let the bytes go where each subscriber wants them; those whose owner has to act."""
+    for output in touched:
+        if output.writer is not None:
+            for chunk in output.take():
+                output.writer(chunk)
+    return [output for output in touched if output.writer is None or output.kept]
+
+
 class MqttFanout:
     """Who gets which record, and in which bytes.
 
@@ -70,6 +79,8 @@ class MqttFanout:
 
     def __init__(self, properties: Callable[[tuple[Header, ...], int], bytes | None]) -> None:
         self._properties = properties
+        self.retained = False
+        """Whether a retained record was seen since the owner set it to False."""
         self._trie = TopicTrie()
         self._subscriptions: dict[int, _Subscription] = {}
         self._numbers: dict[tuple[bytes, int], int] = {}
@@ -149,6 +160,21 @@ class MqttFanout:
         """
         touched: list[MqttOutput] = []
         fallen: list[tuple[MqttOutput, int]] = []
+        following = self._deliver(
+            data, partition, start_offset, now_ms, default_topic, touched, fallen
+        )
+        return following, _write(touched), fallen
+
+    def _deliver(
+        self,
+        data: Buffer,
+        partition: int,
+        start_offset: int,
+        now_ms: int,
+        default_topic: bytes | None,
+        touched: list[MqttOutput],
+        fallen: list[tuple[MqttOutput, int]],
+    ) -> int:
         special = ATTR_CODEC_MASK | ATTR_CONTROL | ATTR_TRANSACTIONAL
         following = start_offset
         begun = False
@@ -156,13 +182,13 @@ class MqttFanout:
             if info.last_offset < start_offset:
                 continue
             if info.attributes & special:
-                return max(following, info.base_offset), touched, fallen
+                return max(following, info.base_offset)
             try:
                 slices = decode_batch(data, info.position, None, False)
             except CorruptBatch:
                 if not begun:
                     raise
-                return max(following, info.base_offset), touched, fallen
+                return max(following, info.base_offset)
             begun = True
             for index in range(len(slices)):
                 offset = slices.offset(index)
@@ -174,7 +200,7 @@ class MqttFanout:
                         touched, fallen,
                     )  # fmt: skip
             following = info.last_offset + 1
-        return following, touched, fallen
+        return following
 
     def deliver_record(
         self,
@@ -188,6 +214,7 @@ class MqttFanout:
     ) -> None:
         """Give one record to its subscribers; the lists grow as those of `deliver` do."""
         plan = self._plan(topic) if len(topic) <= _TOPIC_BYTES_MAX else ()
+        self.retained |= any(name == RETAIN_HEADER for name, _value in headers)
         if not plan:
             return
         # Of several headers of one name the first counts.

@@ -7,6 +7,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from onelog.base.errors import InvalidRequest
@@ -25,12 +26,14 @@ class MqttOutput:
         "_chunks",
         "_in_flight",
         "_next_id",
+        "kept",
         "live",
         "owner",
         "packet_bytes_max",
         "touched",
         "version",
         "window",
+        "writer",
     )
 
     def __init__(self, owner: Any, version: int, window: int) -> None:
@@ -40,6 +43,10 @@ class MqttOutput:
         self.live = False
         """Whether `deliver` hands it records; False while it reads the log by itself."""
         self.touched = False
+        self.writer: Callable[[bytes], None] | None = None
+        """Where `deliver` sends its bytes; None: its owner takes them."""
+        self.kept = False
+        """Whether its owner wants to know of each delivery, because it keeps the state."""
         self.packet_bytes_max = 0
         """Larger packets are dropped (MQTT-3.1.2-24), 0 is no limit; set it before subscribing."""
         self._chunks: list[bytes] = []

@@ -34,9 +34,6 @@ from onelog.protocols.mqtt.session import MqttSession
 from onelog.protocols.mqtt.state import State, advance
 from onelog.security.scram import ScramExchange
 
-PASS_BYTES_MAX: Final = 1024 * 1024
-"""Bytes read from one connection before the others have a turn."""
-
 LINGER_S: Final = 2.0
 """How long a peer has to read the last packet before its socket is closed."""
 
@@ -66,17 +63,16 @@ class Connection:
         self.packet_bytes_max: int | None = None
         """What the client takes at most."""
         self.keep_alive_s = 0.0
-        self._heard = False
-        self._pass_bytes = 0
-        self._unfed: bytes | None = None
-        """What came while a handler waits or after the end; None while packets are dealt with."""
-        self._acking = False
+        self._unread = b""
         self._resting = False
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         limits = hub.limits
         self.output = MqttOutput(None, 0, limits.inflight)
         self.input = MqttInput(self.output, {}, _no_route, limits.connect_packet_bytes)
+        self.input.join(self, hub.turn)
+        self.data_received = self.input.receive
+        """A read is one call of the kernel."""
 
     # -- the transport's side
 
@@ -88,49 +84,29 @@ class Connection:
         timeout_s = self.hub.limits.connect_timeout_ms / 1000
         self._timer = self.hub.loop.call_later(timeout_s, self._connect_timed_out)
 
-    def data_received(self, data: bytes) -> None:
-        """Take a read: plain packets cost one kernel call and what follows it here."""
-        if self._unfed is not None:
-            self._unfed += data
-            return
-        self._heard = True
-        self._run(data)
-        self._pass_bytes += len(data)
-        if self._pass_bytes >= PASS_BYTES_MAX:
-            self._rest()
+    def keep_unread(self, data: bytes) -> None:
+        """Bytes came while a handler waits, or after the end."""
+        if self.state is not State.CLOSED:
+            self._unread += data
 
-    def _run(self, data: bytes) -> None:
-        received = self.input
+    def take_packets(self, event: tuple[int, bytes] | None) -> None:
+        """Deal with packets that the kernel leaves to us, in order, until one has to wait."""
         try:
-            event = received.feed(data, self.hub.now_ms())
-            if event is not None:
-                self._packets(event)
+            while event is not None:
+                self._packet(*event)
+                if self.input.suspended:
+                    return
+                event = self.input.feed(b"", self.hub.clock.now_ms())
         except OnelogError as error:
             self.fail(error)
-        if received.has_acks and not self._acking:
-            self._acking = True
-            self.hub.acking.append(self)
-        self.hub.tick_soon()
-        if not self.output.live:
-            self._catch_up()
 
-    def _packets(self, event: tuple[int, bytes] | None) -> None:
-        """Packets that the kernel leaves to us, in order, until one has to wait."""
-        while event is not None:
-            self._packet(*event)
-            if self._unfed is not None:
-                return
-            event = self.input.feed(b"", self.hub.now_ms())
-
-    def _catch_up(self) -> None:
-        """An acknowledgement may have made room for a session that reads the log."""
+    def catch_up(self) -> None:
+        """There may be room for a session that reads the log."""
         if self.session is not None and self.output.room:
             self.session.catch_up()
 
-    def _rest(self) -> None:
+    def rest(self) -> None:
         """This connection has read its share of the pass: the others have a turn."""
-        self.hub.counters.received_bytes += self._pass_bytes
-        self._pass_bytes = 0
         if not self._resting and not self.transport.is_closing():
             self._resting = True
             self.transport.pause_reading()
@@ -170,7 +146,7 @@ class Connection:
     def resume_reading(self) -> None:
         """The next pass of the loop has begun."""
         self._resting = False
-        if self._unfed is None and not self.transport.is_closing():
+        if not self.input.suspended and not self.transport.is_closing():
             self.transport.resume_reading()
 
     # -- packets
@@ -184,8 +160,7 @@ class Connection:
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run what has to wait; what the peer sent behind it stays unread until it is done."""
-        if self._unfed is None:
-            self._unfed = b""
+        self.input.suspended = True
         if not self.transport.is_closing():
             self.transport.pause_reading()
         self._task = self.hub.loop.create_task(self._finish(work))
@@ -201,10 +176,11 @@ class Connection:
             self.gone.set()
         if self.state is State.CLOSED:
             return  # what the peer still sends stays unread
-        data, self._unfed = self._unfed or b"", None
+        self.input.suspended = False
         if not self._resting:
             self.transport.resume_reading()
-        self._run(data)
+        data, self._unread = self._unread, b""
+        self.input.receive(data)
 
     def send(self, packet: Packet) -> None:
         """Send a packet."""
@@ -213,7 +189,6 @@ class Connection:
     def write(self, data: bytes) -> None:
         """Send bytes."""
         if data and not self.transport.is_closing():
-            self.hub.counters.delivered_bytes += len(data)
             self.transport.write(data)
 
     def write_chunks(self, chunks: list[bytes]) -> None:
@@ -270,11 +245,6 @@ class Connection:
 
     # -- acknowledgements
 
-    def take_acks(self) -> bytes:
-        """What this pass has to acknowledge."""
-        self._acking = False
-        return self.input.take_acks()
-
     def acknowledge_some(self, acks: bytes, reasons: dict[int, int]) -> None:
         """Acknowledge a tick of which a part failed; version 3 has no word for that."""
         if self.version == Version.V5:
@@ -296,14 +266,14 @@ class Connection:
             self._timer = None
         self.keep_alive_s = seconds * 1.5
         if seconds:
-            self._heard = False
+            self.input.heard = False
             self._timer = self.hub.loop.call_later(self.keep_alive_s, self._keep_alive_due)
 
     def _keep_alive_due(self) -> None:
-        if not self._heard:
+        if not self.input.heard:
             self.end(ReasonCode.KEEP_ALIVE_TIMEOUT)
             return
-        self._heard = False
+        self.input.heard = False
         self._timer = self.hub.loop.call_later(self.keep_alive_s, self._keep_alive_due)
 
     def _connect_timed_out(self) -> None:
@@ -352,7 +322,7 @@ class Connection:
 
     def _close(self) -> None:
         self.state = State.CLOSED
-        self._unfed = b""
+        self.input.suspended = True  # what the peer still sends stays unread
         if self.transport.is_closing():
             return
         # Closing with unread input makes the kernel reset the connection, and the peer may lose

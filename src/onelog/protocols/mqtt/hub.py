@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Final
 from onelog.base.clock import Clock
 from onelog.base.errors import OnelogError
 from onelog.broker import Broker, LiveSource, Principal, Record, Tick
-from onelog.kernel import MqttFanout, MqttOutput, MqttRoute, check_topic, encode_acks
+from onelog.kernel import (
+    MqttFanout,
+    MqttOutput,
+    MqttPass,
+    MqttRoute,
+    check_topic,
+    encode_acks,
+)
 from onelog.protocols.mqtt.delivery import delivery_properties
 from onelog.protocols.mqtt.errors import reason_for
 from onelog.protocols.mqtt.limits import MqttLimits
@@ -28,6 +35,9 @@ if TYPE_CHECKING:
     from onelog.protocols.mqtt.connection import Connection
     from onelog.protocols.mqtt.session import MqttSession
 
+PASS_BYTES_MAX: Final = 1024 * 1024
+"""Bytes read from one connection before the others have a turn."""
+
 ROUTES_MAX: Final = 100_000
 """Topics whose way into the log is remembered per principal."""
 
@@ -37,10 +47,8 @@ class Counters:
 
     __slots__ = (
         "connects",
-        "delivered_bytes",
         "disconnects",
         "fallen_behind",
-        "received_bytes",
         "refused",
     )
 
@@ -48,8 +56,6 @@ class Counters:
         self.connects = 0
         self.refused = 0
         self.disconnects = 0
-        self.received_bytes = 0
-        self.delivered_bytes = 0
         self.fallen_behind = 0
 
 
@@ -63,16 +69,15 @@ class Hub:
         self.authenticator = authenticator
         self.limits = limits
         self.clock = clock
-        self.now_ms = clock.now_ms
-        self.tick_soon = broker.publisher.tick_soon
+        self.turn = MqttPass(
+            broker.publisher.dirty, clock.now_ms, broker.publisher.tick_soon, PASS_BYTES_MAX
+        )
         self.loop = asyncio.get_running_loop()
         self.counters = Counters()
         self.fanout = MqttFanout(delivery_properties)
         self.sessions: dict[str, MqttSession] = {}
         """Sessions with a connection, by client id."""
         self.connections: set[Connection] = set()
-        self.acking: list[Connection] = []
-        """Connections with publishes in this pass that are to be acknowledged."""
         self.wills = Wills(self)
         self.retained: Retained
         self._routes: dict[Principal, dict[bytes, MqttRoute]] = {}
@@ -113,10 +118,11 @@ class Hub:
     # -- acknowledgements
 
     def _tick(self, tick: Tick) -> None:
-        if not self.acking:
+        acking = self.turn.acking
+        if not acking:
             return
-        groups = [(connection, connection.take_acks()) for connection in self.acking]
-        self.acking.clear()
+        groups = [(connection, connection.input.take_acks()) for connection in acking]
+        acking.clear()
         tick.when_done(lambda done: self._acknowledge(done, groups))
 
     @staticmethod
@@ -140,7 +146,9 @@ class Hub:
         following, touched, fallen = self.fanout.deliver(
             data, source.number, source.position, self.clock.now_ms(), topic
         )
-        self.retained.note_batches(source, data)
+        if self.fanout.retained:
+            self.fanout.retained = False
+            self.retained.note_batches(source, data)
         source.position = following
         self._finish(source, touched, fallen)
         return following

@@ -226,6 +226,8 @@ class MqttSession:
     def begin(self, connection: Connection) -> None:
         """A connection speaks for it: redeliver what is in flight, then read on or follow."""
         self.connection = connection
+        self.output.writer = connection.transport.write
+        self.output.kept = self.is_kept
         for text, row in self.subscriptions.items():
             no_local = self.client_id.encode() if row.no_local else b""
             self.hub.fanout.subscribe(
@@ -381,6 +383,7 @@ class MqttSession:
     def park(self) -> None:
         """The connection is gone: remember where it stands."""
         self.stop_following()
+        self.output.writer = None
         self.connection = None
         for text in self.subscriptions:
             self.hub.fanout.unsubscribe(text.encode(), self.output)
