@@ -21,6 +21,7 @@ from onelog.base.errors import (
     TopicNotFound,
 )
 from onelog.base.ids import Offset, PartitionId
+from onelog.broker import Message
 from onelog.log.catalog import Catalog
 from onelog.log.config import Cleanup, Retention, StreamConfig
 from onelog.log.partition import Durability
@@ -29,6 +30,7 @@ from onelog.metadata.store import Op, TxnResult
 from onelog.storage.engine import LogSettings, PartitionKey, PartitionLog
 from onelog.storage.segment import SegmentEngine
 from tests.logs import Node, pairs, put, row
+from tests.support.brokers import running
 
 MAIN = StreamConfig(name="main", captures=("#",), partitions=2, durability=Durability.OS)
 
@@ -369,3 +371,18 @@ async def test_a_topic_that_nothing_captures_has_no_home(node: Node) -> None:
     with pytest.raises(TopicNotFound):
         catalog.home("a")
     await node.stop()
+
+
+async def test_a_stream_in_memory_is_another_one_after_a_restart(tmp_path: Path) -> None:
+    """Kept positions must not be taken for offsets that begin anew."""
+    async with running(tmp_path) as broker:
+        await broker.streams.create(StreamConfig(name="m", captures=("m/#",), engine="memory"))
+        await broker.publish_many([Message("m/a", b"%d" % n) for n in range(10)])
+        cursor = await broker.cursors.open_offset("reader", ["m/a"])
+        assert len(cursor.fetch()) == 10
+        cursor.commit_read()
+        await broker.cursors.save(cursor)
+    async with running(tmp_path) as broker:
+        await broker.publish_many([Message("m/a", b"%d" % n) for n in range(20, 25)])
+        cursor = await broker.cursors.open_offset("reader", ["m/a"])
+        assert [record.value for record in cursor.fetch()] == [b"20", b"21", b"22", b"23", b"24"]

@@ -76,6 +76,10 @@ class Catalog:
         known: set[PartitionKey] = set()
         for entry in (await self._store.range(_STREAMS)).entries:
             record = msgspec.json.decode(entry.value, type=StreamRecord)
+            if self._engine(record.config).volatile:
+                # Its offsets begin anew: positions that were kept must not be taken for these.
+                record = msgspec.structs.replace(record, id=_new_id(record.config))
+                await self._save(record, created=False)
             stream = await self._open_stream(record)
             self._apply(stream)
             known.update(stream.key(partition.id) for partition in stream.partitions)
@@ -131,7 +135,7 @@ class Catalog:
             if config.name in self._streams:
                 raise AlreadyExists(f"the stream {config.name!r} exists already")
             record = StreamRecord(
-                id=f"{config.name[:200]}-{secrets.token_hex(4)}",
+                id=_new_id(config),
                 config=config,
                 created_ms=self._clock.now_ms(),
                 fixed_topic=config.single_topic,
@@ -170,8 +174,10 @@ class Catalog:
                 partition.message_bytes_max = config.message_bytes_max
                 if partition.stopped is None:
                     partition.log.reconfigure(config.log_settings())
-            for number in range(len(stream.partitions), config.partitions):
-                stream.partitions.append(await self._open_partition(record, PartitionId(number)))
+            # All at once: a topic's partition follows from their number.
+            numbers = range(len(stream.partitions), config.partitions)
+            opening = (self._open_partition(record, PartitionId(number)) for number in numbers)
+            stream.partitions += await asyncio.gather(*opening)
             self._apply(stream)
             return stream
 
@@ -315,3 +321,8 @@ def _damage(name: str, error: OnelogError) -> PartitionStopped:
         f"{name} is damaged: {error}. Restore the partition from a backup or a replica,"
         " then restart"
     )
+
+
+def _new_id(config: StreamConfig) -> str:
+    """An id that no stream had before."""
+    return f"{config.name[:200]}-{secrets.token_hex(4)}"

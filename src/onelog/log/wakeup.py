@@ -76,9 +76,10 @@ class Waiters:
 
     def fail(self, error: OnelogError) -> None:
         """Tell everybody that what they wait for will not come."""
-        heap, self._heap, self._live = self._heap, [], 0
+        heap, self._heap = self._heap, []
         for _offset, _number, waiter in sorted(heap, key=lambda row: row[:2]):
             if waiter.callback is not None:
+                self._live -= 1
                 callback, waiter.callback = waiter.callback, None
                 callback(error)
 

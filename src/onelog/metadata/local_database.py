@@ -203,7 +203,8 @@ class Database:
         self._need_lease(lease)
         self._sql.execute("DELETE FROM leases WHERE id = ?", (lease,))
         rows = self._sql.execute(
-            f"SELECT {_COLUMNS} FROM keys WHERE lease = ? AND lease != 0 ORDER BY key",  # noqa: S608
+            f"SELECT {_COLUMNS} FROM keys"  # noqa: S608
+            " WHERE lease = ? AND lease != 0 ORDER BY key",
             (lease,),
         ).fetchall()
         revision = self.revision + 1

@@ -183,6 +183,9 @@ class PartitionLog(Protocol):
 class Engine(Protocol):
     """A place for partitions of many streams."""
 
+    volatile: bool
+    """Whether everything is gone, and offsets begin anew, when the process ends."""
+
     def open(self, key: PartitionKey, settings: LogSettings) -> PartitionLog:
         """Open or create a partition, recovering it when the last shutdown was not clean."""
         ...

@@ -12,6 +12,8 @@ from onelog.storage.engine import Engine, LogSettings, PartitionKey, PartitionLo
 class LazyEngine:
     """Stands for an engine under `root`; opens it for the first partition, or if data is there."""
 
+    volatile = False
+
     def __init__(self, root: Path, make: Callable[[], Engine]) -> None:
         self._root = root
         self._make = make

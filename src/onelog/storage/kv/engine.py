@@ -20,6 +20,8 @@ from onelog.storage.kv.partition import KvLog
 class KvEngine:
     """Partitions as key ranges of one RocksDB database."""
 
+    volatile = False
+
     def __init__(
         self,
         root: Path | str,

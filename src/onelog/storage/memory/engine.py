@@ -13,6 +13,8 @@ from onelog.storage.memory.ring import MemoryLog
 class MemoryEngine:
     """Partitions in memory. They are gone with `close`, `delete` or the process."""
 
+    volatile = True
+
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = SystemClock() if clock is None else clock
         self._lock = threading.Lock()

@@ -48,6 +48,8 @@ def _delete(path: Path) -> None:
 class SegmentEngine:
     """Partitions as directories of segment files."""
 
+    volatile = False
+
     def __init__(
         self,
         root: Path | str,
