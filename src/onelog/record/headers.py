@@ -30,6 +30,9 @@ QOS: Final = b"~q"
 RETAIN: Final = b"~r"
 """Present (as `1`) when the publish asked to be retained."""
 
+PUBLISHER: Final = b"~nl"
+"""The client that published, where somebody has to know (`no local`, hash by client)."""
+
 CONTENT_TYPE: Final = b"~ct"
 REPLY_TO: Final = b"~rt"
 CORRELATION: Final = b"~ci"

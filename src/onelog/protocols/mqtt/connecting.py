@@ -17,17 +17,22 @@ import msgspec
 from onelog.base.errors import NotAuthenticated, OnelogError
 from onelog.broker import Principal
 from onelog.broker.sessions import NEVER_MS
+from onelog.observe import get_logger
 from onelog.protocols.mqtt.errors import MqttError, protocol_error
 from onelog.protocols.mqtt.packet_types import Version
 from onelog.protocols.mqtt.packets import Auth, Connack, Connect, Disconnect
 from onelog.protocols.mqtt.properties import Properties
 from onelog.protocols.mqtt.reasons import ReasonCode
-from onelog.protocols.mqtt.session import MqttSession, Subscribed, cursor_name
+from onelog.protocols.mqtt.session import MqttSession, cursor_name
+from onelog.protocols.mqtt.special import parse_address
 from onelog.protocols.mqtt.state import State
+from onelog.protocols.mqtt.subscribed import Subscribed
 from onelog.security.identity import Identity
 
 if TYPE_CHECKING:
     from onelog.protocols.mqtt.connection import Connection
+
+_log = get_logger("mqtt")
 
 EXPIRY_NEVER_S: Final = 0xFFFF_FFFF
 RECEIVE_MAXIMUM_DEFAULT: Final = 65_535
@@ -130,7 +135,7 @@ async def _accept(
     connection.packet_bytes_max = packet.properties.maximum_packet_size
     try:
         if door.resumed:
-            _restore(session, door.record.body)
+            await _restore(connection, session, door.record.body)
         if expiry_ms:
             record = msgspec.structs.replace(door.record, cursors=(cursor_name(client_id),))
             await hub.broker.sessions.update(door, record)
@@ -162,12 +167,25 @@ async def _accept(
     session.begin(connection)
 
 
-def _restore(session: MqttSession, body: bytes) -> None:
+async def _restore(connection: Connection, session: MqttSession, body: bytes) -> None:
+    hub = connection.hub
     rows = msgspec.msgpack.decode(body, type=KeptBody).subscriptions if body else []
-    session.subscriptions = {row.filter: row for row in rows}
-    kept = session.hub.broker.cursors.kept(session.name)
+    specials: list[Subscribed] = []
+    for row in rows:
+        if parse_address(row.filter).kind == "plain":
+            session.subscriptions[row.filter] = row
+        else:
+            specials.append(row)
+    kept = hub.broker.cursors.kept(session.name)
     if kept is not None:
         session.restore(kept)
+    for row in specials:
+        try:
+            session.specials[row.filter] = await hub.open_special(
+                session, row, connection.principal
+            )
+        except OnelogError as error:  # refused by now, or its group cannot be read
+            _log.warning("a subscription ended", filter=row.filter, reason=str(error))
 
 
 def _client_id(connection: Connection, packet: Connect) -> tuple[str, str | None]:

@@ -12,13 +12,14 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 import msgspec
 
 from onelog.base.errors import MessageTooLarge, OnelogError, ProtocolViolation
-from onelog.broker import LOCAL, Principal, Session
+from onelog.broker import LOCAL, Cursor, Principal, Session
 from onelog.kernel import MqttInput, MqttOutput, encode_acks
 from onelog.net.peer import Peer, StreamTransport
 from onelog.observe import get_logger
@@ -211,37 +212,46 @@ class Connection:
         """Let the client's publishes carry its id while it has a `no local` subscription."""
         session = self.session
         assert session is not None
-        own = any(row.no_local for row in session.subscriptions.values())
-        self.input.publisher = session.client_id.encode() if own else b""
+        rows = (*session.subscriptions.values(), *(row.row for row in session.specials.values()))
+        needed = self.hub.shares.settings.needs_publishers or any(row.no_local for row in rows)
+        self.input.publisher = session.client_id.encode() if needed else b""
 
-    def after_saving(self, answer: Callable[[], None]) -> None:
-        """Answer when the session's state is durable, if it is to be."""
+    def after_saving(self, answer: Callable[[], None], *more: Cursor) -> None:
+        """Answer when the session's state is durable, if it is to be, and that of `more`."""
         session, door = self.session, self.door
         if session is None or door is None or door.record.expiry_ms == 0:
             answer()
             return
 
         async def save() -> None:
-            await self.hub.broker.cursors.save(session)
+            await self.hub.broker.cursors.save(session, *more)
             answer()
 
         self.start(save())
 
     def after_keeping(self, answer: Callable[[], None]) -> None:
         """Answer when the session's subscriptions are durable, if they are to be."""
-        session, door = self.session, self.door
-        if session is None or door is None or door.record.expiry_ms == 0:
+        door = self.door
+        if self.session is None or door is None or door.record.expiry_ms == 0:
             answer()
             return
-        body = msgspec.msgpack.encode(KeptBody(list(session.subscriptions.values())))
-        record = msgspec.structs.replace(door.record, body=body)
 
         async def keep() -> None:
-            await self.hub.broker.sessions.update(door, record)
-            await self.hub.broker.cursors.save(session)
+            await self.keep()
             answer()
 
         self.start(keep())
+
+    async def keep(self) -> None:
+        """Make the session's subscriptions durable, if they are to be."""
+        session, door = self.session, self.door
+        if session is None or door is None or door.record.expiry_ms == 0:
+            return
+        rows = [*session.subscriptions.values(), *(row.row for row in session.specials.values())]
+        body = msgspec.msgpack.encode(KeptBody(rows))
+        record = msgspec.structs.replace(door.record, body=body)
+        await self.hub.broker.sessions.update(door, record)
+        await self.hub.broker.cursors.save(session)
 
     # -- acknowledgements
 
@@ -331,7 +341,8 @@ class Connection:
         if self.transport.get_extra_info("ssl_object") is None and hasattr(
             self.transport, "write_eof"
         ):
-            self.transport.write_eof()
+            with contextlib.suppress(OSError):  # the peer may be gone, and we not told yet
+                self.transport.write_eof()
             self._timer = self.hub.loop.call_later(LINGER_S, self.transport.abort)
         else:
             self.transport.close()

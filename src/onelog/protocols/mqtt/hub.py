@@ -25,9 +25,13 @@ from onelog.kernel import (
 )
 from onelog.protocols.mqtt.delivery import delivery_properties
 from onelog.protocols.mqtt.errors import reason_for
+from onelog.protocols.mqtt.features import MqttFeatures
 from onelog.protocols.mqtt.limits import MqttLimits
 from onelog.protocols.mqtt.packet_types import PacketType
 from onelog.protocols.mqtt.retained import Retained
+from onelog.protocols.mqtt.shares import Shares
+from onelog.protocols.mqtt.special import Special, parse_address
+from onelog.protocols.mqtt.subscribed import Subscribed
 from onelog.protocols.mqtt.wills import Wills
 from onelog.security.authenticator import Authenticator
 
@@ -63,8 +67,14 @@ class Hub:
     """All of MQTT on one node."""
 
     def __init__(
-        self, broker: Broker, authenticator: Authenticator, limits: MqttLimits, clock: Clock
+        self,
+        broker: Broker,
+        authenticator: Authenticator,
+        limits: MqttLimits,
+        clock: Clock,
+        features: MqttFeatures | None = None,
     ) -> None:
+        features = features or MqttFeatures()
         self.broker = broker
         self.authenticator = authenticator
         self.limits = limits
@@ -79,6 +89,7 @@ class Hub:
         """Sessions with a connection, by client id."""
         self.connections: set[Connection] = set()
         self.wills = Wills(self)
+        self.shares = Shares(self, features.shares)
         self.retained: Retained
         self._routes: dict[Principal, dict[bytes, MqttRoute]] = {}
         broker.live.start(self)
@@ -88,6 +99,7 @@ class Hub:
     async def open(self) -> None:
         """Bring what is derived from the log up to date; connections may come after it."""
         self.retained = await Retained.open(self.broker)
+        await self.shares.open()
 
     # -- the way in
 
@@ -183,6 +195,14 @@ class Hub:
             self.counters.fallen_behind += 1
             output.owner.fall_behind(source, offset)
 
+    async def open_special(
+        self, session: MqttSession, row: Subscribed, principal: Principal
+    ) -> Special:
+        """A subscription that delivers by itself, ready to begin."""
+        address = parse_address(row.filter)
+        assert address.kind == "share"
+        return await self.shares.join(session, row, address, principal)
+
     # -- leaving
 
     async def leave(self, connection: Connection) -> None:
@@ -218,3 +238,4 @@ class Hub:
         if waiting:
             await asyncio.wait([asyncio.ensure_future(wait) for wait in waiting], timeout=5)
         self.wills.close()
+        await self.shares.close()

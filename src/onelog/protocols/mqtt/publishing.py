@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from onelog.base.errors import NotAuthorized, OnelogError
 from onelog.protocols.mqtt.errors import MqttError, protocol_error, reason_for
 from onelog.protocols.mqtt.mapping import to_message
@@ -18,9 +20,11 @@ from onelog.protocols.mqtt.packet_types import PacketType, Version
 from onelog.protocols.mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from onelog.protocols.mqtt.payload import check_payload
 from onelog.protocols.mqtt.reasons import ReasonCode
+from onelog.record.headers import PUBLISHER
 
 if TYPE_CHECKING:
     from onelog.protocols.mqtt.connection import Connection
+
 
 def on_publish(connection: Connection, packet: Publish) -> None:
     """Publish a message that the kernel left to us."""
@@ -40,6 +44,9 @@ def on_publish(connection: Connection, packet: Publish) -> None:
         if topic.startswith("$"):
             raise NotAuthorized(f"clients may not publish to {topic}")
         message = to_message(packet, topic=topic, now_ms=connection.hub.clock.now_ms())
+        if connection.input.publisher:
+            own = (PUBLISHER, connection.input.publisher)
+            message = msgspec.structs.replace(message, headers=(*message.headers, own))
         if packet.qos == 0:
             connection.hub.broker.publisher.stage(message, principal=connection.principal)
             return
@@ -97,7 +104,7 @@ def _refuse(connection: Connection, packet: Publish, error: OnelogError) -> None
 
 def on_puback(connection: Connection, packet: Puback) -> None:
     """The client is done with a message of QoS 1."""
-    _settle(connection, packet.packet_id)
+    _settle(connection, packet.packet_id, packet.reason)
 
 
 def on_pubrec(connection: Connection, packet: Pubrec) -> None:
@@ -105,22 +112,26 @@ def on_pubrec(connection: Connection, packet: Pubrec) -> None:
     session = connection.session
     assert session is not None
     if packet.reason >= ReasonCode.UNSPECIFIED_ERROR:
-        _settle(connection, packet.packet_id)
+        _settle(connection, packet.packet_id, packet.reason)
     elif session.output.receive(packet.packet_id):
-        connection.after_saving(lambda: connection.send(Pubrel(packet.packet_id)))
+        changed = session.settle_owned(packet.packet_id, accepted=True)
+        more = () if changed is None else (changed,)
+        connection.after_saving(lambda: connection.send(Pubrel(packet.packet_id)), *more)
     else:
         connection.send(Pubrel(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
 
 
 def on_pubcomp(connection: Connection, packet: Pubcomp) -> None:
     """The client has forgotten a packet id of QoS 2."""
-    _settle(connection, packet.packet_id)
+    _settle(connection, packet.packet_id, ReasonCode.SUCCESS)
 
 
-def _settle(connection: Connection, packet_id: int) -> None:
+def _settle(connection: Connection, packet_id: int, reason: ReasonCode) -> None:
     session = connection.session
     assert session is not None
     session.output.ack(packet_id)
+    if session.owned:
+        session.settle_owned(packet_id, accepted=reason < ReasonCode.UNSPECIFIED_ERROR)
     session.on_change()
 
 

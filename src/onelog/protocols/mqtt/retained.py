@@ -18,7 +18,7 @@ from onelog.record.headers import RETAIN
 
 if TYPE_CHECKING:
     from onelog.protocols.mqtt.connection import Connection
-    from onelog.protocols.mqtt.session import Subscribed
+    from onelog.protocols.mqtt.subscribed import Subscribed
 
 CURSOR: Final = "mqtt-retained"
 _MARK: Final = bytes((len(RETAIN) << 1,)) + RETAIN + b"\x021"

@@ -19,6 +19,7 @@ import msgspec
 
 from onelog.base.errors import Closed, OnelogError
 from onelog.broker import (
+    Cursor,
     CursorKind,
     CursorState,
     LiveSource,
@@ -31,7 +32,10 @@ from onelog.broker import (
 from onelog.kernel import MqttOutput, TopicTrie
 from onelog.protocols.mqtt.codec import encode_packet
 from onelog.protocols.mqtt.mapping import from_record
-from onelog.protocols.mqtt.packets import Pubrel, Subscription
+from onelog.protocols.mqtt.packets import Pubrel
+from onelog.protocols.mqtt.special import OWN_SOURCE, Special
+from onelog.protocols.mqtt.subscribed import Subscribed
+from onelog.record.headers import PUBLISHER, find_header
 
 if TYPE_CHECKING:
     from onelog.protocols.mqtt.connection import Connection
@@ -39,23 +43,6 @@ if TYPE_CHECKING:
 
 CATCH_UP_RECORDS: Final = 256
 """Records that a session reads from the log before others have a turn."""
-
-
-class Subscribed(msgspec.Struct, array_like=True):
-    """One subscription of a session."""
-
-    filter: str
-    qos: int = 0
-    no_local: bool = False
-    retain_as_published: bool = False
-    identifier: int = 0
-    since: list[Position] = []
-    """Where it begins, when the session was reading older records at that time."""
-
-    @classmethod
-    def of(cls, row: Subscription, identifier: int) -> Subscribed:
-        """The subscription that a SUBSCRIBE asks for."""
-        return cls(row.filter, row.qos, row.no_local, row.retain_as_published, identifier)
 
 
 class InFlightRow(msgspec.Struct, array_like=True, frozen=True):
@@ -77,6 +64,8 @@ class SessionBody(msgspec.Struct, array_like=True):
     next_id: int
     inbound: list[int]
     """Packet ids of QoS 2 publishes that wait for their release."""
+    specials: list[tuple[str, list[Position]]] = []
+    """Where special subscriptions read on."""
 
 
 class MqttSession:
@@ -92,6 +81,12 @@ class MqttSession:
         self.output = output
         output.owner = self
         self.subscriptions: dict[str, Subscribed] = {}
+        self.specials: dict[str, Special] = {}
+        """Subscriptions that deliver by themselves, by what the client wrote."""
+        self.owned: dict[int, tuple[Special, int]] = {}
+        """Packet ids that such a subscription settles, and its own tag for each."""
+        self._hungry: list[Special] = []
+        self._special_positions: dict[str, list[Position]] = {}
         self.inbound: set[int] = set()
         self.is_kept = False
         """Whether its state outlives its connection."""
@@ -111,11 +106,14 @@ class MqttSession:
         """What to keep of it."""
         reading = self._read_positions()
         rows = self._in_flight_rows()
-        needed = {(row.stream_id, row.partition): row.offset for row in reading}
-        for row in rows:
-            key = (row.stream_id, row.partition)
-            needed[key] = min(row.offset, needed.get(key, row.offset))
-        body = SessionBody(reading, rows, self.output.next_id, sorted(self.inbound))
+        specials = [(text, special.positions()) for text, special in self.specials.items()]
+        needed: dict[tuple[str, int], int] = {}
+        places = [Position(row.stream_id, row.partition, row.offset) for row in rows]
+        for row in (*reading, *places, *(row for _text, more in specials for row in more)):
+            if row.stream_id:
+                key = (row.stream_id, row.partition)
+                needed[key] = min(row.offset, needed.get(key, row.offset))
+        body = SessionBody(reading, rows, self.output.next_id, sorted(self.inbound), specials)
         return CursorState(
             self.name,
             self.kind,
@@ -146,8 +144,11 @@ class MqttSession:
     def _in_flight_rows(self) -> list[InFlightRow]:
         rows = []
         for packet_id, number, offset, qos, stage in self.output.in_flight():
-            source = self.hub.broker.live.source(number)
-            rows.append(InFlightRow(packet_id, *source.key, offset, qos, stage))
+            if number != OWN_SOURCE:
+                source = self.hub.broker.live.source(number)
+                rows.append(InFlightRow(packet_id, *source.key, offset, qos, stage))
+            elif stage:  # only its release is left, and that needs no message
+                rows.append(InFlightRow(packet_id, "", 0, 0, qos, stage))
         return rows
 
     def _read_positions(self) -> list[Position]:
@@ -163,9 +164,12 @@ class MqttSession:
         body = msgspec.msgpack.decode(state.body, type=SessionBody)
         self.inbound = set(body.inbound)
         rows = []
+        self._special_positions = dict(body.specials)
         for row in body.in_flight:
             source = self.hub.broker.live.find((row.stream_id, row.partition))
-            if source is not None:
+            if not row.stream_id:
+                rows.append((row.packet_id, OWN_SOURCE, 0, row.qos, row.stage))
+            elif source is not None:
                 rows.append((row.packet_id, source.number, row.offset, row.qos, row.stage))
         self.output.restore(rows, body.next_id)
         if self.subscriptions:
@@ -197,6 +201,26 @@ class MqttSession:
         self.hub.fanout.unsubscribe(text.encode(), self.output)
         self._subscriptions_changed()
         return True
+
+    # -- special subscriptions
+
+    def kept_positions(self, text: str) -> list[Position] | None:
+        """Where a special subscription of an earlier connection stood."""
+        return self._special_positions.get(text)
+
+    def ask_for_room(self, special: Special) -> None:
+        """The window is full: go on with this one when there is room.
+
+        The kernel tells of acknowledgements only who does not follow the end.
+        """
+        if special not in self._hungry:
+            self._hungry.append(special)
+        self.stop_following()
+
+    def settle_owned(self, packet_id: int, *, accepted: bool) -> Cursor | None:
+        """A packet id of a special subscription was answered; the cursor that changed by it."""
+        special, tag = self.owned.pop(packet_id, (None, 0))
+        return None if special is None else special.settle(tag, accepted=accepted)
 
     def _subscriptions_changed(self) -> None:
         self._matcher = None
@@ -239,6 +263,8 @@ class MqttSession:
             self.output.live = True
         else:
             self.catch_up()
+        for special in self.specials.values():
+            special.begin()
 
     def _redeliver(self) -> None:
         """Messages again in their order, releases where the message itself is received (4.4)."""
@@ -296,12 +322,17 @@ class MqttSession:
             self._wait = None
         if connection is None or connection.is_slow or self.output.live:
             return
-        if reading is None:
-            self.output.live = True
-            return
         room = min(self.output.room, CATCH_UP_RECORDS)
         if room == 0:
             return  # the next acknowledgement calls again
+        if self._hungry:
+            room = (room + 1) // 2
+            hungry, self._hungry = self._hungry, []
+            for special in hungry:
+                special.go_on()
+        if reading is None:
+            self.output.live = True
+            return
         try:
             for index, record in reading.read(room):
                 self._deliver(reading.sources.sources[index].key, record)
@@ -361,7 +392,7 @@ class MqttSession:
                 self._matcher.add(text.encode(), number)
         rows = list(self.subscriptions.values())
         own = self.client_id.encode()
-        publisher = next((value for name, value in record.headers if name == b"~nl"), None)
+        publisher = find_header(record.headers, PUBLISHER)
         return [
             row
             for row in (rows[number] for number in self._matcher.match(record.topic.encode()))
@@ -385,6 +416,9 @@ class MqttSession:
         self.stop_following()
         self.output.writer = None
         self.connection = None
+        self._hungry.clear()
+        for special in {*self.specials.values(), *(row[0] for row in self.owned.values())}:
+            special.park()
         for text in self.subscriptions:
             self.hub.fanout.unsubscribe(text.encode(), self.output)
         self.output.take()

@@ -1,7 +1,8 @@
 """SUBSCRIBE and UNSUBSCRIBE: one answer per row, in order; then what is retained.
 
 Rules: a row that is refused does not stop the others. A persistent session's subscriptions are
-kept before they are answered. Retained messages follow the answer, as each row asks (3.3.1.3).
+kept before they are answered. Retained messages follow the answer, as each row asks (3.3.1.3);
+special subscriptions get none, and begin to deliver after the answer.
 """
 
 from __future__ import annotations
@@ -21,66 +22,128 @@ from onelog.protocols.mqtt.packets import (
     Unsubscribe,
 )
 from onelog.protocols.mqtt.reasons import ReasonCode
-from onelog.protocols.mqtt.session import Subscribed
-from onelog.protocols.mqtt.topics import split_share
+from onelog.protocols.mqtt.special import parse_address
+from onelog.protocols.mqtt.subscribed import Subscribed
 
 if TYPE_CHECKING:
     from onelog.protocols.mqtt.connection import Connection
 
 
+class Subscribing:
+    """The rows of one SUBSCRIBE: what was granted, and what is to be done before and after."""
+
+    def __init__(self, connection: Connection, identifier: int) -> None:
+        assert connection.session is not None
+        self._connection = connection
+        self._session = connection.session
+        self._identifier = identifier
+        self._opening: list[tuple[int, Subscribed]] = []
+        self._retained: list[Subscribed] = []
+        self.reasons: list[ReasonCode] = []
+
+    def add(self, row: Subscription) -> None:
+        """Grant or refuse one row."""
+        try:
+            self.reasons.append(self._add(row))
+        except OnelogError as error:
+            self.reasons.append(reason_for(error, PacketType.SUBACK))
+
+    def _add(self, row: Subscription) -> ReasonCode:
+        session, limits = self._session, self._connection.hub.limits
+        address = parse_address(row.filter)
+        self._check(address.filter)
+        known = address.key in session.subscriptions or address.key in session.specials
+        count = len(session.subscriptions) + len(session.specials) + len(self._opening)
+        if not known and count >= limits.subscriptions_per_client:
+            raise LimitExceeded(
+                f"a session has at most {limits.subscriptions_per_client} subscriptions"
+            )
+        wanted = Subscribed.of(row, self._identifier)
+        if address.kind == "share":
+            self._opening.append((len(self.reasons), wanted))
+            return ReasonCode(row.qos)
+        session.subscribe(wanted)
+        # Retain handling: 0 always, 1 only when new, 2 never (MQTT5 3.3.1-9 to -11).
+        if row.retain_handling == 0 or (row.retain_handling == 1 and not known):
+            self._retained.append(wanted)
+        return ReasonCode(row.qos)
+
+    def _check(self, text: str) -> None:
+        connection, limits = self._connection, self._connection.hub.limits
+        check_filter(text)
+        if text.count("/") >= limits.topic_levels or len(text.encode()) > limits.topic_bytes:
+            raise InvalidName(f"the filter {text[:60]!r} is too long or too deep")
+        authorizer, principal = connection.hub.broker.authorizer, connection.principal
+        if not authorizer.allows(principal, Action.SUBSCRIBE, text):
+            raise NotAuthorized(f"{principal.name} may not subscribe to {text}")
+
+    @property
+    def has_to_wait(self) -> bool:
+        """Whether a special subscription has to be opened before the answer."""
+        return bool(self._opening)
+
+    async def open(self) -> None:
+        """Open the special subscriptions."""
+        session, hub = self._session, self._connection.hub
+        for number, wanted in self._opening:
+            known = session.specials.pop(wanted.filter, None)
+            if known is not None:
+                known.end()
+            try:
+                session.specials[wanted.filter] = await hub.open_special(
+                    session, wanted, self._connection.principal
+                )
+            except OnelogError as error:
+                self.reasons[number] = reason_for(error, PacketType.SUBACK)
+
+    def begin(self) -> None:
+        """The client was answered: send what is retained, let special subscriptions deliver."""
+        for wanted in self._retained:
+            self._connection.hub.retained.send(self._connection, wanted)
+        for _number, wanted in self._opening:
+            special = self._session.specials.get(wanted.filter)
+            if special is not None and self._session.connection is not None:
+                special.begin()
+
+
 def on_subscribe(connection: Connection, packet: Subscribe) -> None:
     """Add subscriptions."""
-    reasons: list[ReasonCode] = []
-    retained: list[Subscribed] = []
-    identifier = next(iter(packet.properties.subscription_ids), 0)
+    rows = Subscribing(connection, next(iter(packet.properties.subscription_ids), 0))
     for row in packet.subscriptions:
-        try:
-            reasons.append(_subscribe(connection, row, identifier, retained))
-        except OnelogError as error:
-            reasons.append(reason_for(error, PacketType.SUBACK))
+        rows.add(row)
+    connection.tag_publishes()
 
     def answer() -> None:
-        connection.send(Suback(packet.packet_id, tuple(reasons)))
-        for wanted in retained:
-            connection.hub.retained.send(connection, wanted)
+        connection.send(Suback(packet.packet_id, tuple(rows.reasons)))
+        rows.begin()
 
-    connection.after_keeping(answer)
+    async def open_first() -> None:
+        await rows.open()
+        connection.tag_publishes()
+        await connection.keep()
+        answer()
 
-
-def _subscribe(
-    connection: Connection, row: Subscription, identifier: int, retained: list[Subscribed]
-) -> ReasonCode:
-    session, hub = connection.session, connection.hub
-    assert session is not None
-    group, text = split_share(row.filter)
-    if group is not None:
-        raise InvalidName("shared subscriptions are not served yet")
-    check_filter(text)
-    if text.count("/") >= hub.limits.topic_levels or len(text.encode()) > hub.limits.topic_bytes:
-        raise InvalidName(f"the filter {text[:60]!r} is too long or too deep")
-    if not hub.broker.authorizer.allows(connection.principal, Action.SUBSCRIBE, text):
-        raise NotAuthorized(f"{connection.principal.name} may not subscribe to {text}")
-    known = text in session.subscriptions
-    if not known and len(session.subscriptions) >= hub.limits.subscriptions_per_client:
-        raise LimitExceeded(
-            f"a session has at most {hub.limits.subscriptions_per_client} subscriptions"
-        )
-    wanted = Subscribed.of(row, identifier)
-    session.subscribe(wanted)
-    connection.tag_publishes()
-    # Retain handling: 0 always, 1 only when new, 2 never (MQTT5 3.3.1-9 to -11).
-    if row.retain_handling == 0 or (row.retain_handling == 1 and not known):
-        retained.append(wanted)
-    return ReasonCode(row.qos)
+    if rows.has_to_wait:
+        connection.start(open_first())
+    else:
+        connection.after_keeping(answer)
 
 
 def on_unsubscribe(connection: Connection, packet: Unsubscribe) -> None:
     """Remove subscriptions."""
-    session = connection.session
-    assert session is not None
     reasons = tuple(
-        ReasonCode.SUCCESS if session.unsubscribe(text) else ReasonCode.NO_SUBSCRIPTION_EXISTED
+        ReasonCode.SUCCESS if _unsubscribe(connection, text) else ReasonCode.NO_SUBSCRIPTION_EXISTED
         for text in packet.filters
     )
     connection.tag_publishes()
     connection.after_keeping(lambda: connection.send(Unsuback(packet.packet_id, reasons)))
+
+
+def _unsubscribe(connection: Connection, text: str) -> bool:
+    session = connection.session
+    assert session is not None
+    special = session.specials.pop(text, None)
+    if special is not None:
+        special.end()
+        return True
+    return session.unsubscribe(text)
