@@ -35,7 +35,8 @@ from onelog.metadata.store import MetadataStore
 from onelog.net import Listener, bind
 from onelog.net.control import ControlServer
 from onelog.observe import Health, Registry, Sample, configure_logging, get_logger
-from onelog.security.authenticator import Authenticator
+from onelog.protocols.mqtt.server import MqttServer
+from onelog.security.authenticator import Authenticator, SecuritySettings
 from onelog.security.commands import run_command
 from onelog.storage.lock import lock_data_dir
 
@@ -72,7 +73,7 @@ class Server:
         self._started_ms = clock.now_ms()
         self._started_at = clock.monotonic()
         self._state = "starting"
-        self._listeners: list[Listener] = []
+        self._listeners: list[ListenerInfo] = []
         self._store: MetadataStore | None = None
         self._stop = asyncio.Event()
         self.health = Health()
@@ -92,9 +93,14 @@ class Server:
         """Start, call `on_ready`, serve until `request_stop`, shut down cleanly."""
         with lock_data_dir(Path(self._loaded.config.data_dir)):
             endpoints = Endpoints(self.health, self.metrics, self.info)
-            async with self._admin(endpoints) as admin_end, self._broker() as broker:
+            async with (
+                self._admin(endpoints) as admin_end,
+                self._mqtt() as mqtt,
+                self._broker() as broker,
+            ):
                 if broker is not None and not self._stop.is_set():
-                    async with self._security():
+                    async with self._security() as authenticator, _closing(mqtt):
+                        await mqtt.start(broker, authenticator)
                         endpoints.broker = View(broker)
                         self._watch(broker)
                         self._state = "running"
@@ -106,6 +112,9 @@ class Server:
                 _log.info("stopping")
         _log.info("stopped", uptime_s=round(self._clock.monotonic() - self._started_at, 1))
 
+    def _listening(self, listener: Listener, url: str) -> None:
+        self._listeners.append(ListenerInfo(name=listener.name, address=listener.address, url=url))
+
     @contextlib.asynccontextmanager
     async def _admin(self, endpoints: Endpoints) -> AsyncIterator[asyncio.Future[None]]:
         settings = self._loaded.config.listeners.admin
@@ -113,7 +122,7 @@ class Server:
             yield asyncio.get_running_loop().create_future()
             return
         listener = bind("admin", settings.host, settings.port)
-        self._listeners.append(listener)
+        self._listening(listener, f"http://{listener.address}/")
         try:
             server = AdminServer(listener, endpoints, settings.connections_max)
             try:
@@ -123,10 +132,25 @@ class Server:
         finally:
             listener.close()
 
+    @contextlib.asynccontextmanager
+    async def _mqtt(self) -> AsyncIterator[MqttServer]:
+        """The listeners of MQTT, bound; they are served once the broker is open."""
+        server = MqttServer(self._loaded.config, self._clock)
+        server.bind()
+        for listener, url in server.listeners:
+            self._listening(listener, url)
+        self.metrics.register("mqtt", server.samples)
+        async with _closing(server):
+            yield server
+
     async def _open_broker(self) -> Broker:
         config, data_dir = self._loaded.config, Path(self._loaded.config.data_dir)
-        self._store = await open_store(data_dir, self._clock)
-        return await open_broker(data_dir, broker_settings(config), self._clock, store=self._store)
+        store = self._store = await open_store(data_dir, self._clock)
+        try:
+            return await open_broker(data_dir, broker_settings(config), self._clock, store=store)
+        except BaseException:
+            await store.close()
+            raise
 
     @contextlib.asynccontextmanager
     async def _broker(self) -> AsyncIterator[Broker | None]:
@@ -152,7 +176,11 @@ class Server:
     async def _security(self) -> AsyncIterator[Authenticator]:
         """Who peers are, and the control socket through which `onelog user` changes that."""
         assert self._store is not None
-        authenticator = await Authenticator.open(self._store, self._clock)
+        chosen = self._loaded.config.security
+        settings = SecuritySettings(
+            anonymous=chosen.anonymous, certificate_users_only=chosen.certificate_users_only
+        )
+        authenticator = await Authenticator.open(self._store, self._clock, settings)
         self.metrics.register("security", authenticator.samples)
         control = ControlServer(
             Path(self._loaded.config.data_dir), partial(run_command, authenticator.users)
@@ -195,9 +223,7 @@ class Server:
             config_file=str(self._loaded.file) if self._loaded.file else None,
             started_ms=self._started_ms,
             uptime_s=round(self._clock.monotonic() - self._started_at, 3),
-            listeners=tuple(
-                ListenerInfo(name=item.name, address=item.address) for item in self._listeners
-            ),
+            listeners=tuple(self._listeners),
         )
 
     def _samples(self) -> Iterator[Sample]:
@@ -207,6 +233,14 @@ class Server:
         yield Sample("onelog_uptime_seconds", "Seconds since the start.", "gauge", info.uptime_s)
         ready = float(self.health.ready().ok)
         yield Sample("onelog_ready", "Whether every readiness check passes.", "gauge", ready)
+
+
+@contextlib.asynccontextmanager
+async def _closing(server: MqttServer) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        await server.close()
 
 
 def serve(loaded: Loaded, on_ready: Callable[[ServerInfo], None]) -> None:

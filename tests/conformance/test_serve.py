@@ -48,7 +48,8 @@ def environment() -> dict[str, str]:
     clean = {name: text for name, text in os.environ.items() if not name.startswith("ONELOG_")}
     keep = {name: os.environ[name] for name in ("ONELOG_PURE",) if name in os.environ}
     paths = os.pathsep.join(filter(None, [str(SOURCES), os.environ.get("PYTHONPATH")]))
-    return clean | keep | {"PYTHONPATH": paths}
+    free = {f"ONELOG_LISTENERS_{name}_PORT": "0" for name in ("MQTT", "MQTT_WS")}
+    return clean | keep | free | {"PYTHONPATH": paths}
 
 
 def command(*arguments: str) -> list[str]:
@@ -207,6 +208,11 @@ def test_without_admin_listener_the_server_runs_and_stops(tmp_path):
         stdout=subprocess.PIPE,
     )
     with process:
-        assert "http://" not in read_until(process, b"kernel")
-        process.send_signal(signal.SIGTERM)
+        try:
+            printed = read_until(process, b"kernel")
+        finally:
+            process.send_signal(signal.SIGTERM)
         assert process.wait(DEADLINE_S) == 0
+    assert "http://" not in printed
+    assert re.search(r"mqtt +mqtt://127\.0\.0\.1:\d+ *\n", printed)
+    assert re.search(r"mqtt_ws +ws://127\.0\.0\.1:\d+/mqtt *\n", printed)

@@ -16,7 +16,8 @@ from onelog.storage.lock import lock_data_dir
 
 
 def server_in(path: Path) -> app.Server:
-    loaded = load(None, {}, ["listeners.admin.port=0", f'data_dir="{path}"'])
+    ports = [f"listeners.{name}.port=0" for name in ("admin", "mqtt", "mqtt_ws")]
+    loaded = load(None, {}, [*ports, f'data_dir="{path}"'])
     return app.Server(loaded, SystemClock())
 
 
@@ -27,10 +28,10 @@ def recovery(monkeypatch):
 
     real = app.open_broker
 
-    async def slow(*arguments):
+    async def slow(*arguments, **named):
         begun.set()
         await finish.wait()
-        return await real(*arguments)
+        return await real(*arguments, **named)
 
     monkeypatch.setattr(app, "open_broker", slow)
     return begun, finish
@@ -66,7 +67,7 @@ async def test_a_stop_during_recovery_ends_it_and_frees_the_directory(tmp_path, 
 
 
 async def test_a_failed_recovery_ends_the_process_with_its_own_error(tmp_path, monkeypatch):
-    async def damaged(*_arguments) -> None:
+    async def damaged(*_arguments, **_named) -> None:
         raise PartitionCorrupt("main-3 is damaged at offset 17")
 
     monkeypatch.setattr(app, "open_broker", damaged)

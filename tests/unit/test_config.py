@@ -174,4 +174,48 @@ def test_the_admin_listener_on_loopback_is_allowed(host):
 
 def test_default_ports_are_distinct_and_only_existing_listeners_have_keys():
     assert len(set(DEFAULT_PORTS.values())) == len(DEFAULT_PORTS)
-    assert [f.name for f in msgspec.structs.fields(type(Config().listeners))] == ["admin"]
+    listeners = Config().listeners
+    names = [field.name for field in msgspec.structs.fields(type(listeners))]
+    assert names == ["admin", "mqtt", "mqtt_tls", "mqtt_ws", "mqtt_wss"]
+    assert {name: getattr(listeners, name).port for name in names} == {
+        name: DEFAULT_PORTS[name] for name in names
+    }
+
+
+def test_listeners_without_a_certificate_are_off_and_every_listener_binds_loopback():
+    listeners = Config().listeners
+    held = msgspec.structs.asdict(listeners)
+    assert {name for name, row in held.items() if row.enabled} == {"admin", "mqtt", "mqtt_ws"}
+    assert {row.host for row in held.values()} == {"127.0.0.1"}
+
+
+def test_mqtt_may_bind_other_addresses_than_loopback():
+    assert load(None, {"ONELOG_LISTENERS_MQTT_HOST": "0.0.0.0"}).config.listeners.mqtt.host
+
+
+@pytest.mark.parametrize("name", ["mqtt_tls", "mqtt_wss"])
+def test_a_tls_listener_without_a_certificate_is_refused_with_its_key(name):
+    with pytest.raises(ConfigError, match=rf"listeners\.{name}\.tls\.cert_file is missing"):
+        load(None, {}, [f"listeners.{name}.enabled=true"])
+    with pytest.raises(ConfigError, match=rf"listeners\.{name}\.tls\.key_file is missing"):
+        load(
+            None,
+            {},
+            [f"listeners.{name}.enabled=true", f"listeners.{name}.tls.cert_file=server.pem"],
+        )
+
+
+def test_a_websocket_path_begins_with_a_slash():
+    with pytest.raises(ConfigError, match=r"listeners\.mqtt_ws\.path = 'mqtt'"):
+        load(None, {}, ["listeners.mqtt_ws.path=mqtt"])
+
+
+def test_limits_of_mqtt_and_who_may_be_anonymous_are_keys():
+    loaded = load(
+        None,
+        {"ONELOG_MQTT_LIMITS_INFLIGHT": "7", "ONELOG_SECURITY_ANONYMOUS": "never"},
+        ["mqtt.limits.packet_bytes=2MiB"],
+    )
+    assert loaded.config.mqtt.limits.inflight == 7
+    assert loaded.config.mqtt.limits.packet_bytes == 2 * 1024 * 1024
+    assert loaded.config.security.anonymous == "never"

@@ -91,6 +91,8 @@ class ListenerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     address: str
+    url: str = ""
+    """The same as clients write it."""
 
 
 class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):

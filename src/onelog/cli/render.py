@@ -18,6 +18,8 @@ from onelog.config.units import format_quantity
 OUT = Console(soft_wrap=True, highlight=False)
 ERRORS = Console(stderr=True, soft_wrap=True, highlight=False)
 
+_ABOUT = {"admin": "  (health, metrics, read-only API)"}
+
 
 def print_error(message: str) -> None:
     """One line on stderr: who speaks, and what is wrong."""
@@ -39,10 +41,7 @@ def print_ready(info: ServerInfo) -> None:
 def _rows(info: ServerInfo) -> list[tuple[Text, Text]]:
     rows = [("data", str(Path(info.data_dir).resolve()))]
     rows.append(("config", info.config_file or "defaults (no onelog.toml)"))
-    rows += [
-        (item.name, f"http://{item.address}/  (health, metrics, read-only API)")
-        for item in info.listeners
-    ]
+    rows += [(item.name, item.url + _ABOUT.get(item.name, "")) for item in info.listeners]
     rows.append(("kernel", f"{info.kernel}, Python {info.python}, {info.event_loop}"))
     return [(Text(name, style="dim"), Text(value)) for name, value in rows]
 

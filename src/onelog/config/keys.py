@@ -10,7 +10,8 @@ from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin, get_
 
 import msgspec
 
-from onelog.config.model import Config, Section
+from onelog.config.model import Config
+from onelog.config.section import Section
 from onelog.config.units import SCALES
 
 ENV_PREFIX: Final = "ONELOG_"

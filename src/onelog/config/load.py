@@ -17,7 +17,8 @@ import msgspec
 
 from onelog.base.errors import ConfigError
 from onelog.config.keys import ENV_PREFIX, Key, known_keys, known_sections, nearest
-from onelog.config.model import Config, Section, check_whole
+from onelog.config.model import Config, check_whole
+from onelog.config.section import Section
 from onelog.config.units import parse_quantity
 
 RESERVED_ENV: Final = frozenset(

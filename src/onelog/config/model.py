@@ -10,22 +10,19 @@ from __future__ import annotations
 import ipaddress
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta
 
 from onelog.base.errors import ConfigError
 from onelog.base.limits import BATCH_BYTES_MAX, PARTITIONS_PER_STREAM_MAX
-from onelog.config.ports import DEFAULT_PORTS
+from onelog.config.listeners import Listeners, MqttSecureWebSocketListener, MqttTlsListener
+from onelog.config.mqtt import Mqtt
+from onelog.config.section import Section
 
 Engine = Literal["segment", "memory", "kv"]
 Durability = Literal["memory", "os", "fsync"]
 
 _DAY_MS = 24 * 3600 * 1000
 _MIB = 1024 * 1024
-
-
-class Section(msgspec.Struct, frozen=True, kw_only=True):
-    """A table of the configuration file."""
 
 
 class Node(Section, frozen=True, kw_only=True):
@@ -37,29 +34,20 @@ class Node(Section, frozen=True, kw_only=True):
     ] = "onelog"
 
 
-class AdminListener(Section, frozen=True, kw_only=True):
-    """The HTTP listener for health, metrics and the read-only API. Loopback only, for now."""
+class Security(Section, frozen=True, kw_only=True):
+    """Who may come in."""
 
-    enabled: Annotated[bool, Meta(description="Whether the admin listener starts.")] = True
-    host: Annotated[
-        str,
+    anonymous: Annotated[
+        Literal["loopback", "always", "never"],
         Meta(
-            min_length=1,
-            description="Address to bind. Only loopback is allowed until credentials exist.",
+            description="Who may come without a name: peers of this machine on listeners that "
+            "bind loopback, everybody, or nobody."
         ),
-    ] = "127.0.0.1"
-    port: Annotated[int, Meta(ge=0, le=65535, description="TCP port; 0 takes any free one.")] = (
-        DEFAULT_PORTS["admin"]
-    )
-    connections_max: Annotated[
-        int, Meta(ge=1, le=10_000, description="Connections served at once; more get a 503.")
-    ] = 100
-
-
-class Listeners(Section, frozen=True, kw_only=True):
-    """What listens where."""
-
-    admin: AdminListener = AdminListener()
+    ] = "loopback"
+    certificate_users_only: Annotated[
+        bool,
+        Meta(description="Whether the name in a client certificate must be a user."),
+    ] = False
 
 
 class StreamDefaults(Section, frozen=True, kw_only=True):
@@ -160,6 +148,8 @@ class Config(Section, frozen=True, kw_only=True):
     ] = "./data"
     node: Node = Node()
     listeners: Listeners = Listeners()
+    security: Security = Security()
+    mqtt: Mqtt = Mqtt()
     defaults: Defaults = Defaults()
     main: MainStream = MainStream()
     cursors: Cursors = Cursors()
@@ -185,3 +175,15 @@ def check_whole(config: Config) -> None:
             f"listeners.admin.host = {admin.host!r} would open the admin API to other machines, "
             "and it has no credentials yet: use 127.0.0.1, ::1 or localhost"
         )
+    for name in ("mqtt_tls", "mqtt_wss"):
+        listener: MqttTlsListener | MqttSecureWebSocketListener = getattr(config.listeners, name)
+        for key in ("cert_file", "key_file"):
+            if listener.enabled and not getattr(listener.tls, key):
+                raise ConfigError(
+                    f"listeners.{name}.tls.{key} is missing: the listener needs a certificate "
+                    "and its key"
+                )
+    for name in ("mqtt_ws", "mqtt_wss"):
+        path = getattr(config.listeners, name).path
+        if path and not path.startswith("/"):
+            raise ConfigError(f"listeners.{name}.path = {path!r} has to begin with a /")

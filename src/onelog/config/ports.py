@@ -10,7 +10,9 @@ from typing import Final
 
 DEFAULT_PORTS: Final[dict[str, int]] = {
     "mqtt": 1883,
-    "mqtt_websocket": 8083,
+    "mqtt_tls": 8883,
+    "mqtt_ws": 8083,
+    "mqtt_wss": 8084,
     "kafka": 9092,
     "amqp": 5672,
     "admin": 8080,

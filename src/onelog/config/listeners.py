@@ -1,0 +1,118 @@
+"""The keys of listeners: where each one binds, and what stands before its protocol.
+
+Rules: loopback unless told otherwise. A listener with TLS is off until it has a certificate.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from onelog.config.ports import DEFAULT_PORTS
+from onelog.config.section import Section
+
+Enabled = Annotated[bool, Meta(description="Whether the listener starts.")]
+Host = Annotated[str, Meta(min_length=1, description="Address to bind; 0.0.0.0 or :: is all.")]
+Port = Annotated[int, Meta(ge=0, le=65535, description="TCP port; 0 takes any free one.")]
+
+
+class AdminListener(Section, frozen=True, kw_only=True):
+    """The HTTP listener for health, metrics and the read-only API. Loopback only, for now."""
+
+    enabled: Enabled = True
+    host: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="Address to bind. Only loopback is allowed until credentials exist.",
+        ),
+    ] = "127.0.0.1"
+    port: Port = DEFAULT_PORTS["admin"]
+    connections_max: Annotated[
+        int, Meta(ge=1, le=10_000, description="Connections served at once; more get a 503.")
+    ] = 100
+
+
+class ListenerTls(Section, frozen=True, kw_only=True):
+    """The TLS of the listener above. Changed files are taken without a restart."""
+
+    cert_file: Annotated[
+        str, Meta(description="PEM file: the certificate and those between it and the root.")
+    ] = ""
+    key_file: Annotated[str, Meta(description="PEM file: its key, without a password.")] = ""
+    client_ca_file: Annotated[
+        str, Meta(description="PEM file: who may sign client certificates.")
+    ] = ""
+    client_cert: Annotated[
+        Literal["none", "optional", "required"],
+        Meta(description="Whether a client shows a certificate; its common name is the user."),
+    ] = "none"
+    version_min: Annotated[Literal["1.2", "1.3"], Meta(description="Least TLS version.")] = "1.2"
+
+
+class StreamListener(Section, frozen=True, kw_only=True):
+    """A listener of a messaging protocol."""
+
+    enabled: Enabled = True
+    host: Host = "127.0.0.1"
+    port: Port = 0
+    proxy_protocol: Annotated[
+        bool,
+        Meta(description="Whether every connection begins with a PROXY protocol v2 header."),
+    ] = False
+    proxy_trusted: Annotated[
+        str,
+        Meta(
+            description="Networks of the proxies, joined by commas, such as 10.0.0.0/8; empty: "
+            "whoever can connect is believed."
+        ),
+    ] = ""
+
+
+class MqttListener(StreamListener, frozen=True, kw_only=True):
+    """MQTT over TCP."""
+
+    port: Port = DEFAULT_PORTS["mqtt"]
+
+
+class MqttTlsListener(StreamListener, frozen=True, kw_only=True):
+    """MQTT over TLS."""
+
+    enabled: Enabled = False
+    port: Port = DEFAULT_PORTS["mqtt_tls"]
+    tls: ListenerTls = ListenerTls()
+
+
+class MqttWebSocketListener(StreamListener, frozen=True, kw_only=True):
+    """MQTT over WebSocket."""
+
+    port: Port = DEFAULT_PORTS["mqtt_ws"]
+    path: Annotated[str, Meta(description="Request path that is served; empty: every path.")] = (
+        "/mqtt"
+    )
+    origins: Annotated[
+        str,
+        Meta(
+            description="Web pages that may connect, joined by commas, such as "
+            "https://example.org; empty: all. Programs that are no browser are not asked."
+        ),
+    ] = ""
+
+
+class MqttSecureWebSocketListener(MqttWebSocketListener, frozen=True, kw_only=True):
+    """MQTT over WebSocket over TLS."""
+
+    enabled: Enabled = False
+    port: Port = DEFAULT_PORTS["mqtt_wss"]
+    tls: ListenerTls = ListenerTls()
+
+
+class Listeners(Section, frozen=True, kw_only=True):
+    """What listens where."""
+
+    admin: AdminListener = AdminListener()
+    mqtt: MqttListener = MqttListener()
+    mqtt_tls: MqttTlsListener = MqttTlsListener()
+    mqtt_ws: MqttWebSocketListener = MqttWebSocketListener()
+    mqtt_wss: MqttSecureWebSocketListener = MqttSecureWebSocketListener()

@@ -1,0 +1,135 @@
+"""The keys of MQTT: what its listeners are, and the bounds of connections and sessions.
+
+Rules: every number that a peer can choose has a bound, and the defaults are safe for a broker that
+faces the internet.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from msgspec import Meta
+
+from onelog.base.limits import TOPIC_BYTES_MAX, TOPIC_LEVELS_MAX
+from onelog.config.section import Section
+
+PACKET_BYTES_MAX: Final = 268_435_455
+"""What a packet can say of its own length (MQTT5 1.5.5)."""
+
+
+class MqttLimits(Section, frozen=True, kw_only=True):
+    """What a client may ask for, and what the broker holds for it at most."""
+
+    packet_bytes: Annotated[
+        int,
+        Meta(
+            ge=1024, le=PACKET_BYTES_MAX, description="Bytes of one packet; told to MQTT 5 clients."
+        ),
+    ] = 1024 * 1024
+    connect_packet_bytes: Annotated[
+        int,
+        Meta(
+            ge=1024,
+            le=PACKET_BYTES_MAX,
+            description="Bytes of one packet before CONNECT is accepted (CONNECT with its will).",
+        ),
+    ] = 64 * 1024
+    topic_bytes: Annotated[
+        int, Meta(ge=1, le=TOPIC_BYTES_MAX, description="UTF-8 bytes of a topic or filter.")
+    ] = TOPIC_BYTES_MAX
+    topic_levels: Annotated[
+        int, Meta(ge=1, le=TOPIC_LEVELS_MAX, description="Levels of a topic or filter.")
+    ] = TOPIC_LEVELS_MAX
+    client_id_bytes: Annotated[
+        int, Meta(ge=23, le=65_535, description="UTF-8 bytes of a client identifier.")
+    ] = 256
+    subscriptions_per_client: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="Subscriptions that one session holds.")
+    ] = 1000
+    inflight: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=65_535,
+            description="Messages of QoS 1 and 2 sent to a client and not yet acknowledged.",
+        ),
+    ] = 100
+    receive_maximum: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=65_535,
+            description="Publishes of QoS 1 and 2 that a client may have unanswered at once.",
+        ),
+    ] = 1000
+    queued: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Messages that an offline session may lag behind; older ones are dropped "
+            "for it. 0: as long as the log holds them.",
+        ),
+    ] = 0
+    outbox_bytes: Annotated[
+        int,
+        Meta(
+            ge=4096,
+            description="Bytes that wait in memory for a slow client; beyond it reads the log.",
+        ),
+    ] = 1024 * 1024
+    topic_alias_maximum: Annotated[
+        int,
+        Meta(ge=0, le=65_535, description="Topic aliases per connection and direction; 0: none."),
+    ] = 32
+    connections: Annotated[int, Meta(ge=1, description="Connections in total.")] = 100_000
+    connections_per_ip: Annotated[
+        int, Meta(ge=0, description="Connections from one address; 0: as many as in total.")
+    ] = 0
+    connects_per_second: Annotated[
+        int, Meta(ge=0, description="New connections a second over all addresses; 0: any number.")
+    ] = 10_000
+    connect_timeout_ms: Annotated[
+        int,
+        Meta(
+            ge=100,
+            le=600_000,
+            description="From the accepted socket to the accepted CONNECT, TLS included.",
+        ),
+    ] = 10_000
+    keep_alive_max_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=65_535,
+            description="Longest keep-alive; MQTT 5 clients that ask for more or none are told "
+            "this one. 0: whatever the client asks for.",
+        ),
+    ] = 0
+    session_expiry_max_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=0xFFFF_FFFF,
+            description="Longest life of a session without a connection.",
+        ),
+    ] = 7 * 24 * 3600
+    will_bytes: Annotated[int, Meta(ge=0, le=65_535, description="Bytes of a will's payload.")] = (
+        65_535
+    )
+    retained_messages: Annotated[
+        int, Meta(ge=0, description="Topics that hold a retained message, in total.")
+    ] = 1_000_000
+    write_timeout_ms: Annotated[
+        int,
+        Meta(
+            ge=100,
+            le=600_000,
+            description="How long a client may take no bytes at all while some wait for it.",
+        ),
+    ] = 30_000
+
+
+class Mqtt(Section, frozen=True, kw_only=True):
+    """MQTT beside its listeners."""
+
+    limits: MqttLimits = MqttLimits()
