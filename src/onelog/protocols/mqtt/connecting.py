@@ -132,7 +132,7 @@ async def _accept(
     session = MqttSession(hub, client_id, output)
     connection.door, connection.session = door, session
     connection.will, connection.connect_packet = packet.will, packet
-    connection.packet_bytes_max = packet.properties.maximum_packet_size
+    output.packet_bytes_max = packet.properties.maximum_packet_size or 0
     try:
         if door.resumed:
             await _restore(connection, session, door.record.body)
@@ -172,6 +172,12 @@ async def _restore(connection: Connection, session: MqttSession, body: bytes) ->
     rows = msgspec.msgpack.decode(body, type=KeptBody).subscriptions if body else []
     specials: list[Subscribed] = []
     for row in rows:
+        try:
+            if row.exclusive:
+                hub.exclusive.claim(row.filter, session.client_id)
+        except OnelogError as error:  # another client has it by now
+            _log.info("a subscription ended", filter=row.filter, reason=str(error))
+            continue
         if parse_address(row.filter).kind == "plain":
             session.subscriptions[row.filter] = row
         else:

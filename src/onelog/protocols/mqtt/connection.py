@@ -61,8 +61,6 @@ class Connection:
         self.aliases: dict[int, str] = {}
         self.is_slow = False
         self.gone = asyncio.Event()
-        self.packet_bytes_max: int | None = None
-        """What the client takes at most."""
         self.keep_alive_s = 0.0
         self._unread = b""
         self._resting = False

@@ -10,7 +10,8 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.clock import Clock
 from onelog.base.errors import OnelogError
@@ -25,9 +26,11 @@ from onelog.kernel import (
 )
 from onelog.protocols.mqtt.delivery import delivery_properties
 from onelog.protocols.mqtt.errors import reason_for
+from onelog.protocols.mqtt.exclusive import Exclusive
 from onelog.protocols.mqtt.features import MqttFeatures
 from onelog.protocols.mqtt.limits import MqttLimits
 from onelog.protocols.mqtt.packet_types import PacketType
+from onelog.protocols.mqtt.replay import open_replay
 from onelog.protocols.mqtt.retained import Retained
 from onelog.protocols.mqtt.shares import Shares
 from onelog.protocols.mqtt.special import Special, parse_address
@@ -90,6 +93,8 @@ class Hub:
         self.connections: set[Connection] = set()
         self.wills = Wills(self)
         self.shares = Shares(self, features.shares)
+        self.exclusive = Exclusive()
+        self._tasks: set[asyncio.Task[None]] = set()
         self.retained: Retained
         self._routes: dict[Principal, dict[bytes, MqttRoute]] = {}
         broker.live.start(self)
@@ -200,8 +205,15 @@ class Hub:
     ) -> Special:
         """A subscription that delivers by itself, ready to begin."""
         address = parse_address(row.filter)
-        assert address.kind == "share"
+        if address.kind == "replay":
+            return open_replay(self, session, row, address)
         return await self.shares.join(session, row, address, principal)
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run what belongs to no connection; it ends before the hub does."""
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     # -- leaving
 
@@ -239,3 +251,5 @@ class Hub:
             await asyncio.wait([asyncio.ensure_future(wait) for wait in waiting], timeout=5)
         self.wills.close()
         await self.shares.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks)

@@ -12,8 +12,8 @@ import msgspec
 
 from onelog.broker import Broker, LiveSource, Record, TableCursor
 from onelog.kernel import decode_batch, scan_batches
-from onelog.protocols.mqtt.codec import encode_packet
 from onelog.protocols.mqtt.mapping import from_record, is_retained
+from onelog.protocols.mqtt.outgoing import Outgoing, prepare
 from onelog.record.headers import RETAIN
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class Retained:
         if session is None:
             return
         identifiers = (wanted.identifier,) if wanted.identifier else ()
+        packets: list[Outgoing] = []
         for record in self._table.find(wanted.filter):
             publish = from_record(
                 record,
@@ -86,12 +87,11 @@ class Retained:
             )
             if publish is None:
                 continue
-            if publish.qos:
-                place = connection.hub.broker.live.place_of(record)
-                packet_id = 0 if place is None else session.output.take_id(*place, publish.qos)
-                if packet_id == 0:  # the window is full: better once without a receipt than never
-                    publish = msgspec.structs.replace(publish, qos=0, packet_id=0)
-                else:
-                    publish = msgspec.structs.replace(publish, packet_id=packet_id)
-            session.output.push(encode_packet(publish, session.output.version))
-        session.write_out()
+            place = connection.hub.broker.live.place_of(record)
+            if place is None or not session.output.room:
+                # The window is full: better once without a receipt than never.
+                publish = msgspec.structs.replace(publish, qos=0, packet_id=0)
+            packet = prepare(session.output, publish, place or (0, 0))
+            if packet is not None:
+                packets.append(packet)
+        session.post(packets)

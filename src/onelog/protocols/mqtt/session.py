@@ -25,17 +25,18 @@ from onelog.broker import (
     LiveSource,
     Position,
     Reading,
-    Record,
     Wait,
     ignore_change,
 )
-from onelog.kernel import MqttOutput, TopicTrie
+from onelog.kernel import MqttOutput
 from onelog.protocols.mqtt.codec import encode_packet
 from onelog.protocols.mqtt.mapping import from_record
+from onelog.protocols.mqtt.matching import Matcher
+from onelog.protocols.mqtt.outgoing import Outgoing, prepare
 from onelog.protocols.mqtt.packets import Pubrel
+from onelog.protocols.mqtt.session_state import InFlightRow, SessionBody, needed_positions
 from onelog.protocols.mqtt.special import OWN_SOURCE, Special
 from onelog.protocols.mqtt.subscribed import Subscribed
-from onelog.record.headers import PUBLISHER, find_header
 
 if TYPE_CHECKING:
     from onelog.protocols.mqtt.connection import Connection
@@ -43,29 +44,6 @@ if TYPE_CHECKING:
 
 CATCH_UP_RECORDS: Final = 256
 """Records that a session reads from the log before others have a turn."""
-
-
-class InFlightRow(msgspec.Struct, array_like=True, frozen=True):
-    """One message that the client has not acknowledged."""
-
-    packet_id: int
-    stream_id: str
-    partition: int
-    offset: int
-    qos: int
-    stage: int
-
-
-class SessionBody(msgspec.Struct, array_like=True):
-    """What only this module understands of a kept session."""
-
-    positions: list[Position]
-    in_flight: list[InFlightRow]
-    next_id: int
-    inbound: list[int]
-    """Packet ids of QoS 2 publishes that wait for their release."""
-    specials: list[tuple[str, list[Position]]] = []
-    """Where special subscriptions read on."""
 
 
 class MqttSession:
@@ -85,6 +63,9 @@ class MqttSession:
         """Subscriptions that deliver by themselves, by what the client wrote."""
         self.owned: dict[int, tuple[Special, int]] = {}
         """Packet ids that such a subscription settles, and its own tag for each."""
+        self.is_saving = False
+        """Whether packets wait for the state to be durable."""
+        self._unsaved: list[Outgoing] = []
         self._hungry: list[Special] = []
         self._special_positions: dict[str, list[Position]] = {}
         self.inbound: set[int] = set()
@@ -93,7 +74,7 @@ class MqttSession:
         self.connection: Connection | None = None
         self._reading: Reading | None = None
         self._wait: Wait | None = None
-        self._matcher: TopicTrie | None = None
+        self._matcher: Matcher | None = None
 
     # -- as a cursor
 
@@ -104,23 +85,15 @@ class MqttSession:
 
     def state(self) -> CursorState:
         """What to keep of it."""
-        reading = self._read_positions()
-        rows = self._in_flight_rows()
-        specials = [(text, special.positions()) for text, special in self.specials.items()]
-        needed: dict[tuple[str, int], int] = {}
-        places = [Position(row.stream_id, row.partition, row.offset) for row in rows]
-        for row in (*reading, *places, *(row for _text, more in specials for row in more)):
-            if row.stream_id:
-                key = (row.stream_id, row.partition)
-                needed[key] = min(row.offset, needed.get(key, row.offset))
-        body = SessionBody(reading, rows, self.output.next_id, sorted(self.inbound), specials)
-        return CursorState(
-            self.name,
-            self.kind,
-            self.filters,
-            [Position(*key, offset) for key, offset in needed.items()],
-            msgspec.msgpack.encode(body),
+        body = SessionBody(
+            self._read_positions(),
+            self._in_flight_rows(),
+            self.output.next_id,
+            sorted(self.inbound),
+            [(text, special.positions()) for text, special in self.specials.items()],
         )
+        needed = needed_positions(body)
+        return CursorState(self.name, self.kind, self.filters, needed, msgspec.msgpack.encode(body))
 
     def positions(self) -> list[Position]:
         """Where it stands, per partition."""
@@ -196,8 +169,11 @@ class MqttSession:
 
     def unsubscribe(self, text: str) -> bool:
         """Remove a subscription; False when there is none."""
-        if self.subscriptions.pop(text, None) is None:
+        row = self.subscriptions.pop(text, None)
+        if row is None:
             return False
+        if row.exclusive:
+            self.hub.exclusive.release(text, self.client_id)
         self.hub.fanout.unsubscribe(text.encode(), self.output)
         self._subscriptions_changed()
         return True
@@ -216,6 +192,11 @@ class MqttSession:
         if special not in self._hungry:
             self._hungry.append(special)
         self.stop_following()
+
+    def _feed_hungry(self) -> None:
+        hungry, self._hungry = self._hungry, []
+        for special in hungry:
+            special.go_on()
 
     def settle_owned(self, packet_id: int, *, accepted: bool) -> Cursor | None:
         """A packet id of a special subscription was answered; the cursor that changed by it."""
@@ -293,6 +274,41 @@ class MqttSession:
         if self.is_kept:
             self.on_change()
 
+    def post(self, packets: list[Outgoing]) -> None:
+        """Send messages that were read from the log.
+
+        A kept session saves the packet ids of QoS 2 first, so that after a crash no message goes
+        out under a second one (MQTT5 4.3.3).
+        """
+        careful = self.is_kept and any(packet.qos == 2 for packet in packets)
+        if not self.is_saving and not careful:
+            self._push(packets)
+            return
+        self._unsaved += packets
+        if not self.is_saving:
+            self.stop_following()  # what comes meanwhile must not overtake
+            self.is_saving = True
+            self.hub.start(self._save_and_send())
+
+    def _push(self, packets: list[Outgoing]) -> None:
+        for packet in packets:
+            self.output.push(packet.data)
+        self.write_out()
+
+    async def _save_and_send(self) -> None:
+        try:
+            while self._unsaved and self.connection is not None:
+                packets, self._unsaved = self._unsaved, []
+                await self.hub.broker.cursors.save(self)
+                self._push(packets)
+        except OnelogError as error:
+            if self.connection is not None:
+                self.connection.fail(error)
+        finally:
+            self.is_saving = False
+            self._unsaved.clear()
+        self.catch_up()
+
     def fall_behind(self, source: LiveSource, offset: int) -> None:
         """Follow no more: read the log from `offset` of this source, and of the others from now."""
         self.output.live = False
@@ -320,25 +336,27 @@ class MqttSession:
         if self._wait is not None:
             self._wait.cancel()
             self._wait = None
-        if connection is None or connection.is_slow or self.output.live:
+        if connection is None or connection.is_slow or self.output.live or self.is_saving:
             return
+        if self.output.room and self._hungry:
+            self._feed_hungry()
         room = min(self.output.room, CATCH_UP_RECORDS)
-        if room == 0:
-            return  # the next acknowledgement calls again
-        if self._hungry:
-            room = (room + 1) // 2
-            hungry, self._hungry = self._hungry, []
-            for special in hungry:
-                special.go_on()
+        if room == 0 or self.is_saving:
+            return  # the next acknowledgement calls again, or who saves
         if reading is None:
             self.output.live = True
             return
+        if self._hungry:
+            room = (room + 1) // 2  # they have a share of the window
         try:
-            for index, record in reading.read(room):
-                self._deliver(reading.sources.sources[index].key, record)
+            self._read_some(reading, room)
         except Closed:
             return
-        self.write_out()
+        self._wait_or_follow(reading)
+
+    def _wait_or_follow(self, reading: Reading) -> None:
+        if self.is_saving:
+            return  # it goes on when that is done
         if self._has_caught_up(reading):
             self._stop_reading()
             for row in self.subscriptions.values():
@@ -361,47 +379,21 @@ class MqttSession:
                 return False
         return not reading.is_behind()
 
-    def _deliver(self, key: tuple[str, int], record: Record) -> None:
-        matching = self._matching(key, record)
-        if not matching:
-            return
-        identifiers = tuple(sorted({row.identifier for row in matching if row.identifier}))
-        publish = from_record(
-            record,
-            now_ms=self.hub.clock.now_ms(),
-            qos_max=max(row.qos for row in matching),
-            retain=None if any(row.retain_as_published for row in matching) else False,
-            packet_id=1,
-            subscription_ids=identifiers,
-        )
-        if publish is None:
-            return
-        if publish.qos:
-            source = self.hub.broker.live.find(key)
-            if source is None:
-                return
-            packet_id = self.output.take_id(source.number, record.offset, publish.qos)
-            assert packet_id, "no more is read than fits the window"
-            publish = msgspec.structs.replace(publish, packet_id=packet_id)
-        self.output.push(encode_packet(publish, self.output.version))
-
-    def _matching(self, key: tuple[str, int], record: Record) -> list[Subscribed]:
+    def _read_some(self, reading: Reading, room: int) -> None:
+        """Read and send what fits."""
         if self._matcher is None:
-            self._matcher = TopicTrie()
-            for number, text in enumerate(self.subscriptions):
-                self._matcher.add(text.encode(), number)
-        rows = list(self.subscriptions.values())
-        own = self.client_id.encode()
-        publisher = find_header(record.headers, PUBLISHER)
-        return [
-            row
-            for row in (rows[number] for number in self._matcher.match(record.topic.encode()))
-            if not (row.no_local and publisher == own)
-            and not any(
-                (since.stream_id, since.partition) == key and record.offset < since.offset
-                for since in row.since
-            )
-        ]
+            self._matcher = Matcher(self.client_id, self.subscriptions)
+        now_ms = self.hub.clock.now_ms()
+        packets: list[Outgoing] = []
+        for index, record in reading.read(room):
+            key = reading.sources.sources[index].key
+            publish = self._matcher.publish(key, record, now_ms)
+            source = self.hub.broker.live.find(key)
+            if publish is not None and source is not None:
+                packet = prepare(self.output, publish, (source.number, record.offset))
+                if packet is not None:
+                    packets.append(packet)
+        self.post(packets)
 
     def _stop_reading(self) -> None:
         if self._wait is not None:
@@ -417,6 +409,9 @@ class MqttSession:
         self.output.writer = None
         self.connection = None
         self._hungry.clear()
+        for text, row in self.subscriptions.items():
+            if row.exclusive:
+                self.hub.exclusive.release(text, self.client_id)
         for special in {*self.specials.values(), *(row[0] for row in self.owned.values())}:
             special.park()
         for text in self.subscriptions:

@@ -33,8 +33,8 @@ from onelog.broker import (
     QueueSettings,
 )
 from onelog.observe import get_logger
-from onelog.protocols.mqtt.codec import encode_packet
 from onelog.protocols.mqtt.mapping import from_record, remaining_expiry_s
+from onelog.protocols.mqtt.outgoing import prepare
 from onelog.protocols.mqtt.special import OWN_SOURCE, Address
 from onelog.protocols.mqtt.subscribed import Subscribed
 from onelog.record.headers import PUBLISHER, find_header
@@ -113,7 +113,6 @@ class Member:
     def give(self, delivery: Delivery) -> bool:
         """Send a message; False when it does not fit the window or the client's packet size."""
         session, row = self.session, self.row
-        connection, output = session.connection, session.output
         publish = from_record(
             delivery.record,
             now_ms=session.hub.clock.now_ms(),
@@ -122,22 +121,15 @@ class Member:
             packet_id=1,
             subscription_ids=(row.identifier,) if row.identifier else (),
         )
-        if publish is None or connection is None:
+        if publish is None:
             return False
-        packet_id = 0
-        if publish.qos:
-            packet_id = output.take_id(OWN_SOURCE, delivery.token, publish.qos)
-            if packet_id == 0:
-                return False
-            publish = msgspec.structs.replace(publish, packet_id=packet_id)
-        data = encode_packet(publish, output.version)
-        if connection.packet_bytes_max is not None and len(data) > connection.packet_bytes_max:
-            output.ack(packet_id)
+        packet = prepare(session.output, publish, (OWN_SOURCE, delivery.token))
+        if packet is None:
             return False
-        output.push(data)
-        if packet_id:
-            self._held[delivery.token] = packet_id
-            session.owned[packet_id] = (self, delivery.token)
+        session.output.push(packet.data)
+        if packet.packet_id:
+            self._held[delivery.token] = packet.packet_id
+            session.owned[packet.packet_id] = (self, delivery.token)
         else:
             self.group.cursor.ack(delivery.token)
         return True

@@ -22,6 +22,7 @@ from onelog.protocols.mqtt.packets import (
     Unsubscribe,
 )
 from onelog.protocols.mqtt.reasons import ReasonCode
+from onelog.protocols.mqtt.replay import parse_start
 from onelog.protocols.mqtt.special import parse_address
 from onelog.protocols.mqtt.subscribed import Subscribed
 
@@ -59,9 +60,16 @@ class Subscribing:
                 f"a session has at most {limits.subscriptions_per_client} subscriptions"
             )
         wanted = Subscribed.of(row, self._identifier)
-        if address.kind == "share":
+        if address.kind == "replay":
+            parse_start(address.argument)  # refuse it before the answer
+        if address.kind in ("share", "replay"):
             self._opening.append((len(self.reasons), wanted))
             return ReasonCode(row.qos)
+        if address.kind == "exclusive":
+            self._connection.hub.exclusive.claim(address.filter, session.client_id)
+            wanted.filter, wanted.exclusive = address.filter, True
+        elif known and session.subscriptions[wanted.filter].exclusive:
+            self._connection.hub.exclusive.release(wanted.filter, session.client_id)
         session.subscribe(wanted)
         # Retain handling: 0 always, 1 only when new, 2 never (MQTT5 3.3.1-9 to -11).
         if row.retain_handling == 0 or (row.retain_handling == 1 and not known):
@@ -142,8 +150,12 @@ def on_unsubscribe(connection: Connection, packet: Unsubscribe) -> None:
 def _unsubscribe(connection: Connection, text: str) -> bool:
     session = connection.session
     assert session is not None
-    special = session.specials.pop(text, None)
+    address = parse_address(text)
+    special = session.specials.pop(address.key, None)
     if special is not None:
         special.end()
         return True
-    return session.unsubscribe(text)
+    known = session.subscriptions.get(address.key)
+    if known is None or known.exclusive != (address.kind == "exclusive"):
+        return False
+    return session.unsubscribe(address.key)

@@ -1,0 +1,43 @@
+"""A session as `~cursors` keeps it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from onelog.broker import Position
+
+
+class InFlightRow(msgspec.Struct, array_like=True, frozen=True):
+    """One message that the client has not acknowledged."""
+
+    packet_id: int
+    stream_id: str
+    """Empty when only the release of a shared message is left."""
+    partition: int
+    offset: int
+    qos: int
+    stage: int
+
+
+class SessionBody(msgspec.Struct, array_like=True):
+    """What only MQTT understands of a kept session."""
+
+    positions: list[Position]
+    in_flight: list[InFlightRow]
+    next_id: int
+    inbound: list[int]
+    """Packet ids of QoS 2 publishes that wait for their release."""
+    specials: list[tuple[str, list[Position]]] = []
+    """Where special subscriptions read on."""
+
+
+def needed_positions(body: SessionBody) -> list[Position]:
+    """The lowest offset per partition that the session still needs: what pins retention."""
+    places = [Position(row.stream_id, row.partition, row.offset) for row in body.in_flight]
+    needed: dict[tuple[str, int], int] = {}
+    for rows in (body.positions, places, *(rows for _text, rows in body.specials)):
+        for row in rows:
+            if row.stream_id:
+                key = (row.stream_id, row.partition)
+                needed[key] = min(row.offset, needed.get(key, row.offset))
+    return [Position(*key, offset) for key, offset in needed.items()]
