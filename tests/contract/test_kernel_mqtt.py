@@ -413,6 +413,18 @@ def test_a_full_window_falls_behind_at_the_first_record_that_does_not_fit(kernel
     assert outputs[1].take() == []
 
 
+def test_a_subscriber_that_keeps_its_state_falls_behind_at_qos_2(kernel):
+    hub = Hub(kernel)
+    outputs = [hub.subscriber(b"t", 2) for _ in range(2)]
+    outputs[0].kept = True
+    rows = [(b"t", b"0"), (b"t", b"1", Q1), (b"t", b"2", Q2), (b"t", b"3", Q1)]
+    _following, _touched, fallen = hub.deliver(hub.batch(*rows, base=50), 50)
+    assert fallen == [(outputs[0], 52)]
+    assert [output.live for output in outputs] == [False, True]
+    assert outputs[0].in_flight() == [(1, 7, 51, 1, 0)]
+    assert outputs[1].pending == 3
+
+
 def test_overlapping_subscriptions_deliver_once_with_every_identifier(kernel):
     hub = Hub(kernel)
     output = hub.subscriber(b"a/#", 0, version=5, identifier=200)

@@ -7,7 +7,8 @@ Rules:
   once per version, and their own ids in it.
 - A subscriber that is alone in its version, or that has wishes, is written to directly.
   Within a run a subscriber is served in one of these ways, so its order is that of the log.
-- A subscriber without room falls behind at the first record that does not fit its window.
+- A subscriber without room falls behind at the first record that does not fit its window; one
+  that keeps its state falls behind at QoS 2, so that its owner saves the packet id before it goes.
 """
 
 from cpython.object cimport PyObject
@@ -229,7 +230,8 @@ cdef class Delivery:
         if 0 < output.packet_bytes_max < 1 + length_bytes(length) + length:
             return 0
         if granted:
-            packet_id = output.next_packet(self.partition, offset, granted)
+            if granted < 2 or not output.kept:
+                packet_id = output.next_packet(self.partition, offset, granted)
             if packet_id == 0:
                 output.live = False
                 self.fallen.append((output, offset))

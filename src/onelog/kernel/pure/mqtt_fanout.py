@@ -3,7 +3,8 @@
 Rules:
 - Each subscriber of a topic gets a record once, however many of its subscriptions match.
 - A subscriber without room falls behind: it is skipped from then on and the caller is told where,
-  so that it reads on from the log. Nothing queues here.
+  so that it reads on from the log. Nothing queues here. One that keeps its state falls behind at
+  QoS 2, so that its owner saves the packet id before it goes.
 - Whatever a foreign producer wrote into the reserved headers, no subscriber breaks over it: a
   quality of service that is not 1 or 2 is 0, a topic that does not fit a packet has no subscribers.
 """
@@ -240,7 +241,8 @@ class MqttFanout:
             if 0 < output.packet_bytes_max < len(packet):
                 continue
             if granted:
-                packet_id = output.take_id(*place, granted)
+                careful = granted == 2 and output.kept
+                packet_id = 0 if careful else output.take_id(*place, granted)
                 if packet_id == 0:
                     output.live = False
                     fallen.append((output, place[1]))

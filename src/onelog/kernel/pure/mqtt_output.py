@@ -46,7 +46,10 @@ class MqttOutput:
         self.writer: Callable[[bytes], None] | None = None
         """Where `deliver` sends its bytes; None: its owner takes them."""
         self.kept = False
-        """Whether its owner wants to know of each delivery, because it keeps the state."""
+        """Whether its owner wants to know of each delivery, because it keeps the state.
+
+        QoS 2 is then left to the owner altogether.
+        """
         self.packet_bytes_max = 0
         """Larger packets are dropped (MQTT-3.1.2-24), 0 is no limit; set it before subscribing."""
         self._chunks: list[bytes] = []
