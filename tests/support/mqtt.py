@@ -59,6 +59,7 @@ class Client:
         self._reader = reader
         self._writer = writer
         self.version = version
+        self.connack = Connack()
         self._arrived: list[Packet] = []
         self._ids = 0
 
@@ -171,6 +172,41 @@ class Client:
             await self._writer.wait_closed()
 
 
+async def connect(
+    port: int,
+    client_id: str,
+    *,
+    version: int = 5,
+    clean: bool = True,
+    expiry_s: int = 0,
+    receive_maximum: int | None = None,
+    packet_bytes_max: int | None = None,
+    **fields: Any,
+) -> Client:
+    """A connected client; `connack` says how it was received."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    client = Client(reader, writer, version)
+    properties = NO_PROPERTIES
+    if version == 5:
+        properties = Properties(
+            session_expiry_s=expiry_s or None,
+            receive_maximum=receive_maximum,
+            maximum_packet_size=packet_bytes_max,
+        )
+    packet = Connect(
+        client_id=client_id,
+        version=version,
+        clean_start=clean,
+        keep_alive_s=60,
+        properties=properties,
+        **fields,
+    )
+    await client.send(packet)
+    client.connack = await client.receive(Connack)
+    assert client.connack.reason == 0
+    return client
+
+
 class Node:
     """A running hub."""
 
@@ -180,40 +216,10 @@ class Node:
         self.port = port
         self.clients: list[Client] = []
 
-    async def client(
-        self,
-        client_id: str,
-        *,
-        version: int = 5,
-        clean: bool = True,
-        expiry_s: int = 0,
-        receive_maximum: int | None = None,
-        packet_bytes_max: int | None = None,
-        **fields: Any,
-    ) -> Client:
-        """A connected client; `connack` says how it was received."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        client = Client(reader, writer, version)
+    async def client(self, client_id: str, **options: Any) -> Client:
+        """A connected client; it is dropped at the end."""
+        client = await connect(self.port, client_id, **options)
         self.clients.append(client)
-        properties = NO_PROPERTIES
-        if version == 5:
-            properties = Properties(
-                session_expiry_s=expiry_s or None,
-                receive_maximum=receive_maximum,
-                maximum_packet_size=packet_bytes_max,
-            )
-        await client.send(
-            Connect(
-                client_id=client_id,
-                version=version,
-                clean_start=clean,
-                keep_alive_s=60,
-                properties=properties,
-                **fields,
-            )
-        )
-        client.connack = await client.receive(Connack)  # type: ignore[attr-defined]
-        assert client.connack.reason == 0  # type: ignore[attr-defined]
         return client
 
     async def gone(self, client_id: str) -> None:

@@ -365,6 +365,38 @@ class Publisher:
             ticket.results[place] = Published(name, partition_id, Offset(base + index))
         partition.when_visible(Offset(appended.end_offset - 1), finish)
 
+    # -- messages of an idempotent producer
+
+    def admit(self, message: Message, principal: Principal) -> tuple[Stream, Partition]:
+        """Check a message and count it as `publish` does; where `append_once` is to put it."""
+        stream, target, topic = self._home(message.topic, None)
+        size_bytes = self._check(message, principal, stream, target, len(topic))
+        self._quotas.take_publish(principal, 1, size_bytes)
+        return stream, target
+
+    def append_once(
+        self,
+        stream: Stream,
+        target: Partition,
+        message: Message,
+        producer: tuple[int, int, int],
+        done: Callable[[OnelogError | None], None],
+    ) -> None:
+        """Append a message of a producer (id, epoch, sequence); `done` when it is durable.
+
+        The same sequence again is answered and not appended again.
+        """
+        topic = message.topic.encode()
+        key = topic if message.key is None and not message.keyless else message.key
+        timestamp_ms = message.timestamp_ms if message.timestamp_ms >= 0 else self._clock.now_ms()
+        builder = BatchBuilder(stream.tags_topics)
+        builder.add(topic, key, message.value, message.headers, timestamp_ms)
+        data = bytearray(builder.seal(0, 0, 0, *producer))
+        self.tick()  # what came first goes first
+        appended = target.append_batches(data, scan_batches(data, 0, False))
+        self.messages += 1
+        target.when_visible(Offset(appended.end_offset - 1), done)
+
     # -- batches that a client built
 
     async def publish_batches(

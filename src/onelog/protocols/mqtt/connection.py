@@ -216,16 +216,10 @@ class Connection:
 
     def after_saving(self, answer: Callable[[], None], *more: Cursor) -> None:
         """Answer when the session's state is durable, if it is to be, and that of `more`."""
-        session, door = self.session, self.door
-        if session is None or door is None or door.record.expiry_ms == 0:
+        if self.session is None or not self.session.is_kept:
             answer()
-            return
-
-        async def save() -> None:
-            await self.hub.broker.cursors.save(session, *more)
-            answer()
-
-        self.start(save())
+        else:
+            self.session.saver.then(answer, *more)
 
     def after_keeping(self, answer: Callable[[], None]) -> None:
         """Answer when the session's subscriptions are durable, if they are to be."""

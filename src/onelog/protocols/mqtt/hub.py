@@ -10,12 +10,12 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from onelog.base.clock import Clock
 from onelog.base.errors import OnelogError
 from onelog.broker import Broker, LiveSource, Principal, Record, Tick
+from onelog.broker.producer_ids import ProducerIds
 from onelog.kernel import (
     MqttFanout,
     MqttOutput,
@@ -94,7 +94,7 @@ class Hub:
         self.wills = Wills(self)
         self.shares = Shares(self, features.shares)
         self.exclusive = Exclusive()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.producer_ids = ProducerIds(broker.store)
         self.retained: Retained
         self._routes: dict[Principal, dict[bytes, MqttRoute]] = {}
         broker.live.start(self)
@@ -104,6 +104,7 @@ class Hub:
     async def open(self) -> None:
         """Bring what is derived from the log up to date; connections may come after it."""
         self.retained = await Retained.open(self.broker)
+        await self.producer_ids.open()
         await self.shares.open()
 
     # -- the way in
@@ -209,12 +210,6 @@ class Hub:
             return open_replay(self, session, row, address)
         return await self.shares.join(session, row, address, principal)
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run what belongs to no connection; it ends before the hub does."""
-        task = self.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     # -- leaving
 
     async def leave(self, connection: Connection) -> None:
@@ -230,6 +225,7 @@ class Hub:
         session.park()
         if self.sessions.get(session.client_id) is session:
             del self.sessions[session.client_id]
+        await session.inbound.finish()
         await self.broker.cursors.close_cursor(session)
         expiry_ms = door.record.expiry_ms
         if connection.expiry_ms is not None:
@@ -251,5 +247,4 @@ class Hub:
             await asyncio.wait([asyncio.ensure_future(wait) for wait in waiting], timeout=5)
         self.wills.close()
         await self.shares.close()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self.producer_ids.close()

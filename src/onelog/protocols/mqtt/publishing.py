@@ -2,7 +2,7 @@
 
 Rules:
 - PUBACK and PUBREC go out when the message is durable (I4). A QoS 2 packet id that was received
-  and not released is answered again and published once (MQTT5 4.3.3).
+  and not released is answered again and published once (`receiving`).
 - A publish that is refused is answered with the reason in version 5; version 3 has no word for it,
   so the connection ends.
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from onelog.base import faults
 from onelog.base.errors import NotAuthorized, OnelogError
 from onelog.protocols.mqtt.errors import MqttError, protocol_error, reason_for
 from onelog.protocols.mqtt.mapping import to_message
@@ -31,7 +32,8 @@ def on_publish(connection: Connection, packet: Publish) -> None:
     session = connection.session
     assert session is not None
     if packet.qos == 2 and packet.packet_id in session.inbound:
-        connection.send(Pubrec(packet.packet_id))  # published already; the client asks again
+        if not session.inbound.is_open(packet.packet_id):
+            connection.send(Pubrec(packet.packet_id))  # published already; the client asks again
         return
     if packet.qos and len(session.inbound) >= connection.hub.limits.receive_maximum:
         raise MqttError(
@@ -49,6 +51,15 @@ def on_publish(connection: Connection, packet: Publish) -> None:
             message = msgspec.structs.replace(message, headers=(*message.headers, own))
         if packet.qos == 0:
             connection.hub.broker.publisher.stage(message, principal=connection.principal)
+            return
+        if packet.qos == 2:
+            home = connection.hub.broker.publisher.admit(message, connection.principal)
+            session.inbound.publish(
+                packet.packet_id,
+                message,
+                home,
+                lambda error: _published_done(connection, packet, error),
+            )
             return
         connection.hub.broker.publisher.publish_soon(
             [message],
@@ -78,16 +89,14 @@ def _topic_of(connection: Connection, packet: Publish) -> str:
 
 
 def _published_done(connection: Connection, packet: Publish, error: OnelogError | None) -> None:
-    session = connection.session
-    if session is None:
+    if connection.session is None:
         return
     if error is not None:
         _refuse(connection, packet, error)
     elif packet.qos == 1:
         connection.send(Puback(packet.packet_id))
     else:
-        session.inbound.add(packet.packet_id)
-        connection.after_saving(lambda: connection.send(Pubrec(packet.packet_id)))
+        connection.send(Pubrec(packet.packet_id))
 
 
 def _refuse(connection: Connection, packet: Publish, error: OnelogError) -> None:
@@ -135,13 +144,17 @@ def _settle(connection: Connection, packet_id: int, reason: ReasonCode) -> None:
     session.on_change()
 
 
+def _complete(connection: Connection, packet_id: int) -> None:
+    faults.hit("mqtt.released_saved")
+    connection.send(Pubcomp(packet_id))
+
+
 def on_pubrel(connection: Connection, packet: Pubrel) -> None:
     """The client releases a publish of QoS 2: its packet id may come again."""
     session = connection.session
     assert session is not None
-    if packet.packet_id in session.inbound:
-        session.inbound.discard(packet.packet_id)
-        session.on_change()
-        connection.send(Pubcomp(packet.packet_id))
+    if session.inbound.release(packet.packet_id):
+        # Durably: the id may come again for another message as soon as this is answered.
+        connection.after_saving(lambda: _complete(connection, packet.packet_id))
     else:
         connection.send(Pubcomp(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))

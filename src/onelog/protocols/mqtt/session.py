@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from onelog.base import faults
 from onelog.base.errors import Closed, OnelogError
 from onelog.broker import (
     Cursor,
@@ -34,6 +35,8 @@ from onelog.protocols.mqtt.mapping import from_record
 from onelog.protocols.mqtt.matching import Matcher
 from onelog.protocols.mqtt.outgoing import Outgoing, prepare
 from onelog.protocols.mqtt.packets import Pubrel
+from onelog.protocols.mqtt.receiving import Inbound
+from onelog.protocols.mqtt.saving import Saver
 from onelog.protocols.mqtt.session_state import InFlightRow, SessionBody, needed_positions
 from onelog.protocols.mqtt.special import OWN_SOURCE, Special
 from onelog.protocols.mqtt.subscribed import Subscribed
@@ -63,12 +66,12 @@ class MqttSession:
         """Subscriptions that deliver by themselves, by what the client wrote."""
         self.owned: dict[int, tuple[Special, int]] = {}
         """Packet ids that such a subscription settles, and its own tag for each."""
-        self.is_saving = False
-        """Whether packets wait for the state to be durable."""
-        self._unsaved: list[Outgoing] = []
+        self.saver = Saver(self)
+        self._posting = 0
+        """Runs of packets that wait for the state to be durable."""
         self._hungry: list[Special] = []
         self._special_positions: dict[str, list[Position]] = {}
-        self.inbound: set[int] = set()
+        self.inbound = Inbound(self)
         self.is_kept = False
         """Whether its state outlives its connection."""
         self.connection: Connection | None = None
@@ -89,7 +92,8 @@ class MqttSession:
             self._read_positions(),
             self._in_flight_rows(),
             self.output.next_id,
-            sorted(self.inbound),
+            self.inbound.rows(),
+            self.inbound.producer_id,
             [(text, special.positions()) for text, special in self.specials.items()],
         )
         needed = needed_positions(body)
@@ -135,7 +139,7 @@ class MqttSession:
     def restore(self, state: CursorState) -> None:
         """Take up what an earlier connection left."""
         body = msgspec.msgpack.decode(state.body, type=SessionBody)
-        self.inbound = set(body.inbound)
+        self.inbound.restore(body.inbound, body.producer_id)
         rows = []
         self._special_positions = dict(body.specials)
         for row in body.in_flight:
@@ -284,30 +288,26 @@ class MqttSession:
         if not self.is_saving and not careful:
             self._push(packets)
             return
-        self._unsaved += packets
-        if not self.is_saving:
-            self.stop_following()  # what comes meanwhile must not overtake
-            self.is_saving = True
-            self.hub.start(self._save_and_send())
+
+        def send() -> None:
+            faults.hit("mqtt.outgoing_saved")
+            self._posting -= 1
+            self._push(packets)
+            self.catch_up()
+
+        self.stop_following()  # what comes meanwhile must not overtake
+        self._posting += 1
+        self.saver.then(send)
 
     def _push(self, packets: list[Outgoing]) -> None:
         for packet in packets:
             self.output.push(packet.data)
         self.write_out()
 
-    async def _save_and_send(self) -> None:
-        try:
-            while self._unsaved and self.connection is not None:
-                packets, self._unsaved = self._unsaved, []
-                await self.hub.broker.cursors.save(self)
-                self._push(packets)
-        except OnelogError as error:
-            if self.connection is not None:
-                self.connection.fail(error)
-        finally:
-            self.is_saving = False
-            self._unsaved.clear()
-        self.catch_up()
+    @property
+    def is_saving(self) -> bool:
+        """Whether messages wait for the state to be durable."""
+        return self._posting > 0
 
     def fall_behind(self, source: LiveSource, offset: int) -> None:
         """Follow no more: read the log from `offset` of this source, and of the others from now."""

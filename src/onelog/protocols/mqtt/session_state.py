@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from onelog.broker import Position
+from onelog.protocols.mqtt.receiving import Received
 
 
 class InFlightRow(msgspec.Struct, array_like=True, frozen=True):
@@ -25,8 +26,10 @@ class SessionBody(msgspec.Struct, array_like=True):
     positions: list[Position]
     in_flight: list[InFlightRow]
     next_id: int
-    inbound: list[int]
-    """Packet ids of QoS 2 publishes that wait for their release."""
+    inbound: list[Received]
+    """QoS 2 publishes that wait for their release."""
+    producer_id: int = -1
+    """What the client's QoS 2 publishes are numbered under."""
     specials: list[tuple[str, list[Position]]] = []
     """Where special subscriptions read on."""
 

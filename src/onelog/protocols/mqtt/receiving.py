@@ -1,0 +1,158 @@
+"""QoS 2 from a client: published exactly once, also when the broker crashes in between.
+
+Rules (MQTT5 4.3.3):
+- A packet id that was received and not released is answered again and not published again.
+- A kept session writes down, before it appends, which place a packet id stands for: partition,
+  producer id and sequence. After a crash the partition itself says whether that was appended. What
+  was not is forgotten, so that the client's next try is published; what was, is only answered.
+- A session that ends with its connection has nothing to come back to and writes nothing down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from onelog.base import faults
+from onelog.base.errors import OnelogError
+from onelog.broker import Message, Partition, Stream
+
+if TYPE_CHECKING:
+    from onelog.protocols.mqtt.session import MqttSession
+
+Done = Callable[[OnelogError | None], None]
+
+NO_PRODUCER: Final = (-1, -1, -1)
+SEQUENCE_MODULUS: Final = 2**31
+
+
+class Received(msgspec.Struct, array_like=True, frozen=True):
+    """A packet id that waits for its release, and where its message is."""
+
+    packet_id: int
+    stream_id: str = ""
+    partition: int = 0
+    producer_id: int = -1
+    sequence: int = 0
+
+
+class Inbound:
+    """The QoS 2 publishes of one session."""
+
+    def __init__(self, session: MqttSession) -> None:
+        self._session = session
+        self._received: dict[int, Received] = {}
+        self._sequences: dict[tuple[str, int], int] = {}
+        self._open: set[int] = set()
+        """Packet ids whose message is not durable yet."""
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.producer_id = -1
+
+    def __contains__(self, packet_id: int) -> bool:
+        return packet_id in self._received
+
+    def __len__(self) -> int:
+        return len(self._received)
+
+    def is_open(self, packet_id: int) -> bool:
+        """Whether its message is on the way and the answer will come."""
+        return packet_id in self._open
+
+    def rows(self) -> list[Received]:
+        """What to keep."""
+        return list(self._received.values())
+
+    def restore(self, rows: Iterable[Received], producer_id: int) -> None:
+        """Take over what an earlier connection received, as far as the log has it."""
+        self.producer_id = producer_id
+        streams = {s.record.id: s for s in self._session.hub.broker.streams.streams()}
+        for row in rows:
+            stream = streams.get(row.stream_id)
+            # Of a stream that was deleted nobody can tell: the message went with it.
+            if row.producer_id < 0 or stream is None or _is_appended(stream, row):
+                self._received[row.packet_id] = row
+
+    # -- publishing
+
+    def publish(
+        self,
+        packet_id: int,
+        message: Message,
+        home: tuple[Stream, Partition],
+        done: Done,
+    ) -> None:
+        """Append to `home` once; `done` is called when it is durable, or with the error."""
+        session = self._session
+        stream, partition = home
+        row = Received(packet_id)
+        if session.is_kept:
+            key = (stream.record.id, int(partition.id))
+            sequence = self._next_sequence(key, partition)
+            row = Received(packet_id, *key, self.producer_id, sequence)
+        self._received[packet_id] = row
+        self._open.add(packet_id)
+        self._idle.clear()
+
+        def append() -> None:
+            faults.hit("mqtt.received_saved")
+            producer = (row.producer_id, 0, row.sequence) if session.is_kept else NO_PRODUCER
+            try:
+                session.hub.broker.publisher.append_once(
+                    stream,
+                    partition,
+                    message,
+                    producer,
+                    lambda error: self._finished(packet_id, error, done),
+                )
+            except OnelogError as error:
+                self._finished(packet_id, error, done)
+
+        if session.is_kept:
+            session.saver.then(append)
+        else:
+            append()
+
+    def _finished(self, packet_id: int, error: OnelogError | None, done: Done) -> None:
+        faults.hit("mqtt.received_appended")
+        self._open.discard(packet_id)
+        if not self._open:
+            self._idle.set()
+        if error is not None:
+            self._received.pop(packet_id, None)
+            self._sequences.clear()  # what was not appended is not counted
+        done(error)
+
+    def _next_sequence(self, key: tuple[str, int], partition: Partition) -> int:
+        if self.producer_id < 0:
+            self.producer_id = self._session.hub.producer_ids.take()
+        sequence = self._sequences.get(key)
+        if sequence is None:
+            entry = partition.producers.entry(self.producer_id)
+            known = entry is not None and entry.batches
+            sequence = entry.batches[-1].last_sequence + 1 if entry is not None and known else 0
+        if sequence >= SEQUENCE_MODULUS:  # a sequence that wraps says nothing about before
+            self.producer_id = self._session.hub.producer_ids.take()
+            self._sequences.clear()
+            sequence = 0
+        self._sequences[key] = sequence + 1
+        return sequence
+
+    def release(self, packet_id: int) -> bool:
+        """The client forgets the message: its id may come again; False when it is not known."""
+        return self._received.pop(packet_id, None) is not None
+
+    async def finish(self) -> None:
+        """Wait until everything begun is durable or has failed."""
+        await self._session.saver.finish()
+        await self._idle.wait()
+
+
+def _is_appended(stream: Stream, row: Received) -> bool:
+    entry = stream.partition(row.partition).producers.entry(row.producer_id)
+    if entry is None or not entry.batches:
+        return False
+    return row.sequence <= entry.batches[-1].last_sequence
