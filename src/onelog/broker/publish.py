@@ -88,6 +88,24 @@ class _Ticket:
                 self._done(self.results, None)
 
 
+class _Single:
+    """One message in progress: the future of who waits for it."""
+
+    __slots__ = ("future", "results")
+
+    def __init__(self, future: asyncio.Future[Published]) -> None:
+        self.future = future
+        self.results = [_NOWHERE]
+
+    def finish(self, count: int, error: OnelogError | None) -> None:
+        del count
+        if not self.future.done():
+            if error is None:
+                self.future.set_result(self.results[0])
+            else:
+                self.future.set_exception(error)
+
+
 class _Target:
     """What a stage belongs to, and the calls that wait for what is staged in it."""
 
@@ -96,7 +114,7 @@ class _Target:
     def __init__(self, stream: Stream, partition: Partition) -> None:
         self.stream = stream
         self.partition = partition
-        self.rows: list[tuple[_Ticket, int, int]] = []
+        self.rows: list[tuple[_Ticket | _Single, int, int]] = []
         """Of records staged here by calls: the call, the place in its answer, the index staged."""
 
 
@@ -172,8 +190,12 @@ class Publisher:
         self, message: Message, *, principal: Principal = LOCAL, partition: int | None = None
     ) -> Published:
         """Publish one message; returns when it is durable."""
-        (published,) = await self.publish_many((message,), principal=principal, partition=partition)
-        return published
+        home = self._home(message.topic, partition)
+        self._admit(message, principal, home)
+        single = _Single(self._loop.create_future())
+        self._add(home, message, self._clock.now_ms(), single, 0)
+        self.tick_soon()
+        return await single.future
 
     async def publish_many(
         self,
@@ -220,34 +242,45 @@ class Publisher:
         now_ms = self._clock.now_ms()
         ticket = _Ticket(count, done)
         for number, message in enumerate(messages):
-            stream, target, topic = homes[number]
-            stage = self._stages.get(target) or self.stage_of(stream, target)
-            key = message.key
-            if key is None and not message.keyless:
-                key = topic
-            timestamp_ms = message.timestamp_ms if message.timestamp_ms >= 0 else now_ms
-            index = stage.builder.add(topic, key, message.value, message.headers, timestamp_ms)
-            stage.owner.rows.append((ticket, number, index))
-            stage.touch()
-            if stage.builder.size_bytes >= STAGE_BYTES_MAX:
-                self.tick()
-        self.messages += count
+            self._add(homes[number], message, now_ms, ticket, number)
         self.tick_soon()
 
     def stage(self, message: Message, *, principal: Principal = LOCAL) -> Stage:
         """Stage one message without an answer: who stages waits for the tick by itself."""
-        stream, target, topic = self._home(message.topic, None)
-        size_bytes = self._check(message, principal, stream, target, len(topic))
+        home = self._home(message.topic, None)
+        self._admit(message, principal, home)
+        stage = self._add(home, message, self._clock.now_ms(), None, 0)
+        self.tick_soon()
+        return stage
+
+    def _admit(
+        self, message: Message, principal: Principal, home: tuple[Stream, Partition, bytes]
+    ) -> None:
+        size_bytes = self._check(message, principal, home[0], home[1], len(home[2]))
         self._quotas.take_publish(principal, 1, size_bytes)
+
+    def _add(
+        self,
+        home: tuple[Stream, Partition, bytes],
+        message: Message,
+        now_ms: int,
+        ticket: _Ticket | _Single | None,
+        place: int,
+    ) -> Stage:
+        """Stage a message that may be published; whoever holds the ticket is told."""
+        stream, target, topic = home
         stage = self._stages.get(target) or self.stage_of(stream, target)
         key = message.key
         if key is None and not message.keyless:
             key = topic
-        timestamp_ms = message.timestamp_ms if message.timestamp_ms >= 0 else self._clock.now_ms()
-        stage.builder.add(topic, key, message.value, message.headers, timestamp_ms)
+        timestamp_ms = message.timestamp_ms if message.timestamp_ms >= 0 else now_ms
+        index = stage.builder.add(topic, key, message.value, message.headers, timestamp_ms)
+        if ticket is not None:
+            stage.owner.rows.append((ticket, place, index))
         stage.touch()
         self.messages += 1
-        self.tick_soon()
+        if stage.builder.size_bytes >= STAGE_BYTES_MAX:
+            self.tick()
         return stage
 
     def route(self, topic: str, principal: Principal) -> tuple[Stage, int] | None:
@@ -482,7 +515,7 @@ def _validate(data: bytearray) -> None:
         validate_records(data, info.position, inflated_records(data, info))
 
 
-def _finish(rows: list[tuple[_Ticket, int, int]], error: OnelogError | None) -> None:
+def _finish(rows: list[tuple[_Ticket | _Single, int, int]], error: OnelogError | None) -> None:
     count = 0
     last = rows[0][0]
     for ticket, _place, _index in rows:  # a call's records lie side by side
