@@ -206,3 +206,46 @@ async def test_a_message_that_was_sent_never_comes_under_a_second_packet_id(tmp_
             await client.acknowledge(message)
         assert await client.is_silent()
         await client.drop()
+
+
+# -- delayed
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_a_delayed_message_is_published_once_wherever_the_broker_dies(tmp_path, qos):
+    async with running(tmp_path, "mqtt.delayed_published=exit") as server:
+        client = await server.client("device", **KEPT)
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            await client.publish("$delayed/1/t", "once", qos)
+        await expect_death(client, server)  # published, and not written down
+    for _ in range(2):
+        async with running(tmp_path) as server:
+            assert await history_without_end(server) == ["once"]
+
+
+async def history_without_end(server: Server) -> list[str]:
+    """What there is without adding to it."""
+    reader = await server.client("reader")
+    await reader.subscribe("$replay/earliest/t", 0)
+    found = await reader.take()
+    while not await reader.is_silent():
+        found += await reader.take()
+    await reader.drop()
+    return found
+
+
+@pytest.mark.parametrize("point", ["mqtt.received_saved", "mqtt.received_appended"])
+async def test_a_delayed_publish_of_qos_2_that_was_not_answered_comes_once(tmp_path, point):
+    message = Publish(topic="$delayed/1/t", payload=b"once", qos=2, packet_id=7)
+    async with running(tmp_path, f"{point}=exit") as server:
+        client = await server.client("device", **KEPT)
+        await client.send(message)
+        await expect_death(client, server)
+    async with running(tmp_path) as server:
+        client = await server.client("device", **KEPT)
+        await complete(client, Publish(**{**fields(message), "dup": True}))
+        await client.subscribe("$replay/earliest/t", 1)
+        assert await client.take() == ["once"]
+        await client.publish("$delayed/1/t", "after")
+        assert await client.take() == ["after"]
+        await client.drop()

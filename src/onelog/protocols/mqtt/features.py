@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from onelog.protocols.mqtt.delayed import DelayedSettings
 from onelog.protocols.mqtt.shares import ShareSettings
 
 
@@ -11,3 +12,4 @@ class MqttFeatures(msgspec.Struct, frozen=True, kw_only=True):
     """The features of a hub."""
 
     shares: ShareSettings = ShareSettings()
+    delayed: DelayedSettings = DelayedSettings()

@@ -24,6 +24,7 @@ from onelog.kernel import (
     check_topic,
     encode_acks,
 )
+from onelog.protocols.mqtt.delayed import Delayed
 from onelog.protocols.mqtt.delivery import delivery_properties
 from onelog.protocols.mqtt.errors import reason_for
 from onelog.protocols.mqtt.exclusive import Exclusive
@@ -94,6 +95,7 @@ class Hub:
         self.wills = Wills(self)
         self.shares = Shares(self, features.shares)
         self.exclusive = Exclusive()
+        self.delayed = Delayed(broker, clock, features.delayed)
         self.producer_ids = ProducerIds(broker.store)
         self.retained: Retained
         self._routes: dict[Principal, dict[bytes, MqttRoute]] = {}
@@ -106,6 +108,7 @@ class Hub:
         self.retained = await Retained.open(self.broker)
         await self.producer_ids.open()
         await self.shares.open()
+        await self.delayed.open()
 
     # -- the way in
 
@@ -247,4 +250,5 @@ class Hub:
             await asyncio.wait([asyncio.ensure_future(wait) for wait in waiting], timeout=5)
         self.wills.close()
         await self.shares.close()
+        await self.delayed.close()
         await self.producer_ids.close()

@@ -15,13 +15,14 @@ import msgspec
 
 from onelog.base import faults
 from onelog.base.errors import NotAuthorized, OnelogError
+from onelog.protocols.mqtt import delayed
 from onelog.protocols.mqtt.errors import MqttError, protocol_error, reason_for
 from onelog.protocols.mqtt.mapping import to_message
 from onelog.protocols.mqtt.packet_types import PacketType, Version
 from onelog.protocols.mqtt.packets import Puback, Pubcomp, Publish, Pubrec, Pubrel
 from onelog.protocols.mqtt.payload import check_payload
 from onelog.protocols.mqtt.reasons import ReasonCode
-from onelog.record.headers import PUBLISHER
+from onelog.record.headers import PUBLISHER, Headers
 
 if TYPE_CHECKING:
     from onelog.protocols.mqtt.connection import Connection
@@ -42,34 +43,40 @@ def on_publish(connection: Connection, packet: Publish) -> None:
         )
     try:
         check_payload(packet.payload, packet.properties)
-        topic = _topic_of(connection, packet)
-        if topic.startswith("$"):
-            raise NotAuthorized(f"clients may not publish to {topic}")
-        message = to_message(packet, topic=topic, now_ms=connection.hub.clock.now_ms())
-        if connection.input.publisher:
-            own = (PUBLISHER, connection.input.publisher)
-            message = msgspec.structs.replace(message, headers=(*message.headers, own))
-        if packet.qos == 0:
-            connection.hub.broker.publisher.stage(message, principal=connection.principal)
-            return
-        if packet.qos == 2:
-            home = connection.hub.broker.publisher.admit(message, connection.principal)
-            session.inbound.publish(
-                packet.packet_id,
-                message,
-                home,
-                lambda error: _published_done(connection, packet, error),
-            )
-            return
-        connection.hub.broker.publisher.publish_soon(
-            [message],
-            lambda _published, error: _published_done(connection, packet, error),
-            principal=connection.principal,
-        )
+        _publish(connection, packet, _topic_of(connection, packet))
     except OnelogError as error:
         if isinstance(error, MqttError) and error.reason is not ReasonCode.PAYLOAD_FORMAT_INVALID:
             raise
         _refuse(connection, packet, error)
+
+
+def _publish(connection: Connection, packet: Publish, topic: str) -> None:
+    session, hub, principal = connection.session, connection.hub, connection.principal
+    publisher, home = hub.broker.publisher, None
+    assert session is not None
+    tag = connection.input.publisher
+    own: Headers = ((PUBLISHER, tag),) if tag else ()
+    if topic.startswith(delayed.PREFIX):
+        message, home = hub.delayed.take(packet, topic, principal, own), hub.delayed.home
+    elif topic.startswith("$"):
+        raise NotAuthorized(f"clients may not publish to {topic}")
+    else:
+        message = to_message(packet, topic=topic, now_ms=hub.clock.now_ms())
+        if own:
+            message = msgspec.structs.replace(message, headers=(*message.headers, *own))
+
+    def done(error: OnelogError | None) -> None:
+        _published_done(connection, packet, error)
+
+    if packet.qos == 2:
+        home = home or publisher.admit(message, principal)
+        session.inbound.publish(packet.packet_id, message, home, done)
+    elif home is not None:
+        hub.delayed.append(message, done)
+    elif packet.qos == 0:
+        publisher.stage(message, principal=principal)
+    else:
+        publisher.publish_soon([message], lambda _at, error: done(error), principal=principal)
 
 
 def _topic_of(connection: Connection, packet: Publish) -> str:
@@ -89,7 +96,7 @@ def _topic_of(connection: Connection, packet: Publish) -> str:
 
 
 def _published_done(connection: Connection, packet: Publish, error: OnelogError | None) -> None:
-    if connection.session is None:
+    if connection.session is None or packet.qos == 0:
         return
     if error is not None:
         _refuse(connection, packet, error)

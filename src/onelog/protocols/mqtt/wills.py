@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from onelog.base.errors import OnelogError
+from onelog.base.errors import NotAuthorized, OnelogError
 from onelog.broker import Principal
 from onelog.broker.sessions import NEVER_MS
 from onelog.observe import get_logger
+from onelog.protocols.mqtt import delayed
 from onelog.protocols.mqtt.mapping import to_message
 from onelog.protocols.mqtt.packets import Will
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from onelog.protocols.mqtt.hub import Hub
 
 _log = get_logger("mqtt")
+
+
+def ignore_done(_error: OnelogError | None) -> None:
+    """A will has nobody who waits for the answer."""
 
 
 class Wills:
@@ -49,9 +54,15 @@ class Wills:
 
     def _publish(self, client_id: str, principal: Principal, will: Will) -> None:
         self._waiting.pop(client_id, None)
-        message = to_message(will, topic=will.topic, now_ms=self._hub.clock.now_ms())
+        hub, topic = self._hub, will.topic
         try:
-            self._hub.broker.publisher.stage(message, principal=principal)
+            if topic.startswith(delayed.PREFIX):
+                hub.delayed.append(hub.delayed.take(will, topic, principal), ignore_done)
+            elif topic.startswith("$"):
+                raise NotAuthorized(f"clients may not publish to {topic}")
+            else:
+                message = to_message(will, topic=topic, now_ms=hub.clock.now_ms())
+                hub.broker.publisher.stage(message, principal=principal)
         except OnelogError as error:
             _log.warning("a will could not be published", client=client_id, reason=str(error))
 

@@ -1,0 +1,382 @@
+"""Delayed publishes: `$delayed/<seconds>/<topic>` and `$delayed/@<epoch seconds>/<topic>`.
+
+Rules:
+- The message is durable in the internal stream `~delayed` before it is answered (I4), with its
+  properties, QoS and retain flag, and who published it. At its time it is published to its topic
+  as that principal: whoever may no longer publish there does not. Its expiry counts from then on.
+- A timer runs for the nearest one. Memory holds the nearest `nearest_max` and one bit for each
+  other; those are found in the log again when their turn comes (I8).
+- A published message leaves by a tombstone, and compaction takes both. When the broker dies after
+  the publish and before the tombstone, the next start looks for the message in its topic: it is
+  repeated only if retention has taken it there by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import secrets
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+from pyroaring import BitMap64
+
+from onelog.base import faults
+from onelog.base.errors import (
+    InvalidName,
+    InvalidRequest,
+    MessageTooLarge,
+    NotAuthorized,
+    OnelogError,
+    QuotaExceeded,
+)
+from onelog.base.ids import Offset
+from onelog.base.topics import check_topic
+from onelog.broker import (
+    Broker,
+    Cleanup,
+    Message,
+    Partition,
+    Position,
+    Principal,
+    Record,
+    Retention,
+    Source,
+    Start,
+    Stream,
+    StreamConfig,
+)
+from onelog.kernel import BatchBuilder
+from onelog.observe import get_logger
+from onelog.protocols.mqtt.mapping import to_headers
+from onelog.record.batch import iterate_batches
+from onelog.record.headers import TOPIC, Headers, find_header
+
+if TYPE_CHECKING:
+    from onelog.base.clock import Clock
+    from onelog.protocols.mqtt.packets import Publish, Will
+
+PREFIX: Final = "$delayed/"
+STREAM: Final = "~delayed"
+STREAM_CONFIG: Final = StreamConfig(
+    name=STREAM,
+    cleanup=Cleanup.COMPACT,
+    retention=Retention(age_ms=-1),
+    segment_bytes=16 * 1024 * 1024,
+)
+
+DUE: Final = b"~du"
+"""When to publish: milliseconds since the Unix epoch."""
+BY: Final = b"~by"
+"""Who published."""
+DONE: Final = b"~do"
+"""Of a tombstone: the offset of the message that is done with."""
+NAME: Final = b"~di"
+"""Of the message as published: what it was called while it waited."""
+
+PASS_RECORDS: Final = 256
+_READ_BYTES: Final = 1024 * 1024
+_LOOK_AGAIN_S: Final = 3600.0
+"""The longest timer: a wall clock may jump."""
+_RETRY_MS: Final = 1_000
+_NUMBER_CHARS_MAX: Final = 12
+_NEVER: Final = 2**62
+_HOPELESS: Final = (NotAuthorized, InvalidRequest, InvalidName, MessageTooLarge)
+
+_log = get_logger("mqtt")
+
+
+class DelayedSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The bounds of delayed publishes."""
+
+    delay_max_s: int = 366 * 24 * 3600
+    pending_max: int = 1_000_000
+    nearest_max: int = 50_000
+    """How many are held in memory."""
+
+
+def parse_delayed(topic: str, now_ms: int, delay_max_s: int) -> tuple[int, str]:
+    """When and where to publish; raises InvalidName when the topic does not say it."""
+    when, slash, inner = topic[len(PREFIX) :].partition("/")
+    number = when.removeprefix("@")
+    if not (number.isascii() and number.isdigit() and len(number) <= _NUMBER_CHARS_MAX and slash):
+        raise InvalidName(
+            f"{topic[:60]!r} must be $delayed/<seconds>/<topic> or $delayed/@<epoch>/<topic>"
+        )
+    due_ms = int(number) * 1000 + (0 if when.startswith("@") else now_ms)
+    if due_ms - now_ms > delay_max_s * 1000:
+        raise InvalidName(f"{topic[:60]!r}: a delay is at most {delay_max_s} seconds")
+    check_topic(inner)
+    if inner.startswith("$"):
+        raise NotAuthorized(f"clients may not publish to {inner}")
+    return due_ms, inner
+
+
+class Delayed:
+    """The messages that wait for their time."""
+
+    def __init__(self, broker: Broker, clock: Clock, settings: DelayedSettings) -> None:
+        self._broker = broker
+        self._clock = clock
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._stream: Stream
+        self._partition: Partition
+        self._pending = BitMap64()
+        self._going: set[int] = set()
+        """Offsets that are being published."""
+        self._nearest: list[tuple[int, int]] = []
+        self._horizon_ms = _NEVER
+        """Everything that is due before it is among the nearest."""
+        self._done: list[tuple[bytes, int]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._opened_ms = 0
+        self._opened_end = 0
+        self._closed = False
+
+    async def open(self) -> None:
+        """Find what waits; overdue messages go out soon."""
+        streams = self._broker.streams
+        self._stream = streams.find(STREAM) or await streams.create(STREAM_CONFIG)
+        self._partition = self._stream.partitions[0]
+        self._opened_ms = self._clock.now_ms()
+        self._opened_end = int(self._partition.high_watermark)
+        offset = int(self._partition.start_offset)
+        while offset < self._partition.high_watermark:
+            offset = self._note(self._partition.read(Offset(offset), _READ_BYTES))
+            await asyncio.sleep(0)
+        self._partition.live = self._appended
+        self.look_again()
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    # -- taking messages in
+
+    def take(
+        self, publish: Publish | Will, topic: str, principal: Principal, own: Headers = ()
+    ) -> Message:
+        """The message to append to `home`; raises when it could not be published in the end."""
+        now_ms = self._clock.now_ms()
+        due_ms, inner = parse_delayed(topic, now_ms, self._settings.delay_max_s)
+        if len(self._pending) >= self._settings.pending_max:
+            raise QuotaExceeded(f"more than {self._settings.pending_max} messages are delayed")
+        headers = (*to_headers(publish, now_ms=max(due_ms, now_ms)), *own)
+        known = ((DUE, b"%d" % due_ms), (BY, principal.name.encode()))
+        message = Message(inner, publish.payload, secrets.token_bytes(12), (*known, *headers))
+        self._broker.publisher.admit(message, principal)
+        return message
+
+    @property
+    def home(self) -> tuple[Stream, Partition]:
+        """Where delayed messages wait."""
+        return self._stream, self._partition
+
+    def append(self, message: Message, done: Callable[[OnelogError | None], None]) -> None:
+        """Let a message wait; `done` is called when that is durable."""
+        self._broker.publisher.append_once(*self.home, message, (-1, -1, -1), done)
+
+    def _appended(self, data: bytes | bytearray) -> None:
+        self._note(data)
+        self.look_again()
+
+    def _note(self, data: bytes | bytearray | memoryview) -> int:
+        """See what batches say; the offset after them."""
+        following = 0
+        for info, slices in iterate_batches(data):
+            for index in range(len(slices)):
+                offset, _time, _key, value, headers = slices.record(index)
+                if value is None:
+                    self._pending.discard(int(find_header(headers, DONE) or b"-1"))
+                else:
+                    self._pending.add(offset)
+                    self._remember(int(find_header(headers, DUE) or b"0"), offset)
+            following = info.last_offset + 1
+        return following
+
+    def _remember(self, due_ms: int, offset: int) -> None:
+        if due_ms >= self._horizon_ms:
+            return
+        heapq.heappush(self._nearest, (due_ms, offset))
+        most = self._settings.nearest_max
+        if len(self._nearest) > most + most // 4:
+            self._nearest.sort()
+            # Of one time either all are here or none; the first time is always here.
+            self._horizon_ms = max(self._nearest[most][0], self._nearest[0][0] + 1)
+            del self._nearest[bisect_left(self._nearest, (self._horizon_ms, 0)) :]
+
+    # -- publishing
+
+    def look_again(self) -> None:
+        """Set the timer for the next message as the clock stands now."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._closed or self._task is not None:
+            return
+        if not self._nearest and self._horizon_ms != _NEVER:
+            self._start()
+        elif self._nearest:
+            left_s = (self._nearest[0][0] - self._clock.now_ms()) / 1000
+            delay_s = min(max(0.0, left_s), _LOOK_AGAIN_S)
+            self._timer = self._loop.call_later(delay_s, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        doubtful = False
+        for due_ms, offset in self._take_due():
+            if due_ms <= self._opened_ms and offset < self._opened_end:
+                doubtful = True
+                heapq.heappush(self._nearest, (due_ms, offset))
+                break
+            self._publish(offset)
+        if doubtful:
+            self._start()
+        else:
+            self.look_again()
+
+    def _take_due(self) -> Iterator[tuple[int, int]]:
+        now_ms = self._clock.now_ms()
+        for _ in range(PASS_RECORDS):
+            if not self._nearest or self._nearest[0][0] > now_ms:
+                return
+            due_ms, offset = heapq.heappop(self._nearest)
+            if offset in self._pending and offset not in self._going:
+                yield due_ms, offset
+
+    def _record(self, offset: int) -> Record | None:
+        record = self._broker.cursors.record_at(Source(*self.home), offset)
+        if record is None:
+            self._pending.discard(offset)
+        return record
+
+    def _publish(self, offset: int) -> None:
+        record = self._record(offset)
+        if record is None:
+            return
+        name = record.key or b""
+        own = (TOPIC, DUE, BY)
+        headers = tuple(pair for pair in record.headers if pair[0] not in own)
+        due_ms = int(find_header(record.headers, DUE) or b"0")
+        by = (find_header(record.headers, BY) or b"").decode()
+        # The time is never before the due one: the next start looks from there on.
+        message = Message(
+            record.topic,
+            record.value,
+            headers=(*headers, (NAME, name)),
+            timestamp_ms=max(due_ms, self._clock.now_ms()),
+        )
+        self._going.add(offset)
+
+        def done(_published: object, error: OnelogError | None) -> None:
+            faults.hit("mqtt.delayed_published")
+            self._going.discard(offset)
+            if error is None or isinstance(error, _HOPELESS):
+                if error is not None:
+                    _log.warning("a delayed message is dropped", reason=str(error))
+                self._finish(name, offset)
+            else:
+                self._remember(self._clock.now_ms() + _RETRY_MS, offset)
+                self.look_again()
+
+        try:
+            self._broker.publisher.publish_soon([message], done, principal=Principal(by, "mqtt"))
+        except OnelogError as error:
+            done(None, error)
+
+    def _finish(self, name: bytes, offset: int) -> None:
+        """Write down that a message is done with; all of a pass in one batch."""
+        self._pending.discard(offset)
+        self._done.append((name, offset))
+        if len(self._done) == 1:
+            self._loop.call_soon(self._write_done)
+
+    def _write_done(self) -> None:
+        done, self._done = self._done, []
+        if not done:
+            return
+        builder = BatchBuilder(False)
+        now_ms = self._clock.now_ms()
+        builder.extend(
+            [(None, name, None, ((DONE, b"%d" % offset),), now_ms) for name, offset in done]
+        )
+        try:
+            self._partition.append_built(builder, index_topics=False)
+        except OnelogError as error:
+            _log.error("delayed messages may be published again", reason=str(error))
+
+    # -- what cannot be done at once
+
+    def _start(self) -> None:
+        if self._task is None and not self._closed:
+            self._task = self._loop.create_task(self._work())
+
+    async def _work(self) -> None:
+        """Look for more in the log, and for what an earlier run may have published."""
+        try:
+            if not self._nearest:
+                await self._reload()
+            await self._publish_doubtful()
+        except OnelogError as error:
+            _log.error("delayed messages cannot be read", reason=str(error))
+        finally:
+            self._task = None
+        self.look_again()
+
+    async def _reload(self) -> None:
+        self._horizon_ms = _NEVER
+        offset, end = int(self._partition.start_offset), int(self._partition.high_watermark)
+        while offset < end:
+            data = self._partition.read(Offset(offset), _READ_BYTES)
+            for info, slices in iterate_batches(data):
+                for index in range(len(slices)):
+                    place, _time, _key, value, headers = slices.record(index)
+                    if value is not None and place in self._pending and place < end:
+                        self._remember(int(find_header(headers, DUE) or b"0"), place)
+                offset = info.last_offset + 1
+            await asyncio.sleep(0)
+
+    async def _publish_doubtful(self) -> None:
+        """Overdue messages of before the start: published unless their topic has them."""
+        for _due_ms, offset in list(self._take_due()):
+            record = self._record(offset)
+            if record is None:
+                continue
+            name = record.key or b""
+            if offset < self._opened_end and await self._is_published(record, name):
+                self._finish(name, offset)
+            else:
+                self._publish(offset)
+
+    async def _is_published(self, record: Record, name: bytes) -> bool:
+        cursors = self._broker.cursors
+        start = Start("time", int(find_header(record.headers, DUE) or b"0"))
+        filters = (record.topic,)
+        places = [
+            Position(*source.key, start.offset_in(source))
+            for source in cursors.sources(filters).sources
+        ]
+        reading = cursors.reading(filters, places)
+        try:
+            while True:
+                for _index, found in reading.read(PASS_RECORDS):
+                    if find_header(found.headers, NAME) == name:
+                        return True
+                if not reading.is_behind():
+                    return False
+                await asyncio.sleep(0)
+        finally:
+            reading.close()
+
+    async def close(self) -> None:
+        """Publish no more; what waits goes out after the next start."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._task is not None:
+            await self._task
+        self._write_done()
