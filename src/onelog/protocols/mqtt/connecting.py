@@ -123,7 +123,7 @@ async def _accept(
         clean=packet.clean_start,
         on_takeover=connection.taken_over,
     )
-    hub.wills.cancel(client_id)
+    hub.wills.back(client_id, clean=packet.clean_start)
     output = connection.output
     output.version = connection.version
     output.window = min(
@@ -212,12 +212,14 @@ def _session_expiry(connection: Connection, packet: Connect) -> tuple[int, int |
     """How long the session outlives its connection in ms, and what the client is told in s."""
     most_s = connection.hub.limits.session_expiry_max_s
     if connection.version != Version.V5:
-        return (0 if packet.clean_start else most_s * 1000), None
+        return (0 if packet.clean_start else _granted_ms(EXPIRY_NEVER_S, most_s)), None
     asked_s = packet.properties.session_expiry_s or 0
-    if asked_s == EXPIRY_NEVER_S and most_s == EXPIRY_NEVER_S:
-        return NEVER_MS, None
+    return _granted_ms(asked_s, most_s), most_s if asked_s > most_s else None
+
+
+def _granted_ms(asked_s: int, most_s: int) -> int:
     granted_s = min(asked_s, most_s)
-    return granted_s * 1000, granted_s if granted_s != asked_s else None
+    return NEVER_MS if granted_s == EXPIRY_NEVER_S else granted_s * 1000
 
 
 def _keep_alive(connection: Connection, packet: Connect) -> tuple[int, int | None]:
@@ -233,10 +235,11 @@ def on_disconnect(connection: Connection, packet: Disconnect) -> None:
     if packet.reason is ReasonCode.SUCCESS:
         connection.will = None
     expiry_s = packet.properties.session_expiry_s
-    if expiry_s is not None and connection.door is not None:
-        if connection.door.record.expiry_ms == 0 and expiry_s:  # 3.14.2.2.2
+    door = connection.door
+    if expiry_s is not None and door is not None:
+        if door.record.expiry_ms == 0 and expiry_s:  # 3.14.2.2.2
             connection.state = State.CONNECTED
             raise protocol_error("a session without expiry cannot be given one at its end")
-        most_s = connection.hub.limits.session_expiry_max_s
-        connection.expiry_ms = min(expiry_s, most_s) * 1000
+        granted_ms = _granted_ms(expiry_s, connection.hub.limits.session_expiry_max_s)
+        door.record = msgspec.structs.replace(door.record, expiry_ms=granted_ms)
     connection.transport.close()

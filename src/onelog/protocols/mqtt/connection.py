@@ -56,8 +56,6 @@ class Connection:
         self.will: Will | None = None
         self.exchange: ScramExchange | None = None
         self.connect_packet: Connect | None = None
-        self.expiry_ms: int | None = None
-        """What DISCONNECT said of the session's life."""
         self.aliases: dict[int, str] = {}
         self.is_slow = False
         self.gone = asyncio.Event()

@@ -92,6 +92,8 @@ class Hub:
         self.sessions: dict[str, MqttSession] = {}
         """Sessions with a connection, by client id."""
         self.connections: set[Connection] = set()
+        self._leaving: dict[Connection, asyncio.Event] = {}
+        """Connections that are gone and whose sessions are being saved."""
         self.wills = Wills(self)
         self.shares = Shares(self, features.shares)
         self.exclusive = Exclusive()
@@ -223,21 +225,27 @@ class Hub:
         """Part a session from its connection; a will goes out unless the client said goodbye."""
         session, door = connection.session, connection.door
         if session is None or door is None:
+            left = self._leaving.get(connection)
+            if left is not None:  # whoever takes over needs what is being saved
+                await left.wait()
             return
         connection.session = None
-        session.park()
-        if self.sessions.get(session.client_id) is session:
-            del self.sessions[session.client_id]
-        await session.inbound.finish()
-        await self.broker.cursors.close_cursor(session)
-        expiry_ms = door.record.expiry_ms
-        if connection.expiry_ms is not None:
-            expiry_ms = connection.expiry_ms
-        if connection.will is not None:
-            will, connection.will = connection.will, None
-            self.wills.leave(session.client_id, connection.principal, will, expiry_ms)
-        if not taken_over:
-            await self.broker.sessions.detach(door, expiry_ms=expiry_ms)
+        left = self._leaving[connection] = asyncio.Event()
+        try:
+            session.park()
+            if self.sessions.get(session.client_id) is session:
+                del self.sessions[session.client_id]
+            await session.inbound.finish()
+            await self.broker.cursors.close_cursor(session)
+            if connection.will is not None:
+                will, connection.will = connection.will, None
+                expiry_ms = door.record.expiry_ms
+                self.wills.leave(session.client_id, connection.principal, will, expiry_ms)
+            if not taken_over:
+                await self.broker.sessions.detach(door)
+        finally:
+            left.set()
+            del self._leaving[connection]
 
     # -- the end
 
@@ -246,6 +254,7 @@ class Hub:
         for connection in list(self.connections):
             connection.shut_down()
         waiting = [connection.gone.wait() for connection in self.connections]
+        waiting += [left.wait() for left in self._leaving.values()]
         if waiting:
             await asyncio.wait([asyncio.ensure_future(wait) for wait in waiting], timeout=5)
         self.wills.close()

@@ -148,8 +148,6 @@ class MqttServer:
             ("connects_total", "Clients accepted.", counters.connects),
             ("connects_refused_total", "Clients refused.", counters.refused),
             ("disconnects_total", "Connections that ended.", counters.disconnects),
-            ("received_bytes_total", "Bytes received.", counters.received_bytes),
-            ("delivered_bytes_total", "Bytes sent.", counters.delivered_bytes),
             ("fallen_behind_total", "Times a session fell behind.", counters.fallen_behind),
         )
         for name, about, value in totals:

@@ -32,7 +32,7 @@ class Wills:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._waiting: dict[str, asyncio.TimerHandle] = {}
+        self._waiting: dict[str, tuple[asyncio.TimerHandle, Principal, Will]] = {}
 
     def leave(self, client_id: str, principal: Principal, will: Will, expiry_ms: int) -> None:
         """A client went without a goodbye."""
@@ -42,15 +42,20 @@ class Wills:
         if delay_ms == 0:
             self._publish(client_id, principal, will)
             return
-        self._waiting[client_id] = self._hub.loop.call_later(
+        timer = self._hub.loop.call_later(
             delay_ms / 1000, self._publish, client_id, principal, will
         )
+        self._waiting[client_id] = (timer, principal, will)
 
-    def cancel(self, client_id: str) -> None:
-        """The client is back."""
-        timer = self._waiting.pop(client_id, None)
-        if timer is not None:
-            timer.cancel()
+    def back(self, client_id: str, *, clean: bool) -> None:
+        """The client is back: its will is void, unless the session that it belongs to ends now."""
+        found = self._waiting.pop(client_id, None)
+        if found is None:
+            return
+        timer, principal, will = found
+        timer.cancel()
+        if clean:  # MQTT5 3.1.2.5: the delay is over when the session is
+            self._publish(client_id, principal, will)
 
     def _publish(self, client_id: str, principal: Principal, will: Will) -> None:
         self._waiting.pop(client_id, None)
@@ -68,6 +73,6 @@ class Wills:
 
     def close(self) -> None:
         """Publish no more."""
-        for timer in self._waiting.values():
+        for timer, _principal, _will in self._waiting.values():
             timer.cancel()
         self._waiting.clear()
