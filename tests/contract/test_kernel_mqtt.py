@@ -425,6 +425,21 @@ def test_a_subscriber_that_keeps_its_state_falls_behind_at_qos_2(kernel):
     assert outputs[1].pending == 3
 
 
+def test_every_message_that_a_subscriber_gets_is_counted(kernel):
+    hub = Hub(kernel)
+    for version in (4, 5):
+        for qos in (0, 0, 1, 1, 2):
+            hub.subscriber(b"t", qos, version=version)
+    hub.subscriber(b"t", 1, window=1)
+    hub.subscriber(b"t", 1, version=5, identifier=7)
+    written = []
+    single = hub.subscriber(b"only", 0)
+    single.writer = written.append
+    hub.deliver(hub.batch((b"t", b"0"), (b"t", b"1", Q1), (b"t", b"2", Q2), (b"only", b"3")))
+    assert hub.fanout.delivered == 12 + 12 + 11 + 1
+    assert hub.fanout.sent_bytes == sum(map(len, written)) > 0
+
+
 def test_overlapping_subscriptions_deliver_once_with_every_identifier(kernel):
     hub = Hub(kernel)
     output = hub.subscriber(b"a/#", 0, version=5, identifier=200)

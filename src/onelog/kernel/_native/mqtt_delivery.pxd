@@ -42,6 +42,9 @@ cdef class Delivery:
     cdef Mark *marks
     cdef int marks_count
     cdef int marks_room
+    # How many of the shared targets follow, and the messages given to anybody so far.
+    cdef int sharers
+    cdef int64_t given
 
     cdef int begin(self, Plan plan, int qos) except -1
     cdef int give(self, const Packet *packet, int64_t offset, Py_ssize_t left) except -1

@@ -70,6 +70,7 @@ cdef class Delivery:
         if self.plan is plan and self.qos == qos:
             return 0
         self.end()
+        self.sharers = 0
         self.shared = plan.strong_from if qos else plan.wishes_from
         self.numbered = plan.wishes_from if qos == 1 else self.shared
         for index in range(self.numbered):
@@ -80,12 +81,14 @@ cdef class Delivery:
             if index >= self.shared:
                 self.modelled[group] = self.single[group] is not NULL
                 self.single[group] = &plan.targets[index]
-            elif self.to[group] is NULL:
-                self.to[group] = &output.sink
-                self.alone[group] = <PyObject *> output
             else:
-                self.to[group] = &self.sinks[group]
-                self.alone[group] = NULL
+                self.sharers += 1
+                if self.to[group] is NULL:
+                    self.to[group] = &output.sink
+                    self.alone[group] = <PyObject *> output
+                else:
+                    self.to[group] = &self.sinks[group]
+                    self.alone[group] = NULL
         self.plan = plan
         self.qos = qos
         return 0
@@ -151,6 +154,7 @@ cdef class Delivery:
                     p + self.marks[index].id_at[group],
                     output.next_packet(self.partition, self.marks[index].offset, 1),
                 )
+            self.given += count
             self._touch(output)
         if count < self.marks_count:
             output.live = False
@@ -169,6 +173,7 @@ cdef class Delivery:
         cdef Py_ssize_t length
         cdef Py_ssize_t hint = min(left, <Py_ssize_t> HINT_BYTES_MAX)
         cdef const Target *wishes = self.plan.targets
+        self.given += self.sharers
         for group in range(2):
             if self.to[group] is not NULL:
                 length = publish_length(group, packet, _none(), 0)
@@ -239,4 +244,5 @@ cdef class Delivery:
         write_publish(
             &output.sink, v5, packet, target.identifiers, flags, packet_id, length, hint
         )
+        self.given += 1
         return self._touch(output)

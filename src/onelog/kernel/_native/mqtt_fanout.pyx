@@ -109,21 +109,6 @@ cdef bint _read_facts(bytes_at data, const Span *span, Packet *packet) noexcept 
     return others
 
 
-cdef list _write(list touched):
-    """Let the bytes go where each subscriber wants them; those whose owner has to act."""
-    cdef list left = []
-    cdef MqttOutput output
-    cdef bytes chunk
-    for output in touched:
-        if output.writer is not None:
-            for chunk in output.take():
-                output.writer(chunk)
-            if not output.kept:
-                continue
-        left.append(output)
-    return left
-
-
 cdef class Known:
     """A topic whose plan is known."""
 
@@ -148,6 +133,9 @@ cdef class MqttFanout:
     cdef object properties
     # Whether a record with the retain header was seen since the owner set it to False.
     cdef public bint retained
+    # Messages given to subscribers, and bytes written for them here.
+    cdef readonly int64_t delivered
+    cdef readonly int64_t sent_bytes
     cdef object trie
     cdef dict subscriptions
     cdef dict numbers
@@ -303,7 +291,23 @@ cdef class MqttFanout:
             delivery.end()
         finally:
             PyBuffer_Release(&view)
-        return following, _write(delivery.touched), delivery.fallen
+            self.delivered += delivery.given
+        return following, self._write(delivery.touched), delivery.fallen
+
+    cdef list _write(self, list touched):
+        """Let the bytes go where each subscriber wants them; those whose owner has to act."""
+        cdef list left = []
+        cdef MqttOutput output
+        cdef bytes chunk
+        for output in touched:
+            if output.writer is not None:
+                for chunk in output.take():
+                    self.sent_bytes += PyBytes_GET_SIZE(chunk)
+                    output.writer(chunk)
+                if not output.kept:
+                    continue
+            left.append(output)
+        return left
 
     cdef bint _batch(
         self, Delivery delivery, object data, Py_ssize_t at, int64_t start_offset, int64_t now_ms,
@@ -416,3 +420,4 @@ cdef class MqttFanout:
         delivery.begin(plan, packet.qos)
         delivery.give(&packet, offset, 0)
         delivery.end()
+        self.delivered += delivery.given

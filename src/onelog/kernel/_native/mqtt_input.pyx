@@ -71,6 +71,7 @@ cdef class MqttPass:
     cdef object clock
     cdef object tick_soon
     cdef readonly Py_ssize_t bytes_max
+    cdef readonly int64_t received_bytes
     cdef int64_t now_ms
 
     def __init__(self, list dirty not None, clock, tick_soon, Py_ssize_t bytes_max):
@@ -183,6 +184,7 @@ cdef class MqttInput:
             if event is not None:
                 self.owner.take_packets(event)
         self.finish(clean)
+        turn.received_bytes += len(data)
         self.turn_bytes += len(data)
         if self.turn_bytes >= turn.bytes_max:
             self.turn_bytes = 0

@@ -77,7 +77,15 @@ class MqttPass:
     wait for; the time is asked for once a pass that writes.
     """
 
-    __slots__ = ("acking", "bytes_max", "clock", "dirty", "now_ms", "tick_soon")
+    __slots__ = (
+        "acking",
+        "bytes_max",
+        "clock",
+        "dirty",
+        "now_ms",
+        "received_bytes",
+        "tick_soon",
+    )
 
     def __init__(
         self,
@@ -91,6 +99,8 @@ class MqttPass:
         self.clock = clock
         self.tick_soon = tick_soon
         self.bytes_max = bytes_max
+        self.received_bytes = 0
+        """Bytes that all connections sent so far."""
         self.now_ms = 0
 
 
@@ -172,6 +182,7 @@ class MqttInput:
             if event is not None:
                 self.owner.take_packets(event)
         self.finish(clean)
+        turn.received_bytes += len(data)
         self._turn_bytes += len(data)
         if self._turn_bytes >= turn.bytes_max:
             self._turn_bytes = 0

@@ -62,15 +62,6 @@ class _Target:
         self.identifiers = b"".join(b"\x0b" + encode_remaining_length(n) for n in numbers)
 
 
-def _write(touched: list[MqttOutput]) -> list[MqttOutput]:
-    """Let the bytes go where each subscriber wants them; those whose owner has to act."""
-    for output in touched:
-        if output.writer is not None:
-            for chunk in output.take():
-                output.writer(chunk)
-    return [output for output in touched if output.writer is None or output.kept]
-
-
 class MqttFanout:
     """Who gets which record, and in which bytes.
 
@@ -82,6 +73,10 @@ class MqttFanout:
         self._properties = properties
         self.retained = False
         """Whether a retained record was seen since the owner set it to False."""
+        self.delivered = 0
+        """Messages given to subscribers."""
+        self.sent_bytes = 0
+        """Bytes written for them here."""
         self._trie = TopicTrie()
         self._subscriptions: dict[int, _Subscription] = {}
         self._numbers: dict[tuple[bytes, int], int] = {}
@@ -164,7 +159,16 @@ class MqttFanout:
         following = self._deliver(
             data, partition, start_offset, now_ms, default_topic, touched, fallen
         )
-        return following, _write(touched), fallen
+        return following, self._write(touched), fallen
+
+    def _write(self, touched: list[MqttOutput]) -> list[MqttOutput]:
+        """Let the bytes go where each subscriber wants them; those whose owner has to act."""
+        for output in touched:
+            if output.writer is not None:
+                for chunk in output.take():
+                    self.sent_bytes += len(chunk)
+                    output.writer(chunk)
+        return [output for output in touched if output.writer is None or output.kept]
 
     def _deliver(
         self,
@@ -251,6 +255,7 @@ class MqttFanout:
                     output.version, topic, value, flags, packet_id, target.identifiers + properties
                 )
             output.push(packet)
+            self.delivered += 1
             if not output.touched:
                 output.touched = True
                 touched.append(output)
