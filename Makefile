@@ -13,7 +13,7 @@ KERNEL   := $(wildcard setup.py) $(shell find src/onelog/kernel -name '*.pyx' -o
 STAMP    := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup check format test test-pure fault bench bench-log docs clean
+.PHONY: help run setup check format test test-pure fault bench bench-log bench-mqtt docs clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,10 +44,14 @@ test-pure: $(STAMP)-dev ## Run the unit tests with the interpreted kernel
 fault: $(STAMP)-dev ## Kill processes and break disks, also for minutes
 	$(PYTEST) -m "fault or fault_long" $(ARGS)
 
-bench: bench-log ## Run every benchmark
+bench: bench-log bench-mqtt ## Run every benchmark
 
 bench-log: $(STAMP)-dev ## Measure the kernel, storage and cursors; prints a table, writes JSON
 	$(PY) -m bench.log $(ARGS)
+
+bench-mqtt: $(STAMP)-dev ## Measure MQTT against Mosquitto; prints a table, writes JSON
+	@sh tools/provision $(PYTHON) package mosquitto
+	$(PY) -m bench.mqtt
 
 docs: $(STAMP)-dev ## Write the generated reference pages anew
 	$(PY) tools/gen_config_docs.py

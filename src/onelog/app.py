@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import platform
 import resource
@@ -43,6 +44,8 @@ from onelog.storage.lock import lock_data_dir
 _log = get_logger("app")
 
 _EXIT_FORCED: Final = 130
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
 
 
 def broker_settings(config: Config) -> BrokerSettings:
@@ -248,6 +251,7 @@ def serve(loaded: Loaded, on_ready: Callable[[ServerInfo], None]) -> None:
     configure_logging(loaded.config.log.level, loaded.config.log.format)
     arm_from_environment(os.environ.get("ONELOG_FAULTS", ""))
     raise_open_files_limit(loaded.config.limits.open_files_max)
+    keep_freed_memory()
 
     async def run() -> None:
         server = Server(loaded, SystemClock())
@@ -267,6 +271,18 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
         _log.warning("uvloop is not installed: the slower asyncio loop is used")
         return None
     return uvloop.new_event_loop
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep what a pass of the loop frees, for the next pass.
+
+    It would give buffers of a few hundred KB back to the system and fault them in again at once:
+    fan-out of QoS 1 to many was seven times slower so (measured). Elsewhere nothing happens.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(_M_TRIM_THRESHOLD, 128 * 1024 * 1024)
+        libc.mallopt(_M_MMAP_THRESHOLD, 4 * 1024 * 1024)
 
 
 def raise_open_files_limit(wanted: int) -> None:
