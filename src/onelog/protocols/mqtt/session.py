@@ -75,6 +75,7 @@ class MqttSession:
         self.is_kept = False
         """Whether its state outlives its connection."""
         self.connection: Connection | None = None
+        self._closed_at: list[Position] | None = None
         self._reading: Reading | None = None
         self._wait: Wait | None = None
         self._matcher: Matcher | None = None
@@ -112,7 +113,8 @@ class MqttSession:
         return 0 if self._reading is None else self._reading.lag()
 
     def close(self) -> None:
-        """Stop reading and following."""
+        """Stop reading and following; its state stays what it is now."""
+        self._closed_at = self._read_positions()
         self.output.live = False
         for text in self.subscriptions:
             self.hub.fanout.unsubscribe(text.encode(), self.output)
@@ -130,6 +132,8 @@ class MqttSession:
 
     def _read_positions(self) -> list[Position]:
         """Where it would read on from."""
+        if self._closed_at is not None:
+            return self._closed_at
         if self._reading is not None:
             return self._reading.positions()
         if not self.subscriptions:
