@@ -303,6 +303,23 @@ async def by_payload(clients, count):
     return found
 
 
+async def test_a_client_that_was_told_to_leave_and_stays_hurts_nobody(tmp_path):
+    """I10: its half-closed connection takes no more, all others go on."""
+    async with serving(tmp_path) as node:
+        bad, good = await members(node, "bad", "good")
+        await bad.subscribe("t", 0)
+        await good.subscribe("t", 0)
+        await bad.send(Subscribe(9, (Subscription(JOBS, 1, no_local=True),)))
+        await bad.receive(Disconnect)
+        sender = await node.client("sender")
+        for number in range(4):
+            await sender.publish("t", f"t{number}", 0)
+            await sender.publish("jobs/x", f"j{number}")
+        found = await good.take(8)
+        assert [text for text in found if text[0] == "t"] == ["t0", "t1", "t2", "t3"]
+        assert sorted(text for text in found if text[0] == "j") == ["j0", "j1", "j2", "j3"]
+
+
 async def test_a_group_that_nobody_comes_back_to_ends(tmp_path):
     features = MqttFeatures(shares=ShareSettings(idle_expiry_ms=50))
     name = "share/workers/jobs/#"

@@ -86,6 +86,10 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._attached)
 
+    def count(self) -> int:
+        """Sessions, attached or kept."""
+        return len(self._attached.keys() | self._kept.keys())
+
     def get(self, client_id: str) -> SessionRecord | None:
         """The session of a client, attached or kept."""
         session = self._attached.get(client_id)

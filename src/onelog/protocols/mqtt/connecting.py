@@ -18,6 +18,7 @@ from onelog.base.errors import NotAuthenticated, OnelogError
 from onelog.broker import Principal
 from onelog.broker.sessions import NEVER_MS
 from onelog.observe import get_logger
+from onelog.protocols.mqtt.auto_subscribe import subscribe_configured
 from onelog.protocols.mqtt.errors import MqttError, protocol_error
 from onelog.protocols.mqtt.packet_types import Version
 from onelog.protocols.mqtt.packets import Auth, Connack, Connect, Disconnect
@@ -165,6 +166,7 @@ async def _accept(
     connection.open_up()
     connection.keep_alive(keep_alive_s)
     session.begin(connection)
+    await subscribe_configured(connection)
 
 
 async def _restore(connection: Connection, session: MqttSession, body: bytes) -> None:

@@ -185,11 +185,13 @@ class Connection:
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
-        if data and not self.transport.is_closing():
+        if data and self.state is not State.CLOSED and not self.transport.is_closing():
             self.transport.write(data)
 
     def write_chunks(self, chunks: list[bytes]) -> None:
         """Send several pieces."""
+        if self.state is State.CLOSED:
+            return
         if len(chunks) == 1:
             self.transport.write(chunks[0])
         else:
@@ -322,6 +324,9 @@ class Connection:
 
     def _close(self) -> None:
         self.state = State.CLOSED
+        self.is_slow = True  # nothing may be written behind the end
+        if self.session is not None:
+            self.session.stop_following()
         self.input.suspended = True  # what the peer still sends stays unread
         if self.transport.is_closing():
             return

@@ -33,9 +33,11 @@ from onelog.protocols.mqtt.limits import MqttLimits
 from onelog.protocols.mqtt.packet_types import PacketType
 from onelog.protocols.mqtt.replay import open_replay
 from onelog.protocols.mqtt.retained import Retained
+from onelog.protocols.mqtt.rewrite import Rewriter
 from onelog.protocols.mqtt.shares import Shares
 from onelog.protocols.mqtt.special import Special, parse_address
 from onelog.protocols.mqtt.subscribed import Subscribed
+from onelog.protocols.mqtt.system import System
 from onelog.protocols.mqtt.wills import Wills
 from onelog.security.authenticator import Authenticator
 
@@ -54,10 +56,12 @@ class Counters:
     """Plain numbers, read at scrape time."""
 
     __slots__ = (
+        "caught_up",
         "connects",
         "disconnects",
         "fallen_behind",
         "refused",
+        "sent_bytes",
     )
 
     def __init__(self) -> None:
@@ -65,6 +69,8 @@ class Counters:
         self.refused = 0
         self.disconnects = 0
         self.fallen_behind = 0
+        self.caught_up = 0
+        self.sent_bytes = 0
 
 
 class Hub:
@@ -98,6 +104,9 @@ class Hub:
         self.shares = Shares(self, features.shares)
         self.exclusive = Exclusive()
         self.delayed = Delayed(broker, clock, features.delayed)
+        self.system = System(self, features.system)
+        self.rewriter = Rewriter(features.rewrite)
+        self.auto_subscriptions = features.auto_subscribe
         self.producer_ids = ProducerIds(broker.store)
         self.retained: Retained
         self._routes: dict[Principal, dict[bytes, MqttRoute]] = {}
@@ -122,8 +131,13 @@ class Hub:
         """The route of a topic; None when each publish to it needs a look."""
         if not check_topic(topic) or topic.startswith(b"$"):
             return None
+        text: str | None = topic.decode()
         try:
-            found = self.broker.publisher.route(topic.decode(), principal)
+            if self.rewriter:
+                text = self.rewriter.route(topic.decode(), principal.name)
+            if text is None or text.startswith("$"):
+                return None
+            found = self.broker.publisher.route(text, principal)
         except OnelogError:
             return None
         if found is None:
@@ -131,7 +145,7 @@ class Hub:
         routes = self.routes(principal)
         if len(routes) >= ROUTES_MAX:
             routes.clear()
-        route = routes[topic] = MqttRoute(topic, *found)
+        route = routes[topic] = MqttRoute(text.encode(), *found)
         return route
 
     def _streams_changed(self) -> None:
@@ -260,4 +274,5 @@ class Hub:
         self.wills.close()
         await self.shares.close()
         await self.delayed.close()
+        self.system.close()
         await self.producer_ids.close()

@@ -43,7 +43,9 @@ def on_publish(connection: Connection, packet: Publish) -> None:
         )
     try:
         check_payload(packet.payload, packet.properties)
-        _publish(connection, packet, _topic_of(connection, packet))
+        topic = _topic_of(connection, packet)
+        rewriter, name = connection.hub.rewriter, connection.principal.name
+        _publish(connection, packet, rewriter.topic(topic, session.client_id, name))
     except OnelogError as error:
         if isinstance(error, MqttError) and error.reason is not ReasonCode.PAYLOAD_FORMAT_INVALID:
             raise

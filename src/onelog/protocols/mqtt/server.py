@@ -149,6 +149,17 @@ class MqttServer:
             ("connects_refused_total", "Clients refused.", counters.refused),
             ("disconnects_total", "Connections that ended.", counters.disconnects),
             ("fallen_behind_total", "Times a session fell behind.", counters.fallen_behind),
+            ("received_bytes_total", "Bytes received.", hub.turn.received_bytes),
+            (
+                "delivered_bytes_total",
+                "Bytes of messages sent.",
+                hub.fanout.sent_bytes + counters.sent_bytes,
+            ),
+            (
+                "delivered_messages_total",
+                "Messages sent.",
+                hub.fanout.delivered + counters.caught_up,
+            ),
         )
         for name, about, value in totals:
             yield Sample(f"onelog_mqtt_{name}", about, "counter", value)

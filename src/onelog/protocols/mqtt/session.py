@@ -254,6 +254,8 @@ class MqttSession:
             self.catch_up()
         for special in self.specials.values():
             special.begin()
+        if any(text.startswith("$SYS/") for text in self.subscriptions):
+            self.hub.system.watch(self)
 
     def _redeliver(self) -> None:
         """Messages again in their order, releases where the message itself is received (4.4)."""
@@ -278,6 +280,7 @@ class MqttSession:
         """Send what waits."""
         chunks = self.output.take()
         if chunks and self.connection is not None:
+            self.hub.counters.sent_bytes += sum(map(len, chunks))
             self.connection.write_chunks(chunks)
         if self.is_kept:
             self.on_change()
@@ -306,6 +309,7 @@ class MqttSession:
     def _push(self, packets: list[Outgoing]) -> None:
         for packet in packets:
             self.output.push(packet.data)
+        self.hub.counters.caught_up += len(packets)
         self.write_out()
 
     @property

@@ -127,6 +127,7 @@ class Member:
         if packet is None:
             return False
         session.output.push(packet.data)
+        session.hub.counters.caught_up += 1
         if packet.packet_id:
             self._held[delivery.token] = packet.packet_id
             session.owned[packet.packet_id] = (self, delivery.token)

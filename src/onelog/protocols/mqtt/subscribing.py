@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from onelog.base.errors import InvalidName, LimitExceeded, NotAuthorized, OnelogError
 from onelog.base.topics import check_filter
 from onelog.broker import Action
+from onelog.protocols.mqtt import system
 from onelog.protocols.mqtt.errors import reason_for
 from onelog.protocols.mqtt.packet_types import PacketType
 from onelog.protocols.mqtt.packets import (
@@ -51,7 +52,8 @@ class Subscribing:
 
     def _add(self, row: Subscription) -> ReasonCode:
         session, limits = self._session, self._connection.hub.limits
-        address = parse_address(row.filter)
+        hub, principal = self._connection.hub, self._connection.principal
+        address = hub.rewriter.address(parse_address(row.filter), session.client_id, principal.name)
         self._check(address.filter)
         known = address.key in session.subscriptions or address.key in session.specials
         count = len(session.subscriptions) + len(session.specials) + len(self._opening)
@@ -60,17 +62,20 @@ class Subscribing:
                 f"a session has at most {limits.subscriptions_per_client} subscriptions"
             )
         wanted = Subscribed.of(row, self._identifier)
+        wanted.filter = address.key
         if address.kind == "replay":
             parse_start(address.argument)  # refuse it before the answer
         if address.kind in ("share", "replay"):
             self._opening.append((len(self.reasons), wanted))
             return ReasonCode(row.qos)
         if address.kind == "exclusive":
-            self._connection.hub.exclusive.claim(address.filter, session.client_id)
-            wanted.filter, wanted.exclusive = address.filter, True
+            hub.exclusive.claim(address.filter, session.client_id)
+            wanted.exclusive = True
         elif known and session.subscriptions[wanted.filter].exclusive:
-            self._connection.hub.exclusive.release(wanted.filter, session.client_id)
+            hub.exclusive.release(wanted.filter, session.client_id)
         session.subscribe(wanted)
+        if wanted.filter.startswith(system.PREFIX):
+            hub.system.watch(session)
         # Retain handling: 0 always, 1 only when new, 2 never (MQTT5 3.3.1-9 to -11).
         if row.retain_handling == 0 or (row.retain_handling == 1 and not known):
             self._retained.append(wanted)
@@ -106,8 +111,12 @@ class Subscribing:
 
     def begin(self) -> None:
         """The client was answered: send what is retained, let special subscriptions deliver."""
+        hub = self._connection.hub
         for wanted in self._retained:
-            self._connection.hub.retained.send(self._connection, wanted)
+            if wanted.filter.startswith(system.PREFIX):
+                hub.system.send(self._connection, wanted)
+            else:
+                hub.retained.send(self._connection, wanted)
         for _number, wanted in self._opening:
             special = self._session.specials.get(wanted.filter)
             if special is not None and self._session.connection is not None:
@@ -150,7 +159,9 @@ def on_unsubscribe(connection: Connection, packet: Unsubscribe) -> None:
 def _unsubscribe(connection: Connection, text: str) -> bool:
     session = connection.session
     assert session is not None
-    address = parse_address(text)
+    address = connection.hub.rewriter.address(
+        parse_address(text), session.client_id, connection.principal.name
+    )
     special = session.specials.pop(address.key, None)
     if special is not None:
         special.end()

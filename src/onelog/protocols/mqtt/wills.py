@@ -59,8 +59,9 @@ class Wills:
 
     def _publish(self, client_id: str, principal: Principal, will: Will) -> None:
         self._waiting.pop(client_id, None)
-        hub, topic = self._hub, will.topic
+        hub = self._hub
         try:
+            topic = hub.rewriter.topic(will.topic, client_id, principal.name)
             if topic.startswith(delayed.PREFIX):
                 hub.delayed.append(hub.delayed.take(will, topic, principal), ignore_done)
             elif topic.startswith("$"):

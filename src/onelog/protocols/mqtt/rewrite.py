@@ -1,0 +1,124 @@
+"""Topic rewrite: rules of the operator turn topics of publishes and filters of subscriptions.
+
+Rules:
+- The first rule that matches is applied, once. A rule matches by a filter, and by a regular
+  expression on top if it has one. `$1`… are the expression's groups, or without one what the
+  filter's wildcards stand for (`+` a level, `#` the rest).
+- A subscription is matched as it is written: its own wildcards count as levels.
+- What is special (`$share/…`, `$replay/…`, `$exclusive/…`, `$delayed/…`) stays; the filter or topic
+  behind it is rewritten. Other topics that begin with `$` never are.
+- What comes out has to be a topic or a filter, else the client is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from onelog.base.errors import ConfigError, InvalidName
+from onelog.base.topics import check_filter, check_topic, covers
+from onelog.protocols.mqtt import delayed
+from onelog.protocols.mqtt.special import Address
+from onelog.protocols.mqtt.templates import check_template, expand, names_client
+
+Use = Literal["publish", "subscribe"]
+
+
+class RewriteRule(msgspec.Struct, frozen=True, kw_only=True):
+    """One rule."""
+
+    filter: str = "#"
+    pattern: str = ""
+    """A regular expression for the whole topic; empty: the filter is enough."""
+    to: str
+    applies: Literal["all", "publish", "subscribe"] = "all"
+
+
+class _Rule:
+    __slots__ = ("_pattern", "names_client", "rule")
+
+    def __init__(self, rule: RewriteRule) -> None:
+        self.rule = rule
+        self._pattern: re.Pattern[str] | None = None
+        groups = sum(level in ("+", "#") for level in rule.filter.split("/"))
+        try:
+            check_filter(rule.filter)
+            if rule.pattern:
+                self._pattern = re.compile(rule.pattern)
+                groups = self._pattern.groups
+        except (InvalidName, re.error) as error:
+            raise ConfigError(f"the rewrite rule for {rule.filter!r}: {error}") from error
+        self.names_client = names_client(check_template(rule.to, groups))
+
+    def match(self, text: str, use: Use) -> Sequence[str] | None:
+        """What `$1`… stand for; None when the rule is not for this text."""
+        rule = self.rule
+        if rule.applies not in ("all", use) or not covers(rule.filter, text):
+            return None
+        if self._pattern is None:
+            return _wild(rule.filter, text)
+        found = self._pattern.fullmatch(text)
+        return None if found is None else [group or "" for group in found.groups()]
+
+
+def _wild(rule: str, text: str) -> list[str]:
+    levels = text.split("/")
+    found = []
+    for number, level in enumerate(rule.split("/")):
+        if level == "+":
+            found.append(levels[number])
+        elif level == "#":
+            found.append("/".join(levels[number:]))
+    return found
+
+
+class Rewriter:
+    """All rules, in their order."""
+
+    def __init__(self, rules: Sequence[RewriteRule] = ()) -> None:
+        self._rules = [_Rule(rule) for rule in rules]
+
+    def __bool__(self) -> bool:
+        return bool(self._rules)
+
+    def topic(self, topic: str, client_id: str, user: str) -> str:
+        """The topic that a publish goes to."""
+        if not self._rules:
+            return topic
+        head = ""
+        if topic.startswith(delayed.PREFIX):
+            when, slash, inner = topic[len(delayed.PREFIX) :].partition("/")
+            head, topic = f"{delayed.PREFIX}{when}{slash}", inner
+        text = self._apply(topic, "publish", client_id, user)
+        return head + (topic if text is None else check_topic(text))
+
+    def route(self, topic: str, user: str) -> str | None:
+        """The same for every client of a user; None when it depends on the client."""
+        for rule in self._rules:
+            groups = rule.match(topic, "publish")
+            if groups is not None:
+                if rule.names_client:
+                    return None
+                return check_topic(expand(rule.rule.to, "", user, groups))
+        return topic
+
+    def address(self, address: Address, client_id: str, user: str) -> Address:
+        """What a SUBSCRIBE or UNSUBSCRIBE is for."""
+        if not self._rules:
+            return address
+        text = self._apply(address.filter, "subscribe", client_id, user)
+        if text is None:
+            return address
+        return Address(address.kind, address.argument, check_filter(text))
+
+    def _apply(self, text: str, use: Use, client_id: str, user: str) -> str | None:
+        if text.startswith("$"):
+            return None
+        for rule in self._rules:
+            groups = rule.match(text, use)
+            if groups is not None:
+                return expand(rule.rule.to, client_id, user, groups)
+        return None
