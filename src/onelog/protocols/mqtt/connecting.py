@@ -244,4 +244,5 @@ def on_disconnect(connection: Connection, packet: Disconnect) -> None:
             raise protocol_error("a session without expiry cannot be given one at its end")
         granted_ms = _granted_ms(expiry_s, connection.hub.limits.session_expiry_max_s)
         door.record = msgspec.structs.replace(door.record, expiry_ms=granted_ms)
+    connection.send_no_more()
     connection.transport.close()

@@ -322,11 +322,16 @@ class Connection:
         else:
             self._close()
 
-    def _close(self) -> None:
+    def send_no_more(self) -> None:
+        """Nothing is delivered from here on: what comes waits for the session's next connection."""
         self.state = State.CLOSED
-        self.is_slow = True  # nothing may be written behind the end
+        self.is_slow = True
         if self.session is not None:
             self.session.stop_following()
+            self.session.output.writer = None
+
+    def _close(self) -> None:
+        self.send_no_more()
         self.input.suspended = True  # what the peer still sends stays unread
         if self.transport.is_closing():
             return
