@@ -4,8 +4,9 @@ from onelog.broker.broker import MAIN, MAIN_CONFIG, Broker, BrokerSettings
 from onelog.broker.cursors import CursorDesk
 from onelog.broker.hooks import LOCAL, Action, AllowAll, Authorizer, Principal, Quotas, Unlimited
 from onelog.broker.live import Live, LiveListener, LiveSource
-from onelog.broker.publish import Published, Publisher, Tick
+from onelog.broker.publish import Publisher
 from onelog.broker.sessions import Session, SessionRecord, Sessions
+from onelog.broker.ticks import Published, Tick
 from onelog.cursors.cursor import (
     EARLIEST,
     LATEST,

@@ -15,8 +15,9 @@ from onelog.base.ids import Offset
 from onelog.broker.cursors import CursorDesk
 from onelog.broker.hooks import LOCAL, AllowAll, Authorizer, Principal, Quotas, Unlimited
 from onelog.broker.live import Live
-from onelog.broker.publish import Published, Publisher
+from onelog.broker.publish import Publisher
 from onelog.broker.sessions import SessionRecord, Sessions
+from onelog.broker.ticks import Published
 from onelog.cursors.checkpoint import CheckpointStore
 from onelog.cursors.sources import SourceRegistry
 from onelog.log.catalog import Catalog

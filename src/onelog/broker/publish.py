@@ -15,8 +15,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import msgspec
-
 from onelog.base.clock import Clock
 from onelog.base.errors import (
     InvalidRequest,
@@ -29,6 +27,7 @@ from onelog.base.ids import Offset
 from onelog.base.limits import HEADERS_PER_RECORD_MAX
 from onelog.base.topics import check_topic
 from onelog.broker.hooks import LOCAL, Action, Authorizer, Principal, Quotas, Unlimited
+from onelog.broker.ticks import Done, Published, Single, Target, Tick, Ticket, finish_rows
 from onelog.kernel import (
     ATTR_CODEC_MASK,
     TIMESTAMP_MS_MAX,
@@ -51,101 +50,6 @@ STAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 
 _RECORD_OVERHEAD_BYTES: Final = 64
 _TOPIC_CACHE_MAX: Final = 100_000
-
-
-class Published(msgspec.Struct, frozen=True, gc=False):
-    """Where a message went."""
-
-    stream: str
-    partition: int
-    offset: Offset
-
-
-_NOWHERE: Final = Published("", -1, Offset(-1))
-
-Done = Callable[[list[Published] | None, OnelogError | None], None]
-"""Called once per call: where the messages went in their order, or the error."""
-
-
-class _Ticket:
-    """One call in progress: what it published and which stages it still waits for."""
-
-    __slots__ = ("_done", "_error", "_left", "results")
-
-    def __init__(self, count: int, done: Done) -> None:
-        self.results: list[Published] = [_NOWHERE] * count
-        self._done = done
-        self._left = count
-        self._error: OnelogError | None = None
-
-    def finish(self, count: int, error: OnelogError | None) -> None:
-        self._left -= count
-        self._error = self._error or error
-        if self._left == 0:
-            if self._error is not None:
-                self._done(None, self._error)
-            else:
-                self._done(self.results, None)
-
-
-class _Single:
-    """One message in progress: the future of who waits for it."""
-
-    __slots__ = ("future", "results")
-
-    def __init__(self, future: asyncio.Future[Published]) -> None:
-        self.future = future
-        self.results = [_NOWHERE]
-
-    def finish(self, count: int, error: OnelogError | None) -> None:
-        del count
-        if not self.future.done():
-            if error is None:
-                self.future.set_result(self.results[0])
-            else:
-                self.future.set_exception(error)
-
-
-class _Target:
-    """What a stage belongs to, and the calls that wait for what is staged in it."""
-
-    __slots__ = ("partition", "rows", "stream")
-
-    def __init__(self, stream: Stream, partition: Partition) -> None:
-        self.stream = stream
-        self.partition = partition
-        self.rows: list[tuple[_Ticket | _Single, int, int]] = []
-        """Of records staged here by calls: the call, the place in its answer, the index staged."""
-
-
-class Tick:
-    """One pass that wrote: which stages are not visible yet, which of them failed."""
-
-    __slots__ = ("_callbacks", "_publisher", "failed", "left")
-
-    def __init__(self, publisher: Publisher, stages: int) -> None:
-        self._publisher = publisher
-        self._callbacks: list[Callable[[Tick], None]] = []
-        self.left = stages
-        self.failed: dict[int, OnelogError] = {}
-        """Stage number → why its records were not written."""
-
-    def when_done(self, callback: Callable[[Tick], None]) -> None:
-        """Call back when every stage is visible or has failed, and every earlier tick is done."""
-        self._callbacks.append(callback)
-
-    def finish(self, number: int, error: OnelogError | None) -> None:
-        """One stage is visible, or never will be."""
-        self.left -= 1
-        if error is not None:
-            self.failed[number] = error
-        if self.left == 0:
-            self._publisher.release_ticks()
-
-    def run(self) -> None:
-        """Tell everybody who waits."""
-        for callback in self._callbacks:
-            callback(self)
 
 
 class Publisher:
@@ -192,7 +96,7 @@ class Publisher:
         """Publish one message; returns when it is durable."""
         home = self._home(message.topic, partition)
         self._admit(message, principal, home)
-        single = _Single(self._loop.create_future())
+        single = Single(self._loop.create_future())
         self._add(home, message, self._clock.now_ms(), single, 0)
         self.tick_soon()
         return await single.future
@@ -240,7 +144,7 @@ class Publisher:
             size_bytes += self._check(message, principal, stream, target, len(topic))
         self._quotas.take_publish(principal, count, size_bytes)
         now_ms = self._clock.now_ms()
-        ticket = _Ticket(count, done)
+        ticket = Ticket(count, done)
         for number, message in enumerate(messages):
             self._add(homes[number], message, now_ms, ticket, number)
         self.tick_soon()
@@ -264,7 +168,7 @@ class Publisher:
         home: tuple[Stream, Partition, bytes],
         message: Message,
         now_ms: int,
-        ticket: _Ticket | _Single | None,
+        ticket: Ticket | Single | None,
         place: int,
     ) -> Stage:
         """Stage a message that may be published; whoever holds the ticket is told."""
@@ -342,7 +246,7 @@ class Publisher:
         stage = self._stages.get(partition)
         if stage is None:
             builder = BatchBuilder(stream.tags_topics)
-            stage = Stage(_Target(stream, partition), builder, self.dirty)
+            stage = Stage(Target(stream, partition), builder, self.dirty)
             self._stages[partition] = stage
         return stage
 
@@ -382,7 +286,7 @@ class Publisher:
 
         def finish(error: OnelogError | None) -> None:
             if rows:
-                _finish(rows, error)
+                finish_rows(rows, error)
             tick.finish(number, error)
 
         if not stage.builder.count:  # a callback staged more while an earlier stage was written
@@ -513,14 +417,3 @@ def _check_headers(message: Message) -> int:
 def _validate(data: bytearray) -> None:
     for info in scan_batches(data, 0, False):
         validate_records(data, info.position, inflated_records(data, info))
-
-
-def _finish(rows: list[tuple[_Ticket | _Single, int, int]], error: OnelogError | None) -> None:
-    count = 0
-    last = rows[0][0]
-    for ticket, _place, _index in rows:  # a call's records lie side by side
-        if ticket is not last:
-            last.finish(count, error)
-            last, count = ticket, 0
-        count += 1
-    last.finish(count, error)

@@ -1,0 +1,126 @@
+"""Calls of the publisher in progress: who waits for which records, and ticks that were written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from onelog.base.errors import OnelogError
+from onelog.base.ids import Offset
+from onelog.log.partition import Partition
+from onelog.log.stream import Stream
+
+if TYPE_CHECKING:
+    from onelog.broker.publish import Publisher
+
+
+class Published(msgspec.Struct, frozen=True, gc=False):
+    """Where a message went."""
+
+    stream: str
+    partition: int
+    offset: Offset
+
+
+NOWHERE: Final = Published("", -1, Offset(-1))
+
+Done = Callable[[list[Published] | None, OnelogError | None], None]
+"""Called once per call: where the messages went in their order, or the error."""
+
+
+class Ticket:
+    """One call in progress: what it published and which stages it still waits for."""
+
+    __slots__ = ("_done", "_error", "_left", "results")
+
+    def __init__(self, count: int, done: Done) -> None:
+        self.results: list[Published] = [NOWHERE] * count
+        self._done = done
+        self._left = count
+        self._error: OnelogError | None = None
+
+    def finish(self, count: int, error: OnelogError | None) -> None:
+        """So many of its records are visible, or never will be."""
+        self._left -= count
+        self._error = self._error or error
+        if self._left == 0:
+            if self._error is not None:
+                self._done(None, self._error)
+            else:
+                self._done(self.results, None)
+
+
+class Single:
+    """One message in progress: the future of who waits for it."""
+
+    __slots__ = ("future", "results")
+
+    def __init__(self, future: asyncio.Future[Published]) -> None:
+        self.future = future
+        self.results = [NOWHERE]
+
+    def finish(self, count: int, error: OnelogError | None) -> None:
+        """Its record is visible, or never will be."""
+        del count
+        if not self.future.done():
+            if error is None:
+                self.future.set_result(self.results[0])
+            else:
+                self.future.set_exception(error)
+
+
+class Target:
+    """What a stage belongs to, and the calls that wait for what is staged in it."""
+
+    __slots__ = ("partition", "rows", "stream")
+
+    def __init__(self, stream: Stream, partition: Partition) -> None:
+        self.stream = stream
+        self.partition = partition
+        self.rows: list[tuple[Ticket | Single, int, int]] = []
+        """Of records staged here by calls: the call, the place in its answer, the index staged."""
+
+
+class Tick:
+    """One pass that wrote: which stages are not visible yet, which of them failed."""
+
+    __slots__ = ("_callbacks", "_publisher", "failed", "left")
+
+    def __init__(self, publisher: Publisher, stages: int) -> None:
+        self._publisher = publisher
+        self._callbacks: list[Callable[[Tick], None]] = []
+        self.left = stages
+        self.failed: dict[int, OnelogError] = {}
+        """Stage number → why its records were not written."""
+
+    def when_done(self, callback: Callable[[Tick], None]) -> None:
+        """Call back when every stage is visible or has failed, and every earlier tick is done."""
+        self._callbacks.append(callback)
+
+    def finish(self, number: int, error: OnelogError | None) -> None:
+        """One stage is visible, or never will be."""
+        self.left -= 1
+        if error is not None:
+            self.failed[number] = error
+        if self.left == 0:
+            self._publisher.release_ticks()
+
+    def run(self) -> None:
+        """Tell everybody who waits."""
+        for callback in self._callbacks:
+            callback(self)
+
+
+def finish_rows(rows: list[tuple[Ticket | Single, int, int]], error: OnelogError | None) -> None:
+    """Tell every call that has records in a stage."""
+    count = 0
+    last = rows[0][0]
+    for ticket, _place, _index in rows:  # a call's records lie side by side
+        if ticket is not last:
+            last.finish(count, error)
+            last, count = ticket, 0
+        count += 1
+    last.finish(count, error)
