@@ -147,6 +147,11 @@ class Mosquitto(Server):
 
     name = "mosquitto"
 
+    def revive(self) -> None:
+        """Start it again if it crashed: 2.0.11 does that now and then."""
+        if self.process is not None and self.process.poll() is not None:
+            self.start()
+
     def start(self) -> Mosquitto:
         binary = find_mosquitto()
         assert binary is not None

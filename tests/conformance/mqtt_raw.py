@@ -30,6 +30,7 @@ from onelog.protocols.mqtt.packets import (
     Will,
 )
 from onelog.protocols.mqtt.properties import Properties
+from onelog.protocols.mqtt.reasons import ReasonCode
 
 DEADLINE_S = 10.0
 P = TypeVar("P")
@@ -47,9 +48,7 @@ class Ended(Exception):
 class Raw:
     """One connection; it acknowledges nothing by itself."""
 
-    def __init__(
-        self, port: int, version: int = 5, *, tls: ssl.SSLContext | None = None
-    ) -> None:
+    def __init__(self, port: int, version: int = 5, *, tls: ssl.SSLContext | None = None) -> None:
         self.version = version
         self.socket = socket.create_connection(("127.0.0.1", port), DEADLINE_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -64,7 +63,10 @@ class Raw:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
     ) -> None:
         self.socket.close()
 
@@ -227,8 +229,6 @@ class Raw:
 
     def disconnect(self, reason: int = 0, **properties: Any) -> None:
         """Say goodbye and wait until the broker has closed."""
-        from onelog.protocols.mqtt.reasons import ReasonCode
-
         self.send(Disconnect(ReasonCode(reason), Properties(**properties)))
         self.end()
         self.socket.close()

@@ -368,9 +368,7 @@ def test_more_unanswered_publishes_than_the_broker_takes_end_the_connection_with
     most = client.connack.properties.receive_maximum or 65_535
     assert most == 1000
     topic = unique()
-    client.send(
-        *(Publish(topic=topic, qos=2, packet_id=number) for number in range(1, most + 2))
-    )
+    client.send(*(Publish(topic=topic, qos=2, packet_id=number) for number in range(1, most + 2)))
     ended = client.end()
     assert ended is not None
     assert ended.reason == 0x93

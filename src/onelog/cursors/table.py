@@ -8,6 +8,7 @@ written again, so that one change among a million topics costs one small record.
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Callable
 from typing import Final
 
@@ -193,6 +194,18 @@ class TableCursor:
                 if len(found) >= limit:
                     break
         return found
+
+    def matching(self, text: str) -> array[int]:
+        """Numbers of the topics that a filter matches now; `record` takes them one by one."""
+        return array("Q", () if self._trie is None else self._trie.covered(text.encode()))
+
+    def record(self, number: int) -> Record | None:
+        """The latest record of a topic by its number; None when there is none any more."""
+        row = self._rows.get(number)
+        return None if row is None else self._read(row)
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._ids
 
     def _read(self, row: _Row) -> Record | None:
         index = self.reading.find(row.stream_id, row.partition)

@@ -298,8 +298,8 @@ class Connection:
     def refuse(self, reason: ReasonCode) -> None:
         """Refuse CONNECT; a peer that never sent one is closed without a word."""
         self.hub.counters.refused += 1
-        if self.state is State.AUTHENTICATING:
-            self.write(encode_packet(Connack(reason=reason), self.version or Version.V311))
+        if self.version:  # known from the first byte of a CONNECT on, however bad the rest is
+            self.write(encode_packet(Connack(reason=reason), self.version))
         self._close()
 
     def end(self, reason: ReasonCode) -> None:

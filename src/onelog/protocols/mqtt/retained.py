@@ -6,9 +6,8 @@ every batch anyway; after a start it reads what came since its checkpoint. An em
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING, Final
-
-import msgspec
 
 from onelog.broker import Broker, LiveSource, Record, TableCursor
 from onelog.kernel import decode_batch, scan_batches
@@ -18,9 +17,14 @@ from onelog.record.headers import RETAIN
 
 if TYPE_CHECKING:
     from onelog.protocols.mqtt.connection import Connection
+    from onelog.protocols.mqtt.session import MqttSession
     from onelog.protocols.mqtt.subscribed import Subscribed
 
 CURSOR: Final = "mqtt-retained"
+PAGE_MESSAGES: Final = 256
+PAGE_BYTES: Final = 64 * 1024
+"""Retained messages that are sent to one client before others have a turn."""
+
 _MARK: Final = bytes((len(RETAIN) << 1,)) + RETAIN + b"\x021"
 """The retain header as a record holds it: a batch without these bytes has no retained message."""
 
@@ -71,27 +75,65 @@ class Retained:
 
     def send(self, connection: Connection, wanted: Subscribed) -> None:
         """Send what a new subscription finds retained."""
-        session = connection.session
-        if session is None:
+        if connection.session is not None:
+            numbers = self._table.matching(wanted.filter)
+            if numbers:
+                _Greeting(self._table, connection.session, wanted, numbers).go_on()
+
+
+class _Greeting:
+    """The retained messages for one new subscription, sent as the client takes them (I8)."""
+
+    def __init__(
+        self, table: TableCursor, session: MqttSession, wanted: Subscribed, numbers: array[int]
+    ) -> None:
+        self._table = table
+        self._session = session
+        self._wanted = wanted
+        self._numbers = numbers
+        self._next = 0
+
+    def go_on(self) -> None:
+        """Send a page, then give others a turn."""
+        session = self._session
+        connection = session.connection
+        if connection is None or session.subscriptions.get(self._wanted.filter) is not self._wanted:
             return
-        identifiers = (wanted.identifier,) if wanted.identifier else ()
         packets: list[Outgoing] = []
-        for record in self._table.find(wanted.filter):
-            publish = from_record(
-                record,
-                now_ms=connection.hub.clock.now_ms(),
-                qos_max=wanted.qos,
-                retain=True,
-                packet_id=1,
-                subscription_ids=identifiers,
-            )
-            if publish is None:
-                continue
-            place = connection.hub.broker.live.place_of(record)
-            if place is None or not session.output.room:
-                # The window is full: better once without a receipt than never.
-                publish = msgspec.structs.replace(publish, qos=0, packet_id=0)
-            packet = prepare(session.output, publish, place or (0, 0))
+        size_bytes = 0
+        while (
+            self._next < len(self._numbers)
+            and session.output.room
+            and len(packets) < PAGE_MESSAGES
+            and size_bytes < PAGE_BYTES
+            and not connection.is_slow
+        ):
+            packet = self._prepare(self._numbers[self._next])
+            self._next += 1
             if packet is not None:
                 packets.append(packet)
+                size_bytes += len(packet.data)
         session.post(packets)
+        if self._next == len(self._numbers):
+            return
+        if session.output.room and not connection.is_slow:
+            session.hub.loop.call_soon(self.go_on)
+        else:
+            session.ask_for_room(self)
+
+    def _prepare(self, number: int) -> Outgoing | None:
+        record, wanted, session = self._table.record(number), self._wanted, self._session
+        if record is None:
+            return None
+        publish = from_record(
+            record,
+            now_ms=session.hub.clock.now_ms(),
+            qos_max=wanted.qos,
+            retain=True,
+            packet_id=1,
+            subscription_ids=(wanted.identifier,) if wanted.identifier else (),
+        )
+        place = session.hub.broker.live.place_of(record)
+        if publish is None or place is None:
+            return None
+        return prepare(session.output, publish, place)

@@ -38,7 +38,7 @@ from onelog.protocols.mqtt.packets import Pubrel
 from onelog.protocols.mqtt.receiving import Inbound
 from onelog.protocols.mqtt.saving import Saver
 from onelog.protocols.mqtt.session_state import InFlightRow, SessionBody, needed_positions
-from onelog.protocols.mqtt.special import OWN_SOURCE, Special
+from onelog.protocols.mqtt.special import OWN_SOURCE, Hungry, Special
 from onelog.protocols.mqtt.subscribed import Subscribed
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class MqttSession:
         self.saver = Saver(self)
         self._posting = 0
         """Runs of packets that wait for the state to be durable."""
-        self._hungry: list[Special] = []
+        self._hungry: list[Hungry] = []
         self._special_positions: dict[str, list[Position]] = {}
         self.inbound = Inbound(self)
         self.is_kept = False
@@ -192,7 +192,7 @@ class MqttSession:
         """Where a special subscription of an earlier connection stood."""
         return self._special_positions.get(text)
 
-    def ask_for_room(self, special: Special) -> None:
+    def ask_for_room(self, special: Hungry) -> None:
         """The window is full: go on with this one when there is room.
 
         The kernel tells of acknowledgements only who does not follow the end.

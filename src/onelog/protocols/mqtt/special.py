@@ -67,17 +67,21 @@ def parse_address(text: str) -> Address:
     return Address("plain", "", text)
 
 
-class Special(Protocol):
+class Hungry(Protocol):
+    """What waits for room in the window of a session."""
+
+    def go_on(self) -> None:
+        """There is room again."""
+        ...
+
+
+class Special(Hungry, Protocol):
     """A subscription that delivers by itself."""
 
     row: Subscribed
 
     def begin(self) -> None:
         """Deliver from now on: the client was answered."""
-        ...
-
-    def go_on(self) -> None:
-        """There is room again."""
         ...
 
     def settle(self, tag: int, *, accepted: bool) -> Cursor | None:
