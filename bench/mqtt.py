@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from bench import mqtt_resume
 from bench.report import ROOT, Row, child_environment, data_dir, median, report, row, say
 
 LOAD = ROOT / "build" / "mqttload"
@@ -225,6 +226,8 @@ def main() -> int:
         with onelog(folder / "fsync", "fsync") as ours:
             rows += compare("fsync", ours, peer)
         rows += idle(folder)
+        with onelog(folder / "resume", "os") as (port, pid):
+            rows += mqtt_resume.run(port, pid)
     report("mqtt", rows)
     return 0
 
