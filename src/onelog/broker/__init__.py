@@ -20,6 +20,7 @@ from onelog.cursors.cursor import (
 )
 from onelog.cursors.delivery import DeadLetter, Delivery, QueueSettings
 from onelog.cursors.offset import Committed, OffsetCursor
+from onelog.cursors.offsets import OffsetSet
 from onelog.cursors.queue import QueueCursor
 from onelog.cursors.session import SessionCursor, SessionDelivery
 from onelog.cursors.sources import Source
@@ -59,6 +60,7 @@ __all__ = [
     "TailCursor",
     "OffsetCursor",
     "Committed",
+    "OffsetSet",
     "SessionCursor",
     "SessionDelivery",
     "QueueCursor",

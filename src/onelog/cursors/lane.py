@@ -11,9 +11,9 @@ from __future__ import annotations
 import heapq
 
 import msgspec
-from pyroaring import BitMap64
 
 from onelog.cursors.cursor import Position
+from onelog.cursors.offsets import OffsetSet
 
 _OFFSET_MAX = 2**63
 
@@ -39,7 +39,7 @@ class Lane:
         """Outstanding offset → how often it was handed out."""
         self._again: list[int] = []
         self._remembered: dict[int, int] = {}  # counts from before a restart, until read again
-        self._settled: BitMap64 | None = None
+        self._settled: OffsetSet | None = None
 
     @classmethod
     def restore(cls, state: LaneState, end: int) -> Lane:
@@ -49,7 +49,7 @@ class Lane:
         """
         lane = cls((state.stream_id, state.partition))
         if state.settled:
-            settled = BitMap64.deserialize(state.settled)
+            settled = OffsetSet.deserialize(state.settled)
             settled.remove_range(end, _OFFSET_MAX)
             lane._settled = settled or None
         lane._remembered = {offset: count for offset, count in state.counts if offset < end}
@@ -67,7 +67,7 @@ class Lane:
         self.counts.pop(offset, None)
         if self.counts:
             if self._settled is None:
-                self._settled = BitMap64()
+                self._settled = OffsetSet()
             self._settled.add(offset)
         elif self._settled is not None:
             self._settled.remove_range(0, offset + 1)  # all that was read is settled

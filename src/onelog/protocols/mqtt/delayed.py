@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-from pyroaring import BitMap64
 
 from onelog.base import faults
 from onelog.base.errors import (
@@ -38,6 +37,7 @@ from onelog.broker import (
     Broker,
     Cleanup,
     Message,
+    OffsetSet,
     Partition,
     Position,
     Principal,
@@ -124,7 +124,7 @@ class Delayed:
         self._loop = asyncio.get_running_loop()
         self._stream: Stream
         self._partition: Partition
-        self._pending = BitMap64()
+        self._pending = OffsetSet()
         self._going: set[int] = set()
         """Offsets that are being published."""
         self._nearest: list[tuple[int, int]] = []
