@@ -3,6 +3,7 @@
 Each call is made on both; the results must be equal, and so must the errors, word for word.
 """
 
+import contextlib
 import random
 
 import pytest
@@ -229,3 +230,30 @@ def test_odd_topic_entries_are_met_with_the_same_answer(junk, add):
     both("make_topic_chunk", junk)
     both("check_topic_chunks", junk, len(junk))
     both("lookup_topic_chunks", junk, len(junk), 0, 0, 10)
+
+
+@given(st.lists(st.integers(0, 40), max_size=12), st.data())
+def test_records_are_picked_by_offset_alike(steps: list[int], data: st.DataObject) -> None:
+    """Both kernels give the records that are there, also where compaction left gaps."""
+    builder = pure.BatchBuilder(True)
+    count = data.draw(st.integers(1, 40))
+    builder.extend([(b"t/%d" % n, b"t/%d" % n, b"v%d" % n, (), 1000 + n) for n in range(count)])
+    batch = builder.seal(100)
+    if data.draw(st.booleans()):
+        keep = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
+        batch = pure.keep_records(batch, 0, keep)
+    offsets = sorted({100 + step for step in steps})
+    picked = native.pick_records(batch, offsets)
+    assert picked == pure.pick_records(batch, offsets)
+    everything = {row[0]: row for row in pure.decode_batch(batch).records()}
+    assert [row[1] for row in picked] == [offset for offset in offsets if offset in everything]
+
+
+@given(st.binary(max_size=200), st.lists(st.integers(0, 50), max_size=4))
+def test_picking_from_any_bytes_is_safe(tail: bytes, steps: list[int]) -> None:
+    builder = pure.BatchBuilder(True)
+    builder.extend([(b"t", b"t", b"v", (), 1)] * 8)
+    batch = bytearray(builder.seal(0))
+    batch[61 : 61 + len(tail)] = tail[: len(batch) - 61]
+    with contextlib.suppress(OnelogError):
+        native.pick_records(bytes(batch), sorted(steps))

@@ -8,7 +8,8 @@ found through the topic index. Stored bytes are checked (CRC) before they are be
 
 from __future__ import annotations
 
-from typing import Final
+from bisect import bisect_left
+from typing import Final, cast
 
 from onelog.base.errors import CorruptBatch
 from onelog.base.ids import Offset, TimestampMs
@@ -18,6 +19,7 @@ from onelog.kernel import (
     ATTR_CONTROL,
     ATTR_TRANSACTIONAL,
     BatchInfo,
+    pick_records,
     scan_batches,
     select_records,
 )
@@ -37,6 +39,9 @@ INDEX_SPAN: Final = 64
 
 _DIGITS_MAX: Final = 19
 """Digits of a number in a header that is looked at: anybody may have written it."""
+
+_SPECIAL: Final = ATTR_CODEC_MASK | ATTR_CONTROL | ATTR_TRANSACTIONAL
+"""A batch with one of these needs a closer look."""
 
 Row = tuple[bytes | None, int, int, bytes | None, bytes | None, Headers]
 
@@ -122,11 +127,21 @@ def _read_listed(
         if not infos:
             break
         batch_end = min(Offset(infos[-1].last_offset + 1), following)
-        rows, _next = _select(wanted, source, data, infos, (offset, batch_end), last_number)
+        stop = bisect_left(offsets, batch_end, number)
+        if len(infos) == 1 and not infos[0].attributes & _SPECIAL:
+            rows = _picked(wanted, data, offsets[number:stop])
+        else:
+            rows, _next = _select(wanted, source, data, infos, (offset, batch_end), last_number)
         found += _as_records(source, rows)
-        while number < last_number and offsets[number] < batch_end:
-            number += 1
+        number = stop
     return found, max(following, position)
+
+
+def _picked(wanted: SourceSet, data: memoryview, offsets: list[Offset]) -> list[Row]:
+    """Records of a plain batch by offset; the index may name other topics of the same hash."""
+    assert wanted.exact is not None
+    topic = wanted.exact.encode()
+    return [row for row in pick_records(data, cast("list[int]", offsets)) if row[0] == topic]
 
 
 def _scan(

@@ -11,6 +11,7 @@ from onelog.kernel._native.crc import (
 )
 from onelog.kernel._native.filters import (
     TopicFilter,
+    pick_records,
     select_records,
 )
 from onelog.kernel._native.keep import (
@@ -81,6 +82,7 @@ __all__ = [
     "crc32c",
     "topic_hash",
     "TopicFilter",
+    "pick_records",
     "select_records",
     "Slices",
     "batch_topics",

@@ -16,6 +16,8 @@ from libc.string cimport memchr, memcmp, memcpy
 
 from onelog.kernel._native.format cimport (
     BAD_COUNT,
+    BAD_RECORD_LENGTH,
+    BAD_VARINT,
     BATCH_TAIL,
     CODEC_MASK,
     CONTROL,
@@ -29,6 +31,7 @@ from onelog.kernel._native.format cimport (
     check_deltas,
     read_head,
     read_span,
+    read_varint,
     time_of,
     topic_of,
 )
@@ -267,5 +270,75 @@ def select_records(
                 going_on = max(going_on, min(head.base_offset + head.last_delta + 1, upto))
             search.position += head.size
         return found, going_on
+    finally:
+        PyBuffer_Release(&view)
+
+
+cdef int _skip(bytes_at *at, bytes_at end, int64_t count) noexcept nogil:
+    """Pass over records by their lengths alone."""
+    cdef int64_t size
+    while count:
+        if read_varint(at, end, &size):
+            return BAD_VARINT
+        if size < RECORD_BYTES_MIN - 1 or size > end - at[0]:
+            return BAD_RECORD_LENGTH
+        at[0] += size
+        count -= 1
+    return 0
+
+
+def pick_records(data, list offsets not None, bytes default_topic=None):
+    """The records at ascending offsets of the one plain batch in `data`; missing ones are left out.
+
+    The batch was checked (CRC): records in front are passed over by their lengths, those behind
+    the last one asked for are not looked at.
+    """
+    cdef Py_buffer view
+    cdef Head head
+    cdef Span span
+    cdef bytes_at start, at, end, topic
+    cdef int64_t wanted, delta
+    cdef int32_t size = 0
+    cdef int index = 0, code
+    cdef bint dense
+    cdef list found = []
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        code = read_head(<bytes_at> view.buf, view.len, &head)
+        if code:
+            raise corrupt(code, 0)
+        start = at = <bytes_at> view.buf + HEADER_BYTES
+        end = <bytes_at> view.buf + head.size
+        dense = <int64_t> head.count == <int64_t> head.last_delta + 1
+        for wanted in offsets:
+            delta = wanted - head.base_offset
+            if dense and index < delta < head.count:
+                code = _skip(&at, end, delta - index)
+                if code:
+                    raise corrupt(code, 0, index)
+                index = <int> delta
+            while index < head.count:
+                code = read_span(start, at, end, &span)
+                if code:
+                    raise corrupt(code, 0, index)
+                if span.offset_delta > delta:
+                    break
+                at = start + span.end
+                index += 1
+                if span.offset_delta < delta:
+                    continue
+                topic = topic_of(start, &span, &size)
+                found.append(
+                    (
+                        _part(topic, size) if default_topic is None else default_topic,
+                        wanted,
+                        time_of(&head, &span),
+                        _part(start + span.key, span.key_bytes),
+                        _part(start + span.value, span.value_bytes),
+                        headers_of(start, &span) if span.header_count else (),
+                    )
+                )
+                break
+        return found
     finally:
         PyBuffer_Release(&view)

@@ -13,6 +13,7 @@ from onelog.kernel.pure.crc import (
 )
 from onelog.kernel.pure.filters import (
     TopicFilter,
+    pick_records,
     select_records,
 )
 from onelog.kernel.pure.mqtt import (
@@ -94,6 +95,7 @@ __all__ = [
     "keep_records",
     "decode_columns",
     "TopicFilter",
+    "pick_records",
     "select_records",
     "check_topic_chunks",
     "lookup_topic_chunks",

@@ -129,3 +129,19 @@ class _Wanted(NamedTuple):
                 batch.value(span),
                 batch.headers(span),
             )
+
+
+def pick_records(
+    data: Buffer, offsets: list[int], default_topic: bytes | None = None
+) -> list[TopicRecord]:
+    """The records at ascending offsets of the one plain batch in `data`; missing ones are left out.
+
+    The batch was checked (CRC): records in front are passed over by their lengths, those behind
+    the last one asked for are not looked at.
+    """
+    if not offsets:
+        return []
+    upto = offsets[-1] + 1
+    wanted = set(offsets)
+    rows, _next = select_records(data, None, offsets[0], upto, upto, default_topic)
+    return [row for row in rows if row[1] in wanted]

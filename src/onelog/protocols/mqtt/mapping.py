@@ -29,9 +29,11 @@ from onelog.record.headers import (
     CORRELATION,
     EXPIRY,
     PAYLOAD_FORMAT,
+    PUBLISHER,
     QOS,
     REPLY_TO,
     RETAIN,
+    TOPIC,
     Headers,
     application_name,
     find_header,
@@ -43,6 +45,7 @@ from onelog.record.record import Message, Record
 BASE64_SUFFIX: Final = ";base64"
 _EXPIRY_S_MAX: Final = 0xFFFF_FFFF
 _NUMBER_CHARS_MAX: Final = 20
+_FIXED: Final = frozenset((TOPIC, QOS, RETAIN, PUBLISHER))
 
 
 def to_message(publish: Publish | Will, *, topic: str, now_ms: int) -> Message:
@@ -116,7 +119,7 @@ def to_properties(
     headers: Headers, remaining_s: int | None = None, subscription_ids: tuple[int, ...] = ()
 ) -> Properties:
     """The properties of a PUBLISH that delivers a record with these headers."""
-    if not headers and remaining_s is None and not subscription_ids:
+    if remaining_s is None and not subscription_ids and _has_no_properties(headers):
         return NO_PROPERTIES
     correlation = find_header(headers, CORRELATION)
     if correlation is not None and len(correlation) > FIELD_BYTES_MAX:
@@ -134,6 +137,11 @@ def to_properties(
         user_properties=user_properties(headers),
     )
     return NO_PROPERTIES if properties == NO_PROPERTIES else properties
+
+
+def _has_no_properties(headers: Headers) -> bool:
+    """Whether a record says nothing beside what a PUBLISH has in its fixed header: most do."""
+    return all(name in _FIXED for name, _value in headers)
 
 
 def user_properties(headers: Headers) -> tuple[tuple[str, str], ...]:

@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from onelog.kernel import MqttOutput
+from onelog.kernel import MqttOutput, encode_publish
 from onelog.protocols.mqtt.codec import encode_packet
 from onelog.protocols.mqtt.packets import Publish
+from onelog.protocols.mqtt.properties import NO_PROPERTIES
 
 
 class Outgoing(NamedTuple):
@@ -30,8 +31,13 @@ def prepare(output: MqttOutput, publish: Publish, place: tuple[int, int]) -> Out
         packet_id = output.take_id(*place, publish.qos)
         if packet_id == 0:
             return None
+    if publish.properties is NO_PROPERTIES:
+        flags = publish.dup << 3 | publish.qos << 1 | publish.retain
+        topic = publish.topic.encode()
+        data = encode_publish(output.version, topic, publish.payload, flags, packet_id)
+    else:
         publish = msgspec.structs.replace(publish, packet_id=packet_id)
-    data = encode_packet(publish, output.version)
+        data = encode_packet(publish, output.version)
     if 0 < output.packet_bytes_max < len(data):
         output.ack(packet_id)
         return None
