@@ -1,0 +1,162 @@
+"""Limits and slow peers on a real server: each client costs bounded memory (I8)."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from onelog.protocols.mqtt.packets import Suback, Subscribe, Subscription, Will
+from tests.conformance.mqtt_brokers import Onelog
+from tests.conformance.mqtt_raw import Raw, unique
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[Onelog]:
+    made = Onelog(
+        tmp_path_factory.mktemp("limits"),
+        "mqtt.limits.packet_bytes=100kB",
+        "mqtt.limits.connect_packet_bytes=2kB",
+        "mqtt.limits.subscriptions_per_client=3",
+        "mqtt.limits.topic_levels=5",
+        "mqtt.limits.client_id_bytes=30",
+        "mqtt.limits.keep_alive_max_s=30",
+        "mqtt.limits.session_expiry_max_s=100",
+        "mqtt.limits.connect_timeout_ms=300",
+        "mqtt.limits.topic_alias_maximum=0",
+        "mqtt.limits.inflight=7",
+        "mqtt.limits.connections_per_ip=50",
+    ).start()
+    yield made
+    assert made.stop() == 0
+    assert not made.errors()
+
+
+def test_a_client_is_told_the_limits(server):
+    with Raw(server.port).connect(keep_alive_s=0, session_expiry_s=5000) as client:
+        told = client.connack.properties
+        assert (told.server_keep_alive_s, told.session_expiry_s) == (30, 100)
+        assert told.maximum_packet_size == 100_000
+        assert told.topic_alias_maximum in (None, 0)
+
+
+def test_an_alias_where_none_is_allowed_is_0x94(server):
+    with Raw(server.port).connect() as client:
+        client.socket.sendall(b"\x30\x08\x00\x01t\x03\x23\x00\x01x")
+        ended = client.end()
+        assert ended is not None
+        assert ended.reason == 0x94
+
+
+def test_one_subscription_too_many_is_refused_alone_with_0x97(server):
+    topic = unique()
+    with Raw(server.port).connect() as client:
+        rows = tuple(Subscription(f"{topic}/{number}", 1) for number in range(4))
+        client.send(Subscribe(1, rows))
+        assert [int(code) for code in client.get(Suback).reasons] == [1, 1, 1, 0x97]
+        client.publish(f"{topic}/0", b"x")
+        assert client.take().payload == b"x"
+
+
+def test_a_filter_that_is_too_deep_is_refused_with_0x8f(server):
+    with Raw(server.port).connect() as client:
+        assert client.subscribe("a/b/c/d/e/f", 0) == 0x8F
+        assert client.subscribe("a/b/c/d/e", 0) == 0
+
+
+def test_a_topic_that_is_too_deep_is_refused_with_0x90(server):
+    with Raw(server.port).connect() as client:
+        assert client.publish("a/b/c/d/e/f", b"x") == 0x90
+        assert client.publish("a/b/c/d/e", b"x") == 0
+
+
+def test_a_will_that_could_not_be_published_is_refused_at_once(server):
+    for topic, code in (("a/b/c/d/e/f", 0x90), ("$SYS/x", 0x87)):
+        with Raw(server.port).connect(will=Will(topic=topic, payload=b"x")) as client:
+            assert client.connack.reason == code
+
+
+def test_a_client_id_that_is_too_long_is_refused_with_0x85(server):
+    with Raw(server.port).connect("x" * 31) as client:
+        assert client.connack.reason == 0x85
+
+
+def test_a_first_packet_that_is_too_large_is_not_waited_for(server):
+    """Before CONNECT is accepted the broker holds little."""
+    with Raw(server.port) as client:
+        client.socket.sendall(b"\x10\xff\x7f" + b"\x00\x04MQTT\x05\x02\x00\x3c")
+        assert client.end() is None
+    will = Will(topic="w", payload=b"x" * 3000)
+    with Raw(server.port) as client:
+        client.socket.settimeout(5)
+        with pytest.raises(Exception, match=r"closed|reset"):
+            client.connect(will=will)
+
+
+def test_a_peer_that_never_says_connect_is_closed(server):
+    with Raw(server.port) as client:
+        begun = time.monotonic()
+        assert client.end() is None
+        assert time.monotonic() - begun < 5
+
+
+def test_the_window_is_the_lower_of_both_sides(server):
+    topic = unique()
+    with Raw(server.port).connect() as client, Raw(server.port).connect() as publisher:
+        client.subscribe(topic, 1)
+        for number in range(20):
+            publisher.publish(topic, b"%d" % number)
+        assert len(client.messages()) == 7
+
+
+def test_one_address_has_so_many_connections(server):
+    opened = [Raw(server.port) for _ in range(50)]
+    try:
+        with Raw(server.port) as one_more:
+            assert one_more.end() is None
+    finally:
+        for raw in opened:
+            raw.socket.close()
+
+
+def test_a_subscriber_that_does_not_read_costs_bounded_memory_and_gets_everything_later(tmp_path):
+    """I8: it reads the log later, in order, and nobody else waits for it."""
+    server = Onelog(tmp_path, "mqtt.limits.inflight=1000").start()
+    try:
+        slow, fast = Raw(server.port).connect(), Raw(server.port).connect()
+        slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.subscribe("t", 0)
+        fast.subscribe("t", 0)
+        publisher = Raw(server.port).connect()
+        payload = b"x" * 50_000
+        publisher.publish("t", payload)
+        fast.take()
+        before = server.rss_bytes()
+        for number in range(2000):  # 100 MB
+            publisher.publish("t", b"%d:" % number + payload, 0 if number % 100 else 1)
+            fast.take()
+        assert server.metric("onelog_mqtt_sessions_behind") == 1
+        assert server.rss_bytes() - before < 40_000_000
+        slow.take()
+        for number in range(2000):
+            assert slow.take().payload.startswith(b"%d:" % number)
+        publisher.publish("t", b"live")
+        assert slow.take().payload == b"live"
+    finally:
+        server.stop()
+
+
+def test_metrics_tell_what_mqtt_holds(server):
+    topic = unique()
+    with Raw(server.port).connect() as client:
+        client.subscribe(topic, 1)
+        client.publish(topic, b"x", retain=True)
+        client.message()
+        assert server.metric("onelog_mqtt_connections") >= 1
+        assert server.metric("onelog_mqtt_sessions") >= 1
+        assert server.metric("onelog_mqtt_subscriptions") >= 1
+        assert server.metric("onelog_mqtt_retained_messages") >= 1
+        assert server.metric("onelog_mqtt_in_flight_messages") >= 1
+        assert server.metric("onelog_mqtt_connects_total") >= 1
