@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from onelog.base.errors import NotAuthenticated, OnelogError
+from onelog.base.errors import NotAuthenticated, NotAuthorized, OnelogError
 from onelog.broker import Principal
 from onelog.broker.sessions import NEVER_MS
 from onelog.observe import get_logger
 from onelog.protocols.mqtt.auto_subscribe import subscribe_configured
 from onelog.protocols.mqtt.errors import MqttError, protocol_error
 from onelog.protocols.mqtt.packet_types import Version
-from onelog.protocols.mqtt.packets import Auth, Connack, Connect, Disconnect
+from onelog.protocols.mqtt.packets import Auth, Connack, Connect, Disconnect, Will
+from onelog.protocols.mqtt.payload import check_payload
 from onelog.protocols.mqtt.properties import Properties
 from onelog.protocols.mqtt.reasons import ReasonCode
 from onelog.protocols.mqtt.session import MqttSession, cursor_name
@@ -117,6 +118,7 @@ async def _accept(
     connection.principal = Principal(identity.name, "mqtt")
     client_id, assigned = _client_id(connection, packet)
     expiry_ms, expiry_told = _session_expiry(connection, packet)
+    _check_will(connection, packet.will)
     door = await hub.broker.sessions.attach(
         client_id,
         protocol="mqtt",
@@ -194,6 +196,19 @@ async def _restore(connection: Connection, session: MqttSession, body: bytes) ->
             )
         except OnelogError as error:  # refused by now, or its group cannot be read
             _log.warning("a subscription ended", filter=row.filter, reason=str(error))
+
+
+def _check_will(connection: Connection, will: Will | None) -> None:
+    """Refuse now what could not be published later."""
+    if will is None:
+        return
+    if len(will.payload) > connection.hub.limits.will_bytes:
+        raise MqttError(ReasonCode.QUOTA_EXCEEDED, "the will is too large")
+    if will.topic.startswith("$"):
+        raise NotAuthorized(f"clients may not publish to {will.topic}")
+    if not connection.hub.fits(will.topic.encode()):
+        raise MqttError(ReasonCode.TOPIC_NAME_INVALID, "the topic of the will is too long")
+    check_payload(will.payload, will.properties)
 
 
 def _client_id(connection: Connection, packet: Connect) -> tuple[str, str | None]:

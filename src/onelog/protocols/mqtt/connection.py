@@ -116,7 +116,12 @@ class Connection:
     def pause_writing(self) -> None:
         """The peer reads too slowly: its session reads the log later."""
         self.is_slow = True
-        if self.session is not None:
+        # Not at once: this may be in the middle of a delivery, and where the feed is says only
+        # after it what this client has.
+        self.hub.loop.call_soon(self._follow_no_more)
+
+    def _follow_no_more(self) -> None:
+        if self.is_slow and self.session is not None:
             self.session.stop_following()
 
     def resume_writing(self) -> None:

@@ -127,9 +127,14 @@ class Hub:
         """The known routes of a principal; connections of one principal share them."""
         return self._routes.setdefault(principal, {})
 
+    def fits(self, topic: bytes) -> bool:
+        """Whether a topic or filter is within the limits."""
+        limits = self.limits
+        return len(topic) <= limits.topic_bytes and topic.count(b"/") < limits.topic_levels
+
     def resolve(self, principal: Principal, topic: bytes) -> MqttRoute | None:
         """The route of a topic; None when each publish to it needs a look."""
-        if not check_topic(topic) or topic.startswith(b"$"):
+        if not check_topic(topic) or topic.startswith(b"$") or not self.fits(topic):
             return None
         text: str | None = topic.decode()
         try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from onelog.base import faults
-from onelog.base.errors import NotAuthorized, OnelogError
+from onelog.base.errors import InvalidName, NotAuthorized, OnelogError
 from onelog.protocols.mqtt import delayed
 from onelog.protocols.mqtt.errors import MqttError, protocol_error, reason_for
 from onelog.protocols.mqtt.mapping import to_message
@@ -62,6 +62,8 @@ def _publish(connection: Connection, packet: Publish, topic: str) -> None:
         message, home = hub.delayed.take(packet, topic, principal, own), hub.delayed.home
     elif topic.startswith("$"):
         raise NotAuthorized(f"clients may not publish to {topic}")
+    elif not hub.fits(topic.encode()):
+        raise InvalidName(f"the topic {topic[:60]!r} is too long or too deep")
     else:
         message = to_message(packet, topic=topic, now_ms=hub.clock.now_ms())
         if own:
