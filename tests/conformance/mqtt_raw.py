@@ -54,7 +54,7 @@ class Raw:
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is not None:
             self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
-        self._bytes = b""
+        self._bytes = bytearray()
         self._arrived: list[Packet] = []
         self._ids = 0
         self.connack = Connack()
@@ -99,8 +99,8 @@ class Raw:
                 end = at + 1 + size
                 if len(self._bytes) < end:
                     return None
-                first, body = self._bytes[0], self._bytes[at + 1 : end]
-                self._bytes = self._bytes[end:]
+                first, body = self._bytes[0], bytes(self._bytes[at + 1 : end])
+                del self._bytes[:end]
                 return decode_packet(first, body, self.version, sender=Role.SERVER)
         return None
 

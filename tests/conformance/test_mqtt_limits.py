@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Iterator
 
@@ -126,7 +125,6 @@ def test_a_subscriber_that_does_not_read_costs_bounded_memory_and_gets_everythin
     server = Onelog(tmp_path, "mqtt.limits.inflight=1000").start()
     try:
         slow, fast = Raw(server.port).connect(), Raw(server.port).connect()
-        slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         slow.subscribe("t", 0)
         fast.subscribe("t", 0)
         publisher = Raw(server.port).connect()
@@ -134,13 +132,13 @@ def test_a_subscriber_that_does_not_read_costs_bounded_memory_and_gets_everythin
         publisher.publish("t", payload)
         fast.take()
         before = server.rss_bytes()
-        for number in range(2000):  # 100 MB
+        for number in range(1000):  # 50 MB, of which a few MB fit into sockets
             publisher.publish("t", b"%d:" % number + payload, 0 if number % 100 else 1)
             fast.take()
         assert server.metric("onelog_mqtt_sessions_behind") == 1
-        assert server.rss_bytes() - before < 40_000_000
+        assert server.rss_bytes() - before < 25_000_000
         slow.take()
-        for number in range(2000):
+        for number in range(1000):
             assert slow.take().payload.startswith(b"%d:" % number)
         publisher.publish("t", b"live")
         assert slow.take().payload == b"live"
