@@ -13,7 +13,7 @@ KERNEL   := $(wildcard setup.py) $(shell find src/onelog/kernel -name '*.pyx' -o
 STAMP    := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup check format test test-pure fault bench bench-log bench-mqtt docs clean
+.PHONY: help run setup check format test test-pure conformance fault bench bench-log bench-mqtt docs clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ test: check test-pure ## Check, then run every test but the long fault tests
 
 test-pure: $(STAMP)-dev ## Run the unit tests with the interpreted kernel
 	ONELOG_PURE=1 $(PYTEST) tests/unit
+
+conformance: $(STAMP)-dev ## Run the tests with real clients, beside Mosquitto
+	$(PYTEST) tests/conformance $(ARGS)
 
 fault: $(STAMP)-dev ## Kill processes and break disks, also for minutes
 	$(PYTEST) -m "fault or fault_long" $(ARGS)
@@ -82,4 +85,9 @@ $(STAMP)-run: $(STAMP)-venv pyproject.toml $(KERNEL)
 $(STAMP)-dev: $(STAMP)-run
 	@echo "onelog: installing what tests and checks need"
 	@$(PY) tools/dev_requirements.py | $(PIP) install --requirement /dev/stdin
+	@sh tools/provision $(PY) tests
+	@# MQTT.js, a client of the conformance tests; without npm they are skipped.
+	@if command -v npm >/dev/null 2>&1; then \
+	    mkdir -p build/js && npm install --prefix build/js --silent --no-audit --no-fund mqtt@5 || \
+	    echo "onelog: MQTT.js could not be installed: its tests are skipped" >&2; fi
 	@touch $@

@@ -124,24 +124,25 @@ def test_a_subscriber_that_does_not_read_costs_bounded_memory_and_gets_everythin
     """I8: it reads the log later, in order, and nobody else waits for it."""
     server = Onelog(tmp_path, "mqtt.limits.inflight=1000").start()
     try:
-        slow, fast = Raw(server.port).connect(), Raw(server.port).connect()
-        slow.subscribe("t", 0)
-        fast.subscribe("t", 0)
-        publisher = Raw(server.port).connect()
-        payload = b"x" * 50_000
-        publisher.publish("t", payload)
-        fast.take()
-        before = server.rss_bytes()
-        for number in range(1000):  # 50 MB, of which a few MB fit into sockets
-            publisher.publish("t", b"%d:" % number + payload, 0 if number % 100 else 1)
+        with Raw(server.port) as slow, Raw(server.port) as fast, Raw(server.port) as publisher:
+            for raw in (slow, fast, publisher):
+                raw.connect()
+            slow.subscribe("t", 0)
+            fast.subscribe("t", 0)
+            payload = b"x" * 50_000
+            publisher.publish("t", payload)
             fast.take()
-        assert server.metric("onelog_mqtt_sessions_behind") == 1
-        assert server.rss_bytes() - before < 25_000_000
-        slow.take()
-        for number in range(1000):
-            assert slow.take().payload.startswith(b"%d:" % number)
-        publisher.publish("t", b"live")
-        assert slow.take().payload == b"live"
+            before = server.rss_bytes()
+            for number in range(1000):  # 50 MB, of which a few MB fit into sockets
+                publisher.publish("t", b"%d:" % number + payload, 0 if number % 100 else 1)
+                fast.take()
+            assert server.metric("onelog_mqtt_sessions_behind") == 1
+            assert server.rss_bytes() - before < 25_000_000
+            slow.take()
+            for number in range(1000):
+                assert slow.take().payload.startswith(b"%d:" % number)
+            publisher.publish("t", b"live")
+            assert slow.take().payload == b"live"
     finally:
         server.stop()
 
