@@ -69,6 +69,8 @@ def _row(key: Key) -> str:
 def _allowed(key: Key) -> str:
     if key.choices:
         return ", ".join(f"`{choice}`" for choice in key.choices)
+    if isinstance(key.default, tuple):
+        return "list of tables"
     if isinstance(key.default, bool):
         return "`true`, `false`"
     if isinstance(key.default, int):

@@ -147,6 +147,98 @@ def test_a_subscriber_that_does_not_read_costs_bounded_memory_and_gets_everythin
         server.stop()
 
 
+@pytest.fixture(scope="module")
+def chosen(tmp_path_factory) -> Iterator[Onelog]:
+    """A server with features that an operator chose."""
+    made = Onelog(
+        tmp_path_factory.mktemp("chosen"),
+        "mqtt.limits.queued=5",
+        "mqtt.limits.retained_messages=2",
+        "mqtt.limits.write_timeout_ms=300",
+        "mqtt.limits.outbox_bytes=64kB",
+        'mqtt.rewrite=[{filter = "old/#", to = "new/$1"}]',
+        'mqtt.auto_subscribe=[{filter = "own/%c", qos = 1}]',
+        "mqtt.shares.groups=g=sticky",
+        "mqtt.system.interval_ms=200",
+        "main.partitions=1",
+    ).start()
+    yield made
+    assert made.stop() == 0
+    assert not made.errors()
+
+
+def test_a_session_that_lags_too_far_behind_skips_the_oldest(chosen):
+    """Row 38: the bound is the operator's; without one the log keeps everything."""
+    topic, name = unique(), unique("c")
+    client = Raw(chosen.port).connect(name, session_expiry_s=60)
+    client.subscribe(topic, 1)
+    client.disconnect()
+    with Raw(chosen.port).connect() as publisher:
+        for number in range(12):
+            publisher.publish(topic, b"%d" % number)
+    with Raw(chosen.port).connect(name, clean=False, session_expiry_s=60) as back:
+        assert [int(m.payload) for m in back.messages()] == [7, 8, 9, 10, 11]
+
+
+def test_no_more_messages_are_retained_than_allowed(chosen):
+    topic = unique()
+    with Raw(chosen.port).connect() as client:
+        for name in "abc":
+            assert client.publish(f"{topic}/{name}", b"x", retain=True) == 0
+        client.subscribe(f"{topic}/#", 0)
+        assert sorted(m.topic[-1] for m in client.messages()) == ["a", "b"]
+        client.publish(f"{topic}/a", b"", retain=True)
+        client.publish(f"{topic}/b", b"", retain=True)
+
+
+def test_a_peer_that_takes_no_bytes_at_all_is_ended(chosen):
+    with Raw(chosen.port).connect() as stuck, Raw(chosen.port).connect() as publisher:
+        topic = unique()
+        stuck.subscribe(topic, 0)
+        payload = b"x" * 500_000
+        deadline = time.monotonic() + 10
+        begun = chosen.metric("onelog_mqtt_sessions")
+        while chosen.metric("onelog_mqtt_sessions") == begun and time.monotonic() < deadline:
+            publisher.publish(topic, payload)
+        assert chosen.metric("onelog_mqtt_sessions") == begun - 1
+
+
+def test_topics_are_rewritten_and_clients_subscribed_as_configured(chosen):
+    with Raw(chosen.port).connect() as client:
+        client.subscribe("new/x", 1)
+        client.publish("old/x", b"rewritten")
+        assert client.take().topic == "new/x"
+        client.publish(f"own/{client.client_id}", b"automatic")
+        assert client.take().payload == b"automatic"
+
+
+def test_system_topics_are_made_anew_as_often_as_configured(chosen):
+    with Raw(chosen.port).connect() as client:
+        client.subscribe("$SYS/broker/uptime", 0)
+        assert client.take().topic == client.take().topic == "$SYS/broker/uptime"
+
+
+def test_clients_are_sent_to_another_server_if_configured(tmp_path):
+    server = Onelog(tmp_path, "mqtt.redirect_to=elsewhere.example:1883").start()
+    try:
+        with Raw(server.port).connect() as client:
+            assert client.connack.reason == 0x9C
+            assert client.connack.properties.server_reference == "elsewhere.example:1883"
+        with Raw(server.port, 4).connect() as client:
+            assert client.connack.reason != 0
+    finally:
+        server.stop()
+
+
+def test_the_end_of_a_connection_says_why_in_words(server):
+    """Row 33."""
+    with Raw(server.port).connect() as client:
+        client.socket.sendall(b"\x82\x03\x00\x01\x00")
+        ended = client.end()
+        assert ended is not None
+        assert "SUBSCRIBE" in (ended.properties.reason_string or "")
+
+
 def test_metrics_tell_what_mqtt_holds(server):
     topic = unique()
     with Raw(server.port).connect() as client:

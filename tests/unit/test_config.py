@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from onelog.base.errors import ConfigError
+from onelog.cli.example import toml_value
 from onelog.config import DEFAULT_PORTS, Config, load
 from onelog.config.keys import known_keys
 from onelog.config.units import format_quantity, parse_quantity
@@ -121,7 +122,7 @@ def test_every_environment_name_is_unique_and_not_reserved():
 
 def test_every_key_can_be_set_by_flag_and_by_environment_to_its_default():
     for key in known_keys().values():
-        text = str(key.default).lower() if isinstance(key.default, bool) else str(key.default)
+        text = toml_value(key, key.default)
         assert load(None, {key.env: text}).config == Config()
         assert load(None, {}, [f"{key.path}={text}"]).config == Config()
 
@@ -219,3 +220,24 @@ def test_limits_of_mqtt_and_who_may_be_anonymous_are_keys():
     assert loaded.config.mqtt.limits.inflight == 7
     assert loaded.config.mqtt.limits.packet_bytes == 2 * 1024 * 1024
     assert loaded.config.security.anonymous == "never"
+
+
+def test_rules_are_lists_of_tables_in_the_file_and_one_value_elsewhere(write):
+    text = '[[mqtt.rewrite]]\nfilter = "a/#"\nto = "b/$1"\n[[mqtt.rewrite]]\nto = "c"\n'
+    rules = load(write(text)).config.mqtt.rewrite
+    assert [(rule.filter, rule.to) for rule in rules] == [("a/#", "b/$1"), ("#", "c")]
+    value = '[{filter = "own/%c", qos = 1}]'
+    for loaded in (
+        load(None, {"ONELOG_MQTT_AUTO_SUBSCRIBE": value}),
+        load(None, {}, [f"mqtt.auto_subscribe={value}"]),
+    ):
+        assert [(row.filter, row.qos) for row in loaded.config.mqtt.auto_subscribe] == [
+            ("own/%c", 1)
+        ]
+
+
+def test_a_rule_with_an_unknown_or_missing_field_is_refused(write):
+    with pytest.raises(ConfigError, match=r"mqtt\.rewrite.*unknown field `form`"):
+        load(write('[[mqtt.rewrite]]\nform = "a/#"\nto = "b"\n'))
+    with pytest.raises(ConfigError, match=r"mqtt\.rewrite.*missing required field `to`"):
+        load(write('[[mqtt.rewrite]]\nfilter = "a/#"\n'))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from onelog.base.errors import ConfigError, InvalidName
-from onelog.protocols.mqtt.auto_subscribe import AutoSubscription
+from onelog.config.mqtt_rules import AutoSubscription, RewriteRule
 from onelog.protocols.mqtt.features import MqttFeatures
 from onelog.protocols.mqtt.reasons import ReasonCode
-from onelog.protocols.mqtt.rewrite import Rewriter, RewriteRule
+from onelog.protocols.mqtt.rewrite import Rewriter
 from onelog.protocols.mqtt.special import parse_address
 from onelog.protocols.mqtt.templates import expand
 from tests.support.brokers import history

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import json
 import textwrap
 from typing import Any
+
+import msgspec
 
 from onelog.config.keys import Key, known_keys, known_sections
 from onelog.config.units import format_quantity
@@ -16,7 +19,15 @@ def toml_value(key: Key, value: Any) -> str:
         return str(value).lower()
     if isinstance(value, int):
         return f'"{format_quantity(value, key.unit)}"' if key.unit else str(value)
+    if isinstance(value, tuple):
+        return f"[{', '.join(_inline_table(row) for row in value)}]"
     return f'"{value}"'
+
+
+def _inline_table(row: Any) -> str:
+    """A row of a list as TOML; JSON strings and numbers are TOML too."""
+    fields = msgspec.to_builtins(row)
+    return f"{{{', '.join(f'{name} = {json.dumps(value)}' for name, value in fields.items())}}}"
 
 
 def example_toml() -> str:

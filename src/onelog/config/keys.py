@@ -6,7 +6,7 @@ import difflib
 import types
 from collections.abc import Iterator
 from functools import cache
-from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -74,8 +74,8 @@ def _walk(section: type[Section], prefix: str) -> Iterator[Key]:
             default=field.default,
             description=meta.description,
             unit=unit if plain is int else None,
-            choices=get_args(plain),
-            wants_text=plain not in (int, bool, float),
+            choices=get_args(plain) if get_origin(plain) is Literal else (),
+            wants_text=plain is str or get_origin(plain) is Literal,
             bounds=meta,
         )
 

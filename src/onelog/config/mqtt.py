@@ -6,11 +6,12 @@ faces the internet.
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
 from onelog.base.limits import TOPIC_BYTES_MAX, TOPIC_LEVELS_MAX
+from onelog.config.mqtt_rules import AutoSubscription, RewriteRule
 from onelog.config.section import Section
 
 PACKET_BYTES_MAX: Final = 268_435_455
@@ -66,8 +67,8 @@ class MqttLimits(Section, frozen=True, kw_only=True):
         int,
         Meta(
             ge=0,
-            description="Messages that an offline session may lag behind; older ones are dropped "
-            "for it. 0: as long as the log holds them.",
+            description="Records of a partition that a session may lag behind when its client is "
+            "back; older ones are skipped for it. 0: as long as the log holds them.",
         ),
     ] = 0
     outbox_bytes: Annotated[
@@ -129,7 +130,71 @@ class MqttLimits(Section, frozen=True, kw_only=True):
     ] = 30_000
 
 
+class MqttShares(Section, frozen=True, kw_only=True):
+    """Shared subscriptions: `$share/<group>/<filter>`."""
+
+    strategy: Annotated[
+        Literal["round_robin", "least_in_flight", "sticky", "hash_topic", "hash_client"],
+        Meta(description="Which member of a group gets the next message."),
+    ] = "round_robin"
+    groups: Annotated[
+        str,
+        Meta(
+            description="Groups with a strategy of their own, joined by commas, such as "
+            "workers=sticky, billing=hash_topic."
+        ),
+    ] = ""
+    idle_expiry_ms: Annotated[
+        int,
+        Meta(ge=0, description="How long a group without members keeps its backlog; 0: for ever."),
+    ] = 7 * 24 * 3600 * 1000
+
+
+class MqttDelayed(Section, frozen=True, kw_only=True):
+    """Delayed publishes: `$delayed/<seconds or @epoch>/<topic>`."""
+
+    delay_max_s: Annotated[int, Meta(ge=0, description="Longest delay.")] = 366 * 24 * 3600
+    pending_max: Annotated[int, Meta(ge=0, description="Delayed messages that wait, in total.")] = (
+        1_000_000
+    )
+
+
+class MqttSystem(Section, frozen=True, kw_only=True):
+    """The `$SYS` topics."""
+
+    interval_ms: Annotated[
+        int, Meta(ge=100, description="How often their numbers are made anew.")
+    ] = 10_000
+
+
 class Mqtt(Section, frozen=True, kw_only=True):
     """MQTT beside its listeners."""
 
+    rewrite: Annotated[
+        tuple[RewriteRule, ...],
+        Meta(
+            description="Rules that change topics, the first that matches counts: filter, to, "
+            'pattern (a regular expression), applies ("all", "publish" or "subscribe").'
+        ),
+    ] = ()
+    auto_subscribe: Annotated[
+        tuple[AutoSubscription, ...],
+        Meta(
+            description="Subscriptions that every client gets: filter (with %c for the client id, "
+            "%u for the user), qos, no_local, retain_as_published, retain_handling."
+        ),
+    ] = ()
+    redirect_to: Annotated[
+        str,
+        Meta(
+            description="Another server that clients are sent to, such as mqtt.example:1883; "
+            "empty: they are served here."
+        ),
+    ] = ""
+    redirect_permanent: Annotated[
+        bool, Meta(description="Whether they are told to remember it (0x9D instead of 0x9C).")
+    ] = False
     limits: MqttLimits = MqttLimits()
+    shares: MqttShares = MqttShares()
+    delayed: MqttDelayed = MqttDelayed()
+    system: MqttSystem = MqttSystem()

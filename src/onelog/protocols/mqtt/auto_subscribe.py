@@ -6,10 +6,7 @@ same checks as a SUBSCRIBE; one that is refused is left out and logged. A client
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
-
-import msgspec
-from msgspec import Meta
+from typing import TYPE_CHECKING
 
 from onelog.base.errors import OnelogError
 from onelog.observe import get_logger
@@ -22,17 +19,6 @@ if TYPE_CHECKING:
     from onelog.protocols.mqtt.connection import Connection
 
 _log = get_logger("mqtt")
-
-
-class AutoSubscription(msgspec.Struct, frozen=True, kw_only=True):
-    """One subscription that clients get."""
-
-    filter: str
-    """A filter with `%c` (client id) and `%u` (user)."""
-    qos: Annotated[int, Meta(ge=0, le=2)] = 0
-    no_local: bool = False
-    retain_as_published: bool = False
-    retain_handling: Annotated[int, Meta(ge=0, le=2)] = 0
 
 
 async def subscribe_configured(connection: Connection) -> None:

@@ -19,6 +19,7 @@ from onelog.broker import Principal
 from onelog.broker.sessions import NEVER_MS
 from onelog.observe import get_logger
 from onelog.protocols.mqtt.auto_subscribe import subscribe_configured
+from onelog.protocols.mqtt.delayed import PREFIX as DELAYED
 from onelog.protocols.mqtt.errors import MqttError, protocol_error
 from onelog.protocols.mqtt.packet_types import Version
 from onelog.protocols.mqtt.packets import Auth, Connack, Connect, Disconnect, Will
@@ -116,6 +117,13 @@ async def _accept(
 ) -> None:
     hub, limits = connection.hub, connection.hub.limits
     connection.principal = Principal(identity.name, "mqtt")
+    redirect = hub.redirect
+    if redirect.to:  # MQTT5 4.11
+        connection.refuse(
+            ReasonCode.SERVER_MOVED if redirect.permanent else ReasonCode.USE_ANOTHER_SERVER,
+            Properties(server_reference=redirect.to),
+        )
+        return
     client_id, assigned = _client_id(connection, packet)
     expiry_ms, expiry_told = _session_expiry(connection, packet)
     _check_will(connection, packet.will)
@@ -204,7 +212,7 @@ def _check_will(connection: Connection, will: Will | None) -> None:
         return
     if len(will.payload) > connection.hub.limits.will_bytes:
         raise MqttError(ReasonCode.QUOTA_EXCEEDED, "the will is too large")
-    if will.topic.startswith("$"):
+    if will.topic.startswith("$") and not will.topic.startswith(DELAYED):
         raise NotAuthorized(f"clients may not publish to {will.topic}")
     if not connection.hub.fits(will.topic.encode()):
         raise MqttError(ReasonCode.TOPIC_NAME_INVALID, "the topic of the will is too long")

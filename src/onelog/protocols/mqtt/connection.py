@@ -18,7 +18,12 @@ from typing import Any, Final
 
 import msgspec
 
-from onelog.base.errors import MessageTooLarge, OnelogError, ProtocolViolation
+from onelog.base.errors import (
+    MessageTooLarge,
+    NotAuthenticated,
+    OnelogError,
+    ProtocolViolation,
+)
 from onelog.broker import LOCAL, Cursor, Principal, Session
 from onelog.kernel import MqttInput, MqttOutput, encode_acks
 from onelog.net.peer import Peer, StreamTransport
@@ -30,10 +35,14 @@ from onelog.protocols.mqtt.handlers import HANDLERS
 from onelog.protocols.mqtt.hub import Hub
 from onelog.protocols.mqtt.packet_types import PacketType, Version
 from onelog.protocols.mqtt.packets import Connack, Connect, Disconnect, Packet, Will
+from onelog.protocols.mqtt.properties import NO_PROPERTIES, Properties
 from onelog.protocols.mqtt.reasons import ReasonCode
 from onelog.protocols.mqtt.session import MqttSession
 from onelog.protocols.mqtt.state import State, advance
 from onelog.security.scram import ScramExchange
+
+REASON_CHARS_MAX: Final = 200
+"""Characters of a reason string."""
 
 LINGER_S: Final = 2.0
 """How long a peer has to read the last packet before its socket is closed."""
@@ -64,6 +73,7 @@ class Connection:
         self._resting = False
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
         limits = hub.limits
         self.output = MqttOutput(None, 0, limits.inflight)
         self.input = MqttInput(self.output, {}, _no_route, limits.connect_packet_bytes)
@@ -119,6 +129,19 @@ class Connection:
         # Not at once: this may be in the middle of a delivery, and where the feed is says only
         # after it what this client has.
         self.hub.loop.call_soon(self._follow_no_more)
+        self._watch_writes()
+
+    def _watch_writes(self) -> None:
+        waiting_bytes = self.transport.get_write_buffer_size()
+        timeout_s = self.hub.limits.write_timeout_ms / 1000
+        self._write_timer = self.hub.loop.call_later(timeout_s, self._writes_due, waiting_bytes)
+
+    def _writes_due(self, waited_bytes: int) -> None:
+        if self.transport.get_write_buffer_size() >= waited_bytes:
+            _log.info("connection ended", peer=self.peer.address, reason="it takes no bytes")
+            self.transport.abort()
+        else:
+            self._watch_writes()
 
     def _follow_no_more(self) -> None:
         if self.is_slow and self.session is not None:
@@ -127,6 +150,9 @@ class Connection:
     def resume_writing(self) -> None:
         """The peer reads again."""
         self.is_slow = False
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
         if self.session is not None:
             self.session.catch_up()
 
@@ -136,8 +162,9 @@ class Connection:
         self.hub.connections.discard(self)
         self.hub.counters.disconnects += 1
         self.state = State.CLOSED
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._write_timer):
+            if timer is not None:
+                timer.cancel()
         if self._task is not None and self.session is None:
             self._task.cancel()
         if self.session is not None:
@@ -296,23 +323,25 @@ class Connection:
             error = malformed(str(error))
         _log.info("connection ended", peer=self.peer.address, reason=str(error))
         if self.state in (State.NEW, State.AUTHENTICATING):
-            self.refuse(reason_for(error, PacketType.CONNACK))
+            self.refuse(reason_for(error, PacketType.CONNACK), _explained(error))
         else:
-            self.end(reason_for(error, PacketType.DISCONNECT))
+            self.end(reason_for(error, PacketType.DISCONNECT), _explained(error))
 
-    def refuse(self, reason: ReasonCode) -> None:
+    def refuse(self, reason: ReasonCode, properties: Properties = NO_PROPERTIES) -> None:
         """Refuse CONNECT; a peer that never sent one is closed without a word."""
         self.hub.counters.refused += 1
         if self.version:  # known from the first byte of a CONNECT on, however bad the rest is
-            self.write(encode_packet(Connack(reason=reason), self.version))
+            self.send(Connack(reason=reason, properties=properties))
         self._close()
 
-    def end(self, reason: ReasonCode) -> None:
+    def end(self, reason: ReasonCode, properties: Properties = NO_PROPERTIES) -> None:
         """Disconnect the peer; version 5 is told why."""
         if self.state is State.CLOSED:
             return
         if self.version == Version.V5 and self.state is State.CONNECTED:
-            self.send(Disconnect(reason))
+            if 0 < self.output.packet_bytes_max < REASON_CHARS_MAX * 4:  # MQTT5 3.14.2-3
+                properties = NO_PROPERTIES
+            self.send(Disconnect(reason, properties))
         self._close()
 
     async def taken_over(self) -> None:
@@ -351,6 +380,16 @@ class Connection:
             self._timer = self.hub.loop.call_later(LINGER_S, self.transport.abort)
         else:
             self.transport.close()
+
+
+def _explained(error: OnelogError) -> Properties:
+    """The reason for people. Only in the last packet, where no client may forbid it (3.1.2.11.7).
+
+    An answer to bad credentials says nothing that its code does not.
+    """
+    if isinstance(error, NotAuthenticated):
+        return NO_PROPERTIES
+    return Properties(reason_string=str(error)[:REASON_CHARS_MAX])
 
 
 def _no_route(_topic: bytes) -> None:

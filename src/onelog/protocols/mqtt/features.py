@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import msgspec
 
-from onelog.protocols.mqtt.auto_subscribe import AutoSubscription
+from onelog.config.mqtt_rules import AutoSubscription, RewriteRule
 from onelog.protocols.mqtt.delayed import DelayedSettings
-from onelog.protocols.mqtt.rewrite import RewriteRule
 from onelog.protocols.mqtt.shares import ShareSettings
 from onelog.protocols.mqtt.system import SystemSettings
+
+
+class Redirect(msgspec.Struct, frozen=True, kw_only=True):
+    """Where clients are sent instead of being served (MQTT5 4.11)."""
+
+    to: str = ""
+    permanent: bool = False
 
 
 class MqttFeatures(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,3 +25,4 @@ class MqttFeatures(msgspec.Struct, frozen=True, kw_only=True):
     system: SystemSettings = SystemSettings()
     rewrite: tuple[RewriteRule, ...] = ()
     auto_subscribe: tuple[AutoSubscription, ...] = ()
+    redirect: Redirect = Redirect()

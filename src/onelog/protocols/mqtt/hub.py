@@ -107,6 +107,7 @@ class Hub:
         self.system = System(self, features.system)
         self.rewriter = Rewriter(features.rewrite)
         self.auto_subscriptions = features.auto_subscribe
+        self.redirect = features.redirect
         self.producer_ids = ProducerIds(broker.store)
         self.retained: Retained
         self._routes: dict[Principal, dict[bytes, MqttRoute]] = {}
@@ -116,7 +117,7 @@ class Hub:
 
     async def open(self) -> None:
         """Bring what is derived from the log up to date; connections may come after it."""
-        self.retained = await Retained.open(self.broker)
+        self.retained = await Retained.open(self.broker, self.limits.retained_messages)
         await self.producer_ids.open()
         await self.shares.open()
         await self.delayed.open()

@@ -37,17 +37,20 @@ def accepts(record: Record) -> bool:
 class Retained:
     """The retained messages of a broker."""
 
-    def __init__(self, table: TableCursor) -> None:
+    def __init__(self, table: TableCursor, most: int) -> None:
         self._table = table
+        self._most = most
+        self.refused = 0
+        """Messages that were not retained because there are too many."""
 
     @classmethod
-    async def open(cls, broker: Broker) -> Retained:
+    async def open(cls, broker: Broker, most: int) -> Retained:
         """Bring the table up to date with the log."""
         table = await broker.cursors.open_table(CURSOR, ["#"], accepts=accepts, follow=False)
         table.position_of = lambda key: (
             None if (source := broker.live.find(key)) is None else source.position
         )
-        return cls(table)
+        return cls(table, most)
 
     def __len__(self) -> int:
         return len(self._table)
@@ -63,15 +66,19 @@ class Retained:
                 offset, _time, _key, value, headers = slices.record(index)
                 topic = fixed if fixed is not None else slices.topic(index)
                 if topic is not None and is_retained(headers):
-                    self._table.note(topic.decode(), source.key, offset, present=bool(value))
+                    self._note(topic.decode(), source, offset, present=bool(value))
 
     def note_records(self, source: LiveSource, records: list[Record]) -> None:
         """Records became visible: see what they retain."""
         for record in records:
             if is_retained(record.headers):
-                self._table.note(
-                    record.topic, source.key, record.offset, present=bool(record.value)
-                )
+                self._note(record.topic, source, record.offset, present=bool(record.value))
+
+    def _note(self, topic: str, source: LiveSource, offset: int, *, present: bool) -> None:
+        if present and len(self._table) >= self._most and topic not in self._table:
+            self.refused += 1
+            return
+        self._table.note(topic, source.key, offset, present=present)
 
     def send(self, connection: Connection, wanted: Subscribed) -> None:
         """Send what a new subscription finds retained."""

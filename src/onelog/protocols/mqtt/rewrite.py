@@ -16,25 +16,14 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-import msgspec
-
 from onelog.base.errors import ConfigError, InvalidName
 from onelog.base.topics import check_filter, check_topic, covers
+from onelog.config.mqtt_rules import RewriteRule
 from onelog.protocols.mqtt import delayed
 from onelog.protocols.mqtt.special import Address
 from onelog.protocols.mqtt.templates import check_template, expand, names_client
 
 Use = Literal["publish", "subscribe"]
-
-
-class RewriteRule(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule."""
-
-    filter: str = "#"
-    pattern: str = ""
-    """A regular expression for the whole topic; empty: the filter is enough."""
-    to: str
-    applies: Literal["all", "publish", "subscribe"] = "all"
 
 
 class _Rule:

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 import msgspec
 
 from onelog.base.clock import Clock
+from onelog.base.errors import ConfigError
 from onelog.broker import Broker
 from onelog.config import Config
 from onelog.config.listeners import ListenerTls, StreamListener
-from onelog.config.mqtt import MqttLimits
+from onelog.config.mqtt import Mqtt, MqttLimits
 from onelog.net import (
     ConnectionLimits,
     Gate,
@@ -30,7 +31,11 @@ from onelog.net import (
 )
 from onelog.observe import Sample
 from onelog.protocols.mqtt.connection import Connection
+from onelog.protocols.mqtt.delayed import DelayedSettings
+from onelog.protocols.mqtt.features import MqttFeatures, Redirect
 from onelog.protocols.mqtt.hub import Hub
+from onelog.protocols.mqtt.shares import ShareSettings, ShareStrategy
+from onelog.protocols.mqtt.system import SystemSettings
 from onelog.security.authenticator import Authenticator
 
 NAMES = ("mqtt", "mqtt_tls", "mqtt_ws", "mqtt_wss")
@@ -104,7 +109,8 @@ class MqttServer:
         """Open the hub, then accept connections."""
         if not self._bound:
             return
-        hub = Hub(broker, authenticator, self._config.mqtt.limits, self._clock)
+        chosen = self._config.mqtt
+        hub = Hub(broker, authenticator, chosen.limits, self._clock, _features(chosen))
         await hub.open()
         self._hub = hub
         for bound in self._bound:
@@ -186,6 +192,33 @@ class MqttServer:
         )
         for name, about, value in gauges:
             yield Sample(f"onelog_mqtt_{name}", about, "gauge", value)
+
+
+def _features(chosen: Mqtt) -> MqttFeatures:
+    shares = chosen.shares
+    try:
+        pairs = (word.split("=") for word in _words(shares.groups))
+        by_group = {group.strip(): ShareStrategy(name.strip()) for group, name in pairs}
+    except ValueError:
+        known = ", ".join(ShareStrategy)
+        raise ConfigError(
+            f"mqtt.shares.groups = {shares.groups!r}: expected group=strategy, joined by commas, "
+            f"with a strategy of {known}"
+        ) from None
+    return MqttFeatures(
+        shares=ShareSettings(
+            strategy=ShareStrategy(shares.strategy),
+            by_group=by_group,
+            idle_expiry_ms=shares.idle_expiry_ms,
+        ),
+        delayed=DelayedSettings(
+            delay_max_s=chosen.delayed.delay_max_s, pending_max=chosen.delayed.pending_max
+        ),
+        system=SystemSettings(interval_s=chosen.system.interval_ms / 1000),
+        rewrite=chosen.rewrite,
+        auto_subscribe=chosen.auto_subscribe,
+        redirect=Redirect(to=chosen.redirect_to, permanent=chosen.redirect_permanent),
+    )
 
 
 def _tls(settings: ListenerTls, name: str, clock: Clock) -> Tls:

@@ -154,7 +154,19 @@ class MqttSession:
                 rows.append((row.packet_id, source.number, row.offset, row.qos, row.stage))
         self.output.restore(rows, body.next_id)
         if self.subscriptions:
-            self._reading = self.hub.broker.cursors.reading(self.filters, body.positions)
+            positions = self._not_too_far_back(body.positions)
+            self._reading = self.hub.broker.cursors.reading(self.filters, positions)
+
+    def _not_too_far_back(self, positions: list[Position]) -> list[Position]:
+        most = self.hub.limits.queued
+        if not most:
+            return positions
+        found = []
+        for row in positions:
+            source = self.hub.broker.live.find((row.stream_id, row.partition))
+            least = 0 if source is None else source.position - most
+            found.append(Position(row.stream_id, row.partition, max(row.offset, least)))
+        return found
 
     # -- subscriptions
 
