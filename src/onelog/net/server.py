@@ -192,7 +192,7 @@ class ServedListener:
             arrival.host, arrival.port = source
 
     def _handshake_failed(self, arrival: _Arrival, error: Exception) -> None:
-        late = self._loop.time() >= arrival.deadline
+        late = isinstance(error, TimeoutError) or self._loop.time() >= arrival.deadline
         self.handshake_failed(late)
         _log.debug(
             "handshake failed",
