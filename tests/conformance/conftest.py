@@ -45,12 +45,15 @@ def broker(request) -> Server:
 
 
 @pytest.fixture
-def dial(broker) -> Iterator[Callable[..., Raw]]:
+def dial(request, broker) -> Iterator[Callable[..., Raw]]:
     """Open connections to the broker; they are closed at the end."""
     opened: list[Raw] = []
+    differs = request.node.get_closest_marker("xfail") is not None
 
     def _dial(version: int = 5) -> Raw:
         opened.append(Raw(broker.port, version))
+        if differs:  # what never comes need not be waited for that long
+            opened[-1].socket.settimeout(4)
         return opened[-1]
 
     yield _dial

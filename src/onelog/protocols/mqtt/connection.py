@@ -44,6 +44,9 @@ from onelog.security.scram import ScramExchange
 REASON_CHARS_MAX: Final = 200
 """Characters of a reason string."""
 
+LOOKS: Final = 4
+"""How often one looks whether a peer is silent before its keep-alive is over."""
+
 LINGER_S: Final = 2.0
 """How long a peer has to read the last packet before its socket is closed."""
 
@@ -68,7 +71,8 @@ class Connection:
         self.aliases: dict[int, str] = {}
         self.is_slow = False
         self.gone = asyncio.Event()
-        self.keep_alive_s = 0.0
+        self._look_s = 0.0
+        self._looks_left = 0
         self._unread = b""
         self._resting = False
         self._task: asyncio.Task[None] | None = None
@@ -298,17 +302,21 @@ class Connection:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self.keep_alive_s = seconds * 1.5
         if seconds:
+            self._look_s = seconds * 1.5 / LOOKS
+            self._looks_left = LOOKS
             self.input.heard = False
-            self._timer = self.hub.loop.call_later(self.keep_alive_s, self._keep_alive_due)
+            self._timer = self.hub.loop.call_later(self._look_s, self._look)
 
-    def _keep_alive_due(self) -> None:
-        if not self.input.heard:
-            self.end(ReasonCode.KEEP_ALIVE_TIMEOUT)
-            return
+    def _look(self) -> None:
+        """See whether the peer spoke since the last look; the kernel only sets a flag."""
+        self._looks_left = LOOKS if self.input.heard else self._looks_left - 1
         self.input.heard = False
-        self._timer = self.hub.loop.call_later(self.keep_alive_s, self._keep_alive_due)
+        if self._looks_left:
+            self._timer = self.hub.loop.call_later(self._look_s, self._look)
+            return
+        self.end(ReasonCode.KEEP_ALIVE_TIMEOUT)
+        self.transport.close()  # nothing of a silent peer is unread: its will need not wait
 
     def _connect_timed_out(self) -> None:
         self.transport.abort()
