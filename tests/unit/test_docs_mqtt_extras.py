@@ -10,6 +10,6 @@ GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "mqtt-extras.md
 
 def test_the_examples_of_the_guide_run():
     blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
-    assert len(blocks) == 2
+    assert blocks, "the guide has lost its Python examples"
     for block in blocks:
         exec(compile(block, str(GUIDE), "exec"), {})
