@@ -17,9 +17,6 @@ RESERVED_PREFIX: Final = b"~"
 TOPIC: Final = b"~t"
 """The record's topic, when it is not the key; always the first header (the kernel writes it)."""
 
-ORIGIN: Final = b"~p"
-"""The protocol that wrote it."""
-
 EXPIRY: Final = b"~ex"
 """When the message expires: milliseconds since the Unix epoch, decimal."""
 

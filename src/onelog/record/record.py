@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from onelog.base.ids import Offset, TimestampMs
-from onelog.record.headers import TOPIC, Headers
+from onelog.record.headers import Headers, application_headers
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -35,7 +35,5 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     headers: Headers
 
     def application_headers(self) -> Headers:
-        """The headers without the topic tag that the log added."""
-        if self.headers and self.headers[0][0] == TOPIC:
-            return self.headers[1:]
-        return self.headers
+        """The headers that the application wrote, without those that OneLog added."""
+        return application_headers(self.headers)
