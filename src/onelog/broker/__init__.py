@@ -3,6 +3,7 @@
 from onelog.broker.broker import MAIN, MAIN_CONFIG, Broker, BrokerSettings
 from onelog.broker.cursors import CursorDesk
 from onelog.broker.hooks import LOCAL, Action, AllowAll, Authorizer, Principal, Quotas, Unlimited
+from onelog.broker.kept import KeptRow, KeptTable
 from onelog.broker.live import Live, LiveListener, LiveSource
 from onelog.broker.publish import Publisher
 from onelog.broker.sessions import Session, SessionRecord, Sessions
@@ -40,6 +41,8 @@ __all__ = [
     "Message",
     "Record",
     "Published",
+    "KeptTable",
+    "KeptRow",
     "Tick",
     "Live",
     "LiveListener",

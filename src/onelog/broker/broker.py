@@ -14,6 +14,7 @@ from onelog.base.clock import Clock
 from onelog.base.ids import Offset
 from onelog.broker.cursors import CursorDesk
 from onelog.broker.hooks import LOCAL, AllowAll, Authorizer, Principal, Quotas, Unlimited
+from onelog.broker.kept import KeptTable
 from onelog.broker.live import Live
 from onelog.broker.publish import Publisher
 from onelog.broker.sessions import SessionRecord, Sessions
@@ -160,6 +161,10 @@ class Broker:
     async def delete_records(self, stream: str, partition: int, before: int) -> None:
         """Delete the records of a partition below an offset, durably."""
         await self.streams.get(stream).partition(partition).trim(Offset(before))
+
+    async def open_kept(self, name: str) -> KeptTable:
+        """A protocol's own rows by key, kept in the internal stream of this name."""
+        return await KeptTable.open(self.streams, self._clock, name)
 
     def syncs(self) -> int:
         """Group commits since the start."""
