@@ -331,6 +331,7 @@ class Hub:
         output = self.kernel.MqttOutput(None, version, window)
         output.live = True
         output.packet_bytes_max = wishes.pop("packet_bytes_max", 0)
+        output.alias_maximum = wishes.pop("alias_maximum", 0)
         assert self.fanout.subscribe(topic_filter, output, qos, **wishes)
         return output
 
@@ -509,6 +510,68 @@ def test_a_packet_above_the_peers_limit_is_dropped_and_takes_no_id(kernel):
     hub.deliver(hub.batch((b"t", b"123456", Q1), (b"t", b"12345", Q1)))
     assert sent(output) == kernel.encode_publish(5, b"t", b"12345", 2, 1)
     assert output.live
+
+
+def alias(number):
+    return b"\x23" + number.to_bytes(2, "big")
+
+
+def test_a_subscriber_with_aliases_gets_each_topic_once_and_then_its_alias(kernel):
+    """MQTT5 3.3.2.3.4: the first topics have them; others, and other subscribers, have none."""
+    hub = Hub(kernel)
+    named = hub.subscriber(b"#", 1, version=5, alias_maximum=2)
+    plain = hub.subscriber(b"#", 1, version=5)
+    rows = [(b"long/a", b"0"), (b"long/a", b"1", Q1), (b"long/b", b"2"), (b"long/c", b"3", Q1)]
+    hub.deliver(hub.batch(*rows, (b"long/b", b"4"), (b"long/c", b"5")))
+    encode = kernel.encode_publish
+    assert sent(named) == b"".join(
+        (
+            encode(5, b"long/a", b"0", 0, 0, alias(1)),
+            encode(5, b"", b"1", 2, 1, alias(1)),
+            encode(5, b"long/b", b"2", 0, 0, alias(2)),
+            encode(5, b"long/c", b"3", 2, 2),
+            encode(5, b"", b"4", 0, 0, alias(2)),
+            encode(5, b"long/c", b"5", 0),
+        )
+    )
+    assert sent(plain) == b"".join(
+        encode(5, topic, value, bool(qos) << 1, packet_id)
+        for topic, value, qos, packet_id in (
+            (b"long/a", b"0", 0, 0), (b"long/a", b"1", 1, 1), (b"long/b", b"2", 0, 0),
+            (b"long/c", b"3", 1, 2), (b"long/b", b"4", 0, 0), (b"long/c", b"5", 0, 0),
+        )
+    )  # fmt: skip
+    assert [named.alias_of(topic) for topic in (b"long/a", b"long/b", b"long/c")] == [1, 2, 0]
+    assert named.next_alias(b"long/c") == 0
+
+
+def test_an_alias_that_was_not_sent_is_not_known(kernel):
+    """A record that fell behind or was too large has told the subscriber nothing."""
+    hub = Hub(kernel)
+    full = hub.subscriber(b"#", 1, version=5, window=0, alias_maximum=5)
+    small = hub.subscriber(b"#", version=5, packet_bytes_max=20, alias_maximum=5)
+    # 2 + 2 + 6 + 1 and the value: 19 bytes, and 22 with an alias.
+    hub.deliver(hub.batch((b"long/a", bytes(30), Q1), (b"long/a", b"12345678"), (b"abc", b"x")))
+    assert (full.alias_of(b"long/a"), small.alias_of(b"long/a")) == (0, 0)
+    assert sent(full) == b""
+    assert sent(small) == kernel.encode_publish(5, b"long/a", b"12345678", 0) + (
+        kernel.encode_publish(5, b"abc", b"x", 0)  # too short to gain
+    )
+    hub.deliver(hub.batch((b"long/a", b"1"), (b"long/a", b"12345678"), base=3), 3)
+    assert sent(small) == kernel.encode_publish(5, b"long/a", b"1", 0, 0, alias(1)) + (
+        kernel.encode_publish(5, b"", b"12345678", 0, 0, alias(1))
+    )
+
+
+def test_an_alias_stands_beside_the_other_properties(kernel):
+    hub = Hub(kernel)
+    named = hub.subscriber(b"#", version=5, identifier=7, alias_maximum=5)
+    rows = [(b"long/a", b"v", (b"x", b"1234"))] * 2
+    hub.deliver(hub.batch(*rows))
+    properties = alias(1) + b"\x0b\x07" + b"\x021234"
+    assert sent(named) == kernel.encode_publish(5, b"long/a", b"v", 0, 0, properties) + (
+        kernel.encode_publish(5, b"", b"v", 0, 0, properties)
+    )
 
 
 def test_a_replaced_subscription_counts_and_a_removed_one_does_not(kernel):

@@ -226,7 +226,7 @@ def properties(rows, now_ms):
 class Hub:
     """One kernel with six subscribers; what they were sent so far."""
 
-    def __init__(self, module, versions, windows, limit):
+    def __init__(self, module, versions, windows, limit, aliases=0):
         self.module = module
         self.fanout = module.MqttFanout(properties)
         self.outputs = [
@@ -234,6 +234,8 @@ class Hub:
             for n, version in enumerate(versions)
         ]
         self.outputs[0].packet_bytes_max = limit
+        for output in self.outputs[:3]:
+            output.alias_maximum = aliases if output.version == 5 else 0
         self.sent = [b""] * len(versions)
         self.next_offset = 0
         for output in self.outputs[:-1]:
@@ -313,10 +315,11 @@ def run_step(hub, step):
     versions=st.lists(st.sampled_from([3, 4, 5]), min_size=6, max_size=6),
     windows=st.lists(st.sampled_from([0, 1, 3, 1000]), min_size=1, max_size=6),
     limit=st.sampled_from([0, 0, 40]),
+    aliases=st.sampled_from([0, 1, 5]),
 )
-def test_every_subscriber_gets_the_same_bytes(first, script, versions, windows, limit):
+def test_every_subscriber_gets_the_same_bytes(first, script, versions, windows, limit, aliases):
     """I5: and so in the order of the log."""
-    hubs = [Hub(module, versions, windows, limit) for module in (pure, native)]
+    hubs = [Hub(module, versions, windows, limit, aliases) for module in (pure, native)]
     for row in first:
         script = [("subscribe", row, 0), *script]
     for step in script:

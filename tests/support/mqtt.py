@@ -181,6 +181,7 @@ async def connect(
     expiry_s: int = 0,
     receive_maximum: int | None = None,
     packet_bytes_max: int | None = None,
+    alias_maximum: int | None = None,
     **fields: Any,
 ) -> Client:
     """A connected client; `connack` says how it was received."""
@@ -192,6 +193,7 @@ async def connect(
             session_expiry_s=expiry_s or None,
             receive_maximum=receive_maximum,
             maximum_packet_size=packet_bytes_max,
+            topic_alias_maximum=alias_maximum,
         )
     packet = Connect(
         client_id=client_id,

@@ -11,6 +11,7 @@ Rules:
   that keeps its state falls behind at QoS 2, so that its owner saves the packet id before it goes.
 """
 
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t
 from libc.stdlib cimport free, realloc
@@ -51,6 +52,19 @@ cdef inline Slice _none() noexcept nogil:
     out.at = NULL
     out.size = 0
     return out
+
+
+cdef bytes _name(MqttOutput output, Packet *packet):
+    """Put the alias of its topic into a packet; the topic when the peer does not know it yet."""
+    cdef bytes topic = PyBytes_FromStringAndSize(
+        <const char *> packet.topic.at, packet.topic.size
+    )
+    packet.alias = output.find_alias(topic)
+    if packet.alias:
+        packet.topic.size = 0
+        return None
+    packet.alias = output.free_alias(packet.topic.size)
+    return topic if packet.alias else None
 
 
 cdef class Delivery:
@@ -222,6 +236,8 @@ cdef class Delivery:
         cdef int granted = min(packet.qos, target.qos), flags = granted << 1, packet_id = 0
         cdef bint v5 = output.version == 5
         cdef Py_ssize_t length
+        cdef Packet named
+        cdef bytes topic = None
         if not output.live or (
             target.no_local.size > 0
             and target.no_local.size == packet.publisher.size
@@ -230,10 +246,20 @@ cdef class Delivery:
             return 0
         if packet.retained and target.retain_as_published:
             flags |= 1
+        if output.alias_maximum:
+            named = packet[0]
+            topic = _name(output, &named)
+            packet = &named
         length = publish_length(v5, packet, target.identifiers, flags)
         _check_length(length)
         if 0 < output.packet_bytes_max < 1 + length_bytes(length) + length:
-            return 0
+            if topic is None:
+                return 0
+            named.alias = 0  # an alias that is new makes it longer
+            topic = None
+            length = publish_length(v5, packet, target.identifiers, flags)
+            if output.packet_bytes_max < 1 + length_bytes(length) + length:
+                return 0
         if granted:
             if granted < 2 or not output.kept:
                 packet_id = output.next_packet(self.partition, offset, granted)
@@ -244,5 +270,7 @@ cdef class Delivery:
         write_publish(
             &output.sink, v5, packet, target.identifiers, flags, packet_id, length, hint
         )
+        if topic is not None:
+            output.give_alias(topic)
         self.given += 1
         return self._touch(output)

@@ -16,6 +16,9 @@ cdef class MqttOutput:
     cdef public object writer
     # Whether its owner wants to know of each delivery, because it keeps the state.
     cdef public bint kept
+    # Topics that may have an alias, 0 for none (MQTT5 3.1.2.11.5); set it before subscribing.
+    cdef public int alias_maximum
+    cdef dict aliases
     cdef list chunks
     # The open end of what waits: bytes of this subscriber alone.
     cdef Sink sink
@@ -24,6 +27,8 @@ cdef class MqttOutput:
     cdef int next_packet(self, int32_t partition, int64_t offset, int qos) except -1
     cdef bint settle_packet(self, int packet_id) noexcept
     cdef int free_ids(self) noexcept
+    cdef int find_alias(self, bytes topic) except -1
+    cdef int free_alias(self, Py_ssize_t topic_bytes) except -1
     cdef int share(self, bytes chunk) except -1
     cdef unsigned char *block(self, Py_ssize_t size) except NULL
     cdef int _append(self, bytes chunk) except -1

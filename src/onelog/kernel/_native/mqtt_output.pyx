@@ -5,6 +5,7 @@ Rules:
 - Bytes leave in the order in which they were queued, shared or not. Short ones are copied behind
   what is open, long ones stay one object for all who get them.
 - A subscriber that has nothing in flight and nothing to write holds no memory for it.
+- The first topics of a connection have its aliases, for good: which is known is never in doubt.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -25,6 +26,7 @@ from onelog.kernel._native.mqtt_flight cimport (
     flight_remove,
 )
 from onelog.kernel._native.mqtt_sink cimport (
+    ALIAS_BYTES,
     REMAINING_MAX,
     Packet,
     Sink,
@@ -104,6 +106,28 @@ cdef class MqttOutput:
         A negative partition marks what the caller settles itself: its PUBACK is handed out.
         """
         return self.next_packet(partition, offset, qos)
+
+    cdef int find_alias(self, bytes topic) except -1:
+        cdef object found = None if self.aliases is None else self.aliases.get(topic)
+        return 0 if found is None else found
+
+    cdef int free_alias(self, Py_ssize_t topic_bytes) except -1:
+        cdef Py_ssize_t taken = 0 if self.aliases is None else len(self.aliases)
+        return <int> taken + 1 if taken < self.alias_maximum and topic_bytes > ALIAS_BYTES else 0
+
+    def alias_of(self, bytes topic not None):
+        """The alias that the peer knows a topic by; 0 when it knows none."""
+        return self.find_alias(topic)
+
+    def next_alias(self, bytes topic not None):
+        """The alias that a topic may have; 0 when all are taken or it is too short to gain."""
+        return self.free_alias(PyBytes_GET_SIZE(topic))
+
+    def give_alias(self, bytes topic not None):
+        """The packet that says so is queued: from now on the peer knows the topic's next alias."""
+        if self.aliases is None:
+            self.aliases = {}
+        self.aliases[topic] = len(self.aliases) + 1
 
     def ack(self, int packet_id):
         """The peer is done with it (PUBACK, PUBCOMP)."""

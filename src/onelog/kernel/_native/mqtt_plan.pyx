@@ -1,7 +1,8 @@
 """Plans, compiled: the subscribers of a topic, sorted by what they can share.
 
 Rules: a subscriber stands in a plan once. Plain ones come first: without identifiers, no local,
-retain as published or a packet limit of their own, so that their QoS 0 packets are the same bytes.
+retain as published, aliases or a packet limit of their own, so that their QoS 0 packets are the
+same bytes.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -62,7 +63,7 @@ cdef int _rank(const Target *target) except -1:
     cdef MqttOutput output = <MqttOutput> target.output
     if (
         target.identifiers.size or target.no_local.size or target.retain_as_published
-        or output.packet_bytes_max > 0
+        or output.packet_bytes_max > 0 or output.alias_maximum > 0
     ):
         return 2
     return 1 if target.qos else 0

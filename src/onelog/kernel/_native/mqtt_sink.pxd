@@ -20,6 +20,8 @@ cdef extern from "Python.h":
 cdef enum:
     SINK_BYTES_MIN = 256
     REMAINING_MAX = 268435455
+    # A topic alias as a property; a topic that is no longer than that needs none.
+    ALIAS_BYTES = 3
 
 cdef struct Sink:
     PyObject *data
@@ -34,6 +36,8 @@ cdef struct Packet:
     Slice publisher
     int qos
     bint retained
+    # What the topic is called from here on, 0 for nothing; the topic may be empty then.
+    int alias
 
 
 cdef inline int sink_grow(Sink *sink, Py_ssize_t size, Py_ssize_t hint) except -1:
@@ -87,7 +91,9 @@ cdef inline Py_ssize_t publish_length(
     bint v5, const Packet *packet, Slice identifiers, int flags
 ) noexcept nogil:
     """The remaining length of the packet that `write_publish` makes."""
-    cdef Py_ssize_t properties = identifiers.size + packet.properties.size
+    cdef Py_ssize_t properties = (
+        identifiers.size + packet.properties.size + (ALIAS_BYTES if packet.alias else 0)
+    )
     return (
         2 + packet.topic.size + packet.value.size + (2 if flags & 6 else 0)
         + (length_bytes(properties) + properties if v5 else 0)
@@ -112,7 +118,13 @@ cdef inline int write_publish(
         p += 2
     if v5:
         properties = identifiers.size + packet.properties.size
-        p = write_uvarint(p, properties)
+        if packet.alias:
+            p = write_uvarint(p, properties + ALIAS_BYTES)
+            p[0] = 0x23
+            ol_put16(p + 1, <uint16_t> packet.alias)
+            p += ALIAS_BYTES
+        else:
+            p = write_uvarint(p, properties)
         if properties:
             p = write_slice(write_slice(p, identifiers), packet.properties)
     p = write_slice(p, packet.value)

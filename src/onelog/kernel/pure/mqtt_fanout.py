@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from onelog.base.errors import CorruptBatch
-from onelog.kernel.pure.mqtt_output import encode_publish
+from onelog.kernel.pure.mqtt_output import encode_alias, encode_publish
 from onelog.kernel.pure.records import decode_batch
 from onelog.kernel.pure.scan import scan_batches
 from onelog.kernel.pure.trie import TopicTrie
@@ -239,9 +239,12 @@ class MqttFanout:
                 continue
             granted = min(qos, target.qos)
             flags = granted << 1 | (target.retain_as_published and RETAIN_HEADER in known)
-            packet = encode_publish(
-                output.version, topic, value, flags, 0, target.identifiers + properties
-            )
+            said = target.identifiers + properties
+            alias, told = _alias(output, topic)
+            packet = encode_publish(output.version, told, value, flags, 0, alias + said)
+            if told and alias and 0 < output.packet_bytes_max < len(packet):
+                alias = b""  # an alias that is new makes it longer
+                packet = encode_publish(output.version, topic, value, flags, 0, said)
             if 0 < output.packet_bytes_max < len(packet):
                 continue
             if granted:
@@ -251,11 +254,20 @@ class MqttFanout:
                     output.live = False
                     fallen.append((output, place[1]))
                     continue
-                packet = encode_publish(
-                    output.version, topic, value, flags, packet_id, target.identifiers + properties
-                )
+                packet = encode_publish(output.version, told, value, flags, packet_id, alias + said)
+            if told and alias:
+                output.give_alias(topic)
             output.push(packet)
             self.delivered += 1
             if not output.touched:
                 output.touched = True
                 touched.append(output)
+
+
+def _alias(output: MqttOutput, topic: bytes) -> tuple[bytes, bytes]:
+    """The alias of a topic as a property, and what the packet says the topic is."""
+    if not output.alias_maximum:
+        return b"", topic
+    known = output.alias_of(topic)
+    alias = known or output.next_alias(topic)
+    return encode_alias(alias), b"" if known else topic

@@ -3,6 +3,7 @@
 Rules:
 - A packet id is in flight until the peer has answered; the order of delivery is kept.
 - Bytes leave in the order in which they were queued, shared or not.
+- The first topics of a connection have its aliases, for good: which is known is never in doubt.
 """
 
 from __future__ import annotations
@@ -17,15 +18,19 @@ if TYPE_CHECKING:
     from onelog.kernel.types import Buffer
 
 PACKET_IDS = 65_535
+ALIAS_BYTES = 3
+"""A topic alias as a property; a topic that is no longer than that needs none."""
 
 
 class MqttOutput:
     """What goes to one subscriber: its window of packet ids, and bytes that wait for its socket."""
 
     __slots__ = (
+        "_aliases",
         "_chunks",
         "_in_flight",
         "_next_id",
+        "alias_maximum",
         "kept",
         "live",
         "owner",
@@ -52,6 +57,9 @@ class MqttOutput:
         """
         self.packet_bytes_max = 0
         """Larger packets are dropped (MQTT-3.1.2-24), 0 is no limit; set it before subscribing."""
+        self.alias_maximum = 0
+        """Topics that may have an alias (MQTT5 3.1.2.11.5); set it before subscribing."""
+        self._aliases: dict[bytes, int] = {}
         self._chunks: list[bytes] = []
         self._in_flight: dict[int, tuple[int, int, int, int]] = {}
         self._next_id = 1
@@ -84,6 +92,19 @@ class MqttOutput:
         self._next_id = packet_id % PACKET_IDS + 1
         self._in_flight[packet_id] = (partition, offset, qos, 0)
         return packet_id
+
+    def alias_of(self, topic: bytes) -> int:
+        """The alias that the peer knows a topic by; 0 when it knows none."""
+        return self._aliases.get(topic, 0)
+
+    def next_alias(self, topic: bytes) -> int:
+        """The alias that a topic may have; 0 when all are taken or it is too short to gain."""
+        taken = len(self._aliases)
+        return taken + 1 if taken < self.alias_maximum and len(topic) > ALIAS_BYTES else 0
+
+    def give_alias(self, topic: bytes) -> None:
+        """The packet that says so is queued: from now on the peer knows the topic's next alias."""
+        self._aliases[topic] = len(self._aliases) + 1
 
     def ack(self, packet_id: int) -> bool:
         """The peer is done with it (PUBACK, PUBCOMP)."""
@@ -126,6 +147,11 @@ class MqttOutput:
         chunks, self._chunks = self._chunks, []
         self.touched = False
         return chunks
+
+
+def encode_alias(alias: int) -> bytes:
+    """A topic alias as a property; nothing for 0."""
+    return b"\x23" + alias.to_bytes(2, "big") if alias else b""
 
 
 def encode_publish(

@@ -144,6 +144,9 @@ async def _accept(
     connection.door, connection.session = door, session
     connection.will, connection.connect_packet = packet.will, packet
     output.packet_bytes_max = packet.properties.maximum_packet_size or 0
+    output.alias_maximum = min(
+        packet.properties.topic_alias_maximum or 0, limits.topic_alias_maximum
+    )
     try:
         if door.resumed:
             await _restore(connection, session, door.record.body)

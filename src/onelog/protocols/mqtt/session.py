@@ -320,7 +320,7 @@ class MqttSession:
 
     def _push(self, packets: list[Outgoing]) -> None:
         for packet in packets:
-            self.output.push(packet.data)
+            packet.push(self.output)
         self.hub.counters.caught_up += len(packets)
         self.write_out()
 

@@ -126,7 +126,7 @@ class Member:
         packet = prepare(session.output, publish, (OWN_SOURCE, delivery.token))
         if packet is None:
             return False
-        session.output.push(packet.data)
+        packet.push(session.output)
         session.hub.counters.caught_up += 1
         if packet.packet_id:
             self._held[delivery.token] = packet.packet_id
