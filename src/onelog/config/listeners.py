@@ -108,6 +108,27 @@ class MqttSecureWebSocketListener(MqttWebSocketListener, frozen=True, kw_only=Tr
     tls: ListenerTls = ListenerTls()
 
 
+class KafkaListener(StreamListener, frozen=True, kw_only=True):
+    """The Kafka protocol over TCP."""
+
+    port: Port = DEFAULT_PORTS["kafka"]
+    advertised: Annotated[
+        str,
+        Meta(
+            description="host:port that clients are told to connect to; empty: the address that "
+            "they came to."
+        ),
+    ] = ""
+
+
+class KafkaTlsListener(KafkaListener, frozen=True, kw_only=True):
+    """The Kafka protocol over TLS."""
+
+    enabled: Enabled = False
+    port: Port = DEFAULT_PORTS["kafka_tls"]
+    tls: ListenerTls = ListenerTls()
+
+
 class Listeners(Section, frozen=True, kw_only=True):
     """What listens where."""
 
@@ -116,3 +137,5 @@ class Listeners(Section, frozen=True, kw_only=True):
     mqtt_tls: MqttTlsListener = MqttTlsListener()
     mqtt_ws: MqttWebSocketListener = MqttWebSocketListener()
     mqtt_wss: MqttSecureWebSocketListener = MqttSecureWebSocketListener()
+    kafka: KafkaListener = KafkaListener()
+    kafka_tls: KafkaTlsListener = KafkaTlsListener()

@@ -14,7 +14,8 @@ from msgspec import Meta
 
 from onelog.base.errors import ConfigError
 from onelog.base.limits import BATCH_BYTES_MAX, PARTITIONS_PER_STREAM_MAX
-from onelog.config.listeners import Listeners, MqttSecureWebSocketListener, MqttTlsListener
+from onelog.config.kafka import Kafka
+from onelog.config.listeners import Listeners, ListenerTls
 from onelog.config.mqtt import Mqtt
 from onelog.config.section import Section
 
@@ -150,6 +151,7 @@ class Config(Section, frozen=True, kw_only=True):
     listeners: Listeners = Listeners()
     security: Security = Security()
     mqtt: Mqtt = Mqtt()
+    kafka: Kafka = Kafka()
     defaults: Defaults = Defaults()
     main: MainStream = MainStream()
     cursors: Cursors = Cursors()
@@ -175,10 +177,11 @@ def check_whole(config: Config) -> None:
             f"listeners.admin.host = {admin.host!r} would open the admin API to other machines, "
             "and it has no credentials yet: use 127.0.0.1, ::1 or localhost"
         )
-    for name in ("mqtt_tls", "mqtt_wss"):
-        listener: MqttTlsListener | MqttSecureWebSocketListener = getattr(config.listeners, name)
+    for name in ("mqtt_tls", "mqtt_wss", "kafka_tls"):
+        listener = getattr(config.listeners, name)
+        tls: ListenerTls = listener.tls
         for key in ("cert_file", "key_file"):
-            if listener.enabled and not getattr(listener.tls, key):
+            if listener.enabled and not getattr(tls, key):
                 raise ConfigError(
                     f"listeners.{name}.tls.{key} is missing: the listener needs a certificate "
                     "and its key"

@@ -14,6 +14,7 @@ DEFAULT_PORTS: Final[dict[str, int]] = {
     "mqtt_ws": 8083,
     "mqtt_wss": 8084,
     "kafka": 9092,
+    "kafka_tls": 9093,
     "amqp": 5672,
     "admin": 8080,
 }

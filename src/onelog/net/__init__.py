@@ -1,5 +1,6 @@
 """Sockets: where the server listens, and what stands between a socket and a protocol."""
 
+from onelog.net.binding import BoundListener, ProtocolListeners, words
 from onelog.net.gate import ConnectionLimits, Gate
 from onelog.net.listener import Listener, bind
 from onelog.net.peer import Peer, ProtocolFactory, StreamProtocol, StreamTransport
@@ -12,6 +13,9 @@ __all__ = [
     "bind",
     "start_listener",
     "ServedListener",
+    "BoundListener",
+    "ProtocolListeners",
+    "words",
     "Peer",
     "ProtocolFactory",
     "StreamProtocol",

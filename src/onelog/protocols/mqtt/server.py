@@ -9,25 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import msgspec
-
 from onelog.base.clock import Clock
 from onelog.base.errors import ConfigError
 from onelog.broker import Broker
 from onelog.config import Config
-from onelog.config.listeners import ListenerTls, StreamListener
+from onelog.config.listeners import StreamListener
 from onelog.config.mqtt import Mqtt, MqttLimits
 from onelog.net import (
+    BoundListener,
     ConnectionLimits,
     Gate,
     Listener,
-    ProxySettings,
-    ServedListener,
-    Tls,
-    TlsSettings,
+    ProtocolListeners,
     WebSocketSettings,
-    bind,
-    start_listener,
+    words,
 )
 from onelog.observe import Sample
 from onelog.protocols.mqtt.connection import Connection
@@ -42,30 +37,13 @@ NAMES = ("mqtt", "mqtt_tls", "mqtt_ws", "mqtt_wss")
 """The listeners of MQTT, as the configuration names them."""
 
 
-class _Bound(msgspec.Struct, frozen=True):
-    """A listener that is bound and not served yet."""
-
-    listener: Listener
-    tls: Tls | None
-    websocket: WebSocketSettings | None
-    proxy: ProxySettings | None
-
-    @property
-    def url(self) -> str:
-        secure = "s" if self.tls is not None else ""
-        if self.websocket is None:
-            return f"mqtt{secure}://{self.listener.address}"
-        return f"ws{secure}://{self.listener.address}{''.join(self.websocket.paths) or '/'}"
-
-
 class MqttServer:
     """All listeners of MQTT. Call `bind`, then `start` when the broker is open, then `close`."""
 
     def __init__(self, config: Config, clock: Clock) -> None:
         self._config = config
         self._clock = clock
-        self._bound: list[_Bound] = []
-        self._served: list[ServedListener] = []
+        self._listeners = ProtocolListeners(clock, alpn=("mqtt", "http/1.1"))
         self._hub: Hub | None = None
         limits = config.mqtt.limits
         self.gate = Gate(
@@ -80,68 +58,37 @@ class MqttServer:
     @property
     def listeners(self) -> list[tuple[Listener, str]]:
         """What is bound, and the address as clients write it."""
-        return [(bound.listener, bound.url) for bound in self._bound]
+        return [(bound.listener, _url(bound)) for bound in self._listeners.bound]
 
     def bind(self) -> None:
         """Take every port. Raises Conflict or ConfigError, and then holds none."""
-        try:
-            for name in NAMES:
-                settings: StreamListener = getattr(self._config.listeners, name)
-                if settings.enabled:
-                    self._bound.append(self._bind_one(name, settings))
-        except BaseException:
-            self._unbind()
-            raise
-
-    def _bind_one(self, name: str, settings: StreamListener) -> _Bound:
-        found: ListenerTls | None = getattr(settings, "tls", None)
-        tls = None if found is None else _tls(found, f"listeners.{name}.tls", self._clock)
-        return _Bound(
-            bind(name, settings.host, settings.port),
-            tls,
-            _websocket(settings, self._config.mqtt.limits),
-            ProxySettings(trusted=_words(settings.proxy_trusted))
-            if settings.proxy_protocol
-            else None,
+        listeners = self._config.listeners
+        self._listeners.bind(
+            {name: getattr(listeners, name) for name in NAMES},
+            lambda settings: _websocket(settings, self._config.mqtt.limits),
         )
 
     async def start(self, broker: Broker, authenticator: Authenticator) -> None:
         """Open the hub, then accept connections."""
-        if not self._bound:
+        if not self._listeners.bound:
             return
         chosen = self._config.mqtt
         hub = Hub(broker, authenticator, chosen.limits, self._clock, _features(chosen))
         await hub.open()
         self._hub = hub
-        for bound in self._bound:
-            self._served.append(
-                await start_listener(
-                    bound.listener,
-                    lambda peer: Connection(hub, peer),
-                    self.gate,
-                    tls=bound.tls,
-                    websocket=bound.websocket,
-                    proxy=bound.proxy,
-                    handshake_timeout_s=hub.limits.connect_timeout_ms / 1000,
-                )
-            )
+        await self._listeners.serve(
+            lambda _bound, peer: Connection(hub, peer),
+            self.gate,
+            hub.limits.connect_timeout_ms / 1000,
+        )
 
     async def close(self) -> None:
         """Accept no more, disconnect everybody, save sessions. Idempotent."""
-        for served in self._served:
-            served.close()
-        for served in self._served:
-            await served.wait_closed()
-        self._served.clear()
+        await self._listeners.stop_accepting()
         hub, self._hub = self._hub, None
         if hub is not None:
             await hub.close()
-        self._unbind()
-
-    def _unbind(self) -> None:
-        for bound in self._bound:
-            bound.listener.close()
-        self._bound.clear()
+        self._listeners.close()
 
     def samples(self) -> Iterator[Sample]:
         """Numbers for the metrics."""
@@ -197,7 +144,7 @@ class MqttServer:
 def _features(chosen: Mqtt) -> MqttFeatures:
     shares = chosen.shares
     try:
-        pairs = (word.split("=") for word in _words(shares.groups))
+        pairs = (word.split("=") for word in words(shares.groups))
         by_group = {group.strip(): ShareStrategy(name.strip()) for group, name in pairs}
     except ValueError:
         known = ", ".join(ShareStrategy)
@@ -221,19 +168,11 @@ def _features(chosen: Mqtt) -> MqttFeatures:
     )
 
 
-def _tls(settings: ListenerTls, name: str, clock: Clock) -> Tls:
-    return Tls(
-        TlsSettings(
-            cert_file=settings.cert_file,
-            key_file=settings.key_file,
-            client_ca_file=settings.client_ca_file,
-            client_cert=settings.client_cert,
-            version_min=settings.version_min,
-            alpn=("mqtt", "http/1.1"),
-        ),
-        clock,
-        name,
-    )
+def _url(bound: BoundListener) -> str:
+    secure = "s" if bound.tls is not None else ""
+    if bound.websocket is None:
+        return f"mqtt{secure}://{bound.listener.address}"
+    return f"ws{secure}://{bound.listener.address}{''.join(bound.websocket.paths) or '/'}"
 
 
 def _websocket(settings: StreamListener, limits: MqttLimits) -> WebSocketSettings | None:
@@ -245,9 +184,5 @@ def _websocket(settings: StreamListener, limits: MqttLimits) -> WebSocketSetting
         subprotocols=("mqtt", "mqttv3.1"),
         frame_bytes_max=limits.packet_bytes + 16,
         paths=(path,) if path else (),
-        origins=_words(getattr(settings, "origins", "")),
+        origins=words(getattr(settings, "origins", "")),
     )
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in text.split(",") if word.strip())

@@ -1,0 +1,121 @@
+"""The keys of the Kafka protocol: bounds of connections, topics, groups and transactions.
+
+Rules: every number that a peer can choose has a bound. Names follow what Kafka's own settings say,
+with the unit at the end.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from onelog.base.limits import PARTITIONS_PER_STREAM_MAX
+from onelog.config.section import Section
+
+_MIB = 1024 * 1024
+_MINUTE_MS = 60_000
+_DAY_MS = 24 * 60 * _MINUTE_MS
+
+
+class KafkaLimits(Section, frozen=True, kw_only=True):
+    """What a client may ask for, and what the broker holds for it at most."""
+
+    request_bytes: Annotated[
+        int, Meta(ge=4096, le=2**31 - 1, description="Bytes of one request.")
+    ] = 100 * _MIB
+    request_bytes_unauthenticated: Annotated[
+        int, Meta(ge=4096, le=2**31 - 1, description="Bytes of one request before a login.")
+    ] = 512 * 1024
+    requests_waiting: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100_000,
+            description="Requests of one connection that wait for their turn; then nothing more "
+            "is read from it.",
+        ),
+    ] = 100
+    fetch_bytes: Annotated[
+        int, Meta(ge=1024, le=2**31 - 1, description="Bytes of records in one answer to a fetch.")
+    ] = 55 * _MIB
+    fetch_wait_ms: Annotated[
+        int, Meta(ge=0, le=600_000, description="Longest wait of a fetch for new records.")
+    ] = 60_000
+    connections: Annotated[
+        int, Meta(ge=0, description="Connections at once; 0: as many as the system lets.")
+    ] = 10_000
+    connections_per_ip: Annotated[
+        int, Meta(ge=0, description="Connections from one address at once; 0: no bound.")
+    ] = 0
+    connects_per_second: Annotated[
+        int, Meta(ge=0, description="New connections per second; 0: no bound.")
+    ] = 0
+    login_timeout_ms: Annotated[
+        int,
+        Meta(ge=100, le=600_000, description="Time for TLS, and for a login where one is needed."),
+    ] = 10_000
+    idle_ms: Annotated[
+        int,
+        Meta(ge=1000, description="A connection without a request for so long is closed."),
+    ] = 10 * _MINUTE_MS
+
+
+class KafkaTopics(Section, frozen=True, kw_only=True):
+    """Topics that clients make."""
+
+    auto_create: Annotated[
+        bool, Meta(description="Whether a client that asks for an unknown topic makes it.")
+    ] = True
+    partitions: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=PARTITIONS_PER_STREAM_MAX,
+            description="Partitions of a topic whose creator does not say how many.",
+        ),
+    ] = 4
+
+
+class KafkaGroups(Section, frozen=True, kw_only=True):
+    """Consumer groups."""
+
+    session_timeout_min_ms: Annotated[
+        int, Meta(ge=1, description="Shortest session timeout that a member may ask for.")
+    ] = 6_000
+    session_timeout_max_ms: Annotated[
+        int, Meta(ge=1, description="Longest session timeout that a member may ask for.")
+    ] = 30 * _MINUTE_MS
+    initial_rebalance_delay_ms: Annotated[
+        int,
+        Meta(ge=0, le=60_000, description="How long the first member waits for others to join."),
+    ] = 500
+    members: Annotated[int, Meta(ge=1, description="Members of one group.")] = 10_000
+    groups: Annotated[int, Meta(ge=1, description="Groups with members or offsets.")] = 100_000
+    metadata_bytes: Annotated[
+        int, Meta(ge=0, le=65_535, description="Bytes of text beside a committed offset.")
+    ] = 4096
+    offsets_retention_ms: Annotated[
+        int, Meta(ge=1000, description="How long offsets of a group without members are kept.")
+    ] = 7 * _DAY_MS
+
+
+class KafkaTransactions(Section, frozen=True, kw_only=True):
+    """Transactions."""
+
+    timeout_max_ms: Annotated[
+        int, Meta(ge=1000, description="Longest timeout that a producer may ask for.")
+    ] = 15 * _MINUTE_MS
+    ids: Annotated[int, Meta(ge=1, description="Transactional ids that are remembered.")] = 100_000
+    id_expiry_ms: Annotated[
+        int, Meta(ge=1000, description="A transactional id unused for so long is forgotten.")
+    ] = 7 * _DAY_MS
+
+
+class Kafka(Section, frozen=True, kw_only=True):
+    """The Kafka protocol."""
+
+    limits: KafkaLimits = KafkaLimits()
+    topics: KafkaTopics = KafkaTopics()
+    groups: KafkaGroups = KafkaGroups()
+    transactions: KafkaTransactions = KafkaTransactions()

@@ -1,0 +1,123 @@
+"""The listeners of one protocol, as the configuration names them: bound, then served, then closed.
+
+Rules: ports are bound, and certificates read, before the broker recovers; nobody is accepted
+before `serve`. When one port cannot be had, none is held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from onelog.base.clock import Clock
+from onelog.config.listeners import ListenerTls, StreamListener
+from onelog.net.gate import Gate
+from onelog.net.listener import Listener, bind
+from onelog.net.peer import Peer, StreamProtocol
+from onelog.net.server import ProxySettings, ServedListener, start_listener
+from onelog.net.tls import Tls, TlsSettings
+from onelog.net.websocket import WebSocketSettings
+
+
+class BoundListener(msgspec.Struct, frozen=True):
+    """A listener that is bound and not served yet."""
+
+    listener: Listener
+    tls: Tls | None
+    websocket: WebSocketSettings | None
+    proxy: ProxySettings | None
+    settings: StreamListener
+
+
+class ProtocolListeners:
+    """All listeners of one protocol."""
+
+    def __init__(self, clock: Clock, alpn: Sequence[str] = ()) -> None:
+        self._clock = clock
+        self._alpn = tuple(alpn)
+        self.bound: list[BoundListener] = []
+        self._served: list[ServedListener] = []
+
+    def bind(
+        self,
+        listeners: Mapping[str, StreamListener],
+        websocket: Callable[[StreamListener], WebSocketSettings | None] = lambda _settings: None,
+    ) -> None:
+        """Take the port of every enabled listener. Raises Conflict or ConfigError."""
+        try:
+            for name, settings in listeners.items():
+                if settings.enabled:
+                    self.bound.append(self._bind_one(name, settings, websocket(settings)))
+        except BaseException:
+            self._unbind()
+            raise
+
+    def _bind_one(
+        self, name: str, settings: StreamListener, websocket: WebSocketSettings | None
+    ) -> BoundListener:
+        found: ListenerTls | None = getattr(settings, "tls", None)
+        trusted = words(settings.proxy_trusted)
+        return BoundListener(
+            bind(name, settings.host, settings.port),
+            None if found is None else self._tls(found, f"listeners.{name}.tls"),
+            websocket,
+            ProxySettings(trusted=trusted) if settings.proxy_protocol else None,
+            settings,
+        )
+
+    def _tls(self, settings: ListenerTls, name: str) -> Tls:
+        return Tls(
+            TlsSettings(
+                cert_file=settings.cert_file,
+                key_file=settings.key_file,
+                client_ca_file=settings.client_ca_file,
+                client_cert=settings.client_cert,
+                version_min=settings.version_min,
+                alpn=self._alpn,
+            ),
+            self._clock,
+            name,
+        )
+
+    async def serve(
+        self,
+        factory: Callable[[BoundListener, Peer], StreamProtocol],
+        gate: Gate,
+        handshake_timeout_s: float,
+    ) -> None:
+        """Accept connections; `factory` makes the protocol of each."""
+        for bound in self.bound:
+            self._served.append(
+                await start_listener(
+                    bound.listener,
+                    lambda peer, bound=bound: factory(bound, peer),  # type: ignore[misc]
+                    gate,
+                    tls=bound.tls,
+                    websocket=bound.websocket,
+                    proxy=bound.proxy,
+                    handshake_timeout_s=handshake_timeout_s,
+                )
+            )
+
+    async def stop_accepting(self) -> None:
+        """Let nobody in any more. Idempotent."""
+        for served in self._served:
+            served.close()
+        for served in self._served:
+            await served.wait_closed()
+        self._served.clear()
+
+    def close(self) -> None:
+        """Give the ports back. Idempotent."""
+        self._unbind()
+
+    def _unbind(self) -> None:
+        for bound in self.bound:
+            bound.listener.close()
+        self.bound.clear()
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The words of a configuration key that joins them by commas."""
+    return tuple(word.strip() for word in text.split(",") if word.strip())
