@@ -295,7 +295,8 @@ def test_a_client_may_give_topics_short_names(dial):
     publisher.publish("", b"3", qos=0, topic_alias=1)
     publisher.publish(f"{topic}/b", b"4", topic_alias=1)
     publisher.publish("", b"5", topic_alias=1)
-    found = [(m.topic.rpartition("/")[2], m.payload) for m in subscriber.messages()]
+    taken = [subscriber.take() for _ in range(5)]  # nobody is told when that of QoS 0 is there
+    found = [(message.topic.rpartition("/")[2], message.payload) for message in taken]
     assert sorted(found, key=lambda row: row[1]) == [
         ("a", b"1"),
         ("a", b"2"),
@@ -362,13 +363,55 @@ def test_a_packet_larger_than_the_broker_takes_ends_the_connection_with_0x95(dia
     assert ended.reason == 0x95
 
 
-def test_more_unanswered_publishes_than_the_broker_takes_end_the_connection_with_0x93(dial):
-    """Trap 4: QoS 2 without release."""
+@pytest.mark.parametrize("properties", [Properties(), Properties(content_type="text/plain")])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_more_unanswered_publishes_than_the_broker_takes_end_the_connection_with_0x93(
+    dial, qos, properties
+):
+    """Trap 4: twice as many in one write, so that no answer can make enough room."""
     client = dial().connect()
     most = client.connack.properties.receive_maximum or 65_535
     assert most == 1000
     topic = unique()
-    client.send(*(Publish(topic=topic, qos=2, packet_id=number) for number in range(1, most + 2)))
+    rows = range(1, 2 * most)
+    client.send(*(Publish(topic=topic, qos=qos, packet_id=n, properties=properties) for n in rows))
     ended = client.end()
     assert ended is not None
     assert ended.reason == 0x93
+
+
+def test_as_many_unanswered_publishes_as_the_broker_takes_are_answered(dial):
+    """Trap 4: answers make room, whatever the publishes were."""
+    client, topic = dial().connect(), unique()
+    most = client.connack.properties.receive_maximum or 0
+    plain, other = Properties(), Properties(content_type="text/plain")
+    for begin in (1, 1 + most):
+        ids = range(begin, begin + most)
+        client.send(
+            *(
+                Publish(topic=topic, qos=1, packet_id=n, properties=other if n % 2 else plain)
+                for n in ids
+            )
+        )
+        assert {client.get(Puback).packet_id for _ in ids} == set(ids)
+    for number in range(1, most + 20):
+        client.send(Publish(topic=topic, qos=2, packet_id=number))
+        assert client.get(Pubrec).packet_id == number
+        client.send(Pubrel(number))
+        assert client.get(Pubcomp).packet_id == number
+
+
+def test_what_an_earlier_connection_left_unreleased_does_not_count(dial):
+    """MQTT5 4.9: the quota begins anew with each connection."""
+    name, topic = unique("c"), unique()
+    first = dial().connect(name, clean=False, session_expiry_s=60)
+    most = first.connack.properties.receive_maximum or 0
+    old, new = range(1, most + 1), range(2001, 2001 + most)
+    first.send(*(Publish(topic=topic, qos=2, packet_id=number) for number in old))
+    assert {first.get(Pubrec).packet_id for _ in old} == set(old)
+    first.vanish()
+    second = dial().connect(name, clean=False, session_expiry_s=60)
+    second.send(*(Publish(topic=topic, qos=2, packet_id=number) for number in new))
+    assert {second.get(Pubrec).packet_id for _ in new} == set(new)
+    second.send(*(Pubrel(number) for number in old))
+    assert {second.get(Pubcomp).reason for _ in old} == {0}

@@ -257,6 +257,23 @@ def test_acks_name_their_stage_and_failed_stages_get_their_reason(kernel):
     assert kernel.encode_acks(b"", {1: 0x97}) == b""
 
 
+def test_a_publish_too_many_that_waits_for_its_answer_is_handed_out(kernel):
+    """MQTT5 4.9: whoever has the last word counts the others in."""
+    peer = Connection(kernel)
+    peer.input.receive_maximum = 3
+    peer.input.unanswered = 1
+    data = [publish(kernel, b"t", b"v", 2, number) for number in (1, 2, 3)]
+    assert peer.feed(b"".join(data)) == (0x32, data[2][2:])
+    assert (peer.input.staged, peer.input.unanswered) == (2, 3)
+    assert peer.feed(publish(kernel, b"t", b"v")) is None
+    acks = peer.input.take_acks()
+    assert peer.input.unanswered == 3
+    assert peer.input.answer(acks, {0: 0x97}) == b"\x40\x03\0\x01\x97\x40\x03\0\x02\x97"
+    assert peer.input.unanswered == 1
+    assert peer.feed(data[2]) is None
+    assert peer.input.answer(peer.input.take_acks()) == b"\x40\x02\0\x03"
+
+
 def test_the_list_of_dirty_stages_holds_a_stage_once(kernel):
     dirty = []
     stages = [kernel.Stage(n, kernel.BatchBuilder(True), dirty) for n in range(2)]

@@ -91,6 +91,10 @@ cdef class MqttInput:
     cdef public int version
     cdef readonly int64_t staged
     cdef public Py_ssize_t packet_bytes_max
+    # Publishes of QoS 1 and 2 that wait for their last answer; one too many is handed out.
+    cdef public Py_ssize_t unanswered
+    # How many may wait; 0: any number.
+    cdef public Py_ssize_t receive_maximum
     cdef bint feeding
 
     cdef bytes held
@@ -357,7 +361,7 @@ cdef class MqttInput:
             return False
         if qos:
             packet_id = ol_get16(at + 2 + topic_bytes)
-            if packet_id == 0:
+            if packet_id == 0 or 0 < self.receive_maximum <= self.unanswered:
                 return False
         if (
             self.recent_topic is NULL or topic_bytes != self.recent_bytes
@@ -390,6 +394,7 @@ cdef class MqttInput:
             ol_put16(self.acks + self.acks_used, <uint16_t> packet_id)
             ol_put16(self.acks + self.acks_used + 2, <uint16_t> stage.number)
             self.acks_used += 4
+            self.unanswered += 1
         self.staged += 1
         return True
 
@@ -432,7 +437,7 @@ cdef class MqttInput:
         return self.acks_used > 0
 
     def take_acks(self):
-        """What is to be acknowledged, for `encode_acks`."""
+        """What is to be acknowledged, for `answer`."""
         cdef bytes out = PyBytes_FromStringAndSize(<const char *> self.acks, self.acks_used)
         self.acks_used = 0
         self.acking = False
@@ -441,6 +446,11 @@ cdef class MqttInput:
             self.acks = NULL
             self.acks_room = 0
         return out
+
+    def answer(self, bytes acks not None, dict failed=None):
+        """The packets of `encode_acks`, which are sent now: these publishes wait no more."""
+        self.unanswered -= PyBytes_GET_SIZE(acks) // 4
+        return encode_acks(acks, failed)
 
 
 def encode_acks(bytes acks not None, dict failed=None):

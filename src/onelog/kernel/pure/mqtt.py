@@ -120,10 +120,12 @@ class MqttInput:
         "owner",
         "packet_bytes_max",
         "publisher",
+        "receive_maximum",
         "resolve",
         "routes",
         "staged",
         "suspended",
+        "unanswered",
         "version",
     )
 
@@ -144,6 +146,10 @@ class MqttInput:
         """When set, records carry it, so that `no local` subscriptions know their own."""
         self.staged = 0
         """Records staged since the start."""
+        self.unanswered = 0
+        """Publishes of QoS 1 and 2 that wait for their last answer; one too many is handed out."""
+        self.receive_maximum = 0
+        """How many may wait; 0: any number."""
         self._rest = b""
         self._position = 0
         self._acks: list[tuple[int, int]] = []
@@ -266,7 +272,7 @@ class MqttInput:
         if not topic or at > end or (self.version == 5 and buffer[at - 1] != 0):
             return False
         packet_id = int.from_bytes(buffer[topic_end : topic_end + 2], "big") if qos else 0
-        if qos and packet_id == 0:
+        if qos and (packet_id == 0 or 0 < self.receive_maximum <= self.unanswered):
             return False
         route = self.routes.get(topic)
         if route is None:
@@ -297,6 +303,7 @@ class MqttInput:
         stage.touch()
         if packet_id:
             self._acks.append((packet_id, stage.number))
+            self.unanswered += 1
         self.staged += 1
         return True
 
@@ -306,12 +313,17 @@ class MqttInput:
         return bool(self._acks)
 
     def take_acks(self) -> bytes:
-        """What is to be acknowledged, for `encode_acks`."""
+        """What is to be acknowledged, for `answer`."""
         acks, self._acks = self._acks, []
         self._acking = False
         return b"".join(
             packet_id.to_bytes(2, "big") + number.to_bytes(2, "big") for packet_id, number in acks
         )
+
+    def answer(self, acks: bytes, failed: dict[int, int] | None = None) -> bytes:
+        """The packets of `encode_acks`, which are sent now: these publishes wait no more."""
+        self.unanswered -= len(acks) // 4
+        return encode_acks(acks, failed)
 
 
 def encode_acks(acks: bytes, failed: dict[int, int] | None = None) -> bytes:

@@ -69,6 +69,8 @@ class Connection:
         self.exchange: ScramExchange | None = None
         self.connect_packet: Connect | None = None
         self.aliases: dict[int, str] = {}
+        self.receiving: set[int] = set()
+        """Packet ids of QoS 2 that this connection began and did not complete."""
         self.is_slow = False
         self.gone = asyncio.Event()
         self._look_s = 0.0
@@ -240,6 +242,8 @@ class Connection:
         self.input.resolve = lambda topic: hub.resolve(principal, topic)
         self.input.packet_bytes_max = hub.limits.packet_bytes
         self.input.version = self.version
+        if self.version == Version.V5:
+            self.input.receive_maximum = hub.limits.receive_maximum
         self.tag_publishes()
 
     def tag_publishes(self) -> None:
@@ -283,17 +287,40 @@ class Connection:
 
     # -- acknowledgements
 
+    def begin_answer(self, packet_id: int, qos: int) -> None:
+        """A publish came that the kernel left to us; raises 0x93 when too many wait (MQTT5 4.9)."""
+        if qos == 0 or (qos == 2 and packet_id in self.receiving):
+            return
+        most = self.hub.limits.receive_maximum
+        # Older clients are not told: of theirs only QoS 2 counts, which costs memory meanwhile.
+        counted = self.input.unanswered if self.version == Version.V5 else len(self.receiving)
+        if counted >= most and (qos == 2 or self.version == Version.V5):
+            raise MqttError(
+                ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, f"more than {most} publishes are unanswered"
+            )
+        self.input.unanswered += 1
+        if qos == 2:
+            self.receiving.add(packet_id)
+
+    def end_answer(self, packet_id: int, qos: int) -> None:
+        """The last answer to such a publish is sent now."""
+        if qos == 1:
+            self.input.unanswered -= 1
+        elif packet_id in self.receiving:
+            self.receiving.remove(packet_id)
+            self.input.unanswered -= 1
+
     def acknowledge_some(self, acks: bytes, reasons: dict[int, int]) -> None:
         """Acknowledge a tick of which a part failed; version 3 has no word for that."""
         if self.version == Version.V5:
-            self.write(encode_acks(acks, reasons))
+            self.write(self.input.answer(acks, reasons))
             return
         for at in range(0, len(acks), 4):
             if int.from_bytes(acks[at + 2 : at + 4], "big") in reasons:
                 self.write(encode_acks(acks[:at]))
                 self.end(ReasonCode.UNSPECIFIED_ERROR)
                 return
-        self.write(encode_acks(acks))
+        self.write(self.input.answer(acks))
 
     # -- time
 

@@ -22,7 +22,6 @@ from onelog.kernel import (
     MqttPass,
     MqttRoute,
     check_topic,
-    encode_acks,
 )
 from onelog.protocols.mqtt.delayed import Delayed
 from onelog.protocols.mqtt.delivery import delivery_properties
@@ -172,7 +171,7 @@ class Hub:
     def _acknowledge(tick: Tick, groups: list[tuple[Connection, bytes]]) -> None:
         if not tick.failed:
             for connection, acks in groups:
-                connection.write(encode_acks(acks))
+                connection.write(connection.input.answer(acks))
             return
         reasons = {
             number: int(reason_for(error, PacketType.PUBACK))

@@ -32,15 +32,11 @@ def on_publish(connection: Connection, packet: Publish) -> None:
     """Publish a message that the kernel left to us."""
     session = connection.session
     assert session is not None
+    connection.begin_answer(packet.packet_id, packet.qos)
     if packet.qos == 2 and packet.packet_id in session.inbound:
         if not session.inbound.is_open(packet.packet_id):
             connection.send(Pubrec(packet.packet_id))  # published already; the client asks again
         return
-    if packet.qos and len(session.inbound) >= connection.hub.limits.receive_maximum:
-        raise MqttError(
-            ReasonCode.RECEIVE_MAXIMUM_EXCEEDED,
-            f"more than {connection.hub.limits.receive_maximum} publishes are unanswered",
-        )
     try:
         check_payload(packet.payload, packet.properties)
         topic = _topic_of(connection, packet)
@@ -105,6 +101,7 @@ def _published_done(connection: Connection, packet: Publish, error: OnelogError 
     if error is not None:
         _refuse(connection, packet, error)
     elif packet.qos == 1:
+        connection.end_answer(packet.packet_id, 1)
         connection.send(Puback(packet.packet_id))
     else:
         connection.send(Pubrec(packet.packet_id))
@@ -116,6 +113,7 @@ def _refuse(connection: Connection, packet: Publish, error: OnelogError) -> None
     if connection.version != Version.V5:
         connection.fail(error)
         return
+    connection.end_answer(packet.packet_id, packet.qos)
     if packet.qos == 1:
         connection.send(Puback(packet.packet_id, reason_for(error, PacketType.PUBACK)))
     else:
@@ -157,6 +155,7 @@ def _settle(connection: Connection, packet_id: int, reason: ReasonCode) -> None:
 
 def _complete(connection: Connection, packet_id: int) -> None:
     faults.hit("mqtt.released_saved")
+    connection.end_answer(packet_id, 2)
     connection.send(Pubcomp(packet_id))
 
 
@@ -168,4 +167,5 @@ def on_pubrel(connection: Connection, packet: Pubrel) -> None:
         # Durably: the id may come again for another message as soon as this is answered.
         connection.after_saving(lambda: _complete(connection, packet.packet_id))
     else:
+        connection.end_answer(packet.packet_id, 2)
         connection.send(Pubcomp(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
