@@ -58,9 +58,11 @@ def test_an_unknown_producer_may_begin_anywhere() -> None:
     assert Producers().check(batch(0, 42)) is None
 
 
-def test_a_batch_of_an_idempotent_producer_needs_a_sequence() -> None:
+def test_a_batch_of_an_idempotent_producer_needs_a_sequence_and_an_epoch() -> None:
     with pytest.raises(CorruptBatch):
         Producers().check(batch(0, -1))
+    with pytest.raises(CorruptBatch):
+        Producers().check(batch(0, 0, epoch=-1))
 
 
 def test_sequences_wrap_to_zero_after_two_to_the_31_minus_one() -> None:
@@ -130,6 +132,29 @@ def test_a_marker_of_a_newer_epoch_fences_the_old_one() -> None:
     assert producers.check(batch(2, 0, epoch=1)) is None
 
 
+def test_after_a_marker_of_a_newer_epoch_the_sequence_begins_at_zero() -> None:
+    producers = appended(batch(0, 0, transactional=True))
+    producers.note_marker(marker(1, epoch=1), Marker.ABORT, 1000)
+    with pytest.raises(OutOfOrderSequence):
+        producers.check(batch(2, 1, epoch=1))
+    again = Producers.decode(producers.encode())
+    with pytest.raises(OutOfOrderSequence):
+        again.check(batch(2, 1, epoch=1))
+
+
+def test_a_marker_of_an_unknown_producer_fences_but_leaves_its_sequence_open() -> None:
+    """Retention took its batches, not its right to go on where it was."""
+    producers = Producers()
+    producers.note_marker(marker(0, epoch=2), Marker.COMMIT, 1000)
+    for state in (producers, Producers.decode(producers.encode())):
+        assert state.check(batch(1, 42, epoch=2)) is None
+        with pytest.raises(ProducerFenced):
+            state.check(batch(1, 42, epoch=1))
+    producers.note_batch(batch(1, 42, epoch=2), 1000)
+    with pytest.raises(OutOfOrderSequence):
+        producers.check(batch(2, 44, epoch=2))
+
+
 # -- transactions
 
 
@@ -137,12 +162,21 @@ def test_a_transaction_opens_at_its_first_batch_and_ends_with_its_marker() -> No
     producers = appended(batch(5, 0, transactional=True), batch(6, 1, transactional=True))
     assert producers.first_open_offset == 5
     assert producers.open_transactions() == {7: 5}
-    producers.require_open(7)
+    assert producers.is_open(7)
     producers.note_marker(marker(7), Marker.COMMIT, 1000)
     producers.settle(8)
     assert producers.first_open_offset is None
+    assert not producers.is_open(7)
+
+
+def test_a_batch_outside_the_open_transaction_of_its_producer_is_refused() -> None:
+    producers = appended(batch(0, 0, transactional=True))
     with pytest.raises(InvalidTxnState):
-        producers.require_open(7)
+        producers.check(batch(1, 1))
+    with pytest.raises(InvalidTxnState):
+        producers.check(batch(1, 0, epoch=1))
+    producers.note_marker(marker(1), Marker.COMMIT, 1000)
+    assert producers.check(batch(2, 1)) is None
 
 
 def test_a_transaction_counts_as_open_until_its_marker_is_visible() -> None:
@@ -238,3 +272,29 @@ def test_a_client_that_invents_producers_costs_bounded_memory(monkeypatch) -> No
         info = batch(number, 0, producer=number, transactional=number == 0)
         producers.note_batch(info, 0)
     assert [entry.producer_id for entry in producers.entries()] == [0, 8, 9]
+    for number in range(10, 20):
+        producers.note_marker(marker(number, producer=number), Marker.ABORT, 0)
+    assert [entry.producer_id for entry in producers.entries()] == [0, 18, 19]
+
+
+def test_the_aborted_list_is_the_same_however_many_ended_later() -> None:
+    """The search stops early; what it finds is what a look at every transaction finds."""
+    producers = Producers()
+    aborted: list[tuple[int, int, int]] = []
+    begun: dict[int, int] = {}
+    for offset in range(200):
+        producer = offset * 7 % 5
+        if producer in begun:
+            kind = Marker.ABORT if offset % 3 else Marker.COMMIT
+            producers.note_marker(marker(offset, producer=producer), kind, 0)
+            first = begun.pop(producer)
+            if kind is Marker.ABORT:
+                aborted.append((producer, first, offset))
+        else:
+            producers.note_batch(batch(offset, 0, producer=producer, transactional=True), 0)
+            begun[producer] = offset
+    for start in range(0, 200, 3):
+        for end in range(start + 1, 200, 7):
+            rows = producers.aborted_between(start, end)
+            found = [(row.producer_id, row.first_offset, row.last_offset) for row in rows]
+            assert found == [row for row in aborted if row[2] >= start and row[1] < end]

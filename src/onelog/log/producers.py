@@ -1,8 +1,11 @@
 """What a partition remembers of its producers: sequences, open and aborted transactions.
 
 Rules (Kafka's, because every view needs them):
-- A producer's batches carry consecutive sequence numbers per partition and epoch. One of the last
-  five batches sent again is answered with its old offset and not appended twice.
+- A producer's batches carry consecutive sequence numbers per partition and epoch, and a new epoch
+  begins at 0. One of the last five batches sent again is answered with its old offset and not
+  appended twice. A producer that is not known here may begin anywhere: retention may have taken
+  what it wrote.
+- The highest epoch seen, in a batch or a marker, fences every lower one.
 - A transaction opens at the first transactional batch of a producer and ends with a control
   batch. The last stable offset is the first offset of the earliest open transaction; one that
   has ended counts as open until its marker is visible, because a crash could still take it back.
@@ -55,6 +58,8 @@ class ProducerEntry(msgspec.Struct, array_like=True):
     """The broker's clock when it last wrote: a client's own timestamps may be anything."""
     batches: list[BatchMemory]
     txn_first_offset: int = -1
+    any_sequence: bool = False
+    """A marker made this entry of a producer that was not known: it may begin anywhere."""
 
 
 class AbortedTxn(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -93,9 +98,10 @@ class Producers:
     @property
     def first_open_offset(self) -> Offset | None:
         """First offset of the earliest transaction that is open or not visibly ended."""
-        if not self._open and not self._ended:
-            return None
-        return Offset(min(*self._open.values(), *(first for first, _ in self._ended), _NEVER))
+        first = next(iter(self._open.values()), _NEVER)  # they were opened in the order of offsets
+        if self._ended:
+            first = min(first, *(begun for begun, _ in self._ended))
+        return None if first == _NEVER else Offset(first)
 
     def settle(self, high_watermark: int) -> None:
         """Markers below the high watermark are visible: their transactions are decided."""
@@ -117,11 +123,13 @@ class Producers:
     def check(self, info: BatchInfo) -> BatchMemory | None:
         """Judge a batch before it is appended: None to go on, or the earlier append it repeats.
 
-        Raises ProducerFenced, OutOfOrderSequence or DuplicateSequence.
+        Raises ProducerFenced, OutOfOrderSequence, DuplicateSequence or InvalidTxnState.
         """
         entry = self._entries.get(info.producer_id)
-        if info.base_sequence < 0:
-            raise CorruptBatch(f"producer {info.producer_id} sent a batch without a sequence")
+        if info.base_sequence < 0 or info.producer_epoch < 0:
+            raise CorruptBatch(
+                f"producer {info.producer_id} sent a batch without a sequence or an epoch"
+            )
         if entry is None:
             return None  # unknown here (retention may have forgotten it): any start is taken
         if info.producer_epoch < entry.epoch:
@@ -135,12 +143,24 @@ class Producers:
                     f"producer {info.producer_id} begins epoch {info.producer_epoch}"
                     f" with sequence {info.base_sequence} instead of 0"
                 )
-            return None
-        return self._check_sequence(entry, info)
+            repeated = None
+        else:
+            repeated = self._check_sequence(entry, info)
+        if entry.txn_first_offset >= 0 and not info.attributes & ATTR_TRANSACTIONAL:
+            raise InvalidTxnState(
+                f"producer {info.producer_id} has a transaction open here;"
+                " its batches must be part of it"
+            )
+        return repeated
 
     @staticmethod
     def _check_sequence(entry: ProducerEntry, info: BatchInfo) -> BatchMemory | None:
         if not entry.batches:
+            if info.base_sequence != 0 and not entry.any_sequence:
+                raise OutOfOrderSequence(
+                    f"producer {info.producer_id} begins epoch {info.producer_epoch}"
+                    f" with sequence {info.base_sequence} instead of 0"
+                )
             return None
         last_sequence = next_sequence(info.base_sequence, info.last_offset - info.base_offset)
         for memory in entry.batches:
@@ -166,9 +186,7 @@ class Producers:
         if entry is None or info.producer_epoch > entry.epoch:
             txn_first_offset = entry.txn_first_offset if entry is not None else -1
             entry = ProducerEntry(info.producer_id, info.producer_epoch, 0, [], txn_first_offset)
-            self._entries[info.producer_id] = entry
-            if len(self._entries) > PRODUCERS_MAX:
-                self._forget_longest_known()
+            self._remember(entry)
         entry.last_seen_ms = now_ms
         if info.base_sequence >= 0:
             last_sequence = next_sequence(info.base_sequence, info.last_offset - info.base_offset)
@@ -180,9 +198,12 @@ class Producers:
             entry.txn_first_offset = info.base_offset
             self._open[info.producer_id] = info.base_offset
 
-    def _forget_longest_known(self) -> None:
-        for producer_id, entry in self._entries.items():
-            if entry.txn_first_offset < 0:
+    def _remember(self, entry: ProducerEntry) -> None:
+        self._entries[entry.producer_id] = entry
+        if len(self._entries) <= PRODUCERS_MAX:
+            return
+        for producer_id, known in self._entries.items():
+            if known.txn_first_offset < 0:
                 del self._entries[producer_id]
                 return
 
@@ -198,10 +219,10 @@ class Producers:
         """Remember a marker that was appended at its offset."""
         entry = self._entries.get(info.producer_id)
         if entry is None:
-            entry = ProducerEntry(info.producer_id, info.producer_epoch, 0, [])
-            self._entries[info.producer_id] = entry
+            entry = ProducerEntry(info.producer_id, info.producer_epoch, 0, [], any_sequence=True)
+            self._remember(entry)
         if info.producer_epoch > entry.epoch:
-            entry.epoch, entry.batches = info.producer_epoch, []
+            entry.epoch, entry.batches, entry.any_sequence = info.producer_epoch, [], False
         entry.last_seen_ms = now_ms
         first = self._open.pop(info.producer_id, -1)
         entry.txn_first_offset = -1
@@ -212,16 +233,22 @@ class Producers:
             stable = min(self._open.values(), default=info.last_offset + 1)
             self._aborted.append(AbortedTxn(info.producer_id, first, info.last_offset, stable))
 
-    def require_open(self, producer_id: int) -> None:
-        """Raise InvalidTxnState unless this producer has a transaction open here."""
-        if producer_id not in self._open:
-            raise InvalidTxnState(f"producer {producer_id} has no open transaction here")
+    def is_open(self, producer_id: int) -> bool:
+        """Whether this producer has a transaction open here."""
+        return producer_id in self._open
 
     def aborted_between(self, start: int, end: int) -> list[AbortedTxn]:
         """Aborted transactions that have records in [start, end)."""
         # last_offset ascends: markers are appended in order.
         first = bisect_left(self._aborted, start, key=lambda txn: txn.last_offset)
-        return [txn for txn in self._aborted[first:] if txn.first_offset < end]
+        found = []
+        for index in range(first, len(self._aborted)):
+            txn = self._aborted[index]
+            if txn.first_offset < end:
+                found.append(txn)
+            if txn.last_stable_offset >= end:
+                break  # what ended later began after the stable end of that time
+        return found
 
     def forget_before(self, start: int) -> None:
         """Drop aborted transactions that the log no longer holds."""
@@ -250,9 +277,9 @@ class Producers:
         state = cls()
         state._entries = {entry.producer_id: entry for entry in snapshot.producers}
         state._aborted = snapshot.aborted
+        in_transaction = (entry for entry in snapshot.producers if entry.txn_first_offset >= 0)
         state._open = {
             entry.producer_id: entry.txn_first_offset
-            for entry in snapshot.producers
-            if entry.txn_first_offset >= 0
+            for entry in sorted(in_transaction, key=lambda entry: entry.txn_first_offset)
         }
         return state
