@@ -82,14 +82,11 @@ def test_replay_from_scratch_and_from_any_snapshot_equals_the_live_state(
                 producer = (number, epochs[number], sequences[number])
                 rows = [row(b"k", b"v")] * step.records
                 end = partition.end_offset
-                if partition.producers.is_open(number):
-                    step = step._replace(transactional=True)  # all of it is in the transaction
-                put(partition, *rows, producer=producer, transactional=step.transactional)
+                transactional = step.transactional or partition.producers.is_open(number)
+                put(partition, *rows, producer=producer, transactional=transactional)
                 sequences[number] = next_sequence(sequences[number], step.records)
                 if step.repeated:
-                    again = put(
-                        partition, *rows, producer=producer, transactional=step.transactional
-                    )
+                    again = put(partition, *rows, producer=producer, transactional=transactional)
                     assert (again.duplicate, again.base_offset) == (True, end)
                 assert partition.end_offset == end + step.records
             elif isinstance(step, End):
