@@ -150,12 +150,14 @@ async def _accept(
     try:
         if door.resumed:
             await _restore(connection, session, door.record.body)
+        await hub.wills.keep(client_id, connection.principal, packet.will)
         if expiry_ms:
             record = msgspec.structs.replace(door.record, cursors=(cursor_name(client_id),))
             await hub.broker.sessions.update(door, record)
             await hub.broker.cursors.adopt(session)
             session.is_kept = True
     except OnelogError:
+        hub.wills.forget(client_id)
         await hub.broker.sessions.detach(door, expiry_ms=0)
         connection.session = None
         raise

@@ -120,6 +120,7 @@ class Hub:
         await self.producer_ids.open()
         await self.shares.open()
         await self.delayed.open()
+        await self.wills.open()
 
     # -- the way in
 
@@ -260,6 +261,8 @@ class Hub:
                 will, connection.will = connection.will, None
                 expiry_ms = door.record.expiry_ms
                 self.wills.leave(session.client_id, connection.principal, will, expiry_ms)
+            else:
+                self.wills.forget(session.client_id)
             if not taken_over:
                 await self.broker.sessions.detach(door)
         finally:

@@ -1,16 +1,24 @@
 """Wills: published when a client goes without a goodbye, after their delay.
 
-Rules: a client that comes back before the delay is over takes its will back (MQTT5 3.1.2-8,
-3.1.3.2.2). The delay is never longer than the session lives.
+Rules:
+- A client that comes back before the delay is over takes its will back (MQTT5 3.1.2-8, 3.1.3.2.2).
+  The delay is never longer than the session lives.
+- A will is in the internal stream `~wills` before CONNECT is answered, and leaves it when it is
+  published or void. So it outlives the broker: after a start, a will that waited goes out at its
+  time, and who was connected when the broker died counts as gone from then on (3.1.2.5).
+- When the broker dies after the publish and before the row is gone, the will is published again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+import msgspec
+
+from onelog.base import faults
 from onelog.base.errors import NotAuthorized, OnelogError
-from onelog.broker import Principal
+from onelog.broker import KeptTable, Principal
 from onelog.broker.sessions import NEVER_MS
 from onelog.observe import get_logger
 from onelog.protocols.mqtt import delayed
@@ -20,60 +28,129 @@ from onelog.protocols.mqtt.packets import Will
 if TYPE_CHECKING:
     from onelog.protocols.mqtt.hub import Hub
 
+STREAM: Final = "~wills"
+
 _log = get_logger("mqtt")
 
 
-def ignore_done(_error: OnelogError | None) -> None:
-    """A will has nobody who waits for the answer."""
+class KeptWill(msgspec.Struct, array_like=True, frozen=True):
+    """A will as `~wills` keeps it."""
+
+    user: str
+    will: Will
+    due_ms: int | None = None
+    """When to publish it; None while its client is connected."""
 
 
 class Wills:
-    """Wills that wait for their delay."""
+    """The wills of all clients that did not say goodbye yet."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._waiting: dict[str, tuple[asyncio.TimerHandle, Principal, Will]] = {}
+        self._table: KeptTable
+        self._kept: dict[str, KeptWill] = {}
+        """The row of each client that has one."""
+        self._waiting: dict[str, tuple[asyncio.TimerHandle, KeptWill]] = {}
+
+    async def open(self) -> None:
+        """Take up what an earlier run left."""
+        self._table = await self._hub.broker.open_kept(STREAM)
+        for key, value in self._table.rows():
+            client_id, row = key.decode(), msgspec.msgpack.decode(value, type=KeptWill)
+            self._kept[client_id] = row
+            if row.due_ms is None:
+                known = self._hub.broker.sessions.get(client_id)
+                self._leave(client_id, row, 0 if known is None else known.expiry_ms)
+            else:
+                self._wait(client_id, row, row.due_ms - self._hub.clock.now_ms())
+
+    async def keep(self, client_id: str, principal: Principal, will: Will | None) -> None:
+        """A client is about to be accepted: its will counts from now on."""
+        if will is None:
+            self.forget(client_id)
+            return
+        row = self._kept[client_id] = KeptWill(principal.name, will)
+        await self._table.put([(client_id.encode(), msgspec.msgpack.encode(row))])
+
+    def forget(self, client_id: str) -> None:
+        """A client said goodbye, or its will is published."""
+        if self._kept.pop(client_id, None) is not None:
+            self._put(client_id, None)
 
     def leave(self, client_id: str, principal: Principal, will: Will, expiry_ms: int) -> None:
         """A client went without a goodbye."""
-        delay_ms = (will.properties.will_delay_s or 0) * 1000
+        row = self._kept.get(client_id) or KeptWill(principal.name, will)
+        self._leave(client_id, row, expiry_ms)
+
+    def _leave(self, client_id: str, row: KeptWill, expiry_ms: int) -> None:
+        delay_ms = (row.will.properties.will_delay_s or 0) * 1000
         if expiry_ms != NEVER_MS:
             delay_ms = min(delay_ms, expiry_ms)
         if delay_ms == 0:
-            self._publish(client_id, principal, will)
+            self._publish(client_id, row)
             return
-        timer = self._hub.loop.call_later(
-            delay_ms / 1000, self._publish, client_id, principal, will
-        )
-        self._waiting[client_id] = (timer, principal, will)
+        due_ms = self._hub.clock.now_ms() + delay_ms
+        row = self._kept[client_id] = msgspec.structs.replace(row, due_ms=due_ms)
+        self._put(client_id, msgspec.msgpack.encode(row))
+        self._wait(client_id, row, delay_ms)
+
+    def _wait(self, client_id: str, row: KeptWill, left_ms: int) -> None:
+        # A wall clock that jumped back must not let a will wait longer than its delay.
+        delay_ms = (row.will.properties.will_delay_s or 0) * 1000
+        delay_s = min(max(left_ms, 0), delay_ms) / 1000
+        timer = self._hub.loop.call_later(delay_s, self._publish, client_id, row)
+        self._waiting[client_id] = (timer, row)
 
     def back(self, client_id: str, *, clean: bool) -> None:
         """The client is back: its will is void, unless the session that it belongs to ends now."""
         found = self._waiting.pop(client_id, None)
         if found is None:
             return
-        timer, principal, will = found
+        timer, row = found
         timer.cancel()
         if clean:  # MQTT5 3.1.2.5: the delay is over when the session is
-            self._publish(client_id, principal, will)
+            self._publish(client_id, row)
 
-    def _publish(self, client_id: str, principal: Principal, will: Will) -> None:
+    def _publish(self, client_id: str, row: KeptWill) -> None:
         self._waiting.pop(client_id, None)
-        hub = self._hub
+        hub, will, principal = self._hub, row.will, Principal(row.user, "mqtt")
+
+        def done(error: OnelogError | None) -> None:
+            faults.hit("mqtt.will_published")
+            if error is not None:
+                _log.warning("a will could not be published", client=client_id, reason=str(error))
+            if self._kept.get(client_id) is row:  # it is no later connection's
+                self.forget(client_id)
+
         try:
             topic = hub.rewriter.topic(will.topic, client_id, principal.name)
             if topic.startswith(delayed.PREFIX):
-                hub.delayed.append(hub.delayed.take(will, topic, principal), ignore_done)
+                hub.delayed.append(hub.delayed.take(will, topic, principal), done)
             elif topic.startswith("$"):
                 raise NotAuthorized(f"clients may not publish to {topic}")
             else:
                 message = to_message(will, topic=topic, now_ms=hub.clock.now_ms())
-                hub.broker.publisher.stage(message, principal=principal)
+                hub.broker.publisher.publish_soon(
+                    [message], lambda _at, error: done(error), principal=principal
+                )
         except OnelogError as error:
-            _log.warning("a will could not be published", client=client_id, reason=str(error))
+            done(error)
+
+    def _put(self, client_id: str, value: bytes | None) -> None:
+        """Change a row without waiting for it: what is lost by a crash is done again."""
+        try:
+            self._table.put([(client_id.encode(), value)]).add_done_callback(_log_failure)
+        except OnelogError as error:
+            _log.warning("a will may be published again", client=client_id, reason=str(error))
 
     def close(self) -> None:
-        """Publish no more."""
-        for timer, _principal, _will in self._waiting.values():
+        """Publish no more; what waits goes out after the next start."""
+        for timer, _row in self._waiting.values():
             timer.cancel()
         self._waiting.clear()
+
+
+def _log_failure(put: asyncio.Future[None]) -> None:
+    error = None if put.cancelled() else put.exception()
+    if error is not None:
+        _log.warning("a will may be published again", reason=str(error))

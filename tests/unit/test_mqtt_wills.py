@@ -1,0 +1,72 @@
+"""Wills that wait outlive a broker that stops and starts again."""
+
+from __future__ import annotations
+
+import asyncio
+
+from onelog.protocols.mqtt.packets import Will
+from onelog.protocols.mqtt.properties import Properties
+from tests.support.mqtt import Client, Node, serving
+
+KEPT = {"clean": False, "expiry_s": 600}
+
+
+def will(delay_s: int | None = None) -> Will:
+    return Will(topic="t", payload=b"gone", qos=1, properties=Properties(will_delay_s=delay_s))
+
+
+async def watcher(node: Node) -> Client:
+    client = await node.client("watcher", **KEPT)
+    await client.subscribe("t", 1)
+    return client
+
+
+async def test_a_will_that_waits_is_published_after_a_restart(tmp_path):
+    async with serving(tmp_path) as node:
+        await watcher(node)
+        device = await node.client("device", will=will(1), **KEPT)
+        await device.drop()
+        await node.gone("device")
+    async with serving(tmp_path) as node:
+        watching = await watcher(node)
+        assert await watching.take() == ["gone"]
+    async with serving(tmp_path) as node:
+        assert await (await watcher(node)).is_silent()
+
+
+async def test_a_will_of_before_a_restart_waits_no_longer_than_its_session_lives(tmp_path):
+    async with serving(tmp_path) as node:
+        await watcher(node)
+        device = await node.client("device", will=will(600), clean=False, expiry_s=1)
+        await device.drop()
+        await node.gone("device")
+    async with serving(tmp_path) as node:
+        watching = await watcher(node)
+        assert await watching.take() == ["gone"]
+
+
+async def test_a_client_that_is_back_after_a_restart_takes_its_will_back(tmp_path):
+    async with serving(tmp_path) as node:
+        await watcher(node)
+        device = await node.client("device", will=will(1), **KEPT)
+        await device.drop()
+        await node.gone("device")
+    async with serving(tmp_path) as node:
+        watching = await watcher(node)
+        device = await node.client("device", **KEPT)
+        await asyncio.sleep(1.2)  # the delay
+        assert await watching.is_silent()
+    async with serving(tmp_path) as node:
+        assert await (await watcher(node)).is_silent()
+
+
+async def test_a_clean_start_after_a_restart_publishes_the_will_that_waited(tmp_path):
+    async with serving(tmp_path) as node:
+        await watcher(node)
+        device = await node.client("device", will=will(600), **KEPT)
+        await device.drop()
+        await node.gone("device")
+    async with serving(tmp_path) as node:
+        watching = await watcher(node)
+        await node.client("device", clean=True)
+        assert await watching.take() == ["gone"]
