@@ -169,6 +169,20 @@ def test_a_failed_second_authentication_ends_the_connection(server):
         assert answer.reason == 0x87
 
 
+def test_a_second_authentication_as_another_user_ends_the_connection(server):
+    """A session stays with its user."""
+    server.user("erin", "secret")
+    with Raw(server.port) as raw:
+        assert scram(raw, "secret").reason == 0
+        login = ScramClient([METHOD], "erin", "secret")
+        first = login.get_client_first().encode()
+        properties = Properties(authentication_method=METHOD, authentication_data=first)
+        raw.send(Auth(ReasonCode.REAUTHENTICATE, properties))
+        answer = go_on(raw, login, METHOD)
+        assert isinstance(answer, Disconnect)
+        assert answer.reason == 0x87
+
+
 def test_another_packet_during_an_authentication_is_a_protocol_error(server):
     with Raw(server.port) as raw:
         login = ScramClient([METHOD], "alice", "secret")

@@ -87,6 +87,10 @@ def _step(connection: Connection, data: bytes | None) -> None:
         connection.send(Auth(ReasonCode.CONTINUE_AUTHENTICATION, properties))
     elif connection.state is State.CONNECTED:
         connection.exchange = None
+        assert exchange.identity is not None
+        if exchange.identity.name != connection.principal.name:
+            raise MqttError(ReasonCode.NOT_AUTHORIZED, "a session stays with its user")
+        connection.identity = exchange.identity
         connection.send(Auth(ReasonCode.SUCCESS, properties))
     else:
         packet, connection.exchange = connection.connect_packet, None
@@ -117,6 +121,7 @@ async def _accept(
 ) -> None:
     hub, limits = connection.hub, connection.hub.limits
     connection.principal = Principal(identity.name, "mqtt")
+    connection.identity = identity
     redirect = hub.redirect
     if redirect.to:  # MQTT5 4.11
         connection.refuse(
@@ -162,6 +167,7 @@ async def _accept(
         connection.session = None
         raise
     if connection.state is State.CLOSED or connection.transport.is_closing():
+        connection.will = None  # nobody was accepted
         await hub.leave(connection)
         return
     hub.sessions[client_id] = session

@@ -39,6 +39,7 @@ from onelog.protocols.mqtt.properties import NO_PROPERTIES, Properties
 from onelog.protocols.mqtt.reasons import ReasonCode
 from onelog.protocols.mqtt.session import MqttSession
 from onelog.protocols.mqtt.state import State, advance
+from onelog.security.identity import Identity
 from onelog.security.scram import ScramExchange
 
 REASON_CHARS_MAX: Final = 200
@@ -63,6 +64,7 @@ class Connection:
         self.state = State.NEW
         self.version = 0
         self.principal: Principal = LOCAL
+        self.identity: Identity | None = None
         self.session: MqttSession | None = None
         self.door: Session | None = None
         self.will: Will | None = None
@@ -383,6 +385,16 @@ class Connection:
         """Another connection speaks for the client: tell this one and let go of the session."""
         self.end(ReasonCode.SESSION_TAKEN_OVER)
         await self.hub.let_go(self, taken_over=True)
+
+    def user_changed(self) -> None:
+        """The client's user was changed or removed: end unless it would be let in as it is."""
+        if self.identity is None or self.hub.authenticator.is_current(self.identity):
+            return
+        error = NotAuthenticated(f"the user {self.principal.name!r} was changed; log in again")
+        if self.state is State.CONNECTED:
+            self.end(ReasonCode.ADMINISTRATIVE_ACTION, Properties(reason_string=str(error)))
+        elif self.state is not State.CLOSED:
+            self.fail(error)
 
     def shut_down(self) -> None:
         """The broker stops."""

@@ -113,6 +113,7 @@ class Hub:
         broker.live.start(self)
         broker.publisher.on_tick.append(self._tick)
         broker.streams.on_change.append(self._streams_changed)
+        authenticator.on_change(self._user_changed)
 
     async def open(self) -> None:
         """Bring what is derived from the log up to date; connections may come after it."""
@@ -153,6 +154,11 @@ class Hub:
             routes.clear()
         route = routes[topic] = MqttRoute(text.encode(), *found)
         return route
+
+    def _user_changed(self, name: str) -> None:
+        for connection in list(self.connections):
+            if connection.principal.name == name:
+                connection.user_changed()
 
     def _streams_changed(self) -> None:
         for routes in self._routes.values():
