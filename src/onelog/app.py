@@ -15,10 +15,10 @@ import os
 import platform
 import resource
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import onelog
 from onelog import kernel
@@ -37,6 +37,7 @@ from onelog.metadata.store import MetadataStore
 from onelog.net import Listener, bind
 from onelog.net.control import ControlServer
 from onelog.observe import Health, Registry, Sample, configure_logging, get_logger
+from onelog.protocols.kafka.server import KafkaServer
 from onelog.protocols.mqtt.server import MqttServer
 from onelog.security.authenticator import Authenticator, SecuritySettings
 from onelog.security.commands import run_command
@@ -66,6 +67,38 @@ def broker_settings(config: Config) -> BrokerSettings:
         ),
         checkpoint_interval_s=config.cursors.checkpoint_interval_ms / 1000,
     )
+
+
+class ProtocolServer(Protocol):
+    """All listeners of one protocol, and what is behind them."""
+
+    @property
+    def listeners(self) -> list[tuple[Listener, str]]:
+        """What is bound, and the address as clients write it."""
+        ...
+
+    def bind(self) -> None:
+        """Take every port, or none."""
+        ...
+
+    async def start(self, broker: Broker, authenticator: Authenticator) -> None:
+        """Accept connections: the broker is open."""
+        ...
+
+    async def close(self) -> None:
+        """Let everybody go. Idempotent."""
+        ...
+
+    def samples(self) -> Iterable[Sample]:
+        """Numbers for the metrics."""
+        ...
+
+
+PROTOCOLS: Final[dict[str, Callable[[Config, Clock], ProtocolServer]]] = {
+    "mqtt": MqttServer,
+    "kafka": KafkaServer,
+}
+"""Every protocol that is served."""
 
 
 class Server:
@@ -99,12 +132,13 @@ class Server:
             endpoints = Endpoints(self.health, self.metrics, self.info)
             async with (
                 self._admin(endpoints) as admin_end,
-                self._mqtt() as mqtt,
+                self._protocols() as protocols,
                 self._broker() as broker,
             ):
                 if broker is not None and not self._stop.is_set():
-                    async with self._security() as authenticator, _closing(mqtt):
-                        await mqtt.start(broker, authenticator)
+                    async with self._security() as authenticator, _closing(protocols):
+                        for protocol in protocols:
+                            await protocol.start(broker, authenticator)
                         endpoints.broker = View(broker)
                         self._watch(broker)
                         self._state = "running"
@@ -138,15 +172,18 @@ class Server:
             listener.close()
 
     @contextlib.asynccontextmanager
-    async def _mqtt(self) -> AsyncIterator[MqttServer]:
-        """The listeners of MQTT, bound; they are served once the broker is open."""
-        server = MqttServer(self._loaded.config, self._clock)
-        server.bind()
-        for listener, url in server.listeners:
-            self._listening(listener, url)
-        self.metrics.register("mqtt", server.samples)
-        async with _closing(server):
-            yield server
+    async def _protocols(self) -> AsyncIterator[list[ProtocolServer]]:
+        """The listeners of every protocol, bound; they are served once the broker is open."""
+        servers: list[ProtocolServer] = []
+        async with _closing(servers):
+            for name, make in PROTOCOLS.items():
+                server = make(self._loaded.config, self._clock)
+                server.bind()
+                servers.append(server)
+                for listener, url in server.listeners:
+                    self._listening(listener, url)
+                self.metrics.register(name, server.samples)
+            yield servers
 
     async def _open_broker(self) -> Broker:
         config, data_dir = self._loaded.config, Path(self._loaded.config.data_dir)
@@ -241,11 +278,12 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def _closing(server: MqttServer) -> AsyncIterator[None]:
+async def _closing(servers: list[ProtocolServer]) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        await server.close()
+        for server in reversed(servers):
+            await server.close()
 
 
 def serve(loaded: Loaded, on_ready: Callable[[ServerInfo], None]) -> None:

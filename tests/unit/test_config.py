@@ -177,7 +177,7 @@ def test_default_ports_are_distinct_and_only_existing_listeners_have_keys():
     assert len(set(DEFAULT_PORTS.values())) == len(DEFAULT_PORTS)
     listeners = Config().listeners
     names = [field.name for field in msgspec.structs.fields(type(listeners))]
-    assert names == ["admin", "mqtt", "mqtt_tls", "mqtt_ws", "mqtt_wss"]
+    assert names == ["admin", "mqtt", "mqtt_tls", "mqtt_ws", "mqtt_wss", "kafka", "kafka_tls"]
     assert {name: getattr(listeners, name).port for name in names} == {
         name: DEFAULT_PORTS[name] for name in names
     }
@@ -186,7 +186,8 @@ def test_default_ports_are_distinct_and_only_existing_listeners_have_keys():
 def test_listeners_without_a_certificate_are_off_and_every_listener_binds_loopback():
     listeners = Config().listeners
     held = msgspec.structs.asdict(listeners)
-    assert {name for name, row in held.items() if row.enabled} == {"admin", "mqtt", "mqtt_ws"}
+    enabled = {name for name, row in held.items() if row.enabled}
+    assert enabled == {"admin", "mqtt", "mqtt_ws", "kafka"}
     assert {row.host for row in held.values()} == {"127.0.0.1"}
 
 

@@ -6,7 +6,8 @@ publishing, cursors, streams and sessions; nobody above reaches past it.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -35,6 +36,8 @@ MAIN = "main"
 """The built-in stream: the home of every topic that no other stream captures."""
 
 _log = get_logger("broker")
+
+T = TypeVar("T")
 
 MAIN_CONFIG = StreamConfig(
     name=MAIN, captures=("#",), partitions=8, retention=Retention(bytes=10 * 1000**3)
@@ -165,6 +168,10 @@ class Broker:
     async def open_kept(self, name: str) -> KeptTable:
         """A protocol's own rows by key, kept in the internal stream of this name."""
         return await KeptTable.open(self.streams, self._clock, name)
+
+    def in_thread(self, work: Callable[[], T]) -> Awaitable[T]:
+        """Run what would hold the loop in one of the broker's threads."""
+        return self._syncer.run(work)
 
     def syncs(self) -> int:
         """Group commits since the start."""

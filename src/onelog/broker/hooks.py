@@ -6,6 +6,7 @@ from memory; whatever needs a network or a hash was fetched before.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Protocol
 
@@ -33,7 +34,12 @@ class Action(StrEnum):
 
 
 class Authorizer(Protocol):
-    """Decides."""
+    """Decides. What it answers may be remembered until it says that its answers changed."""
+
+    checks_delivery: bool
+    """Whether it decides on each delivery, too; False: who may subscribe may have all of it."""
+    on_change: list[Callable[[], None]]
+    """What it calls when its answers may have changed."""
 
     def allows(self, principal: Principal, action: Action, resource: str) -> bool:
         """Whether the principal may do this to a topic, filter, stream or cursor."""
@@ -42,6 +48,11 @@ class Authorizer(Protocol):
 
 class AllowAll:
     """Everybody may do everything: what a broker on loopback starts with."""
+
+    checks_delivery = False
+
+    def __init__(self) -> None:
+        self.on_change: list[Callable[[], None]] = []
 
     def allows(self, principal: Principal, action: Action, resource: str) -> bool:
         """Yes."""

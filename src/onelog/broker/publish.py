@@ -343,10 +343,6 @@ class Publisher:
 
         Raises CorruptBatch (nothing is appended) when CRC, counts or offsets are wrong.
         """
-        if not self._authorizer.allows(principal, Action.PUBLISH, stream.name):
-            raise NotAuthorized(f"{principal.name} may not publish to {stream.name}")
-        if stream.config.internal:
-            raise NotAuthorized(f"the stream {stream.name} belongs to the broker")
         target = stream.partition(partition)
         infos = scan_batches(data)
         if not infos:
@@ -357,11 +353,33 @@ class Publisher:
             _validate(data)
         if stream.tags_topics:
             self._check_topics(stream, target, data, infos)
-        self._quotas.take_publish(principal, sum(info.count for info in infos), len(data))
-        self.tick()  # what came first goes first
-        appended = target.append_batches(data, infos)
-        self.messages += sum(info.count for info in infos)
+        appended = self.append_batches(stream, target, data, infos, principal=principal)
         await target.wait_visible(Offset(appended.end_offset - 1))
+        return appended
+
+    def append_batches(
+        self,
+        stream: Stream,
+        target: Partition,
+        data: bytearray,
+        infos: Sequence[BatchInfo],
+        *,
+        principal: Principal,
+    ) -> Appended:
+        """Append batches that the caller has checked, now; who calls waits for them to be durable.
+
+        Raises when the principal may not, and when the partition refuses them.
+        """
+        if not self._authorizer.allows(principal, Action.PUBLISH, stream.name):
+            raise NotAuthorized(f"{principal.name} may not publish to {stream.name}")
+        if stream.config.internal:
+            raise NotAuthorized(f"the stream {stream.name} belongs to the broker")
+        count = sum(info.count for info in infos)
+        self._quotas.take_publish(principal, count, len(data))
+        if self.dirty:
+            self.tick()  # what came first goes first
+        appended = target.append_batches(data, infos)
+        self.messages += count
         return appended
 
     def _check_topics(

@@ -33,6 +33,11 @@ class EpochHistory:
             return
         self._rows.append((epoch, start))
 
+    def at(self, offset: int) -> Epoch:
+        """The epoch that wrote at `offset`, or would write there next."""
+        position = bisect_right(self._rows, offset, key=lambda row: row[1])
+        return Epoch(self._rows[position - 1][0]) if position else self.latest
+
     def end_of(self, epoch: int, log_end: int) -> tuple[Epoch, Offset]:
         """The largest epoch <= `epoch` that wrote here, and the offset where it ended.
 

@@ -372,6 +372,11 @@ class Partition:
             offset = Offset(info.last_offset + 1)
         return None
 
+    def max_timestamp(self) -> tuple[Offset, TimestampMs] | None:
+        """The first visible record with the greatest timestamp; None of an empty partition."""
+        latest = max((row.max_timestamp_ms for row in self.log.segments()), default=None)
+        return None if latest is None else self.offset_for_time(latest)
+
     # -- life
 
     def stop(self, error: OnelogError) -> None:

@@ -1,0 +1,376 @@
+"""One client connection: frames in, answers out in the order of the requests.
+
+Rules:
+- A produce may begin while earlier produces wait to be durable. Everything else begins when all
+  before it is answered, as Kafka does it, so that a client's requests take effect in their order.
+- Requests that wait are bounded in number and bytes: past that nothing is read from the peer (I8).
+  While the peer does not read its answers, nothing new begins.
+- A frame that cannot be read ends this connection and no other (I10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from onelog.base.errors import NotAuthenticated, OnelogError, ProtocolViolation
+from onelog.broker import Principal
+from onelog.kernel import parse_request_header, split_frames
+from onelog.net import Peer, StreamTransport
+from onelog.observe import get_logger
+from onelog.protocols.kafka.apis import APIS, Api, ApiKey
+from onelog.protocols.kafka.codec import FLEXIBLE_FROM, Body, decode_request, encode_response
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError
+from onelog.protocols.kafka.fetching import begin_fetch
+from onelog.protocols.kafka.handlers import HANDLERS, error_body
+from onelog.protocols.kafka.producing import begin_produce
+from onelog.protocols.kafka.request import Request
+
+if TYPE_CHECKING:
+    from onelog.config.listeners import KafkaListener
+    from onelog.protocols.kafka.hub import Hub
+
+_log = get_logger("kafka")
+
+Frame = tuple[bytearray, int, int]
+"""A request: the buffer that holds it, where it begins and where it ends in it."""
+
+Pieces = Sequence[Any]
+"""Buffers that are written one after the other."""
+
+_PRODUCE: Final = int(ApiKey.PRODUCE)
+_FETCH: Final = int(ApiKey.FETCH)
+_WRITE_HIGH_BYTES: Final = 4 * 1024 * 1024
+
+
+class Slot:
+    """The place of one answer in the order of answers."""
+
+    __slots__ = ("_connection", "cancel", "is_produce", "pieces")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.is_produce = False
+        """Whether the next produce may begin before this is answered."""
+        self.pieces: Pieces | None = None
+        self.cancel: Callable[[], object] | None = None
+        """Called when the connection ends before the answer is there."""
+
+    def finish(self, pieces: Pieces) -> None:
+        """The answer is there; no pieces: there is none to send."""
+        if self.pieces is None:
+            self.pieces = pieces
+            self.cancel = None
+            self._connection.answers_ready()
+
+
+class Connection:
+    """A peer that speaks Kafka. All methods run on the loop."""
+
+    def __init__(self, hub: Hub, peer: Peer, listener: KafkaListener) -> None:
+        self.hub = hub
+        self.peer = peer
+        self.listener = listener
+        self.principal: Principal | None = None
+        """Who the peer is; None until it has logged in."""
+        self.on_raw_frame: Callable[[bytes], Coroutine[Any, Any, bytes]] | None = None
+        """Set while tokens of a login come without a request around them (SASL handshake v0)."""
+        self._transport: StreamTransport | None = None
+        self._buffer = bytearray()
+        self._frames: deque[Frame] = deque()
+        self._frame_bytes = 0
+        self._slots: deque[Slot] = deque()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reading = True
+        self._writing = True
+        self._closed = False
+        self._beginning = False
+        self._last_request_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def advertised(self) -> tuple[str, int]:
+        """Where this client is told to connect to: as configured, or where it came to."""
+        if self.listener.advertised:
+            host, _, port = self.listener.advertised.rpartition(":")
+            return host.strip("[]"), int(port)
+        transport = self._transport
+        name = transport.get_extra_info("sockname") if transport is not None else None
+        return (name[0], name[1]) if name else ("127.0.0.1", self.listener.port)
+
+    # -- the transport's side
+
+    def connection_made(self, transport: StreamTransport) -> None:
+        """The connection stands."""
+        self._transport = transport
+        transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
+        hub = self.hub
+        hub.connections.add(self)
+        hub.counters.connects += 1
+        try:
+            identity = hub.authenticator.anonymous(
+                listener_is_loopback=self.peer.listener_is_loopback, peer_host=self.peer.host
+            )
+            self.principal = Principal(identity.name, "kafka")
+        except NotAuthenticated:
+            self.principal = None
+        self._take_certificate()
+        self._last_request_at = hub.loop.time()
+        self._watch(hub.limits.login_timeout_ms if self.principal is None else hub.limits.idle_ms)
+
+    def _take_certificate(self) -> None:
+        if self.peer.certificate is None:
+            return
+        try:
+            identity = self.hub.authenticator.certificate(self.peer.certificate)
+        except NotAuthenticated:
+            return
+        self.principal = Principal(identity.name, "kafka")
+
+    def _watch(self, after_ms: int) -> None:
+        self._timer = self.hub.loop.call_later(after_ms / 1000, self._look_at_clock)
+
+    def _look_at_clock(self) -> None:
+        if self.principal is None:
+            self.close("no login in time")
+            return
+        idle_ms = (self.hub.loop.time() - self._last_request_at) * 1000
+        limit_ms = self.hub.limits.idle_ms
+        if idle_ms >= limit_ms and not self._slots:
+            self.close("idle")
+        else:
+            self._watch(max(1000, int(limit_ms - idle_ms)))
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the peer, in order."""
+        if self._closed:
+            return
+        self.hub.counters.received_bytes += len(data)
+        self._buffer += data
+        try:
+            self._split()
+        except OnelogError as error:
+            self.fail(error)
+            return
+        self._begin_frames()
+
+    def _split(self) -> None:
+        buffer = self._buffer
+        whole, rest, needed = split_frames(buffer, 0, self.frame_bytes_max)
+        if whole:
+            # Whole frames are handed over without a copy; what comes next has a new buffer.
+            self._buffer = buffer[rest:]
+            self._frames.extend((buffer, start, end) for start, end in whole)
+            self._frame_bytes += rest
+        if needed < 0:
+            split_frames(self._buffer, 0, self.frame_bytes_max)  # raises
+
+    @property
+    def frame_bytes_max(self) -> int:
+        """Bytes of one request that this peer may send now."""
+        limits = self.hub.limits
+        if self.principal is None:
+            return limits.request_bytes_unauthenticated
+        return limits.request_bytes
+
+    def eof_received(self) -> bool | None:
+        """The peer sends no more: answers that wait have no reader either."""
+        return None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        del exc
+        self._closed = True
+        self.hub.connections.discard(self)
+        self.hub.counters.disconnects += 1
+        if self._timer is not None:
+            self._timer.cancel()
+        self._frames.clear()
+        for slot in self._slots:
+            if slot.cancel is not None:
+                slot.cancel()
+        self._slots.clear()
+        for task in self._tasks:
+            task.cancel()
+        self._transport = None
+
+    def pause_writing(self) -> None:
+        """The peer reads too slowly."""
+        self._writing = False
+
+    def resume_writing(self) -> None:
+        """The peer reads again."""
+        self._writing = True
+        self._begin_frames()
+
+    # -- requests
+
+    def _begin_frames(self) -> None:
+        if self._beginning:
+            return  # an answer that was there at once; the loop below goes on
+        self._beginning = True
+        try:
+            while self._frames and self._may_begin():
+                frame = self._frames.popleft()
+                self._frame_bytes -= frame[2] - frame[1]
+                self._begin(frame)
+        except OnelogError as error:
+            self.fail(error)
+        finally:
+            self._beginning = False
+        self._send_ready()
+        self._pace_reading()
+
+    def _may_begin(self) -> bool:
+        """Whether the next request's turn has come."""
+        slots = self._slots
+        if self._closed or not self._writing or len(slots) >= self.hub.limits.requests_waiting:
+            return False
+        if slots and not (slots[-1].is_produce and self._is_produce(self._frames[0])):
+            self._send_ready()
+            return not slots and self._writing
+        return True
+
+    def _is_produce(self, frame: Frame) -> bool:
+        buffer, start, end = frame
+        return (
+            self.on_raw_frame is None
+            and end - start >= 2
+            and buffer[start] == 0
+            and buffer[start + 1] == _PRODUCE
+        )
+
+    def _pace_reading(self) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        limits = self.hub.limits
+        full = (
+            len(self._frames) >= limits.requests_waiting or self._frame_bytes > limits.request_bytes
+        )
+        if full and self._reading:
+            self._reading = False
+            transport.pause_reading()
+        elif not full and not self._reading:
+            self._reading = True
+            transport.resume_reading()
+
+    def _begin(self, frame: Frame) -> None:
+        hub = self.hub
+        self._last_request_at = hub.loop.time()
+        buffer, start, end = frame
+        slot = Slot(self)
+        self._slots.append(slot)
+        if self.on_raw_frame is not None:
+            self.run(slot, self._raw(slot, self.on_raw_frame(bytes(buffer[start:end]))))
+            return
+        key, version, correlation_id, client_id, at = parse_request_header(
+            buffer, start, end, FLEXIBLE_FROM
+        )
+        hub.counters.requests += 1
+        api = APIS.get(key)
+        if api is None:
+            raise ProtocolViolation(f"the API {key} is not known here")
+        if not max(api.first, api.served) <= version <= api.last:
+            self._refuse_version(api, version, correlation_id, slot)
+        elif self.principal is None and not api.before_login:
+            raise NotAuthenticated(f"a request {api.key.name} before the login")
+        elif key == _PRODUCE:
+            slot.is_produce = True
+            begin_produce(self, slot, (buffer, at, end), version, correlation_id)
+        elif key == _FETCH:
+            begin_fetch(self, slot, (buffer, at, end), version, correlation_id)
+        else:
+            body = decode_request(api, version, bytes(buffer[at:end]), 0)
+            request = Request(api, version, correlation_id, client_id or "", body, self)
+            self.run(slot, self._serve(slot, request))
+
+    def _refuse_version(self, api: Api, version: int, correlation_id: int, slot: Slot) -> None:
+        if api.key is not ApiKey.API_VERSIONS:
+            raise ProtocolViolation(
+                f"{api.key.name} version {version} is not served, {api.first} to {api.last} are"
+            )
+        # KIP-511: the answer has the form of version 0, and says what is there.
+        body = self.hub.api_versions(ErrorCode.unsupported_version)
+        slot.finish([encode_response(api, 0, correlation_id, body)])
+
+    def run(self, slot: Slot, work: Coroutine[Any, Any, None]) -> None:
+        """Let a coroutine fill a slot; it ends with the connection."""
+        task = self.hub.loop.create_task(work)
+        self._tasks.add(task)
+        slot.cancel = task.cancel
+        task.add_done_callback(self._tasks.discard)
+
+    async def _raw(self, slot: Slot, work: Coroutine[Any, Any, bytes]) -> None:
+        try:
+            answer = await work
+        except OnelogError as error:
+            self.fail(error)
+            return
+        slot.finish([len(answer).to_bytes(4, "big") + answer])
+
+    async def _serve(self, slot: Slot, request: Request) -> None:
+        api, version = request.api, request.version
+        try:
+            body = await self._answer(request)
+            pieces = (
+                []
+                if body is None
+                else [encode_response(api, version, request.correlation_id, body)]
+            )
+        except OnelogError as error:
+            self.fail(error)
+            return
+        except Exception as error:  # noqa: BLE001 - one request's bug ends one connection
+            _log.exception("a Kafka request failed", api=api.key.name, version=version)
+            self.fail(error)
+            return
+        slot.finish(pieces)
+
+    async def _answer(self, request: Request) -> Body | None:
+        try:
+            return await HANDLERS[request.api.key](self.hub, request)
+        except ProtocolViolation:
+            raise
+        except OnelogError as error:
+            body = error_body(request, error)
+            if body is None:
+                raise
+            if not isinstance(error, KafkaError):
+                _log.info("a Kafka request was refused", api=request.api.key.name, why=str(error))
+            return body
+
+    # -- answers
+
+    def answers_ready(self) -> None:
+        """Send every answer whose turn it is, and begin what waited for that."""
+        if not self._beginning:
+            self._send_ready()
+            if self._frames:
+                self._begin_frames()
+
+    def _send_ready(self) -> None:
+        slots, pieces = self._slots, list[Any]()
+        while slots and slots[0].pieces is not None:
+            pieces += slots.popleft().pieces or ()
+        if pieces and self._transport is not None:
+            self.hub.counters.sent_bytes += sum(map(len, pieces))
+            self._transport.writelines(pieces)
+
+    # -- the end
+
+    def fail(self, error: BaseException) -> None:
+        """The peer did what cannot be answered: end this connection."""
+        if not self._closed:
+            self.hub.counters.protocol_errors += 1
+            self.close(str(error))
+
+    def close(self, why: str) -> None:
+        """Send what is ready, then end."""
+        if not self._closed:
+            self._closed = True
+            _log.info("a Kafka connection is closed", peer=self.peer.address, why=why)
+        if self._transport is not None:
+            self._transport.close()

@@ -1,0 +1,246 @@
+"""Fetch: stored batches as they are, at once or as soon as there is something to send.
+
+Rules:
+- An answer goes when `min_bytes` are there, when `max_wait_ms` is over, or when a partition has an
+  error to tell. Waiting is by wake-up of the partitions that were asked for, never by polling.
+- At least one batch goes out where there is one, also when it is larger than every limit (KIP-74),
+  so that no consumer stands still; a batch is never cut.
+- No fetch session is kept: session id 0 says so, and every client then sends whole fetches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from onelog.base.errors import OnelogError
+from onelog.broker import Action
+from onelog.kernel import encode_fetch_response, parse_fetch
+from onelog.log.wakeup import Waiter
+from onelog.protocols.kafka.epochs import check_epoch
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
+from onelog.protocols.kafka.topics import NOTHING, Fetched, TopicPartition
+
+if TYPE_CHECKING:
+    from onelog.protocols.kafka.connection import Connection, Frame, Slot
+
+_READ_COMMITTED: Final = 1
+_NO_REPLICA: Final = -1
+_UNKNOWN: Final = -1
+
+Records = bytes | list[memoryview | bytes]
+Row = tuple[int, int, int, int, int, Sequence[tuple[int, int]] | None, int, Records]
+"""As the kernel takes it (`kernel.types.FetchedRow`)."""
+
+
+class _Wanted:
+    """One partition that a fetch asks for."""
+
+    __slots__ = ("error", "max_bytes", "number", "offset", "target")
+
+    def __init__(self, number: int, offset: int, max_bytes: int) -> None:
+        self.number = number
+        self.offset = offset
+        self.max_bytes = max_bytes
+        self.target: TopicPartition | None = None
+        self.error: OnelogError | None = None
+
+
+class _Fetch:
+    """One request in progress."""
+
+    __slots__ = (
+        "_committed",
+        "_connection",
+        "_correlation_id",
+        "_max_bytes",
+        "_min_bytes",
+        "_slot",
+        "_timer",
+        "_topics",
+        "_version",
+        "_waiters",
+        "_woken",
+        "refusal",
+        "wait_ms",
+    )
+
+    def __init__(
+        self, connection: Connection, slot: Slot, frame: Frame, version: int, correlation_id: int
+    ) -> None:
+        buffer, start, end = frame
+        request = parse_fetch(buffer, start, end, version)
+        limits = connection.hub.limits
+        self._connection = connection
+        self._slot = slot
+        self._version = version
+        self._correlation_id = correlation_id
+        self._committed = request.isolation_level == _READ_COMMITTED
+        self._min_bytes = request.min_bytes
+        self._max_bytes = min(request.max_bytes, limits.fetch_bytes)
+        self.wait_ms = min(request.max_wait_ms, limits.fetch_wait_ms)
+        self.refusal = ErrorCode.none
+        if request.session_id and request.session_epoch > 0:
+            self.refusal = ErrorCode.fetch_session_id_not_found
+        self._topics = [
+            (name, [self._resolve(name, row) for row in rows]) for name, rows in request.topics
+        ]
+        self._waiters: list[Waiter] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._woken = False
+
+    def _resolve(self, name: str | bytes, row: tuple[int, int, int, int, int, int]) -> _Wanted:
+        number, epoch, offset, _fetched_epoch, _log_start, max_bytes = row
+        wanted = _Wanted(number, offset, max_bytes)
+        hub = self._connection.hub
+        try:
+            if isinstance(name, bytes):
+                topic = hub.topics.by_id(uuid.UUID(bytes=name))
+                if topic is None:
+                    raise KafkaError(ErrorCode.unknown_topic_id, "no topic has this id")
+            else:
+                topic = hub.topics.get(name)
+            hub.authorize(self._connection.principal, Action.SUBSCRIBE, topic)
+            wanted.target = topic.partition(number)
+            check_epoch(wanted.target.log, epoch)
+        except OnelogError as error:
+            wanted.error = error
+        return wanted
+
+    # -- answering
+
+    def try_answer(self, *, last_try: bool) -> bool:
+        """Answer if there is enough; True when the answer went."""
+        left, total, failed = self._max_bytes, 0, False
+        found: list[list[Fetched]] = []
+        for _name, wanted in self._topics:
+            row = []
+            for part in wanted:
+                fetched = self._read(part, left if total else max(left, 1), first=not total)
+                failed = failed or part.error is not None
+                total += fetched.size_bytes
+                left -= fetched.size_bytes
+                row.append(fetched)
+            found.append(row)
+        if total < self._min_bytes and not failed and not last_try:
+            return False
+        self._send(found)
+        return True
+
+    def _read(self, part: _Wanted, left: int, *, first: bool) -> Fetched:
+        if part.error is not None or part.target is None or left <= 0:
+            return NOTHING
+        budget = min(part.max_bytes, left)
+        try:
+            fetched = part.target.fetch(part.offset, budget, committed=self._committed)
+        except OnelogError as error:
+            part.error = error
+            return NOTHING
+        # One batch always comes; unless it is the only thing sent, it must fit.
+        return fetched if first or fetched.size_bytes <= budget else NOTHING
+
+    def _send(self, found: list[list[Fetched]]) -> None:
+        topics = [
+            (name, [self._row(part, fetched) for part, fetched in zip(wanted, row, strict=True)])
+            for (name, wanted), row in zip(self._topics, found, strict=True)
+        ]
+        self._slot.finish(
+            encode_fetch_response(
+                self._correlation_id, self._version, 0, int(self.refusal), 0, topics
+            )
+        )
+
+    def _row(self, part: _Wanted, fetched: Fetched) -> Row:
+        target = part.target
+        if part.error is not None or target is None:
+            code = ErrorCode.unknown_server_error if part.error is None else code_of(part.error)
+            mark = start = stable = _UNKNOWN
+            if target is not None and code is not ErrorCode.unknown_topic_or_partition:
+                mark, stable = target.high_watermark, target.last_stable_offset
+                start = int(target.log.start_offset)
+            return (part.number, int(code), mark, stable, start, None, _NO_REPLICA, b"")
+        return (
+            part.number,
+            0,
+            target.high_watermark,
+            target.last_stable_offset,
+            int(target.log.start_offset),
+            fetched.aborted if self._committed else None,
+            _NO_REPLICA,
+            fetched.records or b"",
+        )
+
+    def refuse(self) -> None:
+        """Answer that the request as a whole cannot be served."""
+        self._topics = []
+        self._send([])
+
+    # -- waiting
+
+    def wait(self) -> None:
+        """Answer when there is news, or when the client's patience ends."""
+        loop = self._connection.hub.loop
+        self._slot.cancel = self.cancel
+        self._timer = loop.call_later(self.wait_ms / 1000, self._time_is_over)
+        self._listen()
+
+    def _listen(self) -> None:
+        """Be told of the next record in any partition that was asked for."""
+        self._woken = False
+        for _name, wanted in self._topics:
+            for part in wanted:
+                target = part.target
+                if target is None:
+                    continue
+                end = target.last_stable_offset if self._committed else target.high_watermark
+                waiter = target.when_news(
+                    max(part.offset, end), committed=self._committed, callback=self._wake
+                )
+                if waiter is not None:
+                    self._waiters.append(waiter)
+
+    def _wake(self, _error: OnelogError | None) -> None:
+        if not self._woken:
+            # All that becomes visible in this pass of the loop goes into one answer.
+            self._woken = True
+            self._connection.hub.loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        if self._timer is None:
+            return  # answered or given up meanwhile
+        self._forget_waiters()
+        if self.try_answer(last_try=False):
+            self._timer.cancel()
+            self._timer = None
+        else:
+            self._listen()
+
+    def _time_is_over(self) -> None:
+        self._timer = None
+        self._forget_waiters()
+        self.try_answer(last_try=True)
+
+    def _forget_waiters(self) -> None:
+        for waiter in self._waiters:
+            waiter.cancel()
+        self._waiters.clear()
+
+    def cancel(self) -> None:
+        """The connection is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._forget_waiters()
+
+
+def begin_fetch(
+    connection: Connection, slot: Slot, frame: Frame, version: int, correlation_id: int
+) -> None:
+    """Answer a Fetch request now, or when there is something to send."""
+    fetch = _Fetch(connection, slot, frame, version, correlation_id)
+    if fetch.refusal is not ErrorCode.none:
+        fetch.refuse()
+    elif not fetch.try_answer(last_try=fetch.wait_ms <= 0):
+        fetch.wait()

@@ -1,0 +1,69 @@
+"""The table of control APIs: which function serves which, and how a whole request is refused.
+
+Rules: every API of `apis.py` but Produce and Fetch, which have their own path, has a row in
+`HANDLERS`. An error that a handler raises becomes the answer of `REFUSALS`, in the place where the
+API has room for it; without a row the connection ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from onelog.base.errors import OnelogError
+from onelog.protocols.kafka.apis import ApiKey
+from onelog.protocols.kafka.codec import Body
+from onelog.protocols.kafka.errors import code_of
+from onelog.protocols.kafka.listing import list_offsets, offset_for_leader_epoch
+from onelog.protocols.kafka.metadata import describe_cluster, metadata
+from onelog.protocols.kafka.request import Handler, Request
+
+if TYPE_CHECKING:
+    from onelog.protocols.kafka.hub import Hub
+
+
+async def api_versions(hub: Hub, request: Request) -> Body:
+    """What is served here."""
+    del request
+    return hub.api_versions()
+
+
+HANDLERS: Final[dict[ApiKey, Handler]] = {
+    ApiKey.API_VERSIONS: api_versions,
+    ApiKey.METADATA: metadata,
+    ApiKey.DESCRIBE_CLUSTER: describe_cluster,
+    ApiKey.LIST_OFFSETS: list_offsets,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch,
+}
+
+
+def _top_level(error: OnelogError) -> Body:
+    return {"error_code": code_of(error)}
+
+
+def _with_message(error: OnelogError) -> Body:
+    return {"error_code": code_of(error), "error_message": str(error)}
+
+
+REFUSALS: Final[dict[ApiKey, Callable[[OnelogError], Body]]] = {
+    ApiKey.DESCRIBE_CLUSTER: _with_message,
+    ApiKey.FIND_COORDINATOR: _with_message,
+    ApiKey.JOIN_GROUP: _top_level,
+    ApiKey.SYNC_GROUP: _top_level,
+    ApiKey.HEARTBEAT: _top_level,
+    ApiKey.LEAVE_GROUP: _top_level,
+    ApiKey.LIST_GROUPS: _top_level,
+    ApiKey.OFFSET_DELETE: _top_level,
+    ApiKey.INIT_PRODUCER_ID: _top_level,
+    ApiKey.ADD_OFFSETS_TO_TXN: _top_level,
+    ApiKey.END_TXN: _top_level,
+    ApiKey.LIST_TRANSACTIONS: _top_level,
+    ApiKey.SASL_HANDSHAKE: _top_level,
+    ApiKey.SASL_AUTHENTICATE: _with_message,
+}
+
+
+def error_body(request: Request, error: OnelogError) -> Body | None:
+    """The answer that refuses a whole request; None where the API has no place for it."""
+    refuse = REFUSALS.get(request.api.key)
+    return None if refuse is None else refuse(error)

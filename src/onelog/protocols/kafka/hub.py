@@ -1,0 +1,143 @@
+"""What all Kafka connections share: the broker, topics, groups, transactions, settings, counters.
+
+Rules: opened once the broker is; groups and transactions are recovered before anybody is accepted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from onelog.base.clock import Clock
+from onelog.base.errors import Unavailable
+from onelog.broker import (
+    Action,
+    Broker,
+    Durability,
+    Principal,
+    Retention,
+    Stream,
+    StreamConfig,
+)
+from onelog.config import Config
+from onelog.metadata.store import Compare, Put
+from onelog.protocols.kafka.apis import APIS
+from onelog.protocols.kafka.codec import Body
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError
+from onelog.protocols.kafka.topics import KafkaTopic, Topics, check_name
+from onelog.security.authenticator import Authenticator
+
+if TYPE_CHECKING:
+    from onelog.protocols.kafka.connection import Connection
+
+_CLUSTER_ID_KEY: Final = "kafka/cluster_id"
+
+
+class Counters:
+    """Plain numbers, read when the metrics are."""
+
+    __slots__ = (
+        "connects",
+        "disconnects",
+        "protocol_errors",
+        "received_bytes",
+        "requests",
+        "sent_bytes",
+    )
+
+    def __init__(self) -> None:
+        self.connects = 0
+        self.disconnects = 0
+        self.requests = 0
+        self.protocol_errors = 0
+        self.received_bytes = 0
+        self.sent_bytes = 0
+
+
+class Hub:
+    """Make one, then `open` it before the first connection."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        authenticator: Authenticator,
+        config: Config,
+        clock: Clock,
+    ) -> None:
+        self.broker = broker
+        self.authenticator = authenticator
+        self.config = config
+        self.settings = config.kafka
+        self.limits = config.kafka.limits
+        self.clock = clock
+        self.node_id = config.node.id
+        self.loop = asyncio.get_running_loop()
+        self.topics = Topics(broker)
+        self.connections: set[Connection] = set()
+        self.counters = Counters()
+        self.cluster_id = ""
+
+    async def open(self) -> None:
+        """Recover what clients left here."""
+        self.cluster_id = await self._load_cluster_id()
+
+    async def _load_cluster_id(self) -> str:
+        store = self.broker.store
+        made = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=")
+        absent = Compare(_CLUSTER_ID_KEY, "version", "==", 0)
+        if (await store.txn((absent,), (Put(_CLUSTER_ID_KEY, made),))).succeeded:
+            return made.decode()
+        entry = await store.get(_CLUSTER_ID_KEY)
+        if entry is None:
+            raise Unavailable(f"the metadata store lost {_CLUSTER_ID_KEY!r} meanwhile; start again")
+        return entry.value.decode()
+
+    async def close(self) -> None:
+        """Let go of every connection."""
+        for connection in list(self.connections):
+            connection.close("the broker stops")
+        self.topics.close()
+
+    async def make_topic(
+        self, name: str, partitions: int, changes: Mapping[str, object] | None = None
+    ) -> Stream:
+        """Make a topic with a stream of its own. Raises KafkaError or OnelogError."""
+        defaults = self.config.defaults.stream
+        config = StreamConfig(
+            name=name,
+            captures=(check_name(name),),
+            partitions=partitions,
+            engine=defaults.engine,
+            durability=Durability(defaults.durability),
+            retention=Retention(age_ms=defaults.retention_age_ms, bytes=defaults.retention_bytes),
+            message_bytes_max=defaults.message_bytes_max,
+            segment_bytes=defaults.segment_bytes,
+            segment_age_ms=defaults.segment_age_ms,
+        )
+        return await self.broker.streams.create(
+            msgspec.structs.replace(config, **changes) if changes else config
+        )
+
+    def authorize(self, principal: Principal | None, action: Action, topic: KafkaTopic) -> None:
+        """Refuse what the principal may not do to a topic."""
+        assert principal is not None, "nothing is asked before the login"
+        if not self.broker.authorizer.allows(principal, action, topic.address):
+            raise KafkaError(
+                ErrorCode.topic_authorization_failed,
+                f"{principal.name} may not {action} {topic.name}",
+            )
+
+    def api_versions(self, error: ErrorCode = ErrorCode.none) -> Body:
+        """What is served, as ApiVersions tells it."""
+        return {
+            "error_code": error,
+            "api_keys": [
+                {"api_key": int(api.key), "min_version": api.first, "max_version": api.last}
+                for api in APIS.values()
+            ],
+        }

@@ -1,0 +1,113 @@
+"""ListOffsets and OffsetForLeaderEpoch: where a partition begins and ends, by time and by epoch."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from onelog.base.errors import OnelogError
+from onelog.base.ids import TimestampMs
+from onelog.broker import Action
+from onelog.protocols.kafka.codec import Body, given
+from onelog.protocols.kafka.epochs import UNKNOWN_EPOCH, check_epoch
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
+from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from onelog.protocols.kafka.hub import Hub
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+
+_NO_OFFSET: Final = -1
+_NO_TIMESTAMP: Final = -1
+_READ_COMMITTED: Final = 1
+
+
+async def list_offsets(hub: Hub, request: Request) -> Body:
+    """Offsets by kind or by time."""
+    committed = given(request.body, "isolation_level", 0) == _READ_COMMITTED
+    topics = []
+    for topic in request.body.topics:
+        rows = [
+            await _list_one(hub, request, topic.name, row, committed=committed)
+            for row in topic.partitions
+        ]
+        topics.append({"name": topic.name, "partitions": rows})
+    return {"topics": topics}
+
+
+async def _list_one(hub: Hub, request: Request, name: str, row: Any, *, committed: bool) -> Body:
+    answer: Body = {
+        "partition_index": row.partition_index,
+        "error_code": ErrorCode.none,
+        "timestamp": _NO_TIMESTAMP,
+        "offset": _NO_OFFSET,
+        "leader_epoch": UNKNOWN_EPOCH,
+    }
+    try:
+        topic = hub.topics.get(name)
+        hub.authorize(request.connection.principal, Action.SUBSCRIBE, topic)
+        target = topic.partition(row.partition_index)
+        check_epoch(target.log, given(row, "current_leader_epoch", UNKNOWN_EPOCH))
+        found = await _find(target, row.timestamp, committed=committed)
+    except OnelogError as error:
+        answer["error_code"] = code_of(error)
+        return answer
+    if found is not None:
+        answer["offset"], answer["timestamp"] = found
+        answer["leader_epoch"] = target.log.epochs.at(found[0])
+    return answer
+
+
+async def _find(target: TopicPartition, wanted: int, *, committed: bool) -> tuple[int, int] | None:
+    log = target.log
+    if log.stopped is not None:
+        raise log.stopped
+    if wanted == LATEST:
+        end = target.last_stable_offset if committed else target.high_watermark
+        return end, _NO_TIMESTAMP
+    if wanted in (EARLIEST, EARLIEST_LOCAL):
+        return int(log.start_offset), _NO_TIMESTAMP
+    if wanted == MAX_TIMESTAMP:
+        return await asyncio.to_thread(log.max_timestamp)
+    if wanted == LATEST_TIERED:
+        return None
+    if wanted < 0:
+        raise KafkaError(
+            ErrorCode.unsupported_version, f"there is no kind {wanted} of offset to list"
+        )
+    found = log.offset_for_time(TimestampMs(wanted))
+    return None if found is None else (int(found[0]), int(found[1]))
+
+
+async def offset_for_leader_epoch(hub: Hub, request: Request) -> Body:
+    """The end of a leader epoch, so that consumers notice a log that was cut."""
+    topics = []
+    for topic in request.body.topics:
+        rows = [_end_of_epoch(hub, request, topic.topic, row) for row in topic.partitions]
+        topics.append({"topic": topic.topic, "partitions": rows})
+    return {"topics": topics}
+
+
+def _end_of_epoch(hub: Hub, request: Request, name: str, row: Any) -> Body:
+    answer: Body = {
+        "error_code": ErrorCode.none,
+        "partition": row.partition,
+        "leader_epoch": UNKNOWN_EPOCH,
+        "end_offset": _NO_OFFSET,
+    }
+    try:
+        topic = hub.topics.get(name)
+        hub.authorize(request.connection.principal, Action.SUBSCRIBE, topic)
+        target = topic.partition(row.partition)
+        check_epoch(target.log, row.current_leader_epoch)
+    except OnelogError as error:
+        answer["error_code"] = code_of(error)
+        return answer
+    epoch, end = target.log.epochs.end_of(row.leader_epoch, target.high_watermark)
+    return answer | {"leader_epoch": epoch, "end_offset": end}

@@ -1,0 +1,155 @@
+"""Metadata and DescribeCluster: which topics there are, and who leads them (this node).
+
+Rules: a topic that nobody made is made when the client and the settings both allow it. One topic's
+error stands beside that topic and leaves the others alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+from onelog.base.errors import AlreadyExists, OnelogError
+from onelog.broker import Action
+from onelog.protocols.kafka.codec import Body, given
+from onelog.protocols.kafka.errors import ErrorCode, code_of
+from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.topics import KafkaTopic, check_name
+
+if TYPE_CHECKING:
+    from onelog.protocols.kafka.connection import Connection
+    from onelog.protocols.kafka.hub import Hub
+
+_ALL_TOPICS_VERSION: Final = 1
+"""From here on an empty list asks for no topic; before, for all of them."""
+OPERATIONS_NOT_ASKED: Final = -(2**31)
+TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
+"""What anybody may do to a topic where nothing is restricted, as Kafka numbers operations."""
+CLUSTER_OPERATIONS: Final = sum(1 << code for code in (4, 5, 7, 8, 9, 10, 11, 12))
+_ENDPOINT_BROKERS: Final = 1
+
+
+async def metadata(hub: Hub, request: Request) -> Body:
+    """Brokers and topics."""
+    asked = request.body.topics
+    rows: list[Body]
+    if asked is None or (not asked and request.version < _ALL_TOPICS_VERSION):
+        rows = [_describe(hub, request, topic) for topic in _visible(hub, request)]
+    else:
+        create = given(request.body, "allow_auto_topic_creation", True)
+        rows = [await _one(hub, request, row, create=create) for row in asked]
+    answer: Body = {
+        "brokers": [broker_row(hub, request.connection)],
+        "cluster_id": hub.cluster_id,
+        "controller_id": hub.node_id,
+        "topics": rows,
+    }
+    if given(request.body, "include_cluster_authorized_operations", False):
+        answer["cluster_authorized_operations"] = CLUSTER_OPERATIONS
+    return answer
+
+
+def _visible(hub: Hub, request: Request) -> list[KafkaTopic]:
+    principal, allows = request.connection.principal, hub.broker.authorizer.allows
+    assert principal is not None
+    return [
+        topic for topic in hub.topics.listed() if allows(principal, Action.SUBSCRIBE, topic.address)
+    ]
+
+
+def broker_row(hub: Hub, connection: Connection) -> Body:
+    """This node, at the address that this client can reach."""
+    host, port = connection.advertised
+    return {"node_id": hub.node_id, "host": host, "port": port, "rack": None}
+
+
+async def _one(hub: Hub, request: Request, row: Any, *, create: bool) -> Body:
+    name: str | None = row.name
+    wanted: uuid.UUID | None = given(row, "topic_id", None)
+    try:
+        if name is None:
+            topic = hub.topics.by_id(wanted) if wanted is not None else None
+            if topic is None:
+                return _missing(ErrorCode.unknown_topic_id, None, wanted)
+        else:
+            topic = hub.topics.find(name)
+            if topic is None and create and hub.settings.topics.auto_create:
+                topic = await _create(hub, request, name)
+            if topic is None:
+                return _missing(ErrorCode.unknown_topic_or_partition, name, None)
+        hub.authorize(request.connection.principal, Action.SUBSCRIBE, topic)
+    except OnelogError as error:
+        return _missing(code_of(error), name, wanted)
+    return _describe(hub, request, topic)
+
+
+async def _create(hub: Hub, request: Request, name: str) -> KafkaTopic | None:
+    principal = request.connection.principal
+    address = check_name(name)
+    assert principal is not None
+    if not hub.broker.authorizer.allows(principal, Action.MANAGE, address):
+        return None
+    with contextlib.suppress(AlreadyExists):  # somebody else was faster
+        await hub.make_topic(name, hub.settings.topics.partitions)
+    return hub.topics.find(name)
+
+
+def _missing(code: ErrorCode, name: str | None, wanted: uuid.UUID | None) -> Body:
+    return {
+        "error_code": code,
+        "name": name if name is not None or wanted is not None else "",
+        "topic_id": wanted,
+        "partitions": [],
+        "topic_authorized_operations": OPERATIONS_NOT_ASKED,
+    }
+
+
+def _describe(hub: Hub, request: Request, topic: KafkaTopic) -> Body:
+    node = hub.node_id
+    asked = given(request.body, "include_topic_authorized_operations", False)
+    partitions = []
+    for number in range(topic.partition_count):
+        log = topic.partition(number).log
+        partitions.append(
+            {
+                "error_code": ErrorCode.none
+                if log.stopped is None
+                else ErrorCode.leader_not_available,
+                "partition_index": number,
+                "leader_id": node,
+                "leader_epoch": log.leader_epoch,
+                "replica_nodes": (node,),
+                "isr_nodes": (node,),
+                "offline_replicas": (),
+            }
+        )
+    return {
+        "error_code": ErrorCode.none,
+        "name": topic.name,
+        "topic_id": topic.id,
+        "is_internal": False,
+        "partitions": partitions,
+        "topic_authorized_operations": TOPIC_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
+    }
+
+
+async def describe_cluster(hub: Hub, request: Request) -> Body:
+    """The cluster: this node."""
+    if given(request.body, "endpoint_type", _ENDPOINT_BROKERS) != _ENDPOINT_BROKERS:
+        return {
+            "error_code": ErrorCode.mismatched_endpoint_type,
+            "error_message": "this is a broker, and there are no separate controllers",
+        }
+    row = broker_row(hub, request.connection)
+    row["broker_id"] = row.pop("node_id")
+    return {
+        "error_code": ErrorCode.none,
+        "cluster_id": hub.cluster_id,
+        "controller_id": hub.node_id,
+        "brokers": [row],
+        "endpoint_type": _ENDPOINT_BROKERS,
+        "cluster_authorized_operations": CLUSTER_OPERATIONS
+        if request.body.include_cluster_authorized_operations
+        else OPERATIONS_NOT_ASKED,
+    }

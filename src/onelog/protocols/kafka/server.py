@@ -1,0 +1,100 @@
+"""The Kafka protocol on one node: its listeners as the configuration says, and the hub behind them.
+
+Rules: as for every protocol. Ports are bound before the broker recovers; nobody is accepted before
+groups and transactions are recovered; at the end nobody new comes in, then connections are closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+from onelog.base.clock import Clock
+from onelog.broker import Broker
+from onelog.config import Config
+from onelog.config.listeners import KafkaListener
+from onelog.net import ConnectionLimits, Gate, Listener, ProtocolListeners
+from onelog.observe import Sample
+from onelog.protocols.kafka.connection import Connection
+from onelog.protocols.kafka.hub import Hub
+from onelog.security.authenticator import Authenticator
+
+NAMES = ("kafka", "kafka_tls")
+"""The listeners of Kafka, as the configuration names them."""
+
+
+class KafkaServer:
+    """All listeners of Kafka. Call `bind`, then `start` when the broker is open, then `close`."""
+
+    def __init__(self, config: Config, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._listeners = ProtocolListeners(clock)
+        self._hub: Hub | None = None
+        limits = config.kafka.limits
+        self.gate = Gate(
+            ConnectionLimits(
+                total_max=limits.connections,
+                per_host_max=limits.connections_per_ip,
+                per_second_max=limits.connects_per_second,
+            ),
+            clock,
+        )
+
+    @property
+    def listeners(self) -> list[tuple[Listener, str]]:
+        """What is bound, and the address as people write it."""
+        return [
+            (bound.listener, f"kafka{'s' if bound.tls else ''}://{bound.listener.address}")
+            for bound in self._listeners.bound
+        ]
+
+    def bind(self) -> None:
+        """Take every port. Raises Conflict or ConfigError, and then holds none."""
+        listeners = self._config.listeners
+        self._listeners.bind({name: getattr(listeners, name) for name in NAMES})
+
+    async def start(self, broker: Broker, authenticator: Authenticator) -> None:
+        """Recover the hub, then accept connections."""
+        if not self._listeners.bound:
+            return
+        settings = self._config.kafka
+        hub = Hub(broker, authenticator, self._config, self._clock)
+        await hub.open()
+        self._hub = hub
+        await self._listeners.serve(
+            lambda bound, peer: Connection(hub, peer, cast("KafkaListener", bound.settings)),
+            self.gate,
+            settings.limits.login_timeout_ms / 1000,
+        )
+
+    async def close(self) -> None:
+        """Accept no more, close every connection. Idempotent."""
+        await self._listeners.stop_accepting()
+        hub, self._hub = self._hub, None
+        if hub is not None:
+            await hub.close()
+        self._listeners.close()
+
+    def samples(self) -> Iterator[Sample]:
+        """Numbers for the metrics."""
+        yield from self.gate.samples("kafka")
+        hub = self._hub
+        if hub is None:
+            return
+        counters = hub.counters
+        totals = (
+            ("connects_total", "Connections accepted.", counters.connects),
+            ("disconnects_total", "Connections that ended.", counters.disconnects),
+            ("requests_total", "Requests received.", counters.requests),
+            (
+                "protocol_errors_total",
+                "Connections ended for what they sent.",
+                counters.protocol_errors,
+            ),
+            ("received_bytes_total", "Bytes received.", counters.received_bytes),
+            ("sent_bytes_total", "Bytes sent.", counters.sent_bytes),
+        )
+        for name, about, value in totals:
+            yield Sample(f"onelog_kafka_{name}", about, "counter", value)
+        yield Sample("onelog_kafka_connections", "Connections now.", "gauge", len(hub.connections))

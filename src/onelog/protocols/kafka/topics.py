@@ -1,0 +1,293 @@
+"""Which Kafka topic is which part of the log: a stream made for one topic, or a view.
+
+Rules:
+- A stream that captures exactly one topic is the Kafka topic of that topic's name; its partitions
+  are the stream's. Every other name that decodes to a known topic or to a filter is a view: it
+  shows what is stored elsewhere, with the offsets that it has there (`views/`).
+- A name that is not canonical is refused (docs/reference/names.md), so two names never show one
+  topic (I7).
+- A topic's id belongs to its stream's id, or to the view's filter: what was deleted and made anew
+  has another one.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+from onelog.base.errors import InvalidName, OffsetOutOfRange, OnelogError
+from onelog.base.ids import Offset
+from onelog.base.names import from_kafka, to_kafka
+from onelog.broker import Broker, Cleanup, Partition, Principal, Stream
+from onelog.kernel import BatchInfo, scan_batches
+from onelog.log.partition import Appended
+from onelog.log.wakeup import Callback, Waiter
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError
+
+_ID_SPACE: Final = uuid.UUID("6f6e656c-6f67-5f6b-8fba-6b615f696473")
+"""The name space of topic ids."""
+
+NO_ABORTED: Final[list[tuple[int, int]]] = []
+
+
+class Fetched:
+    """What a partition gives to a fetch."""
+
+    __slots__ = ("aborted", "records", "size_bytes")
+
+    def __init__(
+        self, records: list[memoryview | bytes], size_bytes: int, aborted: list[tuple[int, int]]
+    ) -> None:
+        self.records = records
+        self.size_bytes = size_bytes
+        self.aborted = aborted
+        """Of a reader of committed records: (producer id, first offset) of aborted transactions."""
+
+
+NOTHING: Final = Fetched([], 0, NO_ABORTED)
+
+
+class TopicPartition(Protocol):
+    """One partition of a Kafka topic, whatever is behind it."""
+
+    number: int
+    log: Partition
+    """Where its records lie."""
+
+    @property
+    def high_watermark(self) -> int:
+        """End of what a reader of everything sees."""
+        ...
+
+    @property
+    def last_stable_offset(self) -> int:
+        """End of what a reader of committed records sees."""
+        ...
+
+    @property
+    def needs_keys(self) -> bool:
+        """Whether every record must have a key, because only the last of each is kept."""
+        ...
+
+    def append(self, data: bytearray, info: BatchInfo, principal: Principal) -> Appended:
+        """Append one batch that was checked, now. Raises OnelogError."""
+        ...
+
+    def fetch(self, offset: int, max_bytes: int, *, committed: bool) -> Fetched:
+        """Whole batches from `offset` on, at least one when there is one."""
+        ...
+
+    def when_news(self, offset: int, *, committed: bool, callback: Callback) -> Waiter | None:
+        """Call back once there may be something at `offset`."""
+        ...
+
+
+class StreamPartition:
+    """A partition of a stream that was made for this topic: stored bytes go out as they are."""
+
+    __slots__ = ("_broker", "_stream", "log", "number")
+
+    def __init__(self, broker: Broker, stream: Stream, log: Partition) -> None:
+        self._broker = broker
+        self._stream = stream
+        self.number = int(log.id)
+        self.log = log
+
+    @property
+    def needs_keys(self) -> bool:
+        """Whether every record must have a key, because only the last of each is kept."""
+        return self._stream.config.cleanup is not Cleanup.DELETE
+
+    def append(self, data: bytearray, info: BatchInfo, principal: Principal) -> Appended:
+        """Append one batch that was checked, now. Raises OnelogError."""
+        return self._broker.publisher.append_batches(
+            self._stream, self.log, data, (info,), principal=principal
+        )
+
+    @property
+    def high_watermark(self) -> int:
+        """End of what a reader of everything sees."""
+        return self.log.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """End of what a reader of committed records sees."""
+        return self.log.last_stable_offset
+
+    def fetch(self, offset: int, max_bytes: int, *, committed: bool) -> Fetched:
+        """Whole batches from `offset` on, at least one when there is one."""
+        log = self.log
+        if not log.start_offset <= offset <= log.high_watermark:
+            if log.stopped is not None:
+                raise log.stopped
+            raise OffsetOutOfRange(
+                f"offset {offset} of {log.stream}/{log.id} is not in {log.start_offset} to"
+                f" {log.high_watermark}"
+            )
+        view = log.read(Offset(offset), max_bytes, committed=committed)
+        if not view:
+            return NOTHING
+        return Fetched([view], len(view), self._aborted(offset, view) if committed else NO_ABORTED)
+
+    def _aborted(self, offset: int, view: memoryview) -> list[tuple[int, int]]:
+        found = self.log.aborted_between(offset, self.log.last_stable_offset)
+        if not found:
+            return NO_ABORTED
+        end = scan_batches(view, 0, False)[-1].last_offset
+        return [(txn.producer_id, txn.first_offset) for txn in found if txn.first_offset <= end]
+
+    def when_news(self, offset: int, *, committed: bool, callback: Callback) -> Waiter | None:
+        """Call back once there may be something at `offset`."""
+        if committed:
+            return self.log.when_stable(Offset(offset), callback)
+        return self.log.when_visible(Offset(offset), callback)
+
+
+class KafkaTopic(Protocol):
+    """One topic as Kafka clients see it."""
+
+    name: str
+    address: str
+    """The topic or filter that it shows."""
+    id: uuid.UUID
+    stream: Stream | None
+    """The stream that is this topic; None for a view."""
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions clients see."""
+        ...
+
+    def partition(self, number: int) -> TopicPartition:
+        """One of them. Raises KafkaError."""
+        ...
+
+
+class StreamTopic:
+    """A topic with a stream of its own."""
+
+    __slots__ = ("_partitions", "address", "id", "name", "stream")
+
+    def __init__(self, broker: Broker, name: str, stream: Stream) -> None:
+        self.name = name
+        self.address = stream.config.single_topic or stream.name
+        self.stream: Stream | None = stream
+        self.id = topic_id(f"stream {stream.record.id}")
+        self._partitions = [
+            StreamPartition(broker, stream, partition) for partition in stream.partitions
+        ]
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions clients see."""
+        return len(self._partitions)
+
+    def partition(self, number: int) -> StreamPartition:
+        """One of them. Raises KafkaError."""
+        if not 0 <= number < len(self._partitions):
+            raise no_partition(self.name, number, len(self._partitions))
+        return self._partitions[number]
+
+
+def no_partition(name: str, number: int, count: int) -> KafkaError:
+    """The error for a partition that a topic does not have."""
+    return KafkaError(
+        ErrorCode.unknown_topic_or_partition,
+        f"the topic {name} has partitions 0 to {count - 1}, not {number}",
+    )
+
+
+def topic_id(text: str) -> uuid.UUID:
+    """The id of what a text names, the same after every restart."""
+    return uuid.uuid5(_ID_SPACE, text)
+
+
+def kafka_name(stream: Stream) -> str | None:
+    """The Kafka topic that a stream is; None when it holds many topics or is the broker's."""
+    topic = stream.config.single_topic
+    if stream.config.internal or topic is None:
+        return None
+    try:
+        return to_kafka(topic)
+    except InvalidName:
+        return None  # too long for Kafka
+
+
+class Views(Protocol):
+    """Topics that show what lies elsewhere."""
+
+    def find(self, name: str) -> KafkaTopic | None:
+        """The view of this name, if it is one."""
+        ...
+
+    def listed(self) -> Iterator[KafkaTopic]:
+        """Views that were given a name."""
+        ...
+
+
+class Topics:
+    """Every topic that Kafka clients may name."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.views: Views | None = None
+        self._streams: dict[str, StreamTopic] = {}
+        self._ids: dict[uuid.UUID, KafkaTopic] = {}
+        self._refresh()
+        broker.streams.on_change.append(self._refresh)
+
+    def close(self) -> None:
+        """Hear of changes no more."""
+        self._broker.streams.on_change.remove(self._refresh)
+
+    def _refresh(self) -> None:
+        self._streams.clear()
+        self._ids.clear()
+        for stream in self._broker.streams.streams():
+            name = kafka_name(stream)
+            if name is not None:
+                topic = self._streams[name] = StreamTopic(self._broker, name, stream)
+                self._ids[topic.id] = topic
+
+    def find(self, name: str) -> KafkaTopic | None:
+        """The topic of a name; None when it is not known. Raises KafkaError for a bad name."""
+        found: KafkaTopic | None = self._streams.get(name)
+        if found is None:
+            check_name(name)
+            found = self.views.find(name) if self.views is not None else None
+            if found is not None:
+                self._ids[found.id] = found
+        return found
+
+    def get(self, name: str) -> KafkaTopic:
+        """The topic of a name. Raises KafkaError."""
+        found = self._streams.get(name) or self.find(name)
+        if found is None:
+            raise KafkaError(
+                ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r} here"
+            )
+        return found
+
+    def by_id(self, wanted: uuid.UUID) -> KafkaTopic | None:
+        """The topic of an id that a client was told."""
+        found = self._ids.get(wanted)
+        if found is None and self.views is not None:
+            for view in self.views.listed():
+                self._ids[view.id] = view
+            found = self._ids.get(wanted)
+        return found
+
+    def listed(self) -> Iterator[KafkaTopic]:
+        """Every topic with a stream of its own, and every view that was given a name."""
+        yield from self._streams.values()
+        if self.views is not None:
+            yield from self.views.listed()
+
+
+def check_name(name: str) -> str:
+    """The topic or filter that a name stands for. Raises KafkaError when it is none."""
+    try:
+        return from_kafka(name)
+    except OnelogError as error:
+        raise KafkaError(ErrorCode.invalid_topic_exception, str(error)) from None
