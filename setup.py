@@ -30,6 +30,9 @@ MODULES = [
     "mqtt_plan",
     "mqtt_delivery",
     "mqtt_fanout",
+    "kafka_request",
+    "kafka_batch",
+    "kafka_response",
 ]
 DIRECTIVES = {
     "language_level": 3,

@@ -77,6 +77,14 @@ class CorruptBatch(OnelogError):
     """Bytes that should be record batches are not: bad magic, length, CRC, counts or offsets."""
 
 
+class UnsupportedMagic(CorruptBatch):
+    """The batch has an older format: its magic byte is not 2."""
+
+
+class InvalidRecords(CorruptBatch):
+    """A batch came over whole, but its records, counts or offsets are not as they must be."""
+
+
 class UnsupportedCodec(InvalidRequest):
     """The batch names a compression codec that is not known."""
 

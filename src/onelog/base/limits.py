@@ -29,3 +29,6 @@ PARTITIONS_PER_STREAM_MAX = 10_000
 
 CAPTURES_PER_STREAM_MAX = 10_000
 """Filters that one stream captures."""
+
+PARTITIONS_PER_REQUEST_MAX = 100_000
+"""Topics and partitions that one Kafka request may name, together."""

@@ -5,7 +5,7 @@ Rules: a number never changes its meaning; `_native/format.pxd` repeats the numb
 
 from __future__ import annotations
 
-from onelog.base.errors import CorruptBatch
+from onelog.base.errors import CorruptBatch, InvalidRecords, UnsupportedMagic
 
 SHORT_HEADER = 1
 BAD_MAGIC = 2
@@ -27,6 +27,9 @@ RECORD_TAIL = 17
 BATCH_TAIL = 18
 BAD_INFLATED = 19
 BAD_CHUNK = 20
+NOT_DENSE = 21
+SECOND_BATCH = 22
+NO_KEY = 23
 
 REASONS = {
     SHORT_HEADER: "the header is cut short",
@@ -49,7 +52,28 @@ REASONS = {
     BATCH_TAIL: "bytes are left after the last record",
     BAD_INFLATED: "the inflated records are larger than the limit",
     BAD_CHUNK: "a topic index chunk is damaged",
+    NOT_DENSE: "the last offset delta is not the record count less one",
+    SECOND_BATCH: "bytes are left after the batch, and only one may be sent",
+    NO_KEY: "the record has no key, and the log is compacted by key",
 }
+
+KINDS: dict[int, type[CorruptBatch]] = {
+    BAD_MAGIC: UnsupportedMagic,
+    **dict.fromkeys(
+        (
+            BAD_BASE_OFFSET,
+            BAD_LAST_DELTA,
+            BAD_COUNT,
+            *range(BAD_VARINT, BATCH_TAIL + 1),
+            BAD_INFLATED,
+            NOT_DENSE,
+            SECOND_BATCH,
+            NO_KEY,
+        ),
+        InvalidRecords,
+    ),
+}
+"""What a sender can only mend by sending something else; the rest is damage: CorruptBatch."""
 
 
 def explain(code: int, position: int, record: int = -1) -> str:
@@ -61,4 +85,4 @@ def explain(code: int, position: int, record: int = -1) -> str:
 
 def corrupt(code: int, position: int, record: int = -1) -> CorruptBatch:
     """Build the error for `code`."""
-    return CorruptBatch(explain(code, position, record))
+    return KINDS.get(code, CorruptBatch)(explain(code, position, record))

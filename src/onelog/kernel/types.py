@@ -83,3 +83,46 @@ class Columns(NamedTuple):
     header_value_validity: bytes
     header_value_offsets: bytes
     header_value_data: bytes
+
+
+class ProduceRequest(NamedTuple):
+    """One Kafka Produce request; each partition is (index, start, end) of its batch.
+
+    An end of -1 is null.
+    """
+
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    topics: list[tuple[str, list[tuple[int, int, int]]]]
+
+
+class FetchRequest(NamedTuple):
+    """One Kafka Fetch request; what its version lacks has the protocol's default.
+
+    A topic is named, or from version 13 on the 16 bytes of its id. Each partition is (index,
+    current_leader_epoch, fetch_offset, last_fetched_epoch, log_start_offset, max_bytes).
+    """
+
+    replica_id: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+    session_id: int
+    session_epoch: int
+    rack_id: str
+    topics: list[tuple[str | bytes, list[tuple[int, int, int, int, int, int]]]]
+    forgotten: list[tuple[str | bytes, list[int]]]
+
+
+ProducedRow: TypeAlias = "tuple[int, int, int, int, int, str | None]"
+"""(partition, error code, base offset, log append time, log start offset, error message)."""
+Pieces: TypeAlias = "Buffer | list[Buffer] | tuple[Buffer, ...] | None"
+FetchedRow: TypeAlias = (
+    "tuple[int, int, int, int, int, Sequence[tuple[int, int]] | None, int, Pieces]"
+)
+"""(partition, error code, high watermark, last stable offset, log start offset, aborted
+transactions as (producer id, first offset), preferred read replica, records)."""
+RECORDS_COPIED_MAX = 2048
+"""Bytes of fetched records that are cheaper copied into the answer than written as a piece."""

@@ -14,6 +14,19 @@ from onelog.kernel._native.filters import (
     pick_records,
     select_records,
 )
+from onelog.kernel._native.kafka_batch import (
+    check_produce_batch,
+)
+from onelog.kernel._native.kafka_request import (
+    parse_fetch,
+    parse_produce,
+    parse_request_header,
+    split_frames,
+)
+from onelog.kernel._native.kafka_response import (
+    encode_fetch_response,
+    encode_produce_response,
+)
 from onelog.kernel._native.keep import (
     keep_records,
 )
@@ -77,6 +90,13 @@ __all__ = [
     "Stage",
     "encode_acks",
     "encode_publish",
+    "check_produce_batch",
+    "encode_fetch_response",
+    "encode_produce_response",
+    "parse_fetch",
+    "parse_produce",
+    "parse_request_header",
+    "split_frames",
     "BatchBuilder",
     "keep_records",
     "crc32c",

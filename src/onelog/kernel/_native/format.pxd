@@ -78,6 +78,9 @@ cdef enum:
     BATCH_TAIL = 18
     BAD_INFLATED = 19
     BAD_CHUNK = 20
+    NOT_DENSE = 21
+    SECOND_BATCH = 22
+    NO_KEY = 23
 
 # Repeated from types.py and base/limits.py, as C needs them while compiling;
 # the contract tests compare both implementations at each of these bounds.
@@ -96,6 +99,7 @@ cdef enum:
     HEADERS_PER_RECORD_MAX = 1000
     TOPIC_BYTES_MAX = 1024
     TOPIC_LEVELS_MAX = 64
+    PARTITIONS_PER_REQUEST_MAX = 100000
 
 ctypedef const unsigned char *bytes_at
 

@@ -36,7 +36,7 @@ cdef int _check(bytes_at p, Py_ssize_t left, bint check_crc, Head *head) noexcep
     return code
 
 
-cdef object _info(Py_ssize_t position, const Head *head):
+cdef object info_of(Py_ssize_t position, const Head *head):
     return _new(
         _BatchInfo,
         (
@@ -68,7 +68,7 @@ def scan_batches(buf, Py_ssize_t start=0, bint check_crc=True, Py_ssize_t limit=
             code = _check(<bytes_at> view.buf + start, view.len - start, check_crc, &head)
             if code:
                 raise corrupt(code, start)
-            found.append(_info(start, &head))
+            found.append(info_of(start, &head))
             start += head.size
     finally:
         PyBuffer_Release(&view)
@@ -93,7 +93,7 @@ def scan_valid(buf, Py_ssize_t start=0, bint check_crc=True, int64_t expect_offs
                 code = BAD_ORDER
             if code:
                 return found, start, explain(code, start)
-            found.append(_info(start, &head))
+            found.append(info_of(start, &head))
             expect_offset = head.base_offset + head.last_delta + 1
             start += head.size
     finally:

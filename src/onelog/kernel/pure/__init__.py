@@ -16,6 +16,19 @@ from onelog.kernel.pure.filters import (
     pick_records,
     select_records,
 )
+from onelog.kernel.pure.kafka_batch import (
+    check_produce_batch,
+)
+from onelog.kernel.pure.kafka_request import (
+    parse_fetch,
+    parse_produce,
+    parse_request_header,
+    split_frames,
+)
+from onelog.kernel.pure.kafka_response import (
+    encode_fetch_response,
+    encode_produce_response,
+)
 from onelog.kernel.pure.mqtt import (
     MqttFanout,
     MqttInput,
@@ -71,6 +84,13 @@ __all__ = [
     "Stage",
     "encode_acks",
     "encode_publish",
+    "check_produce_batch",
+    "encode_fetch_response",
+    "encode_produce_response",
+    "parse_fetch",
+    "parse_produce",
+    "parse_request_header",
+    "split_frames",
     "crc32c",
     "topic_hash",
     "decode_uvarint",

@@ -92,6 +92,8 @@ ANSWERS: Final[dict[type[errors.OnelogError], Answer]] = {
         connack=_R.PACKET_TOO_LARGE, disconnect=_R.PACKET_TOO_LARGE
     ),
     errors.CorruptBatch: _UNSPECIFIED,
+    errors.UnsupportedMagic: _UNSPECIFIED,
+    errors.InvalidRecords: _UNSPECIFIED,
     errors.UnsupportedCodec: _UNSPECIFIED,
     errors.OffsetOutOfRange: _REFUSED,
     errors.OutOfOrderSequence: _UNSPECIFIED,

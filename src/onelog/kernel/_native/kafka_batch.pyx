@@ -1,0 +1,105 @@
+"""The batch of a Produce request, compiled: checked once, before it is appended as it came."""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport int32_t
+
+from onelog.kernel._native.crc cimport crc_of
+from onelog.kernel._native.format cimport (
+    BAD_COUNT,
+    BAD_CRC,
+    BAD_LENGTH,
+    BAD_MAGIC,
+    BATCH_TAIL,
+    CODEC_MASK,
+    CRC_FROM,
+    HEADER_BYTES,
+    NO_KEY,
+    NOT_DENSE,
+    RECORD_BYTES_MIN,
+    SECOND_BATCH,
+    SHORT_BATCH,
+    SHORT_HEADER,
+    Head,
+    Span,
+    bytes_at,
+    check_deltas,
+    read_head,
+    read_span,
+)
+from onelog.kernel._native.scan cimport info_of
+
+from onelog.base.errors import InvalidRequest
+from onelog.kernel.corruption import corrupt
+
+
+cdef int _check_head(bytes_at p, Py_ssize_t left, Head *head) noexcept nogil:
+    """The header, damage first: only of undamaged bytes is it worth saying what is wrong."""
+    cdef int code
+    if left > 16 and p[16] != 2:
+        return BAD_MAGIC  # the older formats have it in the same place, and may be shorter
+    code = read_head(p, left, head)
+    if code == SHORT_HEADER or code == BAD_LENGTH or code == SHORT_BATCH:
+        return code
+    if crc_of(p + CRC_FROM, head.size - CRC_FROM, 0) != head.crc:
+        return BAD_CRC
+    if head.size != left:
+        return SECOND_BATCH
+    if code == 0 and head.last_delta != head.count - 1:
+        code = NOT_DENSE
+    return code
+
+
+cdef int _check_records(
+    bytes_at data, bytes_at end, const Head *head, bint need_keys, int32_t *index
+) noexcept nogil:
+    """Every record; `index` is then the bad one, or -1 when it is the batch."""
+    cdef Span span
+    cdef bytes_at at = data
+    cdef int32_t last = -1
+    cdef int code
+    index[0] = -1
+    if <Py_ssize_t> head.count * RECORD_BYTES_MIN > end - data:
+        return BAD_COUNT
+    for index[0] in range(head.count):
+        code = read_span(data, at, end, &span)
+        if code == 0:
+            code = check_deltas(head, &span, last)
+        if code == 0 and need_keys and span.key_bytes < 0:
+            code = NO_KEY
+        if code:
+            return code
+        # They ascend, and are as many as the offsets that the batch spans: dense.
+        last = span.offset_delta
+        at = data + span.end
+    index[0] = -1
+    return 0 if at == end else BATCH_TAIL
+
+
+def check_produce_batch(buf, Py_ssize_t start, Py_ssize_t end, bint need_keys=False):
+    """The one batch that fills `buf[start:end]`, as a client may send it.
+
+    Damage raises CorruptBatch, an older format UnsupportedMagic, and what was meant that way
+    InvalidRecords. Compressed records are not looked into.
+    """
+    cdef Py_buffer view
+    cdef Head head
+    cdef bytes_at p
+    cdef int32_t index = -1
+    cdef int code
+    PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
+    try:
+        if not 0 <= start <= end <= view.len:
+            raise InvalidRequest(
+                f"bytes {start} to {end} are outside the buffer of {view.len} bytes"
+            )
+        p = <bytes_at> view.buf + start
+        code = _check_head(p, end - start, &head)
+        if code == 0 and not head.attributes & CODEC_MASK:
+            code = _check_records(
+                p + HEADER_BYTES, p + head.size, &head, need_keys, &index
+            )
+        if code:
+            raise corrupt(code, start, index)
+        return info_of(start, &head)
+    finally:
+        PyBuffer_Release(&view)

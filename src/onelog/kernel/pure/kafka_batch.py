@@ -1,0 +1,53 @@
+"""The batch of a Produce request, interpreted: checked once, before it is appended as it came."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onelog.kernel import corruption as why
+from onelog.kernel.pure.crc import crc32c
+from onelog.kernel.pure.records import walk
+from onelog.kernel.pure.scan import CRC_FROM, HEADER, check_span, read_header
+from onelog.kernel.types import ATTR_CODEC_MASK, HEADER_BYTES, MAGIC, PREFIX_BYTES, BatchInfo
+
+if TYPE_CHECKING:
+    from onelog.kernel.types import Buffer
+
+_DAMAGED = {why.SHORT_HEADER, why.BAD_LENGTH, why.SHORT_BATCH}
+
+
+def _check_head(view: memoryview, start: int, end: int) -> BatchInfo | int:
+    """The header, damage first: only of undamaged bytes is it worth saying what is wrong."""
+    if end - start > 16 and view[start + 16] != MAGIC:
+        return why.BAD_MAGIC  # the older formats have it in the same place, and may be shorter
+    info = read_header(view, start, end, check_crc=False)
+    if isinstance(info, int) and info in _DAMAGED:
+        return info
+    fields = HEADER.unpack_from(view, start)
+    size, crc = fields[1] + PREFIX_BYTES, fields[4]
+    if crc32c(view[start + CRC_FROM : start + size]) != crc:
+        return why.BAD_CRC
+    if size != end - start:
+        return why.SECOND_BATCH
+    if not isinstance(info, int) and info.last_offset - info.base_offset != info.count - 1:
+        return why.NOT_DENSE
+    return info
+
+
+def check_produce_batch(buf: Buffer, start: int, end: int, need_keys: bool = False) -> BatchInfo:
+    """The one batch that fills `buf[start:end]`, as a client may send it.
+
+    Damage raises CorruptBatch, an older format UnsupportedMagic, and what was meant that way
+    InvalidRecords. Compressed records are not looked into.
+    """
+    view = memoryview(buf).cast("B")
+    check_span(view, start, end)
+    info = _check_head(view, start, end)
+    if isinstance(info, int):
+        raise why.corrupt(info, start)
+    if not info.attributes & ATTR_CODEC_MASK:
+        # They ascend, and are as many as the offsets that the batch spans: dense.
+        for index, span in enumerate(walk(info, view, start + HEADER_BYTES, end)):
+            if need_keys and span.key_bytes < 0:
+                raise why.corrupt(why.NO_KEY, start, index)
+    return info
