@@ -107,6 +107,7 @@ def onelog(folder: Path, durability: str, *settings: str) -> Iterator[tuple[int,
         f'defaults.stream.durability="{durability}"',
         "mqtt.limits.inflight=65535",
         "mqtt.limits.connects_per_second=0",
+        'limits.page_cache_bytes="256MiB"',
         *settings,
     )
     flags = [part for value in values for part in ("--set", value)]

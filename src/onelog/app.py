@@ -66,6 +66,7 @@ def broker_settings(config: Config) -> BrokerSettings:
             segment_age_ms=defaults.segment_age_ms,
         ),
         checkpoint_interval_s=config.cursors.checkpoint_interval_ms / 1000,
+        page_cache_bytes=config.limits.page_cache_bytes,
     )
 
 

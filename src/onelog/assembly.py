@@ -62,7 +62,9 @@ async def open_broker(
         store = await open_store(data_dir, clock)
     kv_root = data_dir / "kv"
     engines: dict[str, Engine] = {
-        "segment": await asyncio.to_thread(SegmentEngine, data_dir / "segment", clock),
+        "segment": await asyncio.to_thread(
+            SegmentEngine, data_dir / "segment", clock, page_cache_bytes=settings.page_cache_bytes
+        ),
         "memory": MemoryEngine(clock),
         "kv": LazyEngine(kv_root, lambda: KvEngine(kv_root, clock)),
     }

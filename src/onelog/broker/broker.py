@@ -52,6 +52,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     maintenance_interval_s: float = 30.0
     flush_interval_s: float = 1.0
     sync_threads: int = 4
+    page_cache_bytes: int = 0
+    """Newest bytes of the log that stay in the system's page cache; 0: the system decides."""
 
 
 class Broker:

@@ -129,6 +129,15 @@ class Limits(Section, frozen=True, kw_only=True):
             description="Open files that the process asks the system for; the hard limit caps it.",
         ),
     ] = 1_048_576
+    page_cache_bytes: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="Newest bytes of the log on disk that stay in the system's page cache; 0: "
+            "the system decides. A bound helps in containers and on virtual machines whose host "
+            "takes free memory back; what lies behind it is read from the disk.",
+        ),
+    ] = 0
 
 
 class Cursors(Section, frozen=True, kw_only=True):

@@ -26,6 +26,7 @@ from onelog.storage.segment.files import (
     remove,
     sync_directory,
 )
+from onelog.storage.segment.pages import PageBudget
 from onelog.storage.segment.partition import SegmentLog
 from onelog.storage.segment.segment import Shared
 
@@ -56,10 +57,13 @@ class SegmentEngine:
         clock: Clock | None = None,
         *,
         open_files_max: int = OPEN_FILES_MAX,
+        page_cache_bytes: int = 0,
     ) -> None:
         self._root = Path(root)
         self._root.mkdir(parents=True, exist_ok=True)
-        self._shared = Shared(clock or SystemClock(), FileCache(open_files_max))
+        self._shared = Shared(
+            clock or SystemClock(), FileCache(open_files_max), PageBudget(page_cache_bytes)
+        )
         self._lock = threading.Lock()
         self._open: dict[PartitionKey, SegmentLog] = {}
         self._closed = False

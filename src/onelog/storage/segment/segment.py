@@ -32,6 +32,7 @@ from onelog.storage.segment.files import (
 )
 from onelog.storage.segment.index import POSITION_MASK, time_floor
 from onelog.storage.segment.indexes import INDEX_EXTENSIONS, BadIndex, Indexes
+from onelog.storage.segment.pages import PageBudget
 from onelog.storage.segment.topics import Entries, derive_entries
 
 LOG: Final = ".log"
@@ -49,11 +50,12 @@ class SegmentGone(Exception):
 class Shared:
     """What the partitions of an engine share."""
 
-    __slots__ = ("allocate", "cache", "clock", "rebuild_lock")
+    __slots__ = ("allocate", "cache", "clock", "pages", "rebuild_lock")
 
-    def __init__(self, clock: Clock, cache: FileCache) -> None:
+    def __init__(self, clock: Clock, cache: FileCache, pages: PageBudget) -> None:
         self.clock = clock
         self.cache = cache
+        self.pages = pages
         self.allocate = True
         """Whether the file system can reserve space."""
         self.rebuild_lock = threading.Lock()
@@ -64,9 +66,9 @@ class Segment:
     """A run of batches in one file."""
 
     __slots__ = (
-        "_lock", "_log", "_shared", "base_offset", "created_ms", "dead", "exists", "indexes",
-        "last_batch_at", "max_timestamp_ms", "reserved_bytes", "sealed", "settings", "size_bytes",
-        "stem", "writer",
+        "_lock", "_log", "_noted_bytes", "_shared", "base_offset", "created_ms", "dead", "exists",
+        "indexes", "last_batch_at", "max_timestamp_ms", "reserved_bytes", "sealed", "settings",
+        "size_bytes", "stem", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -94,6 +96,7 @@ class Segment:
         self.indexes = Indexes(stem, row, shared.cache)
         self.writer: WriteHandle | None = None
         self._log: MappedFile | None = None
+        self._noted_bytes = row.size_bytes
         self._shared = shared
         self._lock = lock
 
@@ -217,6 +220,12 @@ class Segment:
         if writer is not None and writer.dirty:
             writer.open().sync()
         self.indexes.sync()
+        self.note_synced(self.size_bytes)
+
+    def note_synced(self, size: int) -> None:
+        """The first `size` bytes of the log are on the disk; maintenance is held."""
+        pages = self._shared.pages
+        self._noted_bytes = pages.note(self.stem + LOG, self._noted_bytes, size)
 
     # Reading.
 

@@ -231,6 +231,7 @@ class LogWriter:
                 old.sync()
             if file is not None:
                 file.sync()
+                segment.note_synced(size)
             if save and size:
                 segment.indexes.sync()
             if grown:

@@ -1,0 +1,54 @@
+"""How much of the log stays in the system's page cache: the newest bytes, when there is a bound.
+
+Why: without a bound every byte of the log takes a new page until memory is full. On a virtual
+machine whose host takes free memory back each new page costs several times what the write does; a
+container pays for them too. Behind a bound the same pages are used again and again.
+Rules: only bytes that are on the disk are let go of, so that no write waits for it. Whoever reads
+them later reads the disk. A bound of 0 leaves everything to the system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import deque
+from typing import Final
+
+from onelog.storage.segment.files import OpenFile
+
+NOTED_BYTES_MIN: Final = 1024 * 1024
+"""Shorter runs wait until more is behind them, so that the list stays short."""
+
+
+class PageBudget:
+    """The runs of synced bytes that may still be in the page cache, oldest first."""
+
+    __slots__ = ("_bytes", "_limit_bytes", "_lock", "_runs")
+
+    def __init__(self, limit_bytes: int = 0) -> None:
+        self._limit_bytes = limit_bytes
+        self._runs: deque[tuple[str, int, int]] = deque()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def note(self, path: str, start: int, end: int) -> int:
+        """Bytes of a file are on the disk: older ones may have to go. Where the next run starts.
+
+        May wait for the disk: called by whoever syncs, never on the loop.
+        """
+        if self._limit_bytes == 0 or end - start < NOTED_BYTES_MIN:
+            return start
+        gone = []
+        with self._lock:
+            self._runs.append((path, start, end))
+            self._bytes += end - start
+            while self._bytes > self._limit_bytes:
+                run = self._runs.popleft()
+                self._bytes -= run[2] - run[1]
+                gone.append(run)
+        for old, first, last in gone:
+            with contextlib.suppress(OSError):  # deleted meanwhile, or a system without it
+                file = OpenFile(old, os.O_RDONLY)
+                os.posix_fadvise(file.fd, first, last - first, os.POSIX_FADV_DONTNEED)
+        return end
