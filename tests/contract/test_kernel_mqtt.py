@@ -489,6 +489,36 @@ def test_retain_is_shown_only_to_those_who_asked(kernel):
     assert sent(plain)[0] == 0x32
 
 
+def test_an_owner_that_may_not_have_a_topic_does_not_get_it(kernel):
+    """Asked once per topic; the others go on as if it had not subscribed."""
+    asked, refused = [], {("b", b"t/2")}
+
+    def allows(owner, topic):
+        asked.append((owner, topic))
+        return (owner, topic) not in refused
+
+    hub = Hub(kernel)
+    hub.fanout = kernel.MqttFanout(hub.properties, allows)
+    first, second = hub.subscriber(b"t/+"), hub.subscriber(b"t/#")
+    first.owner, second.owner = "a", "b"
+    rows = [(b"t/1", b"1"), (b"t/2", b"2"), (b"t/2", b"3"), (b"t/1", b"4")]
+
+    def packets(*rows):
+        return b"".join(kernel.encode_publish(4, topic, value, 0) for topic, value in rows)
+
+    hub.deliver(hub.batch(*rows))
+    assert sent(first) == packets(*rows)
+    assert sent(second) == packets(rows[0], rows[3])
+    assert sorted(asked) == [("a", b"t/1"), ("a", b"t/2"), ("b", b"t/1"), ("b", b"t/2")]
+    refused.clear()
+    hub.deliver(hub.batch(rows[1], base=4), 4)
+    assert sent(second) == b""
+    hub.fanout.forget_plans()
+    hub.deliver(hub.batch(rows[1], base=5), 5)
+    assert sent(second) == packets(rows[1])
+    assert sent(first) == 2 * packets(rows[1])
+
+
 def test_properties_are_made_once_per_record_and_none_is_expired(kernel):
     hub = Hub(kernel)
     new = [hub.subscriber(b"t", 1, version=5) for _ in range(3)]

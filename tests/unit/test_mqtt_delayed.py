@@ -6,6 +6,7 @@ import pytest
 
 from onelog.base.clock import SystemClock
 from onelog.base.errors import InvalidName, NotAuthorized
+from onelog.broker import AllowAll
 from onelog.protocols.mqtt.delayed import DelayedSettings, parse_delayed
 from onelog.protocols.mqtt.features import MqttFeatures
 from onelog.protocols.mqtt.packets import Will
@@ -142,10 +143,11 @@ async def test_a_message_that_cannot_be_published_is_refused_at_once(tmp_path):
         assert await client.publish("$delayed/50/a", qos=2) == ReasonCode.QUOTA_EXCEEDED
 
 
-class Moody:
+class Moody(AllowAll):
     """Lets a principal publish until it is told not to."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.refused: set[str] = set()
 
     def allows(self, principal, action, resource):

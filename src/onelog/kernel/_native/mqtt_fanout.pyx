@@ -126,11 +126,13 @@ cdef struct Slot:
 cdef class MqttFanout:
     """Who gets which record, and in which bytes.
 
-    `properties` makes a record's v5 properties out of its headers, None when it has expired. It
-    must not raise: that ends the call, and with it the answer who was touched.
+    `properties` makes a record's v5 properties out of its headers, None when it has expired.
+    `allows` says whether the owner of an output may have a topic; its answer is remembered until
+    `forget_plans`. Neither may raise: that ends the call, and with it the answer who was touched.
     """
 
     cdef object properties
+    cdef object allows
     # Whether a record with the retain header was seen since the owner set it to False.
     cdef public bint retained
     # Messages given to subscribers, and bytes written for them here.
@@ -145,8 +147,9 @@ cdef class MqttFanout:
     cdef uint64_t generation
     cdef Slot slots[SLOTS]
 
-    def __init__(self, properties):
+    def __init__(self, properties, allows=None):
         self.properties = properties
+        self.allows = allows
         self.trie = TopicTrie()
         self.subscriptions = {}
         self.numbers = {}
@@ -225,6 +228,20 @@ cdef class MqttFanout:
         slot.hash = hash
         return known.plan
 
+    cdef tuple _allowed(self, tuple numbers, bytes topic):
+        """The subscriptions whose owners may have a topic."""
+        cdef list found = []
+        cdef Subscription row
+        for number in numbers:
+            row = self.subscriptions[number]
+            if self.allows(row.output.owner, topic):
+                found.append(number)
+        return tuple(found)
+
+    def forget_plans(self):
+        """What `allows` answers may have changed."""
+        self._forget_all()
+
     cdef Known _plan(self, bytes topic):
         cdef PyObject *found = PyDict_GetItem(self.plans, topic)
         cdef tuple numbers
@@ -233,6 +250,8 @@ cdef class MqttFanout:
         if found is not NULL:
             return <Known> found
         numbers = self.trie.match(topic)
+        if self.allows is not None:
+            numbers = self._allowed(numbers, topic)
         plan = self.by_numbers.get(numbers)
         if plan is None:
             plan = make_plan(numbers, self.subscriptions)

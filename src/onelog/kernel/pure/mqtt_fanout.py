@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from onelog.base.errors import CorruptBatch
 from onelog.kernel.pure.mqtt_output import encode_alias, encode_publish
@@ -65,12 +65,18 @@ class _Target:
 class MqttFanout:
     """Who gets which record, and in which bytes.
 
-    `properties` makes a record's v5 properties out of its headers, None when it has expired. It
-    must not raise: that ends the call, and with it the answer who was touched.
+    `properties` makes a record's v5 properties out of its headers, None when it has expired.
+    `allows` says whether the owner of an output may have a topic; its answer is remembered until
+    `forget_plans`. Neither may raise: that ends the call, and with it the answer who was touched.
     """
 
-    def __init__(self, properties: Callable[[tuple[Header, ...], int], bytes | None]) -> None:
+    def __init__(
+        self,
+        properties: Callable[[tuple[Header, ...], int], bytes | None],
+        allows: Callable[[Any, bytes], bool] | None = None,
+    ) -> None:
         self._properties = properties
+        self._allows = allows
         self.retained = False
         """Whether a retained record was seen since the owner set it to False."""
         self.delivered = 0
@@ -120,6 +126,10 @@ class MqttFanout:
     def __len__(self) -> int:
         return len(self._subscriptions)
 
+    def forget_plans(self) -> None:
+        """What `allows` answers may have changed."""
+        self._plans.clear()
+
     def _forget(self, topic_filter: bytes) -> None:
         if b"+" in topic_filter or b"#" in topic_filter:
             self._plans.clear()
@@ -132,6 +142,8 @@ class MqttFanout:
             by_output: dict[int, list[_Subscription]] = {}
             for number in self._trie.match(topic):
                 row = self._subscriptions[number]
+                if self._allows is not None and not self._allows(row.output.owner, topic):
+                    continue
                 by_output.setdefault(id(row.output), []).append(row)
             plan = [_Target(rows[0].output, rows) for rows in by_output.values()]
             if len(self._plans) >= _PLANS_MAX:

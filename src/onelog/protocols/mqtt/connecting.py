@@ -145,7 +145,7 @@ async def _accept(
     output.window = min(
         limits.inflight, packet.properties.receive_maximum or RECEIVE_MAXIMUM_DEFAULT
     )
-    session = MqttSession(hub, client_id, output)
+    session = MqttSession(hub, client_id, output, connection.principal)
     connection.door, connection.session = door, session
     connection.will, connection.connect_packet = packet.will, packet
     output.packet_bytes_max = packet.properties.maximum_packet_size or 0

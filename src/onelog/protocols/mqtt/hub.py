@@ -30,6 +30,7 @@ from onelog.protocols.mqtt.exclusive import Exclusive
 from onelog.protocols.mqtt.features import MqttFeatures
 from onelog.protocols.mqtt.limits import MqttLimits
 from onelog.protocols.mqtt.packet_types import PacketType
+from onelog.protocols.mqtt.permission import Deliveries
 from onelog.protocols.mqtt.replay import open_replay
 from onelog.protocols.mqtt.retained import Retained
 from onelog.protocols.mqtt.rewrite import Rewriter
@@ -93,7 +94,11 @@ class Hub:
         )
         self.loop = asyncio.get_running_loop()
         self.counters = Counters()
-        self.fanout = MqttFanout(delivery_properties)
+        checks = broker.authorizer.checks_delivery
+        self.deliveries = Deliveries(broker.authorizer) if checks else None
+        self.fanout = MqttFanout(
+            delivery_properties, None if self.deliveries is None else self.deliveries.allows_session
+        )
         self.sessions: dict[str, MqttSession] = {}
         """Sessions with a connection, by client id."""
         self.connections: set[Connection] = set()
@@ -114,6 +119,7 @@ class Hub:
         broker.publisher.on_tick.append(self._tick)
         broker.streams.on_change.append(self._streams_changed)
         authenticator.on_change(self._user_changed)
+        broker.authorizer.on_change.append(self._permissions_changed)
 
     async def open(self) -> None:
         """Bring what is derived from the log up to date; connections may come after it."""
@@ -159,6 +165,12 @@ class Hub:
         for connection in list(self.connections):
             if connection.principal.name == name:
                 connection.user_changed()
+
+    def _permissions_changed(self) -> None:
+        self._streams_changed()  # routes say who may publish
+        if self.deliveries is not None:
+            self.deliveries.forget()
+            self.fanout.forget_plans()
 
     def _streams_changed(self) -> None:
         for routes in self._routes.values():

@@ -135,6 +135,8 @@ class Replay:
         own = session.client_id.encode()
         if row.no_local and find_header(record.headers, PUBLISHER) == own:
             return None
+        if not session.may_have(record.topic):
+            return None
         publish = from_record(
             record,
             now_ms=session.hub.clock.now_ms(),

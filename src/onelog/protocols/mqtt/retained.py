@@ -130,7 +130,7 @@ class _Greeting:
 
     def _prepare(self, number: int) -> Outgoing | None:
         record, wanted, session = self._table.record(number), self._wanted, self._session
-        if record is None:
+        if record is None or not session.may_have(record.topic):
             return None
         publish = from_record(
             record,

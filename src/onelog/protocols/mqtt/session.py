@@ -25,6 +25,7 @@ from onelog.broker import (
     CursorState,
     LiveSource,
     Position,
+    Principal,
     Reading,
     Wait,
     ignore_change,
@@ -54,9 +55,10 @@ class MqttSession:
 
     kind = CursorKind.SESSION
 
-    def __init__(self, hub: Hub, client_id: str, output: MqttOutput) -> None:
+    def __init__(self, hub: Hub, client_id: str, output: MqttOutput, principal: Principal) -> None:
         self.hub = hub
         self.client_id = client_id
+        self.principal = principal
         self.name = cursor_name(client_id)
         self.on_change: Callable[[], None] = ignore_change
         self.output = output
@@ -248,6 +250,11 @@ class MqttSession:
 
     # -- delivering
 
+    def may_have(self, topic: str) -> bool:
+        """Whether its user may have messages of a topic."""
+        deliveries = self.hub.deliveries
+        return deliveries is None or deliveries.allows(self.principal, topic)
+
     def begin(self, connection: Connection) -> None:
         """A connection speaks for it: redeliver what is in flight, then read on or follow."""
         self.connection = connection
@@ -278,11 +285,12 @@ class MqttSession:
                 continue
             source = self.hub.broker.live.source(number)
             record = self.hub.broker.cursors.record_at(source.as_source, offset)
-            publish = None if record is None else from_record(
+            known = record is not None and self.may_have(record.topic)
+            publish = None if record is None or not known else from_record(
                 record, now_ms=self.hub.clock.now_ms(), qos_max=qos, retain=False,
                 packet_id=packet_id, dup=True,
             )  # fmt: skip
-            if publish is None:  # retention took it, or it has expired
+            if publish is None:  # retention took it, it has expired, or is not for this user
                 self.output.ack(packet_id)
             else:
                 self.output.push(encode_packet(publish, version))
@@ -407,7 +415,8 @@ class MqttSession:
         packets: list[Outgoing] = []
         for index, record in reading.read(room):
             key = reading.sources.sources[index].key
-            publish = self._matcher.publish(key, record, now_ms)
+            may = self.may_have(record.topic)
+            publish = self._matcher.publish(key, record, now_ms) if may else None
             source = self.hub.broker.live.find(key)
             if publish is not None and source is not None:
                 packet = prepare(self.output, publish, (source.number, record.offset))

@@ -111,8 +111,12 @@ class Member:
         self.group.hand_out_soon()
 
     def give(self, delivery: Delivery) -> bool:
-        """Send a message; False when it does not fit the window or the client's packet size."""
+        """Send a message; False when the client may not have it, or it does not fit its window
+        or packet size.
+        """
         session, row = self.session, self.row
+        if not session.may_have(delivery.record.topic):
+            return False
         publish = from_record(
             delivery.record,
             now_ms=session.hub.clock.now_ms(),
@@ -269,7 +273,7 @@ class ShareGroup:
                     self._turn = index + (self._strategy is not ShareStrategy.STICKY)
                     return member
                 passed_over += 1
-        if passed_over == len(self.members):  # too large for every one of them (3.1.2-25)
+        if passed_over == len(self.members):  # for none of them, or too large (3.1.2-25)
             self.cursor.reject(delivery.token)
         else:
             self._stuck = True

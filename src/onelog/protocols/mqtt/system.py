@@ -92,7 +92,7 @@ class System:
         identifiers = (wanted.identifier,) if wanted.identifier else ()
         properties = Properties(subscription_ids=identifiers) if identifiers else NO_PROPERTIES
         for topic, value in self.values().items():
-            if matches(wanted.filter, topic):
+            if matches(wanted.filter, topic) and session.may_have(topic):
                 packet = Publish(
                     topic=topic, payload=value.encode(), retain=True, properties=properties
                 )
