@@ -1,0 +1,63 @@
+"""The group's own timer: what a rebalance waits for, and until when."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from onelog.base.clock import Clock
+
+
+class Phase(Enum):
+    """What is waited for."""
+
+    IDLE = "idle"
+    GATHERING = "gathering"
+    """The first members of an empty group: others that start with them are waited for."""
+    JOINING = "joining"
+    """Members join again; who has not by the deadline is out."""
+    SYNCING = "syncing"
+    """Members ask for their assignment; who has not by the deadline is out."""
+
+
+class Countdown:
+    """One phase at a time, with its deadline."""
+
+    __slots__ = ("_clock", "_grew", "_left_ms", "_step_ms", "deadline", "phase")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.phase = Phase.IDLE
+        self.deadline = 0.0
+        self._step_ms = 0
+        self._left_ms = 0
+        self._grew = False
+
+    def start(self, phase: Phase, timeout_ms: int) -> None:
+        """Begin a phase; the one before is over."""
+        self.phase = phase
+        self.deadline = self._clock.monotonic() + timeout_ms / 1000
+
+    def stop(self) -> None:
+        """Wait for nothing."""
+        self.phase = Phase.IDLE
+
+    def gather(self, step_ms: int, longest_ms: int) -> None:
+        """Wait for first members: a step, and one more as long as others come, up to a bound."""
+        self.start(Phase.GATHERING, step_ms)
+        self._step_ms = step_ms
+        self._left_ms = max(longest_ms - step_ms, 0)
+        self._grew = False
+
+    def grew(self) -> None:
+        """A member came."""
+        self._grew = True
+
+    def gathers_on(self) -> bool:
+        """A step is over: whether another one begins."""
+        step_ms = min(self._step_ms, self._left_ms)
+        if not self._grew or not step_ms:
+            return False
+        self._grew = False
+        self._left_ms -= step_ms
+        self.start(Phase.GATHERING, step_ms)
+        return True
