@@ -41,6 +41,7 @@ from onelog.protocols.kafka.server import KafkaServer
 from onelog.protocols.mqtt.server import MqttServer
 from onelog.security.authenticator import Authenticator, SecuritySettings
 from onelog.security.commands import run_command
+from onelog.security.tokens import TokenSettings
 from onelog.storage.lock import lock_data_dir
 
 _log = get_logger("app")
@@ -221,7 +222,14 @@ class Server:
         assert self._store is not None
         chosen = self._loaded.config.security
         settings = SecuritySettings(
-            anonymous=chosen.anonymous, certificate_users_only=chosen.certificate_users_only
+            anonymous=chosen.anonymous,
+            certificate_users_only=chosen.certificate_users_only,
+            tokens=TokenSettings(
+                jwks_file=chosen.tokens.jwks_file,
+                issuer=chosen.tokens.issuer,
+                audience=chosen.tokens.audience,
+                name_claim=chosen.tokens.name_claim,
+            ),
         )
         authenticator = await Authenticator.open(self._store, self._clock, settings)
         self.metrics.register("security", authenticator.samples)

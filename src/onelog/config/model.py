@@ -35,6 +35,19 @@ class Node(Section, frozen=True, kw_only=True):
     ] = "onelog"
 
 
+class Tokens(Section, frozen=True, kw_only=True):
+    """Logins with signed tokens (JWT), as SASL OAUTHBEARER brings them."""
+
+    jwks_file: Annotated[
+        str, Meta(description="File with the issuer's public keys (JWKS); empty: no tokens.")
+    ] = ""
+    issuer: Annotated[str, Meta(description="Issuer that a token must name; empty: any.")] = ""
+    audience: Annotated[str, Meta(description="Audience that a token must name; empty: any.")] = ""
+    name_claim: Annotated[
+        str, Meta(min_length=1, description="Claim that holds the user's name.")
+    ] = "sub"
+
+
 class Security(Section, frozen=True, kw_only=True):
     """Who may come in."""
 
@@ -49,6 +62,7 @@ class Security(Section, frozen=True, kw_only=True):
         bool,
         Meta(description="Whether the name in a client certificate must be a user."),
     ] = False
+    tokens: Tokens = Tokens()
 
 
 class StreamDefaults(Section, frozen=True, kw_only=True):

@@ -23,6 +23,7 @@ from onelog.security.identity import ANONYMOUS, RESERVED_NAMES, Identity
 from onelog.security.passwords import Passwords, PasswordSettings
 from onelog.security.scram import MECHANISMS, Account, Mechanism, ScramExchange
 from onelog.security.table import UserTable
+from onelog.security.tokens import Tokens, TokenSettings
 from onelog.security.users import Users
 
 _SALT_SEED_KEY: Final = "security/salt_seed"
@@ -37,6 +38,7 @@ class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
     certificate_users_only: bool = False
     """Whether the name in a client certificate must be a user, or any name that its CA signed."""
     passwords: PasswordSettings = PasswordSettings()
+    tokens: TokenSettings = TokenSettings()
 
 
 class Authenticator:
@@ -47,6 +49,8 @@ class Authenticator:
         self._threads = HashThreads()
         self._table = UserTable(store)
         self._table.on_change = self._changed
+        self._tokens = Tokens(settings.tokens, clock)
+        self._clock = clock
         self._passwords = Passwords(self._table, self._threads, clock, settings.passwords)
         self.users = Users(store, self._threads, clock, self._table.reached)
         """The commands that change users; a change applies here when they return."""
@@ -104,6 +108,19 @@ class Authenticator:
             f"the mechanism {mechanism[:64]!r} is not known here; use {' or '.join(MECHANISMS)}"
         )
 
+    @property
+    def takes_tokens(self) -> bool:
+        """Whether `token` lets anybody in."""
+        return self._tokens.enabled
+
+    def token(self, token: str) -> Identity:
+        """The owner of a signed token. Raises NotAuthenticated, also for a disabled user."""
+        identity = self._tokens.identify(token)
+        known = self._table.get(identity.name)
+        if known is not None and known.user.disabled:
+            raise NotAuthenticated(f"the user {identity.name!r} is disabled")
+        return identity
+
     def certificate(self, certificate: Mapping[str, Any] | None) -> Identity:
         """The owner of a verified client certificate, as `ssl` shows it: its common name.
 
@@ -130,6 +147,9 @@ class Authenticator:
         known = self._table.get(identity.name)
         if identity.proof == "anonymous":
             return True
+        if identity.proof == "token":
+            enabled = known is None or not known.user.disabled
+            return enabled and self._clock.now_ms() < identity.expires_ms
         if identity.proof == "certificate":
             return (
                 not self._settings.certificate_users_only

@@ -20,7 +20,7 @@ ANONYMOUS_NAME: Final = "anonymous"
 RESERVED_NAMES: Final = frozenset({ANONYMOUS_NAME, "local"})
 """Names of principals that are no users: peers without a name, and the program itself."""
 
-Proof = Literal["password", "scram", "certificate", "anonymous"]
+Proof = Literal["password", "scram", "certificate", "token", "anonymous"]
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -30,6 +30,8 @@ class Identity(msgspec.Struct, frozen=True):
     proof: Proof
     revision: int = 0
     """Revision of the user's record at that time; 0 when no record stands behind the name."""
+    expires_ms: int = 0
+    """When a token stops to prove it, on the wall clock; 0: never."""
 
 
 ANONYMOUS: Final = Identity(ANONYMOUS_NAME, "anonymous")

@@ -11,6 +11,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -27,6 +28,8 @@ from onelog.protocols.kafka.fetching import begin_fetch
 from onelog.protocols.kafka.handlers import HANDLERS, error_body
 from onelog.protocols.kafka.producing import begin_produce
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.sasl import Exchange
+from onelog.security.identity import Identity
 
 if TYPE_CHECKING:
     from onelog.config.listeners import KafkaListener
@@ -75,6 +78,9 @@ class Connection:
         self.listener = listener
         self.principal: Principal | None = None
         """Who the peer is; None until it has logged in."""
+        self.identity: Identity | None = None
+        self.exchange: Exchange | None = None
+        """The login in progress."""
         self.on_raw_frame: Callable[[bytes], Coroutine[Any, Any, bytes]] | None = None
         """Set while tokens of a login come without a request around them (SASL handshake v0)."""
         self._transport: StreamTransport | None = None
@@ -86,6 +92,7 @@ class Connection:
         self._reading = True
         self._writing = True
         self._closed = False
+        self._last_answer = False
         self._beginning = False
         self._last_request_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -109,24 +116,25 @@ class Connection:
         hub = self.hub
         hub.connections.add(self)
         hub.counters.connects += 1
-        try:
-            identity = hub.authenticator.anonymous(
-                listener_is_loopback=self.peer.listener_is_loopback, peer_host=self.peer.host
-            )
-            self.principal = Principal(identity.name, "kafka")
-        except NotAuthenticated:
-            self.principal = None
-        self._take_certificate()
+        self._log_in_by_network()
         self._last_request_at = hub.loop.time()
         self._watch(hub.limits.login_timeout_ms if self.principal is None else hub.limits.idle_ms)
 
-    def _take_certificate(self) -> None:
-        if self.peer.certificate is None:
-            return
-        try:
-            identity = self.hub.authenticator.certificate(self.peer.certificate)
-        except NotAuthenticated:
-            return
+    def _log_in_by_network(self) -> None:
+        """A client certificate says who the peer is; where that is allowed, nobody has to."""
+        ask, peer = self.hub.authenticator, self.peer
+        with contextlib.suppress(NotAuthenticated):
+            if peer.certificate is not None:
+                self.log_in(ask.certificate(peer.certificate))
+                return
+        with contextlib.suppress(NotAuthenticated):
+            self.log_in(
+                ask.anonymous(listener_is_loopback=peer.listener_is_loopback, peer_host=peer.host)
+            )
+
+    def log_in(self, identity: Identity) -> None:
+        """The peer has proved who it is."""
+        self.identity = identity
         self.principal = Principal(identity.name, "kafka")
 
     def _watch(self, after_ms: int) -> None:
@@ -275,8 +283,8 @@ class Connection:
             raise ProtocolViolation(f"the API {key} is not known here")
         if not max(api.first, api.served) <= version <= api.last:
             self._refuse_version(api, version, correlation_id, slot)
-        elif self.principal is None and not api.before_login:
-            raise NotAuthenticated(f"a request {api.key.name} before the login")
+        elif not api.before_login and not self._is_logged_in():
+            raise NotAuthenticated(f"a request {api.key.name} without a login that counts")
         elif key == _PRODUCE:
             slot.is_produce = True
             begin_produce(self, slot, (buffer, at, end), version, correlation_id)
@@ -286,6 +294,12 @@ class Connection:
             body = decode_request(api, version, bytes(buffer[at:end]), 0)
             request = Request(api, version, correlation_id, client_id or "", body, self)
             self.run(slot, self._serve(slot, request))
+
+    def _is_logged_in(self) -> bool:
+        identity = self.identity
+        if identity is None:
+            return False
+        return not identity.expires_ms or self.hub.clock.now_ms() < identity.expires_ms
 
     def _refuse_version(self, api: Api, version: int, correlation_id: int, slot: Slot) -> None:
         if api.key is not ApiKey.API_VERSIONS:
@@ -358,6 +372,8 @@ class Connection:
         if pieces and self._transport is not None:
             self.hub.counters.sent_bytes += sum(map(len, pieces))
             self._transport.writelines(pieces)
+            if self._last_answer:
+                self.close("the login failed")
 
     # -- the end
 
@@ -366,6 +382,10 @@ class Connection:
         if not self._closed:
             self.hub.counters.protocol_errors += 1
             self.close(str(error))
+
+    def close_after_answer(self) -> None:
+        """The answer to the request at hand is the last one."""
+        self._last_answer = True
 
     def close(self, why: str) -> None:
         """Send what is ready, then end."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from onelog.base.errors import OnelogError
 from onelog.broker import Action
@@ -24,14 +24,16 @@ from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.topics import NOTHING, Fetched, TopicPartition
 
 if TYPE_CHECKING:
+    from onelog.kernel.types import Buffer
     from onelog.protocols.kafka.connection import Connection, Frame, Slot
 
 _READ_COMMITTED: Final = 1
 _NO_REPLICA: Final = -1
 _UNKNOWN: Final = -1
 
-Records = bytes | list[memoryview | bytes]
-Row = tuple[int, int, int, int, int, Sequence[tuple[int, int]] | None, int, Records]
+Row: TypeAlias = (
+    "tuple[int, int, int, int, int, Sequence[tuple[int, int]] | None, int, list[Buffer] | bytes]"
+)
 """As the kernel takes it (`kernel.types.FetchedRow`)."""
 
 

@@ -17,6 +17,7 @@ from onelog.protocols.kafka.errors import code_of
 from onelog.protocols.kafka.listing import list_offsets, offset_for_leader_epoch
 from onelog.protocols.kafka.metadata import describe_cluster, metadata
 from onelog.protocols.kafka.request import Handler, Request
+from onelog.protocols.kafka.sasl import sasl_authenticate, sasl_handshake
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
@@ -30,6 +31,8 @@ async def api_versions(hub: Hub, request: Request) -> Body:
 
 HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.API_VERSIONS: api_versions,
+    ApiKey.SASL_HANDSHAKE: sasl_handshake,
+    ApiKey.SASL_AUTHENTICATE: sasl_authenticate,
     ApiKey.METADATA: metadata,
     ApiKey.DESCRIBE_CLUSTER: describe_cluster,
     ApiKey.LIST_OFFSETS: list_offsets,

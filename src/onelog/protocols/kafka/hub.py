@@ -44,6 +44,7 @@ class Counters:
     __slots__ = (
         "connects",
         "disconnects",
+        "logins",
         "protocol_errors",
         "received_bytes",
         "requests",
@@ -53,6 +54,7 @@ class Counters:
     def __init__(self) -> None:
         self.connects = 0
         self.disconnects = 0
+        self.logins = 0
         self.requests = 0
         self.protocol_errors = 0
         self.received_bytes = 0
@@ -85,6 +87,14 @@ class Hub:
     async def open(self) -> None:
         """Recover what clients left here."""
         self.cluster_id = await self._load_cluster_id()
+        self.authenticator.on_change(self._user_changed)
+
+    def _user_changed(self, name: str) -> None:
+        for connection in list(self.connections):
+            identity = connection.identity
+            concerned = identity is not None and identity.name == name
+            if identity is not None and concerned and not self.authenticator.is_current(identity):
+                connection.close(f"the user {name} was changed")
 
     async def _load_cluster_id(self) -> str:
         store = self.broker.store

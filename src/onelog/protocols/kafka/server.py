@@ -86,6 +86,7 @@ class KafkaServer:
         totals = (
             ("connects_total", "Connections accepted.", counters.connects),
             ("disconnects_total", "Connections that ended.", counters.disconnects),
+            ("logins_total", "Logins that succeeded.", counters.logins),
             ("requests_total", "Requests received.", counters.requests),
             (
                 "protocol_errors_total",

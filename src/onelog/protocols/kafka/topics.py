@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from onelog.base.errors import InvalidName, OffsetOutOfRange, OnelogError
 from onelog.base.ids import Offset
@@ -24,6 +24,9 @@ from onelog.kernel import BatchInfo, scan_batches
 from onelog.log.partition import Appended
 from onelog.log.wakeup import Callback, Waiter
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from onelog.kernel.types import Buffer
 
 _ID_SPACE: Final = uuid.UUID("6f6e656c-6f67-5f6b-8fba-6b615f696473")
 """The name space of topic ids."""
@@ -37,7 +40,7 @@ class Fetched:
     __slots__ = ("aborted", "records", "size_bytes")
 
     def __init__(
-        self, records: list[memoryview | bytes], size_bytes: int, aborted: list[tuple[int, int]]
+        self, records: list[Buffer], size_bytes: int, aborted: list[tuple[int, int]]
     ) -> None:
         self.records = records
         self.size_bytes = size_bytes
