@@ -106,7 +106,16 @@ class KafkaTransactions(Section, frozen=True, kw_only=True):
     timeout_max_ms: Annotated[
         int, Meta(ge=1000, description="Longest timeout that a producer may ask for.")
     ] = 15 * _MINUTE_MS
-    ids: Annotated[int, Meta(ge=1, description="Transactional ids that are remembered.")] = 100_000
+    ids: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Transactional ids that are remembered; past it the longest unused goes.",
+        ),
+    ] = 100_000
+    partitions: Annotated[
+        int, Meta(ge=1, description="Partitions and groups that one transaction may touch.")
+    ] = 10_000
     id_expiry_ms: Annotated[
         int, Meta(ge=1000, description="A transactional id unused for so long is forgotten.")
     ] = 7 * _DAY_MS
