@@ -76,6 +76,8 @@ class Connection:
         self.hub = hub
         self.peer = peer
         self.listener = listener
+        self.number = 0
+        """Later connections have greater numbers."""
         self.principal: Principal | None = None
         """Who the peer is; None until it has logged in."""
         self.identity: Identity | None = None
@@ -116,6 +118,7 @@ class Connection:
         hub = self.hub
         hub.connections.add(self)
         hub.counters.connects += 1
+        self.number = hub.counters.connects
         self._log_in_by_network()
         self._last_request_at = hub.loop.time()
         self._watch(hub.limits.login_timeout_ms if self.principal is None else hub.limits.idle_ms)
