@@ -16,7 +16,7 @@ from onelog.assembly import open_broker
 from onelog.base.clock import SystemClock
 from onelog.base.ids import Offset, PartitionId
 from onelog.broker import Broker, BrokerSettings, Durability, Retention, StreamConfig
-from onelog.kernel import BatchBuilder, BatchInfo, crc32c, scan_batches, set_batch_offsets
+from onelog.kernel import BatchBuilder, BatchInfo, crc32c, place_batches, scan_batches
 from onelog.storage.engine import LogSettings, PartitionKey, PartitionLog
 from onelog.storage.segment import SegmentEngine, SegmentLog
 from onelog.storage.segment.writer import CHECKPOINT_BYTES
@@ -49,10 +49,7 @@ class Batch:
 
     def append_to(self, log: PartitionLog) -> None:
         """Append it at the log's end, as a partition does: offsets set in place."""
-        base = log.end_offset
-        set_batch_offsets(self.data, 0, base, 0)
-        info = self.info._replace(base_offset=base, last_offset=base + self.count - 1)
-        log.append(self.data, [info], self.topics)
+        log.append(self.data, place_batches(self.data, log.end_offset, 0), self.topics)
 
 
 def append_rows() -> list[Row]:

@@ -261,14 +261,17 @@ def test_find_and_fit_walk_whole_batches(kernel):
 
 
 def test_new_offsets_are_patched_in_and_the_crc_stays_valid(kernel):
-    data = bytearray(b"\0" * 3 + sealed(kernel))
-    kernel.set_batch_offsets(data, 3, 5000, 12)
-    info = kernel.scan_batches(data, 3)[0]
-    assert (info.base_offset, info.last_offset, info.leader_epoch) == (5000, 5002, 12)
+    one, two = sealed(kernel), sealed(kernel, ROWS[:1], 7)
+    data = bytearray(one + two)
+    placed = kernel.place_batches(data, 5000, 12)
+    assert placed == kernel.scan_batches(data)
+    assert [(info.base_offset, info.last_offset) for info in placed] == [(5000, 5002), (5003, 5003)]
+    assert {info.leader_epoch for info in placed} == {12}
+    assert kernel.place_batches(bytearray(), 1, 1) == []
     with pytest.raises(CorruptBatch):
-        kernel.set_batch_offsets(data, 10, 1, 1)
+        kernel.place_batches(bytearray(one + two[:-1]), 1, 1)
     with pytest.raises((BufferError, TypeError)):
-        kernel.set_batch_offsets(bytes(data), 3, 1, 1)
+        kernel.place_batches(one, 1, 1)
 
 
 def test_records_of_a_compressed_batch_are_given_inflated(kernel):

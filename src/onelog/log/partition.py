@@ -35,8 +35,8 @@ from onelog.kernel import (
     BatchBuilder,
     BatchInfo,
     decode_batch,
+    place_batches,
     scan_batches,
-    set_batch_offsets,
     topic_hash,
 )
 from onelog.log.producers import AbortedTxn
@@ -170,32 +170,42 @@ class Partition:
 
         The caller has validated CRC and records. Idempotent producers send one batch at a time.
         """
+        for info in infos:
+            if info.producer_id >= 0 and len(infos) > 1:
+                raise InvalidRequest("an idempotent producer sends one batch per partition")
+            repeated = self.check_batch(info)
+            if repeated is not None:
+                return repeated
+        placed = self.append_checked(data)
+        return Appended(Offset(placed[0].base_offset), Offset(placed[-1].last_offset + 1))
+
+    def check_batch(self, info: BatchInfo) -> Appended | None:
+        """Judge a batch that a client built: None to go on, or the append that it repeats."""
         self._refuse_if_stopped()
-        for info in infos:
-            if info.size_bytes > self.message_bytes_max:
-                raise MessageTooLarge(
-                    f"a batch of {info.size_bytes} bytes is larger than the"
-                    f" {self.message_bytes_max} that stream {self.stream} takes (message.max_bytes)"
-                )
-            if info.attributes & ATTR_CONTROL:
-                raise InvalidRequest("a client may not write control batches")
-            if info.producer_id >= 0:
-                if len(infos) > 1:
-                    raise InvalidRequest("an idempotent producer sends one batch per partition")
-                repeated = self.producers.check(info)
-                if repeated is not None:
-                    end = Offset(repeated.last_offset + 1)
-                    return Appended(Offset(repeated.base_offset), end, duplicate=True)
-        placed = []
-        base = int(self.end_offset)
-        for info in infos:
-            set_batch_offsets(data, info.position, base, self.leader_epoch)
-            last = base + info.last_offset - info.base_offset
-            placed.append(
-                info._replace(base_offset=base, last_offset=last, leader_epoch=self.leader_epoch)
+        if info.size_bytes > self.message_bytes_max:
+            raise MessageTooLarge(
+                f"a batch of {info.size_bytes} bytes is larger than the"
+                f" {self.message_bytes_max} that stream {self.stream} takes (message.max_bytes)"
             )
-            base = last + 1
-        return self._write(data, placed, None)
+        if info.attributes & ATTR_CONTROL:
+            raise InvalidRequest("a client may not write control batches")
+        if info.producer_id < 0:
+            return None
+        repeated = self.producers.check(info)
+        if repeated is None:
+            return None
+        end = Offset(repeated.last_offset + 1)
+        return Appended(Offset(repeated.base_offset), end, duplicate=True)
+
+    def append_checked(self, data: bytearray) -> list[BatchInfo]:
+        """Append batches that `check_batch` let pass, no two of one producer; as they now are.
+
+        Their offsets are set in place.
+        """
+        self._refuse_if_stopped()
+        placed = place_batches(data, self.end_offset, self.leader_epoch)
+        self._write(data, placed, None)
+        return placed
 
     def append_marker(
         self, marker: Marker, producer_id: int, producer_epoch: int, coordinator_epoch: int = 0
@@ -208,8 +218,7 @@ class Partition:
                 marker, producer_id, producer_epoch, self._clock.now_ms(), coordinator_epoch
             )
         )
-        set_batch_offsets(data, 0, self.end_offset, self.leader_epoch)
-        return self._write(data, scan_batches(data, 0, False), None)
+        return self._write(data, place_batches(data, self.end_offset, self.leader_epoch), None)
 
     def _write(
         self, data: bytes | bytearray, infos: Sequence[BatchInfo], topics: bytes | None
@@ -425,6 +434,10 @@ class Partition:
 
         await self._run(work)
         self.producers.forget_before(self.log.start_offset)
+
+    def close_deleted(self) -> None:
+        """In a thread: let go of the files of a stopped partition, which will be deleted."""
+        self.log.close()
 
     async def close(self) -> None:
         """Snapshot and close cleanly; waiters are told that it will not come."""

@@ -52,9 +52,9 @@ from onelog.kernel._native.records import (
 from onelog.kernel._native.scan import (
     find_batch,
     fit_batches,
+    place_batches,
     scan_batches,
     scan_valid,
-    set_batch_offsets,
 )
 from onelog.kernel._native.stage import (
     MqttRoute,
@@ -111,9 +111,9 @@ __all__ = [
     "validate_records",
     "find_batch",
     "fit_batches",
+    "place_batches",
     "scan_batches",
     "scan_valid",
-    "set_batch_offsets",
     "check_topic_chunks",
     "lookup_topic_chunks",
     "make_topic_chunk",

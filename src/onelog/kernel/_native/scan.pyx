@@ -147,20 +147,31 @@ def fit_batches(buf, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_bytes, int
     return position
 
 
-def set_batch_offsets(buf, Py_ssize_t pos, int64_t base_offset, int32_t leader_epoch):
-    """Write base offset and leader epoch into the batch at `pos`; its CRC stays valid."""
+def place_batches(buf, int64_t base_offset, int32_t leader_epoch):
+    """Give the batches that fill `buf` the offsets from `base_offset` on, and an epoch.
+
+    Their CRCs stay valid. Returns them as they now are.
+    """
     cdef Py_buffer view
     cdef Head head
     cdef int code
     cdef unsigned char *p
+    cdef Py_ssize_t position = 0
+    cdef list placed = []
     PyObject_GetBuffer(buf, &view, PyBUF_WRITABLE)
     try:
-        _check_span(&view, pos, view.len)
-        p = <unsigned char *> view.buf + pos
-        code = read_head(p, view.len - pos, &head)
-        if code:
-            raise corrupt(code, pos)
-        ol_put64(p, base_offset)
-        ol_put32(p + PREFIX_BYTES, leader_epoch)
+        while position < view.len:
+            p = <unsigned char *> view.buf + position
+            code = read_head(p, view.len - position, &head)
+            if code:
+                raise corrupt(code, position)
+            ol_put64(p, base_offset)
+            ol_put32(p + PREFIX_BYTES, leader_epoch)
+            head.base_offset = base_offset
+            head.leader_epoch = leader_epoch
+            placed.append(info_of(position, &head))
+            base_offset += <int64_t> head.last_delta + 1
+            position += head.size
     finally:
         PyBuffer_Release(&view)
+    return placed

@@ -48,9 +48,9 @@ from onelog.kernel.pure.records import (
 from onelog.kernel.pure.scan import (
     find_batch,
     fit_batches,
+    place_batches,
     scan_batches,
     scan_valid,
-    set_batch_offsets,
 )
 from onelog.kernel.pure.topics import (
     check_topic_chunks,
@@ -104,9 +104,9 @@ __all__ = [
     "encode_utf8_field",
     "find_batch",
     "fit_batches",
+    "place_batches",
     "scan_batches",
     "scan_valid",
-    "set_batch_offsets",
     "Slices",
     "batch_topics",
     "decode_batch",

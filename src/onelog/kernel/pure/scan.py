@@ -138,12 +138,21 @@ def fit_batches(buf: Buffer, start: int, end: int, max_bytes: int, upto: int) ->
     return position
 
 
-def set_batch_offsets(
-    buf: bytearray | memoryview, pos: int, base_offset: int, leader_epoch: int
-) -> None:
-    """Write base offset and leader epoch into the batch at `pos`; its CRC stays valid."""
+def place_batches(
+    buf: bytearray | memoryview, base_offset: int, leader_epoch: int
+) -> list[BatchInfo]:
+    """Give the batches that fill `buf` the offsets from `base_offset` on, and an epoch.
+
+    Their CRCs stay valid. Returns them as they now are.
+    """
     view = memoryview(buf).cast("B")
-    check_span(view, pos, len(view))
-    batch_at(view, pos, len(view))
-    struct.pack_into(">q", view, pos, base_offset)
-    struct.pack_into(">i", view, pos + PREFIX_BYTES, leader_epoch)
+    placed: list[BatchInfo] = []
+    position = 0
+    while position < len(view):
+        info = batch_at(view, position, len(view))
+        struct.pack_into(">q", view, position, base_offset)
+        struct.pack_into(">i", view, position + PREFIX_BYTES, leader_epoch)
+        placed.append(batch_at(view, position, len(view)))
+        base_offset = placed[-1].last_offset + 1
+        position += info.size_bytes
+    return placed

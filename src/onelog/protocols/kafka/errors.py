@@ -42,6 +42,8 @@ CODES: Final[dict[type[errors.OnelogError], ErrorCode]] = {
     errors.LimitExceeded: _E.policy_violation,
     errors.MessageTooLarge: _E.message_too_large,
     errors.CorruptBatch: _E.corrupt_message,
+    errors.UnsupportedMagic: _E.unsupported_for_message_format,
+    errors.InvalidRecords: _E.invalid_record,
     errors.UnsupportedCodec: _E.unsupported_compression_type,
     errors.OffsetOutOfRange: _E.offset_out_of_range,
     errors.OutOfOrderSequence: _E.out_of_order_sequence_number,
