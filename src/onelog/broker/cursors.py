@@ -41,7 +41,7 @@ from onelog.cursors.cursor import (
 from onelog.cursors.delivery import DeadLetter, QueueSettings
 from onelog.cursors.offset import OffsetCursor
 from onelog.cursors.queue import QueueCursor
-from onelog.cursors.reader import read_at
+from onelog.cursors.reader import read_at, read_records
 from onelog.cursors.session import SessionCursor, always
 from onelog.cursors.sources import Source, SourceRegistry, SourceSet
 from onelog.cursors.table import TableCursor
@@ -284,6 +284,15 @@ class CursorDesk:
     def record_at(self, source: Source, offset: int) -> Record | None:
         """The committed record at one place, whatever its topic; None when retention took it."""
         return read_at(SourceSet(("#",), (source,), 0), source, Offset(offset))
+
+    def has_later(self, source: Source, topic: str, offset: int) -> bool:
+        """Whether a source has a committed record of a topic from an offset on."""
+        position, end = Offset(offset), source.partition.last_stable_offset
+        while position < end:
+            records, position = read_records(SourceSet((topic,), (source,), 0), source, position, 1)
+            if records:
+                return True
+        return False
 
     async def adopt(self, cursor: Cursor) -> None:
         """Keep a protocol's own cursor durably from now on."""

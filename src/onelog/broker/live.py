@@ -73,6 +73,8 @@ class Live:
         self._listener: LiveListener | None = None
         self._sources: dict[tuple[str, int], LiveSource] = {}
         self._by_number: list[LiveSource] = []
+        self._known: set[str] = set()
+        """Ids of internal streams that have numbers, too."""
 
     def start(self, listener: LiveListener) -> None:
         """Let a protocol follow every partition from now on, those of later streams too."""
@@ -81,10 +83,16 @@ class Live:
         self._catalog.on_change.append(self._streams_changed)
         self._streams_changed()
 
+    def know(self, stream: Stream) -> None:
+        """Give an internal stream numbers, so that its records can be in flight; not followed."""
+        self._known.add(stream.record.id)
+        self._streams_changed()
+
     def _streams_changed(self) -> None:
         known = set()
         for stream in self._catalog.streams():
-            if stream.config.internal:
+            followed = not stream.config.internal
+            if not followed and stream.record.id not in self._known:
                 continue
             for partition in stream.partitions:
                 key = (stream.record.id, int(partition.id))
@@ -93,7 +101,8 @@ class Live:
                     source = LiveSource(len(self._by_number), stream, partition)
                     self._sources[key] = source
                     self._by_number.append(source)
-                    partition.live = _Feed(self, source)
+                    if followed:
+                        partition.live = _Feed(self, source)
         for key in set(self._sources) - known:
             self._sources.pop(key).partition.live = None
 

@@ -58,6 +58,7 @@ class TableCursor:
         "name",
         "on_change",
         "position_of",
+        "read_elsewhere",
         "reading",
     )
 
@@ -71,6 +72,8 @@ class TableCursor:
         self.on_change: Callable[[], None] = ignore_change
         self.position_of: Callable[[tuple[str, int]], int | None] | None = None
         """How far the owner has told it, when it does not follow by itself."""
+        self.read_elsewhere: Callable[[Position], Record | None] | None = None
+        """How to read records that the owner moved to where the table does not read by itself."""
         self._clock = clock
         self._accepts = accepts
         self._ids: dict[str, int] = {}
@@ -204,21 +207,52 @@ class TableCursor:
         row = self._rows.get(number)
         return None if row is None else self._read(row)
 
+    def numbers(self) -> array[int]:
+        """The numbers of all topics."""
+        return array("Q", self._rows)
+
+    def place(self, number: int) -> Position | None:
+        """Where the latest record of a topic is, by its number."""
+        row = self._rows.get(number)
+        return None if row is None else Position(row.stream_id, row.partition, row.offset)
+
+    def place_of(self, topic: str) -> Position | None:
+        """Where the latest record of a topic is."""
+        number = self._ids.get(topic)
+        return None if number is None else self.place(number)
+
+    def move(self, number: int, was: Position, to: Position) -> bool:
+        """The owner copied a record: it is read there from now on; False if another came since."""
+        if self.place(number) != was:
+            return False
+        topic = self._rows[number].topic
+        self._set(_Row(topic, to.stream_id, to.partition, to.offset))
+        self.on_change()
+        return True
+
     def __contains__(self, topic: str) -> bool:
         return topic in self._ids
 
     def _read(self, row: _Row) -> Record | None:
+        record, ttl_ms = self._find(row)
+        if record is not None:
+            ends = expires_at(record, ttl_ms)
+            if ends is None or ends > self._clock.now_ms():
+                return record
+        self._remove(row.topic)  # retention took it, its stream is gone, or it has expired
+        return None
+
+    def _find(self, row: _Row) -> tuple[Record | None, int]:
+        """The record of a row, and how long its stream lets records live."""
         index = self.reading.find(row.stream_id, row.partition)
         if index is not None:
             wanted = self.reading.sources
             source = wanted.sources[index]
-            record = read_at(wanted, source, Offset(row.offset))
-            if record is not None:
-                ends = expires_at(record, source.stream.config.message_ttl_ms)
-                if ends is None or ends > self._clock.now_ms():
-                    return record
-        self._remove(row.topic)  # retention took it, its stream is gone, or it has expired
-        return None
+            ttl_ms = source.stream.config.message_ttl_ms
+            return read_at(wanted, source, Offset(row.offset)), ttl_ms
+        if self.read_elsewhere is None:
+            return None, -1
+        return self.read_elsewhere(Position(row.stream_id, row.partition, row.offset)), -1
 
     def _set(self, row: _Row) -> None:
         topic = row.topic.encode()

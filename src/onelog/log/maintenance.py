@@ -47,6 +47,8 @@ _SYNCS_QUEUED: Final = 4
 
 Pins = Callable[[str, int], Offset | None]
 """(stream, partition) → the lowest offset that a durable cursor needs; None: there is none."""
+Leaving = Callable[[Partition, Offset], Awaitable[None]]
+"""Sees to records of a partition below an offset before they may leave."""
 _T = TypeVar("_T")
 _log = get_logger("maintenance")
 
@@ -102,6 +104,10 @@ class Maintenance:
         """Bytes that durable cursors hold back from retention, where there are any."""
         self.over_quota: set[tuple[str, int]] = set()
         """Partitions whose durable cursors lost records at the last run."""
+        self.before_trim: list[Leaving] = []
+        """Asked before retention takes records; when one fails, they stay until the next run."""
+        self.before_compaction: list[Leaving] = []
+        """Asked before compaction may take all but the last record of a key."""
         self._catalog = catalog
         self._syncer = syncer
         self._clock = clock
@@ -167,6 +173,8 @@ class Maintenance:
         if decision.start is None:
             return
         try:
+            for leaving in self.before_trim:
+                await leaving(partition, decision.start)
             await apply_retention(partition, decision)
         except Exception as error:  # noqa: BLE001 - the other partitions go on
             self._failed(partition, "retention", error)
@@ -206,6 +214,8 @@ class Maintenance:
         scope, now_ms = scope_of(partition), self._clock.now_ms()
         pace = Pacer(self._clock, self._stopping)
         try:
+            for leaving in self.before_compaction:
+                await leaving(partition, partition.last_stable_offset)
             result = await self._syncer.run(
                 lambda: compact(
                     partition.log,

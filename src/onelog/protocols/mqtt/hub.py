@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 from onelog.base.clock import Clock
 from onelog.base.errors import OnelogError
-from onelog.broker import Broker, LiveSource, Principal, Record, Tick
+from onelog.base.ids import Offset
+from onelog.broker import Broker, LiveSource, Partition, Principal, Record, Tick
 from onelog.broker.producer_ids import ProducerIds
 from onelog.kernel import (
     MqttFanout,
@@ -120,14 +121,30 @@ class Hub:
         broker.streams.on_change.append(self._streams_changed)
         authenticator.on_change(self._user_changed)
         broker.authorizer.on_change.append(self._permissions_changed)
+        self._opened = asyncio.Event()
+        broker.maintenance.before_trim.append(self._before_trim)
+        broker.maintenance.before_compaction.append(self._before_compaction)
 
     async def open(self) -> None:
         """Bring what is derived from the log up to date; connections may come after it."""
-        self.retained = await Retained.open(self.broker, self.limits.retained_messages)
-        await self.producer_ids.open()
-        await self.shares.open()
-        await self.delayed.open()
-        await self.wills.open()
+        try:
+            self.retained = await Retained.open(
+                self.broker, self.clock, self.limits.retained_messages
+            )
+            await self.producer_ids.open()
+            await self.shares.open()
+            await self.delayed.open()
+            await self.wills.open()
+        finally:
+            self._opened.set()  # retention goes on, or fails and takes nothing
+
+    async def _before_trim(self, partition: Partition, start: Offset) -> None:
+        await self._opened.wait()
+        await self.retained.before_trim(partition, start)
+
+    async def _before_compaction(self, partition: Partition, upto: Offset) -> None:
+        await self._opened.wait()
+        await self.retained.before_compaction(partition, upto)
 
     # -- the way in
 

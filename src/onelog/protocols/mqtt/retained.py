@@ -2,6 +2,7 @@
 
 Rules: it holds places, not messages. While the broker runs it is fed by the live feed, which sees
 every batch anyway; after a start it reads what came since its checkpoint. An empty payload clears.
+A message is retained for longer than its stream holds its records (`retained_copies`).
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Final
 
-from onelog.broker import Broker, LiveSource, Record, TableCursor
+from onelog.base.clock import Clock
+from onelog.base.ids import Offset
+from onelog.broker import Broker, LiveSource, Partition, Record, Source, TableCursor
 from onelog.kernel import decode_batch, scan_batches
 from onelog.protocols.mqtt.mapping import from_record, is_retained
 from onelog.protocols.mqtt.outgoing import Outgoing, prepare
+from onelog.protocols.mqtt.retained_copies import Copies
 from onelog.record.headers import RETAIN
 
 if TYPE_CHECKING:
@@ -37,20 +41,22 @@ def accepts(record: Record) -> bool:
 class Retained:
     """The retained messages of a broker."""
 
-    def __init__(self, table: TableCursor, most: int) -> None:
+    def __init__(self, broker: Broker, table: TableCursor, copies: Copies, most: int) -> None:
+        self._broker = broker
         self._table = table
+        self._copies = copies
         self._most = most
         self.refused = 0
         """Messages that were not retained because there are too many."""
 
     @classmethod
-    async def open(cls, broker: Broker, most: int) -> Retained:
+    async def open(cls, broker: Broker, clock: Clock, most: int) -> Retained:
         """Bring the table up to date with the log."""
         table = await broker.cursors.open_table(CURSOR, ["#"], accepts=accepts, follow=False)
         table.position_of = lambda key: (
             None if (source := broker.live.find(key)) is None else source.position
         )
-        return cls(table, most)
+        return cls(broker, table, await Copies.open(broker, clock, table), most)
 
     def __len__(self) -> int:
         return len(self._table)
@@ -78,7 +84,28 @@ class Retained:
         if present and len(self._table) >= self._most and topic not in self._table:
             self.refused += 1
             return
+        if topic in self._copies:
+            self._copies.drop(topic)
         self._table.note(topic, source.key, offset, present=present)
+
+    # -- records that leave
+
+    async def before_trim(self, partition: Partition, start: Offset) -> None:
+        """Retention takes records below an offset: what is retained stays."""
+        key = (self._broker.streams.get(partition.stream).record.id, int(partition.id))
+        await self._copies.carry(key, start, lambda _record: True)
+
+    async def before_compaction(self, partition: Partition, upto: Offset) -> None:
+        """Compaction takes what a later message of its topic follows, retained or not."""
+        stream = self._broker.streams.get(partition.stream)
+        source = Source(stream, partition)
+        if stream.config.internal:
+            return
+
+        def is_followed(record: Record) -> bool:
+            return self._broker.cursors.has_later(source, record.topic, record.offset + 1)
+
+        await self._copies.carry(source.key, upto, is_followed)
 
     def send(self, connection: Connection, wanted: Subscribed) -> None:
         """Send what a new subscription finds retained."""

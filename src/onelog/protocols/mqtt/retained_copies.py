@@ -1,0 +1,160 @@
+"""Copies of retained messages whose records leave their stream: `~retained`, compacted by topic.
+
+Rules:
+- A retained message is written once, to its home stream (I1). Only when retention is about to take
+  that record, or compaction may, it is copied here, and the table points to the copy from then on.
+- The copy and the table are durable before the record leaves.
+- A copy says which stream it is of, and ends with that stream. A time to live that the stream gave
+  its messages stays with the copy as the message's own expiry.
+- A copy that a newer retained message replaces, or that is cleared, leaves by a tombstone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from onelog.base.clock import Clock
+from onelog.base.errors import OnelogError
+from onelog.base.ids import Offset
+from onelog.broker import (
+    Broker,
+    Cleanup,
+    Position,
+    Record,
+    Retention,
+    Source,
+    StreamConfig,
+    TableCursor,
+)
+from onelog.kernel import BatchBuilder
+from onelog.observe import get_logger
+from onelog.protocols.mqtt.mapping import expiry_ms
+from onelog.record.headers import EXPIRY, TOPIC, Headers, find_header
+
+STREAM: Final = "~retained"
+STREAM_CONFIG: Final = StreamConfig(
+    name=STREAM,
+    cleanup=Cleanup.COMPACT,
+    retention=Retention(age_ms=-1),
+    segment_bytes=16 * 1024 * 1024,
+)
+
+ORIGIN: Final = b"~ro"
+"""Of a copy: the id of the stream that the message was published to."""
+
+CHUNK_RECORDS: Final = 256
+CHUNK_BYTES: Final = 1024 * 1024
+_LOOK_ROWS: Final = 4096
+"""Rows of the table that are looked at before others have a turn."""
+
+_log = get_logger("mqtt")
+_Row = tuple[int, Position, Record]
+
+
+class Copies:
+    """The stream of copies. Make one with `Copies.open`."""
+
+    def __init__(self, broker: Broker, clock: Clock, table: TableCursor, source: Source) -> None:
+        self._broker = broker
+        self._clock = clock
+        self._table = table
+        self._source = source
+        self._dropped: list[str] = []
+
+    @classmethod
+    async def open(cls, broker: Broker, clock: Clock, table: TableCursor) -> Copies:
+        """Let the table read copies; the stream is created on the first start."""
+        stream = broker.streams.find(STREAM) or await broker.streams.create(STREAM_CONFIG)
+        broker.live.know(stream)
+        copies = cls(broker, clock, table, Source(stream, stream.partitions[0]))
+        table.read_elsewhere = copies.read
+        return copies
+
+    def __contains__(self, topic: str) -> bool:
+        place = self._table.place_of(topic)
+        return place is not None and self._is_own(place)
+
+    def _is_own(self, place: Position) -> bool:
+        return (place.stream_id, place.partition) == self._source.key
+
+    def read(self, place: Position) -> Record | None:
+        """The copy at a place; None when it is none, or of a stream that is gone."""
+        if not self._is_own(place):
+            return None
+        record = self._broker.cursors.record_at(self._source, place.offset)
+        if record is None:
+            return None
+        origin = (find_header(record.headers, ORIGIN) or b"").decode()
+        return None if self._broker.live.find((origin, 0)) is None else record
+
+    # -- copying
+
+    async def carry(
+        self, key: tuple[str, int], upto: int, is_wanted: Callable[[Record], bool]
+    ) -> None:
+        """Copy the retained messages of a partition below an offset; durable when it returns."""
+        rows: list[_Row] = []
+        size_bytes = carried = 0
+        for at, number in enumerate(self._table.numbers()):
+            if at % _LOOK_ROWS == _LOOK_ROWS - 1:
+                await asyncio.sleep(0)
+            place = self._table.place(number)
+            if place is None or (place.stream_id, place.partition) != key or place.offset >= upto:
+                continue
+            record = self._table.record(number)
+            if record is None or not is_wanted(record):
+                continue
+            rows.append((number, place, record))
+            size_bytes += len(record.value or b"")
+            if len(rows) == CHUNK_RECORDS or size_bytes >= CHUNK_BYTES:
+                await self._append(key[0], rows)
+                carried += len(rows)
+                rows, size_bytes = [], 0
+        if rows:
+            await self._append(key[0], rows)
+        if rows or carried:
+            await self._broker.cursors.save(self._table)
+
+    async def _append(self, origin: str, rows: list[_Row]) -> None:
+        builder = BatchBuilder(True)
+        for _number, _place, record in rows:
+            topic = record.topic.encode()
+            builder.add(
+                topic, topic, record.value, self._headers(origin, record), record.timestamp_ms
+            )
+        appended = self._source.partition.append_built(builder, index_topics=False)
+        await self._source.partition.wait_visible(Offset(appended.end_offset - 1))
+        for index, (number, place, record) in enumerate(rows):
+            to = Position(*self._source.key, appended.base_offset + index)
+            if not self._table.move(number, place, to):
+                self.drop(record.topic)  # a newer one came meanwhile
+
+    def _headers(self, origin: str, record: Record) -> Headers:
+        kept = tuple(pair for pair in record.headers if pair[0] not in (TOPIC, EXPIRY, ORIGIN))
+        ends_ms = expiry_ms(record.headers)
+        ttl_ms = self._broker.streams.get(record.stream).config.message_ttl_ms
+        if ttl_ms >= 0:
+            end_ms = record.timestamp_ms + ttl_ms
+            ends_ms = end_ms if ends_ms is None else min(ends_ms, end_ms)
+        expiry = () if ends_ms is None else ((EXPIRY, b"%d" % ends_ms),)
+        return (*kept, *expiry, (ORIGIN, origin.encode()))
+
+    # -- dropping
+
+    def drop(self, topic: str) -> None:
+        """A copy is needed no more; all of a pass leave in one batch."""
+        self._dropped.append(topic)
+        if len(self._dropped) == 1:
+            asyncio.get_running_loop().call_soon(self._write_dropped)
+
+    def _write_dropped(self) -> None:
+        dropped, self._dropped = self._dropped, []
+        builder = BatchBuilder(False)
+        now_ms = self._clock.now_ms()
+        builder.extend([(None, topic.encode(), None, (), now_ms) for topic in dropped])
+        try:
+            self._source.partition.append_built(builder, index_topics=False)
+        except OnelogError as error:  # the table knows: what is left costs disk only
+            _log.warning("copies of retained messages are left", reason=str(error))
