@@ -14,11 +14,11 @@ from onelog.protocols.kafka.errors import ErrorCode
 from onelog.protocols.kafka.groups.answers import JoinAnswer, Joining, Leaving, Syncing
 from onelog.protocols.kafka.groups.group import Group
 from onelog.protocols.kafka.groups.kept import KeptGroup
-from onelog.protocols.kafka.groups.settings import GroupSettings
+from onelog.config.kafka import KafkaGroups
 from onelog.protocols.kafka.groups.states import State
 
 E = ErrorCode
-SETTINGS = GroupSettings()
+SETTINGS = KafkaGroups()
 OFFERS = (
     (("range", b"1"),),
     (("range", b"2"), ("sticky", b"2")),
@@ -228,7 +228,7 @@ class GroupMachine(RuleBasedStateMachine):
                 self.tickets[ticket] = None
         if politely:
             leaving = Leaving(member_id=client.member_id, instance_id=client.instance)
-            self.group.leave([leaving])
+            self.group.leave(leaving)
             self.drain()
 
     # -- what the world does
@@ -239,7 +239,7 @@ class GroupMachine(RuleBasedStateMachine):
 
     def let_pass(self, seconds: float) -> None:
         end = self.clock.monotonic() + seconds
-        while (deadline := self.group.next_deadline()) is not None and deadline <= end:
+        while (deadline := self.group.wake_at) is not None and deadline <= end:
             self.clock.advance(max(deadline - self.clock.monotonic(), 0))
             self.group.expire()
             self.drain()
@@ -310,7 +310,7 @@ class GroupMachine(RuleBasedStateMachine):
         for row in self.group.members:
             assert row.deadline is not None or row.joining or row.syncing
         if self.group.state is State.PREPARING:
-            assert self.group.next_deadline() is not None
+            assert self.group.wake_at is not None
 
     def teardown(self):
         """Once it is quiet, all clients share one stable generation, each with its part."""

@@ -10,7 +10,7 @@ from onelog.base.clock import ManualClock
 from onelog.protocols.kafka.errors import ErrorCode
 from onelog.protocols.kafka.groups.answers import JoinAnswer, Joining, Leaving, SyncAnswer, Syncing
 from onelog.protocols.kafka.groups.group import NEW_MEMBER_TIMEOUT_MS, Group
-from onelog.protocols.kafka.groups.settings import GroupSettings
+from onelog.config.kafka import KafkaGroups
 from onelog.protocols.kafka.groups.states import (
     COMMIT,
     DELETE,
@@ -31,7 +31,7 @@ class Desk:
     def __init__(self, group: Group | None = None, **settings) -> None:
         self.clock = ManualClock() if group is None else group._clock
         numbers = count(1)
-        self.settings = GroupSettings(**settings)
+        self.settings = KafkaGroups(**settings)
         self.group = group or Group(
             "g", self.settings, self.clock, new_id=lambda: str(next(numbers))
         )
@@ -92,7 +92,7 @@ class Desk:
         return self.group.heartbeat(answer.member_id, instance, generation)
 
     def leave(self, member_id="", instance=None):
-        (error,) = self.group.leave([Leaving(member_id=member_id, instance_id=instance)])
+        error = self.group.leave(Leaving(member_id=member_id, instance_id=instance))
         self.drain()
         return error
 
@@ -100,7 +100,7 @@ class Desk:
         """Let time pass, with every deadline on the way."""
         end = self.clock.monotonic() + seconds
         while True:
-            deadline = self.group.next_deadline()
+            deadline = self.group.wake_at
             if deadline is None or deadline > end:
                 break
             self.clock.advance(max(deadline - self.clock.monotonic(), 0))
@@ -385,7 +385,7 @@ def test_a_group_whose_members_all_vanish_is_empty_and_kept_so():
     desk.keep()
     assert desk.kept[-1].generation == 2
     assert desk.kept[-1].members == ()
-    assert desk.group.next_deadline() is None
+    assert desk.group.wake_at is None
 
 
 def test_a_member_that_waits_for_an_answer_is_alive():
@@ -598,7 +598,7 @@ def test_a_group_of_static_members_that_are_all_away_waits_for_their_sessions():
     desk.leave(instance="a")
     looks = 0
     while desk.clock.monotonic() < 8:
-        desk.clock.advance(max(desk.group.next_deadline() - desk.clock.monotonic(), 0))
+        desk.clock.advance(max(desk.group.wake_at - desk.clock.monotonic(), 0))
         desk.group.expire()
         looks += 1
     assert looks < 10  # no busy loop, whatever the timeout
@@ -611,7 +611,7 @@ def test_a_group_of_static_members_that_are_all_away_waits_for_their_sessions():
 
 
 def test_a_full_group_takes_nobody_else():
-    desk = Desk(members_per_group=2)
+    desk = Desk(members=2)
     first, _second = desk.stable("a", "b")
     assert desk.join("c", client_id="c").error is E.group_max_size_reached
     assert desk.group.state is State.STABLE
@@ -620,7 +620,7 @@ def test_a_full_group_takes_nobody_else():
 
 
 def test_ids_that_were_given_out_are_bounded():
-    desk = Desk(members_per_group=2)
+    desk = Desk(members=2)
     errors = [desk.join(str(n), needs_known_id=True).error for n in range(3)]
     assert errors == [E.member_id_required, E.member_id_required, E.group_max_size_reached]
 

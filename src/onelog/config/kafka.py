@@ -92,12 +92,39 @@ class KafkaGroups(Section, frozen=True, kw_only=True):
     ] = 500
     members: Annotated[int, Meta(ge=1, description="Members of one group.")] = 10_000
     groups: Annotated[int, Meta(ge=1, description="Groups with members or offsets.")] = 100_000
+    member_bytes: Annotated[
+        int,
+        Meta(ge=1024, description="Bytes that one member may say about itself when it joins."),
+    ] = _MIB
+    group_bytes: Annotated[
+        int,
+        Meta(
+            ge=1024,
+            le=32 * _MIB,
+            description="Bytes of all members of one group, with their assignments.",
+        ),
+    ] = 16 * _MIB
+    total_bytes: Annotated[
+        int, Meta(ge=1024, description="Bytes of all members of all groups.")
+    ] = 256 * _MIB
     metadata_bytes: Annotated[
         int, Meta(ge=0, le=65_535, description="Bytes of text beside a committed offset.")
     ] = 4096
+    offsets_per_group: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="Committed offsets of one group.")
+    ] = 100_000
+    offsets: Annotated[int, Meta(ge=1, description="Committed offsets of all groups.")] = 1_000_000
     offsets_retention_ms: Annotated[
         int, Meta(ge=1000, description="How long offsets of a group without members are kept.")
     ] = 7 * _DAY_MS
+    offsets_check_ms: Annotated[
+        int,
+        Meta(
+            ge=100,
+            le=_DAY_MS,
+            description="How often offsets that are too old, and groups without any, are dropped.",
+        ),
+    ] = 10 * _MINUTE_MS
 
 
 class KafkaTransactions(Section, frozen=True, kw_only=True):

@@ -41,6 +41,10 @@ class Countdown:
         """Wait for nothing."""
         self.phase = Phase.IDLE
 
+    def deadlines(self) -> tuple[float, ...]:
+        """The deadline, if something is waited for."""
+        return () if self.phase is Phase.IDLE else (self.deadline,)
+
     def gather(self, step_ms: int, longest_ms: int) -> None:
         """Wait for first members: a step, and one more as long as others come, up to a bound."""
         self.start(Phase.GATHERING, step_ms)

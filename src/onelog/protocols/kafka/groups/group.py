@@ -3,7 +3,7 @@
 Rules:
 - It knows no loop, socket or disk. A request that may wait comes with a ticket; answers go to
   `outbox`, what must be kept goes to `to_keep`, and the rim takes both after every call. Time is
-  asked of a clock; the rim calls `expire` at `next_deadline`.
+  asked of a clock; the rim calls `expire` at `wake_at`.
 - A generation is answered to all its members at once, and only to members that have joined.
 - Assignments are handed out when they are durable, not before (I4).
 - Every ticket is answered exactly once.
@@ -11,12 +11,13 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 from uuid import uuid4
 
 from onelog.base.clock import Clock
+from onelog.config.kafka import KafkaGroups
 from onelog.protocols.kafka.errors import ErrorCode
 from onelog.protocols.kafka.groups.answers import (
     JoinAnswer,
@@ -30,7 +31,6 @@ from onelog.protocols.kafka.groups.answers import (
 from onelog.protocols.kafka.groups.countdown import Countdown, Phase
 from onelog.protocols.kafka.groups.kept import Keep, KeptGroup, snapshot
 from onelog.protocols.kafka.groups.members import Member, Members, Ticket
-from onelog.protocols.kafka.groups.settings import GroupSettings
 from onelog.protocols.kafka.groups.states import COMMIT, FOLLOWS, HEARTBEAT, SYNC, State
 
 NEW_MEMBER_TIMEOUT_MS: Final = 5 * 60 * 1000
@@ -46,7 +46,7 @@ class Group:
     def __init__(
         self,
         name: str,
-        settings: GroupSettings,
+        settings: KafkaGroups,
         clock: Clock,
         new_id: Callable[[], str] = lambda: str(uuid4()),
     ) -> None:
@@ -63,13 +63,15 @@ class Group:
         self._clock = clock
         self._new_id = new_id
         self._countdown = Countdown(clock)
+        self.wake_at: float | None = None
+        """When `expire` has something to do, or a little before: never later."""
         self._unsynced: set[str] = set()
         """Members of this generation that have not asked for their assignment yet."""
         self._keeping: KeptGroup | None = None
         """The assignments of this generation on their way to the disk."""
 
     @classmethod
-    def recovered(cls, name: str, kept: KeptGroup, settings: GroupSettings, clock: Clock) -> Group:
+    def recovered(cls, name: str, kept: KeptGroup, settings: KafkaGroups, clock: Clock) -> Group:
         """A group as it was kept: its members go on with their heartbeats."""
         group = cls(name, settings, clock)
         group.generation = kept.generation
@@ -104,7 +106,7 @@ class Group:
         self._complete_join_if_all()
 
     def _has_room(self, asked: Joining) -> bool:
-        members, limit = self.members, self._settings.members_per_group
+        members, limit = self.members, self._settings.members
         member = members.by_id.get(asked.member_id)
         size_bytes = members.size_bytes - (0 if member is None else member.size_bytes)
         if size_bytes + asked.size_bytes > self._settings.group_bytes:
@@ -235,8 +237,9 @@ class Group:
         delay_ms = self._settings.initial_rebalance_delay_ms
         if self.state is State.EMPTY and delay_ms:
             self._countdown.gather(delay_ms, self.members.rebalance_timeout_ms)
+            self._wake(self._countdown.deadline)
         else:
-            self._countdown.start(Phase.JOINING, self.members.rebalance_timeout_ms)
+            self._count_down(Phase.JOINING, self.members.rebalance_timeout_ms)
         self._move(State.PREPARING)
         self._complete_join_if_all()
 
@@ -252,7 +255,7 @@ class Group:
         if len(self.members) and not self.members.elect_joined():
             # Only static members that are away: their sessions decide.
             wait_ms = max(self.members.rebalance_timeout_ms, STATIC_ABSENCE_MS)
-            self._countdown.start(Phase.JOINING, wait_ms)
+            self._count_down(Phase.JOINING, wait_ms)
             return
         self._countdown.stop()
         self.generation += 1
@@ -271,7 +274,7 @@ class Group:
             ticket = self.members.take_join(member)
             if ticket is not None:
                 self.outbox.append((ticket, join_answer(self, member)))
-        self._countdown.start(Phase.SYNCING, self.members.rebalance_timeout_ms)
+        self._count_down(Phase.SYNCING, self.members.rebalance_timeout_ms)
 
     # -- SyncGroup
 
@@ -356,11 +359,8 @@ class Group:
         self._await_heartbeat(member)
         return HEARTBEAT[self.state]
 
-    def leave(self, leaving: Iterable[Leaving]) -> list[ErrorCode]:
-        """Members go, or are sent away by an administrator who knows their instance id."""
-        return [self._leave(row) for row in leaving]
-
-    def _leave(self, leaving: Leaving) -> ErrorCode:
+    def leave(self, leaving: Leaving) -> ErrorCode:
+        """A member goes, or is sent away by an administrator who knows its instance id."""
         if self.state is State.DEAD:
             return ErrorCode.coordinator_not_available
         member_id = leaving.member_id
@@ -402,14 +402,6 @@ class Group:
 
     # -- time
 
-    def next_deadline(self) -> float | None:
-        """When `expire` has something to do at the earliest."""
-        times = [member.deadline for member in self.members if member.deadline is not None]
-        times += self.members.invited.values()
-        if self._countdown.phase is not Phase.IDLE:
-            times.append(self._countdown.deadline)
-        return min(times, default=None)
-
     def expire(self) -> None:
         """Do what the deadlines that have passed ask for."""
         now = self._clock.monotonic()
@@ -427,6 +419,8 @@ class Group:
         self._complete_join_if_all()
         if self._countdown.deadline <= now:
             self._phase_over()
+        deadlines = [*self.members.deadlines(), *self._countdown.deadlines()]
+        self.wake_at = min(deadlines, default=None)
 
     def _phase_over(self) -> None:
         match self._countdown.phase:
@@ -440,8 +434,18 @@ class Group:
                     self._remove(self.members.by_id[member_id])
                 self._prepare()
 
+    def _count_down(self, phase: Phase, timeout_ms: int) -> None:
+        self._countdown.start(phase, timeout_ms)
+        self._wake(self._countdown.deadline)
+
     def _after(self, timeout_ms: int) -> float:
-        return self._clock.monotonic() + timeout_ms / 1000
+        deadline = self._clock.monotonic() + timeout_ms / 1000
+        self._wake(deadline)
+        return deadline
+
+    def _wake(self, deadline: float) -> None:
+        if self.wake_at is None or deadline < self.wake_at:
+            self.wake_at = deadline
 
     def _await_heartbeat(self, member: Member) -> None:
         member.deadline = self._after(member.session_timeout_ms)

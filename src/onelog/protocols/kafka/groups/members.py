@@ -94,6 +94,11 @@ class Members:
                 return None, ErrorCode.fenced_instance_id
         return self.by_id.get(member_id), ErrorCode.unknown_member_id
 
+    def deadlines(self) -> Iterator[float]:
+        """When sessions end and invitations lapse."""
+        yield from self.invited.values()
+        yield from (member.deadline for member in self if member.deadline is not None)
+
     # -- coming and going
 
     def add(self, member: Member) -> None:

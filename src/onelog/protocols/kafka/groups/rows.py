@@ -1,0 +1,104 @@
+"""The rows of `~groups`: a generation per group, and one row per committed or pending offset.
+
+Keys are msgpack arrays that begin with the kind. The last row of a key counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import msgspec
+
+from onelog.base.errors import PartitionCorrupt
+from onelog.protocols.kafka.groups.kept import KeptGroup
+
+STREAM: Final = "~groups"
+
+GROUP: Final = 0
+COMMITTED: Final = 1
+PENDING: Final = 2
+
+
+class Committed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where a group stands in a partition."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    committed_ms: int
+    order: int
+    """Commits are numbered: one of a transaction does not undo a later one outside of it."""
+    expires_ms: int = -1
+    """When it is dropped, as older clients may choose; -1: as the retention says."""
+
+
+class GroupRow(msgspec.Struct, frozen=True):
+    """A recovered generation."""
+
+    group: str
+    kept: KeptGroup
+
+
+class OffsetRow(msgspec.Struct, frozen=True):
+    """A recovered offset; of a transaction that is open when it has a producer id."""
+
+    group: str
+    topic: str
+    partition: int
+    committed: Committed
+    producer_id: int | None = None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_key = msgspec.msgpack.Decoder(list[str | int]).decode
+_decode_group = msgspec.msgpack.Decoder(KeptGroup).decode
+_decode_committed = msgspec.msgpack.Decoder(Committed).decode
+
+
+def group_key(group: str) -> bytes:
+    """The key of a generation."""
+    return _encode((GROUP, group))
+
+
+def committed_key(group: str, topic: str, partition: int) -> bytes:
+    """The key of a committed offset."""
+    return _encode((COMMITTED, group, topic, partition))
+
+
+def pending_key(group: str, producer_id: int, topic: str, partition: int) -> bytes:
+    """The key of an offset that waits for its transaction."""
+    return _encode((PENDING, group, producer_id, topic, partition))
+
+
+def encode_group(kept: KeptGroup) -> bytes:
+    """The value of a generation."""
+    return _encode(kept)
+
+
+def encode_committed(committed: Committed) -> bytes:
+    """The value of an offset."""
+    return _encode(committed)
+
+
+def read_rows(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[GroupRow | OffsetRow]:
+    """What was recovered. Raises PartitionCorrupt."""
+    for key, value in rows:
+        try:
+            yield _read(key, value)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise PartitionCorrupt(
+                f"the stream {STREAM} holds a row that cannot be read ({key!r}: {error})."
+                " Restore the stream from a backup, then restart"
+            ) from None
+
+
+def _read(key: bytes, value: bytes) -> GroupRow | OffsetRow:
+    match _decode_key(key):
+        case [0, str(group)]:
+            return GroupRow(group, _decode_group(value))
+        case [1, str(group), str(topic), int(partition)]:
+            return OffsetRow(group, topic, partition, _decode_committed(value))
+        case [2, str(group), int(producer_id), str(topic), int(partition)]:
+            return OffsetRow(group, topic, partition, _decode_committed(value), producer_id)
+    raise ValueError("the key is of no known kind")
