@@ -248,7 +248,7 @@ async def test_a_deleted_stream_is_gone_with_its_data_and_its_name_is_free(node:
     waiting = stream.partitions[0].wait_visible(Offset(9))
     key = stream.key(PartitionId(0))
     await catalog.delete("s")
-    with pytest.raises(PartitionStopped):
+    with pytest.raises(StreamNotFound):
         await waiting
     assert catalog.home("a").name == "main"
     assert key not in node.engines["segment"].partitions()

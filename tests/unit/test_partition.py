@@ -20,9 +20,15 @@ from onelog.base.errors import (
     StorageFull,
 )
 from onelog.base.ids import Offset, TimestampMs
-from onelog.kernel import ATTR_CONTROL, BatchBuilder, scan_batches
+from onelog.kernel import (
+    ATTR_CONTROL,
+    ATTR_LOG_APPEND_TIME,
+    BatchBuilder,
+    decode_batch,
+    scan_batches,
+)
 from onelog.log import partition as partition_module
-from onelog.log.partition import Durability, Partition
+from onelog.log.partition import Durability, Partition, Timestamps
 from onelog.log.replay import replay_state
 from onelog.log.syncer import Syncer
 from onelog.record.batch import Marker, build_batch, build_marker
@@ -202,8 +208,31 @@ async def test_a_repeated_idempotent_batch_is_answered_but_not_appended(
     put(partition, row(b"k", b"0"))
     first = put(partition, row(b"k", b"v"), producer=(9, 0, 0))
     again = put(partition, row(b"k", b"v"), producer=(9, 0, 0))
-    assert again == (first.base_offset, first.end_offset, True)
+    assert again == first._replace(duplicate=True)
     assert partition.end_offset == 2
+
+
+async def test_a_partition_of_append_times_gives_every_record_the_time_of_its_append(
+    syncer: Syncer, clock: ManualClock
+) -> None:
+    partition = make_partition(memory_log(clock), syncer, clock)
+    partition.timestamps = Timestamps.APPEND
+    clock.advance(0.005)
+    mine = put(partition, row(b"k", b"v", timestamp_ms=1), producer=(9, 0, 0))
+    assert mine.append_time_ms == NOW_MS + 5
+    clock.advance(0.005)
+    again = put(partition, row(b"k", b"v", timestamp_ms=1), producer=(9, 0, 0))
+    assert (again.duplicate, again.append_time_ms) == (True, NOW_MS + 5)
+    builder = BatchBuilder(True)
+    builder.add(b"t/1", None, b"2", (), 7)
+    partition.append_built(builder, index_topics=True)
+    data = partition.read(Offset(0), 1 << 20)
+    first, second = scan_batches(data)  # the checksums are right
+    for info, at_ms in ((first, NOW_MS + 5), (second, NOW_MS + 10)):
+        assert info.attributes & ATTR_LOG_APPEND_TIME
+        assert info.max_timestamp_ms == at_ms
+        assert decode_batch(data, info.position).timestamp_ms(0) == at_ms
+    assert partition.offset_for_time(TimestampMs(NOW_MS + 6)) == (1, NOW_MS + 10)
 
 
 async def test_what_a_client_may_not_send_is_refused_and_changes_nothing(

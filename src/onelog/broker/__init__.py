@@ -29,7 +29,7 @@ from onelog.cursors.table import TableCursor
 from onelog.cursors.tail import TailCursor
 from onelog.cursors.wait import Wait
 from onelog.log.config import Cleanup, Compaction, Retention, StreamConfig
-from onelog.log.partition import Durability, Partition
+from onelog.log.partition import Durability, Partition, Timestamps
 from onelog.log.stream import Stream
 from onelog.record.record import Message, Record
 
@@ -78,6 +78,7 @@ __all__ = [
     "Cleanup",
     "Compaction",
     "Durability",
+    "Timestamps",
     "Session",
     "SessionRecord",
     "Sessions",

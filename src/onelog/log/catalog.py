@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -41,6 +43,11 @@ from onelog.storage.engine import Engine, PartitionKey, PartitionLog
 
 _STREAMS = "streams/"
 _DELETING = "deleting/"
+_JOBS_MAX: Final = 256
+"""Jobs in threads at once for one stream's partitions; more are put together."""
+
+_R = TypeVar("_R")
+_T = TypeVar("_T")
 
 
 class _Deleting(msgspec.Struct, frozen=True):
@@ -129,18 +136,14 @@ class Catalog:
 
     async def create(self, config: StreamConfig) -> Stream:
         """Create a stream; AlreadyExists or Conflict when it cannot be."""
-        check_config(config)
-        self._engine(config)
         async with self._lock:
-            if config.name in self._streams:
-                raise AlreadyExists(f"the stream {config.name!r} exists already")
+            self.check_new(config)
             record = StreamRecord(
                 id=_new_id(config),
                 config=config,
                 created_ms=self._clock.now_ms(),
                 fixed_topic=config.single_topic,
             )
-            self._check_captures(config)
             await self._save(record, created=True)
             try:
                 stream = await self._open_stream(record)
@@ -151,13 +154,25 @@ class Catalog:
             self._apply(stream)
             return stream
 
+    def check_new(self, config: StreamConfig) -> None:
+        """Raise what `create` would raise for this configuration now."""
+        check_config(config)
+        self._engine(config)
+        if config.name in self._streams:
+            raise AlreadyExists(f"the stream {config.name!r} exists already")
+        self._check_captures(config)
+
+    def check_altered(self, config: StreamConfig) -> None:
+        """Raise what `alter` would raise for this configuration now."""
+        check_change(self.get(config.name).config, config)
+        self._check_captures(config)
+
     async def alter(self, config: StreamConfig) -> Stream:
         """Give a stream another configuration while it runs."""
         async with self._lock:
             stream = self.get(config.name)
             old = stream.record
-            check_change(old.config, config)
-            self._check_captures(config)
+            self.check_altered(config)
             for callback in self.before_change:
                 callback()
             record = self._changed_record(stream, config)
@@ -172,12 +187,11 @@ class Catalog:
             for partition in stream.partitions:
                 partition.durability = config.durability
                 partition.message_bytes_max = config.message_bytes_max
+                partition.timestamps = config.timestamps
                 if partition.stopped is None:
                     partition.log.reconfigure(config.log_settings())
             # All at once: a topic's partition follows from their number.
-            numbers = range(len(stream.partitions), config.partitions)
-            opening = (self._open_partition(record, PartitionId(number)) for number in numbers)
-            stream.partitions += await asyncio.gather(*opening)
+            stream.partitions += await self._open_partitions(record, len(stream.partitions))
             self._apply(stream)
             return stream
 
@@ -213,13 +227,16 @@ class Catalog:
             )
             if not result.succeeded:
                 raise StreamNotFound(f"there is no stream {name!r}")
+            # Nobody finds it any more, and whoever waits for it is told, before its data goes.
             del self._streams[name]
             self.resolver.replace(name, ())
+            gone = StreamNotFound(f"the stream {name!r} was deleted")
             for partition in stream.partitions:
-                await partition.close()
+                partition.stop(gone)
+            self._changed()
+            await self._in_chunks(stream.partitions, Partition.close_deleted)
             await self._delete_data(deleting)
             await self._store.delete(_DELETING + record.id)
-        self._changed()
 
     async def close(self) -> None:
         """Close every partition cleanly."""
@@ -265,13 +282,26 @@ class Catalog:
             callback()
 
     async def _open_stream(self, record: StreamRecord) -> Stream:
-        opening = (
-            self._open_partition(record, PartitionId(number))
-            for number in range(record.config.partitions)
-        )
-        return Stream(record, list(await asyncio.gather(*opening)))
+        return Stream(record, await self._open_partitions(record, 0))
 
-    async def _open_partition(self, record: StreamRecord, number: PartitionId) -> Partition:
+    async def _open_partitions(self, record: StreamRecord, first: int) -> list[Partition]:
+        """The partitions from `first` on."""
+        numbers = [PartitionId(number) for number in range(first, record.config.partitions)]
+        return await self._in_chunks(numbers, lambda number: self._open_partition(record, number))
+
+    async def _in_chunks(self, rows: Sequence[_R], work: Callable[[_R], _T]) -> list[_T]:
+        """What `work` makes of every row, in threads; many rows go into one job."""
+        size = 1 + len(rows) // _JOBS_MAX
+        chunks = [rows[at : at + size] for at in range(0, len(rows), size)]
+
+        def job(chunk: Sequence[_R]) -> list[_T]:
+            return [work(row) for row in chunk]
+
+        done = await asyncio.gather(*(self._syncer.run(partial(job, chunk)) for chunk in chunks))
+        return [result for results in done for result in results]
+
+    def _open_partition(self, record: StreamRecord, number: PartitionId) -> Partition:
+        """In a thread: open one, as stopped when it is damaged."""
         config = record.config
         engine = self._engine(config)
 
@@ -282,25 +312,23 @@ class Catalog:
                 log,
                 durability=config.durability,
                 message_bytes_max=config.message_bytes_max,
+                timestamps=config.timestamps,
                 syncer=self._syncer,
                 clock=self._clock,
             )
 
-        def work() -> Partition:
-            log: PartitionLog | None = None
-            try:
-                log = engine.open(PartitionKey(record.id, number), config.log_settings())
-                return wrap(log)
-            except (PartitionStopped, CorruptBatch) as error:
-                # Damage shows at the recovery, or when the batches are replayed.
-                if log is not None:
-                    log.close()
-                damage = _damage(f"{config.name}/{number}", error)
-            partition = wrap(StoppedLog(damage))
-            partition.stop(damage)
-            return partition
-
-        return await self._syncer.run(work)
+        log: PartitionLog | None = None
+        try:
+            log = engine.open(PartitionKey(record.id, number), config.log_settings())
+            return wrap(log)
+        except (PartitionStopped, CorruptBatch) as error:
+            # Damage shows at the recovery, or when the batches are replayed.
+            if log is not None:
+                log.close()
+            damage = _damage(f"{config.name}/{number}", error)
+        partition = wrap(StoppedLog(damage))
+        partition.stop(damage)
+        return partition
 
     async def _delete_data(self, deleting: _Deleting) -> None:
         engine = self._engines.get(deleting.engine)
@@ -309,9 +337,10 @@ class Catalog:
                 f"engine {deleting.engine!r} is not configured, but holds the deleted stream"
                 f" {deleting.id}; configure it again so that its data can be removed"
             )
-        for number in range(deleting.partitions):
-            key = PartitionKey(deleting.id, PartitionId(number))
-            await self._syncer.run(lambda key=key: engine.delete(key))  # type: ignore[misc]
+        keys = [
+            PartitionKey(deleting.id, PartitionId(number)) for number in range(deleting.partitions)
+        ]
+        await self._in_chunks(keys, engine.delete)
 
 
 def _damage(name: str, error: OnelogError) -> PartitionStopped:

@@ -21,12 +21,14 @@ from onelog.base.limits import (
     STREAM_NAME_CHARS_MAX,
 )
 from onelog.base.topics import check_filter, is_exact
-from onelog.log.partition import Durability
+from onelog.log.partition import Durability, Timestamps
 from onelog.storage.engine import LogSettings
 
 INTERNAL_PREFIX: Final = "~"
 """Streams of the broker itself: no capture reaches them, no client writes to them."""
 
+_LONG_MAX: Final = 2**63 - 1
+_CHOSEN_MAX: Final = 100
 _NAME: Final = re.compile(r"~?[a-zA-Z0-9._-]+")
 
 
@@ -75,6 +77,9 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     segment_bytes: int = 256 * 1024 * 1024
     segment_age_ms: int = 7 * 24 * 3600 * 1000
     ring_bytes: int = 64 * 1024 * 1024
+    timestamps: Timestamps = Timestamps.CREATE
+    chosen: tuple[str, ...] = ()
+    """Kafka's names of settings that were chosen for this stream; the others are defaults."""
 
     @property
     def internal(self) -> bool:
@@ -121,13 +126,14 @@ def check_config(config: StreamConfig) -> StreamConfig:
         ("partitions", config.partitions, 1, PARTITIONS_PER_STREAM_MAX),
         ("message_bytes_max", config.message_bytes_max, 128, BATCH_BYTES_MAX),
         ("segment_bytes", config.segment_bytes, 4096, 2**31 - 1),
-        ("segment_age_ms", config.segment_age_ms, 1000, 2**62),
+        ("segment_age_ms", config.segment_age_ms, 1000, _LONG_MAX),
         ("ring_bytes", config.ring_bytes, 4096, 2**40),
-        ("retention.age_ms", config.retention.age_ms, -1, 2**62),
-        ("retention.bytes", config.retention.bytes, -1, 2**62),
-        ("retention.pin_bytes_max", config.retention.pin_bytes_max, 0, 2**62),
-        ("compaction.tombstone_ms", config.compaction.tombstone_ms, 0, 2**62),
-        ("message_ttl_ms", config.message_ttl_ms, -1, 2**62),
+        ("retention.age_ms", config.retention.age_ms, -1, _LONG_MAX),
+        ("retention.bytes", config.retention.bytes, -1, _LONG_MAX),
+        ("retention.pin_bytes_max", config.retention.pin_bytes_max, 0, _LONG_MAX),
+        ("compaction.tombstone_ms", config.compaction.tombstone_ms, 0, _LONG_MAX),
+        ("message_ttl_ms", config.message_ttl_ms, -1, _LONG_MAX),
+        ("chosen", len(config.chosen), 0, _CHOSEN_MAX),
     )
     for key, value, low, high in bounds:
         if not low <= value <= high:

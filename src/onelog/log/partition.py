@@ -20,6 +20,7 @@ from typing import Final, NamedTuple
 
 from onelog.base.clock import Clock
 from onelog.base.errors import (
+    Closed,
     CorruptBatch,
     InvalidRequest,
     MessageTooLarge,
@@ -43,7 +44,14 @@ from onelog.log.producers import AbortedTxn
 from onelog.log.replay import encode_state, note_batch, replay_state, try_save
 from onelog.log.syncer import Syncer
 from onelog.log.wakeup import Callback, Waiter, Waiters, as_future
-from onelog.record.batch import Marker, build_marker, inflated_records
+from onelog.record.batch import (
+    NO_TIME,
+    Marker,
+    append_time_of,
+    build_marker,
+    inflated_records,
+    stamp_batch,
+)
 from onelog.storage.engine import PartitionLog
 
 SNAPSHOT_BYTES: Final = 64 * 1024 * 1024
@@ -62,12 +70,23 @@ LiveFeed = Callable[[bytes | bytearray], None]
 """Takes whole batches, in order, that are visible now."""
 
 
+class Timestamps(StrEnum):
+    """Which time a record has."""
+
+    CREATE = "create"
+    """The one that its producer gave it."""
+    APPEND = "append"
+    """When it was appended."""
+
+
 class Appended(NamedTuple):
     """Where records went; `duplicate` when an idempotent batch had been appended before."""
 
     base_offset: Offset
     end_offset: Offset
     duplicate: bool = False
+    append_time_ms: int = -1
+    """The time that all of them got; -1: they have their producers' times."""
 
 
 class Partition:
@@ -95,6 +114,7 @@ class Partition:
         "stopped",
         "stream",
         "syncs",
+        "timestamps",
     )
 
     def __init__(
@@ -107,12 +127,14 @@ class Partition:
         message_bytes_max: int,
         syncer: Syncer,
         clock: Clock,
+        timestamps: Timestamps = Timestamps.CREATE,
     ) -> None:
         self.stream = stream
         self.id = partition
         self.log = log
         self.durability = durability
         self.message_bytes_max = message_bytes_max
+        self.timestamps = timestamps
         self.leader_epoch = 0
         self.stopped: OnelogError | None = None
         self.records_appended = 0
@@ -160,9 +182,12 @@ class Partition:
         """
         base = self.end_offset
         topics = builder.topics() if index_topics else None
-        batch = builder.seal(base, self.leader_epoch)
+        batch: bytes | bytearray = builder.seal(base, self.leader_epoch)
         self._refuse_if_stopped()
         infos = scan_batches(batch, 0, False)
+        if self.timestamps is Timestamps.APPEND:
+            batch = bytearray(batch)
+            infos = [stamp_batch(batch, info, self._clock.now_ms()) for info in infos]
         return self._write(batch, infos, topics)
 
     def append_batches(self, data: bytearray, infos: Sequence[BatchInfo]) -> Appended:
@@ -177,7 +202,8 @@ class Partition:
             if repeated is not None:
                 return repeated
         placed = self.append_checked(data)
-        return Appended(Offset(placed[0].base_offset), Offset(placed[-1].last_offset + 1))
+        first, end = placed[0], Offset(placed[-1].last_offset + 1)
+        return Appended(Offset(first.base_offset), end, append_time_ms=append_time_of(first))
 
     def check_batch(self, info: BatchInfo) -> Appended | None:
         """Judge a batch that a client built: None to go on, or the append that it repeats."""
@@ -194,8 +220,15 @@ class Partition:
         repeated = self.producers.check(info)
         if repeated is None:
             return None
-        end = Offset(repeated.last_offset + 1)
-        return Appended(Offset(repeated.base_offset), end, duplicate=True)
+        base, end = Offset(repeated.base_offset), Offset(repeated.last_offset + 1)
+        return Appended(base, end, duplicate=True, append_time_ms=self._stored_time(base))
+
+    def _stored_time(self, offset: Offset) -> int:
+        """The append time of a batch that may have left already."""
+        if offset < self.start_offset:
+            return NO_TIME
+        data = self.log.read(offset, 1, self.end_offset)
+        return append_time_of(scan_batches(data, 0, False)[0]) if data else NO_TIME
 
     def append_checked(self, data: bytearray) -> list[BatchInfo]:
         """Append batches that `check_batch` let pass, no two of one producer; as they now are.
@@ -204,6 +237,9 @@ class Partition:
         """
         self._refuse_if_stopped()
         placed = place_batches(data, self.end_offset, self.leader_epoch)
+        if self.timestamps is Timestamps.APPEND:
+            now_ms = self._clock.now_ms()
+            placed = [stamp_batch(data, info, now_ms) for info in placed]
         self._write(data, placed, None)
         return placed
 
@@ -355,6 +391,9 @@ class Partition:
             return memoryview(b"")
         try:
             return self.log.read(offset, max_bytes, upto)
+        except Closed:
+            self._refuse_if_stopped()  # its stream was deleted
+            raise
         except PartitionStopped as error:
             self.stop(error)
             raise

@@ -16,6 +16,7 @@ from onelog.base.errors import CorruptBatch
 from onelog.kernel import (
     ATTR_CODEC_MASK,
     ATTR_CONTROL,
+    ATTR_LOG_APPEND_TIME,
     ATTR_TRANSACTIONAL,
     HEADER_BYTES,
     BatchBuilder,
@@ -35,7 +36,9 @@ Row = tuple[bytes | None, bytes | None, bytes | None, Headers, int]
 _CRC_FIELD: Final = struct.Struct(">I")
 _LENGTH_FIELD: Final = struct.Struct(">i")
 _ATTRIBUTES_FIELD: Final = struct.Struct(">h")
-_LENGTH_AT, _CRC_AT, _ATTRIBUTES_AT = 8, 17, 21
+_TIME_FIELD: Final = struct.Struct(">q")
+_LENGTH_AT, _CRC_AT, _ATTRIBUTES_AT, _MAX_TIMESTAMP_AT = 8, 17, 21, 35
+NO_TIME: Final = -1
 _MARKER_KEY: Final = struct.Struct(">hh")
 _MARKER_VALUE: Final = struct.Struct(">hi")
 
@@ -74,6 +77,23 @@ def compress_batch(batch: Buffer, codec: int) -> bytes:
     _LENGTH_FIELD.pack_into(out, _LENGTH_AT, len(out) - 12)
     _CRC_FIELD.pack_into(out, _CRC_AT, crc32c(memoryview(out)[_ATTRIBUTES_AT:]))
     return bytes(out)
+
+
+def stamp_batch(data: bytearray, info: BatchInfo, now_ms: int) -> BatchInfo:
+    """Give all records of a batch one time, in place: when it was appended."""
+    position, attributes = info.position, info.attributes | ATTR_LOG_APPEND_TIME
+    _ATTRIBUTES_FIELD.pack_into(data, position + _ATTRIBUTES_AT, attributes)
+    _TIME_FIELD.pack_into(data, position + _MAX_TIMESTAMP_AT, now_ms)
+    with memoryview(data) as view:
+        checked = view[position + _ATTRIBUTES_AT : position + info.size_bytes]
+        _CRC_FIELD.pack_into(data, position + _CRC_AT, crc32c(checked))
+        checked.release()
+    return info._replace(attributes=attributes, max_timestamp_ms=now_ms)
+
+
+def append_time_of(info: BatchInfo) -> int:
+    """When a batch was appended, if that is its records' time."""
+    return info.max_timestamp_ms if info.attributes & ATTR_LOG_APPEND_TIME else NO_TIME
 
 
 def inflated_records(data: Buffer, info: BatchInfo) -> bytes | None:

@@ -7,6 +7,7 @@ directory gets the name `<partition>.deleted` first, so that a crash never leave
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -42,7 +43,7 @@ def _delete(path: Path) -> None:
     path.rename(doomed)
     sync_directory(path.parent)
     shutil.rmtree(doomed)
-    if not any(path.parent.iterdir()):
+    with contextlib.suppress(OSError):  # other partitions are there still
         path.parent.rmdir()
 
 
