@@ -14,6 +14,23 @@ from onelog.base.errors import OnelogError
 from onelog.protocols.kafka.apis import ApiKey
 from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import code_of
+from onelog.protocols.kafka.groups.committing import (
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+)
+from onelog.protocols.kafka.groups.finding import find_coordinator
+from onelog.protocols.kafka.groups.inspecting import (
+    delete_groups,
+    describe_groups,
+    list_groups,
+)
+from onelog.protocols.kafka.groups.membership import (
+    heartbeat,
+    join_group,
+    leave_group,
+    sync_group,
+)
 from onelog.protocols.kafka.listing import list_offsets, offset_for_leader_epoch
 from onelog.protocols.kafka.metadata import describe_cluster, metadata
 from onelog.protocols.kafka.request import Handler, Request
@@ -37,6 +54,17 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.DESCRIBE_CLUSTER: describe_cluster,
     ApiKey.LIST_OFFSETS: list_offsets,
     ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch,
+    ApiKey.FIND_COORDINATOR: find_coordinator,
+    ApiKey.JOIN_GROUP: join_group,
+    ApiKey.SYNC_GROUP: sync_group,
+    ApiKey.HEARTBEAT: heartbeat,
+    ApiKey.LEAVE_GROUP: leave_group,
+    ApiKey.OFFSET_COMMIT: offset_commit,
+    ApiKey.OFFSET_FETCH: offset_fetch,
+    ApiKey.OFFSET_DELETE: offset_delete,
+    ApiKey.DESCRIBE_GROUPS: describe_groups,
+    ApiKey.LIST_GROUPS: list_groups,
+    ApiKey.DELETE_GROUPS: delete_groups,
 }
 
 

@@ -27,8 +27,10 @@ from onelog.broker import (
 from onelog.config import Config
 from onelog.metadata.store import Compare, Put
 from onelog.protocols.kafka.apis import APIS
+from onelog.protocols.kafka.appending import Appends
 from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
+from onelog.protocols.kafka.groups.coordinator import Groups
 from onelog.protocols.kafka.topics import KafkaTopic, Topics, check_name
 from onelog.security.authenticator import Authenticator
 
@@ -80,13 +82,16 @@ class Hub:
         self.node_id = config.node.id
         self.loop = asyncio.get_running_loop()
         self.topics = Topics(broker)
+        self.appends = Appends(self)
         self.connections: set[Connection] = set()
         self.counters = Counters()
         self.cluster_id = ""
+        self.groups: Groups
 
     async def open(self) -> None:
         """Recover what clients left here."""
         self.cluster_id = await self._load_cluster_id()
+        self.groups = await Groups.open(self.broker, self.settings.groups, self.clock)
         self.authenticator.on_change(self._user_changed)
 
     def _user_changed(self, name: str) -> None:
@@ -111,6 +116,7 @@ class Hub:
         """Let go of every connection."""
         for connection in list(self.connections):
             connection.close("the broker stops")
+        await self.groups.close()
         self.topics.close()
 
     async def make_topic(

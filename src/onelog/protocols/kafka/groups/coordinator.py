@@ -30,6 +30,7 @@ from onelog.protocols.kafka.groups.answers import (
     SyncAnswer,
     Syncing,
 )
+from onelog.protocols.kafka.groups.deleted_topics import DeletedTopics
 from onelog.protocols.kafka.groups.group import Group
 from onelog.protocols.kafka.groups.journal import Journal
 from onelog.protocols.kafka.groups.kept import Keep, snapshot
@@ -44,6 +45,8 @@ from onelog.protocols.kafka.groups.rows import (
 from onelog.protocols.kafka.groups.states import DELETE, State
 
 GROUP_ID_CHARS_MAX: Final = 1024
+REASON_CHARS: Final = 255
+"""What is logged of the reason that a member gives."""
 SWEEP_AT_ONCE: Final = 500
 """Groups that are looked at before others have a turn."""
 
@@ -90,6 +93,7 @@ class Groups:
         self.offsets = Offsets(self._journal, settings, clock, self._ensure)
         self._entries: dict[str, Entry] = {}
         self._size_bytes = 0
+        self._deleted_topics: DeletedTopics | None = None
         self._sweep_timer: Timer | None = None
         self._sweeping: asyncio.Task[None] | None = None
         self.rebalances = 0
@@ -107,6 +111,7 @@ class Groups:
         table = await KeptTable.open(broker.streams, clock, STREAM)
         groups = cls(table, settings, clock, call_at or asyncio.get_running_loop().call_at)
         groups._recover(table)
+        groups._deleted_topics = DeletedTopics(broker, groups.offsets.forget_topics)
         groups._sweep_later()
         return groups
 
@@ -124,6 +129,8 @@ class Groups:
 
     async def close(self) -> None:
         """Stop every timer and write what is left; waiting requests end with their connections."""
+        if self._deleted_topics is not None:
+            self._deleted_topics.close()
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
         if self._sweeping is not None:
@@ -206,6 +213,14 @@ class Groups:
         entry = self._entries.get(name)
         if entry is None:
             return [ErrorCode.unknown_member_id] * len(leaving)
+        for row in leaving:
+            if row.reason is not None:
+                _log.debug(
+                    "a member leaves",
+                    group=name,
+                    member=row.member_id,
+                    why=row.reason[:REASON_CHARS],
+                )
         errors = [entry.group.leave(row) for row in leaving]
         self._settle(entry)
         return errors
@@ -268,10 +283,6 @@ class Groups:
                 answer.set_result(ErrorCode.none if error is None else unavailable)
 
         self._journal.put(rows, done)
-
-    def forget_topics(self, topics: Iterable[str]) -> None:
-        """Topics were deleted."""
-        self.offsets.forget_topics(topics)
 
     # -- the rim
 

@@ -1,0 +1,200 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete: where groups stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from onelog.broker import Action
+from onelog.protocols.kafka.codec import Body, given, millis
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
+from onelog.protocols.kafka.groups.coordinator import GROUP_ID_CHARS_MAX, check_group_id
+from onelog.protocols.kafka.groups.offset_store import Wanted
+from onelog.protocols.kafka.groups.offsets import GroupOffsets, Place
+from onelog.protocols.kafka.groups.states import DELETE, State
+from onelog.protocols.kafka.groups.subscription import CONSUMER, subscribed_topics
+from onelog.protocols.kafka.request import Request
+
+if TYPE_CHECKING:
+    from onelog.protocols.kafka.hub import Hub
+
+_FETCH_BATCHED: Final = 8
+_NO_OFFSET: Final = -1
+
+
+async def offset_commit(hub: Hub, request: Request) -> Body:
+    """Commit; answered when durable."""
+    body = request.body
+    errors = check_places(hub, request, body.topics)
+    wanted, too_large = wanted_offsets(hub, body.topics, skip=errors)
+    errors |= too_large
+    try:
+        _check_commit_id(body.group_id)
+        error = hub.groups.check_commit(
+            body.group_id,
+            body.member_id,
+            given(body, "group_instance_id", None),
+            body.generation_id_or_member_epoch,
+        )
+        if error is ErrorCode.none and wanted:
+            retention_ms = millis(given(body, "retention_time", None))
+            expires_ms = -1 if retention_ms < 0 else int(hub.clock.now_ms()) + retention_ms
+            await hub.groups.offsets.commit(body.group_id, wanted, expires_ms=expires_ms)
+    except KafkaError as refused:
+        error = refused.code
+    return {"topics": place_answers(body.topics, errors, error)}
+
+
+def check_places(hub: Hub, request: Request, topics: Iterable[Any]) -> dict[Place, ErrorCode]:
+    """The partitions that cannot be committed to, because they are not there or not allowed."""
+    errors: dict[Place, ErrorCode] = {}
+    for topic in topics:
+        try:
+            known = hub.topics.get(topic.name)
+            hub.authorize(request.connection.principal, Action.SUBSCRIBE, known)
+            count, error = known.partition_count, ErrorCode.unknown_topic_or_partition
+        except KafkaError as refused:
+            count, error = 0, code_of(refused)
+        for row in topic.partitions:
+            if not 0 <= row.partition_index < count:
+                errors[topic.name, row.partition_index] = error
+    return errors
+
+
+def wanted_offsets(
+    hub: Hub, topics: Iterable[Any], skip: dict[Place, ErrorCode]
+) -> tuple[dict[Place, Wanted], dict[Place, ErrorCode]]:
+    """What is to be committed, and what has too much text beside it."""
+    limit = hub.groups.settings.metadata_bytes
+    wanted: dict[Place, Wanted] = {}
+    errors: dict[Place, ErrorCode] = {}
+    for topic in topics:
+        for row in topic.partitions:
+            place = (str(topic.name), int(row.partition_index))
+            text = row.committed_metadata or ""
+            if place in skip:
+                continue
+            if len(text) > limit or len(text.encode()) > limit:
+                errors[place] = ErrorCode.offset_metadata_too_large
+            else:
+                epoch = int(given(row, "committed_leader_epoch", -1))
+                wanted[place] = (int(row.committed_offset), epoch, text)
+    return wanted, errors
+
+
+def place_answers(
+    topics: Iterable[Any], errors: dict[Place, ErrorCode], otherwise: ErrorCode
+) -> list[Body]:
+    """One answer per partition: its own error, or what holds for the whole request."""
+    return [
+        {
+            "name": topic.name,
+            "partitions": [
+                {
+                    "partition_index": row.partition_index,
+                    "error_code": errors.get((topic.name, row.partition_index), otherwise),
+                }
+                for row in topic.partitions
+            ],
+        }
+        for topic in topics
+    ]
+
+
+# -- OffsetFetch
+
+
+async def offset_fetch(hub: Hub, request: Request) -> Body:
+    """Where groups stand; from version 8 on several groups at once."""
+    body = request.body
+    stable = given(body, "require_stable", False)
+    if request.version >= _FETCH_BATCHED:
+        return {
+            "groups": [
+                {"group_id": row.group_id, "topics": _fetch(hub, row, stable=stable)}
+                for row in body.groups
+            ]
+        }
+    return {"topics": _fetch(hub, body, stable=stable), "error_code": ErrorCode.none}
+
+
+def _fetch(hub: Hub, asked: Any, *, stable: bool) -> list[Body]:
+    offsets = hub.groups.offsets.find(asked.group_id)
+    if asked.topics is not None:
+        wanted = [
+            (str(row.name), [int(at) for at in row.partition_indexes]) for row in asked.topics
+        ]
+    elif offsets is None:
+        wanted = []
+    else:
+        wanted = [(topic, sorted(rows)) for topic, rows in sorted(offsets.committed.items())]
+    return [
+        {
+            "name": topic,
+            "partitions": [_standing(offsets, topic, at, stable=stable) for at in partitions],
+        }
+        for topic, partitions in wanted
+    ]
+
+
+def _standing(offsets: GroupOffsets | None, topic: str, partition: int, *, stable: bool) -> Body:
+    answer: Body = {
+        "partition_index": partition,
+        "committed_offset": _NO_OFFSET,
+        "committed_leader_epoch": -1,
+        "metadata": "",
+        "error_code": ErrorCode.none,
+    }
+    if offsets is None:
+        return answer
+    if stable and offsets.is_unstable(topic, partition):
+        answer["error_code"] = ErrorCode.unstable_offset_commit
+        return answer
+    found = offsets.find(topic, partition)
+    if found is not None:
+        answer["committed_offset"] = found.offset
+        answer["committed_leader_epoch"] = found.leader_epoch
+        answer["metadata"] = found.metadata
+    return answer
+
+
+# -- OffsetDelete
+
+
+async def offset_delete(hub: Hub, request: Request) -> Body:
+    """Forget where a group stands, in topics that none of its members reads."""
+    body = request.body
+    check_group_id(body.group_id)
+    group = hub.groups.find(body.group_id)
+    if group is None or group.state is State.DEAD:
+        raise KafkaError(ErrorCode.group_id_not_found, f"there is no group {body.group_id!r}")
+    if group.state is not State.EMPTY and group.protocol_type != CONSUMER:
+        raise KafkaError(
+            DELETE[group.state], f"the group {body.group_id!r} has members; stop them first"
+        )
+    errors = check_places(hub, request, body.topics)
+    if group.state is not State.EMPTY:
+        reads = subscribed_topics(group)
+        for topic in body.topics:
+            if reads is None or topic.name in reads:
+                for row in topic.partitions:
+                    place = (topic.name, row.partition_index)
+                    errors.setdefault(place, ErrorCode.group_subscribed_to_topic)
+    places = [
+        (str(topic.name), int(row.partition_index))
+        for topic in body.topics
+        for row in topic.partitions
+        if (topic.name, row.partition_index) not in errors
+    ]
+    if places:
+        await hub.groups.offsets.delete(body.group_id, places)
+    return {
+        "error_code": ErrorCode.none,
+        "topics": place_answers(body.topics, errors, ErrorCode.none),
+    }
+
+
+def _check_commit_id(group: str) -> None:
+    """The empty group id is allowed here, as in Kafka: old simple consumers have none."""
+    if len(group) > GROUP_ID_CHARS_MAX:
+        check_group_id(group)

@@ -1,0 +1,95 @@
+"""DescribeGroups, ListGroups and DeleteGroups: what administrators ask of groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from onelog.protocols.kafka.codec import Body, given
+from onelog.protocols.kafka.errors import ErrorCode
+from onelog.protocols.kafka.groups.group import Group
+from onelog.protocols.kafka.groups.states import State
+from onelog.protocols.kafka.request import Request
+
+if TYPE_CHECKING:
+    from onelog.protocols.kafka.hub import Hub
+
+TYPE: Final = "classic"
+"""The type of all groups here."""
+
+_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8
+"""Read, delete, describe: what everybody who is let in may do with a group."""
+_OPERATIONS_NOT_ASKED: Final = -(2**31)
+
+
+async def describe_groups(hub: Hub, request: Request) -> Body:
+    """Groups with their members; one that is not known is Dead, as in Kafka."""
+    body = request.body
+    operations = (
+        _OPERATIONS
+        if given(body, "include_authorized_operations", False)
+        else _OPERATIONS_NOT_ASKED
+    )
+    return {
+        "groups": [
+            {
+                **_describe(name, hub.groups.find(name)),
+                "error_code": ErrorCode.none,
+                "authorized_operations": operations,
+            }
+            for name in body.groups
+        ]
+    }
+
+
+def _describe(name: str, group: Group | None) -> Body:
+    if group is None:
+        return {"group_id": name, "group_state": State.DEAD.value}
+    # Between generations metadata and assignments say nothing.
+    protocol = group.protocol if group.state is State.STABLE else None
+    return {
+        "group_id": name,
+        "group_state": group.state.value,
+        "protocol_type": group.protocol_type or "",
+        "protocol_data": protocol or "",
+        "members": [
+            {
+                "member_id": member.id,
+                "group_instance_id": member.instance_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "member_metadata": member.metadata(protocol),
+                "member_assignment": member.assignment if protocol is not None else b"",
+            }
+            for member in group.members
+        ],
+    }
+
+
+async def list_groups(hub: Hub, request: Request) -> Body:
+    """All groups, or those in some states or of some types."""
+    states = {name.lower() for name in given(request.body, "states_filter", ())}
+    types = {name.lower() for name in given(request.body, "types_filter", ())}
+    wanted = not types or TYPE in types
+    return {
+        "error_code": ErrorCode.none,
+        "groups": [
+            {
+                "group_id": group.name,
+                "protocol_type": group.protocol_type or "",
+                "group_state": group.state.value,
+                "group_type": TYPE,
+            }
+            for group in hub.groups.listed()
+            if wanted and (not states or group.state.lower() in states)
+        ],
+    }
+
+
+async def delete_groups(hub: Hub, request: Request) -> Body:
+    """Delete groups without members, with their offsets."""
+    answers = hub.groups.delete(request.body.groups_names)
+    return {
+        "results": [
+            {"group_id": name, "error_code": await answer} for name, answer in answers.items()
+        ]
+    }
