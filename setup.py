@@ -33,6 +33,7 @@ MODULES = [
     "kafka_request",
     "kafka_batch",
     "kafka_response",
+    "kafka_view",
 ]
 DIRECTIVES = {
     "language_level": 3,

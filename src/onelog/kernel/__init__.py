@@ -72,8 +72,10 @@ if TYPE_CHECKING:
         select_records,
         sort_topic_entries,
         split_frames,
+        tag_batch,
         topic_hash,
         validate_records,
+        view_batches,
     )
 elif os.environ.get("ONELOG_PURE") == "1":
     from onelog.kernel.pure import *  # noqa: F403
@@ -101,6 +103,8 @@ __all__ = [
     "parse_produce",
     "parse_request_header",
     "split_frames",
+    "tag_batch",
+    "view_batches",
     "COMPILED",
     "ATTR_CODEC_MASK",
     "ATTR_CONTROL",

@@ -126,3 +126,7 @@ FetchedRow: TypeAlias = (
 transactions as (producer id, first offset), preferred read replica, records)."""
 RECORDS_COPIED_MAX = 2048
 """Bytes of fetched records that are cheaper copied into the answer than written as a piece."""
+AbortedRow: TypeAlias = "tuple[int, int, int]"
+"""(producer id, first offset, last offset) of an aborted transaction."""
+ViewPiece: TypeAlias = "tuple[int, int, int, bytes | None]"
+"""(base offset, start, end, None): stored batches; (base offset, 0, 0, batch): a new one."""

@@ -27,6 +27,10 @@ from onelog.kernel._native.kafka_response import (
     encode_fetch_response,
     encode_produce_response,
 )
+from onelog.kernel._native.kafka_view import (
+    tag_batch,
+    view_batches,
+)
 from onelog.kernel._native.keep import (
     keep_records,
 )
@@ -97,6 +101,8 @@ __all__ = [
     "parse_produce",
     "parse_request_header",
     "split_frames",
+    "tag_batch",
+    "view_batches",
     "BatchBuilder",
     "keep_records",
     "crc32c",

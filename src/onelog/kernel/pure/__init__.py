@@ -29,6 +29,10 @@ from onelog.kernel.pure.kafka_response import (
     encode_fetch_response,
     encode_produce_response,
 )
+from onelog.kernel.pure.kafka_view import (
+    tag_batch,
+    view_batches,
+)
 from onelog.kernel.pure.mqtt import (
     MqttFanout,
     MqttInput,
@@ -91,6 +95,8 @@ __all__ = [
     "parse_produce",
     "parse_request_header",
     "split_frames",
+    "tag_batch",
+    "view_batches",
     "crc32c",
     "topic_hash",
     "decode_uvarint",

@@ -42,7 +42,7 @@ def _put(out: bytearray, data: Buffer | None) -> None:
     out += raw
 
 
-def _seal(fields: tuple[int, ...], records: bytes | bytearray) -> bytes:
+def seal_fields(fields: tuple[int, ...], records: bytes | bytearray) -> bytes:
     """Header and records with length, magic and CRC filled in.
 
     `fields`: base offset, epoch, attributes, last delta, base and max timestamp, producer id and
@@ -148,7 +148,7 @@ class BatchBuilder:
             raise InvalidRequest("nothing is staged: a batch needs a message")
         if base_offset < 0:
             raise InvalidRequest(f"base offset {base_offset} is negative")
-        batch = _seal(
+        batch = seal_fields(
             (
                 base_offset, leader_epoch, attributes, self._count - 1, self._base_ts,
                 self._max_ts, producer_id, producer_epoch, base_sequence, self._count,
@@ -216,7 +216,7 @@ def keep_records(
         data = b"".join(bytes(batch.view[span.start : span.end]) for _, span in kept)
     if HEADER_BYTES + len(data) > BATCH_BYTES_MAX:
         raise MessageTooLarge(f"the kept records need more than {BATCH_BYTES_MAX} bytes")
-    return _seal(
+    return seal_fields(
         (
             info.base_offset, info.leader_epoch, attributes, info.last_offset - info.base_offset,
             base_ts, max_ts, info.producer_id, info.producer_epoch, info.base_sequence, len(kept),

@@ -1,0 +1,481 @@
+"""What a view shows of a run of batches, and what is written through one, compiled.
+
+Rules: a batch of which every record matches is named where it lies; of a mixed one only the
+matching records are written again, offsets unmoved and without a producer. The lock is free
+while records are walked.
+"""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int16_t, int32_t, int64_t
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memset
+
+from onelog.kernel._native.build cimport seal_batch
+from onelog.kernel._native.crc cimport crc_of
+from onelog.kernel._native.filters cimport TopicFilter
+from onelog.kernel._native.format cimport (
+    BAD_COUNT,
+    BAD_CRC,
+    BAD_HEADERS,
+    BAD_INFLATED,
+    BATCH_BYTES_MAX,
+    BATCH_TAIL,
+    CODEC_MASK,
+    CONTROL,
+    CRC_FROM,
+    HEADER_BYTES,
+    HEADERS_PER_RECORD_MAX,
+    INFLATED_BYTES_MAX,
+    LOG_APPEND_TIME,
+    RECORD_BYTES_MIN,
+    TRANSACTIONAL,
+    Head,
+    Span,
+    bytes_at,
+    check_deltas,
+    read_head,
+    read_span,
+    time_of,
+    topic_of,
+    varint_bytes,
+    write_varint,
+)
+from onelog.kernel._native.source cimport Source, close_source, fail, open_source, walk
+
+from onelog.base.errors import InvalidRequest, MessageTooLarge
+from onelog.kernel.corruption import corrupt
+
+cdef enum:
+    LOOK = 0
+    ALL_MATCH = 1
+    NONE_MATCHES = 2
+
+cdef enum:
+    # What went wrong that is not the batch's fault.
+    NO_MEMORY = -1
+    TOO_LARGE = -2
+
+cdef struct Aborted:
+    int64_t producer_id
+    int64_t first_offset
+    int64_t last_offset
+
+cdef struct Piece:
+    # Bytes of the data, or of `made` when the batch was written again.
+    int64_t base_offset
+    Py_ssize_t start
+    Py_ssize_t end
+    bint is_made
+
+cdef struct Run:
+    # Matching records that lie side by side.
+    Py_ssize_t start
+    Py_ssize_t end
+
+cdef struct Kept:
+    # The matching records of one batch.
+    Py_ssize_t runs
+    Py_ssize_t size
+    int32_t count
+    int64_t last_offset
+    int64_t latest
+
+cdef struct Look:
+    bytes_at data
+    Py_ssize_t size
+    bytes_at inflated
+    Py_ssize_t inflated_bytes
+    int64_t start_offset
+    int known
+    Aborted *aborted
+    Py_ssize_t aborted_count
+    Py_ssize_t position
+    int64_t reached
+    int record
+    Piece *pieces
+    Py_ssize_t piece_count
+    Py_ssize_t piece_room
+    Run *runs
+    Py_ssize_t run_room
+    unsigned char *made
+    Py_ssize_t made_bytes
+    Py_ssize_t made_room
+
+
+cdef inline bint _grow(void **at, Py_ssize_t *room, Py_ssize_t needed, size_t each) noexcept nogil:
+    cdef Py_ssize_t larger = room[0]
+    cdef void *moved
+    if needed <= larger:
+        return True
+    larger = max(2 * larger, needed, 64)
+    moved = realloc(at[0], larger * each)
+    if moved is NULL:
+        return False
+    at[0] = moved
+    room[0] = larger
+    return True
+
+
+cdef inline bint _is_hidden(const Look *look, const Head *head) noexcept nogil:
+    cdef Py_ssize_t number
+    if head.attributes & CONTROL:
+        return True
+    if head.attributes & TRANSACTIONAL:
+        for number in range(look.aborted_count):
+            if (
+                look.aborted[number].producer_id == head.producer_id
+                and look.aborted[number].first_offset <= head.base_offset
+                and head.base_offset <= look.aborted[number].last_offset
+            ):
+                return True
+    return False
+
+
+cdef inline bint _is_whole(const Look *look, const Head *head) noexcept nogil:
+    """Whether a batch goes out as it is, without a look at its records."""
+    return look.known == ALL_MATCH and (
+        look.start_offset <= head.base_offset or head.count == <int64_t> head.last_delta + 1
+    )
+
+
+cdef int _keep(
+    Look *look, TopicFilter wanted, const Head *head, bytes_at data, bytes_at end, Kept *kept
+) noexcept nogil:
+    """Check every record and note which match."""
+    cdef bytes_at at = data
+    cdef bytes_at topic
+    cdef Span span
+    cdef int32_t last = -1, size = 0
+    cdef int index, code
+    memset(kept, 0, sizeof(Kept))
+    if <Py_ssize_t> head.count * RECORD_BYTES_MIN > end - data:
+        return BAD_COUNT
+    for index in range(head.count):
+        code = read_span(data, at, end, &span)
+        if code == 0:
+            code = check_deltas(head, &span, last)
+        if code:
+            look.record = index
+            return code
+        last = span.offset_delta
+        at = data + span.end
+        if look.known == LOOK:
+            topic = topic_of(data, &span, &size)
+            if size < 0 or not wanted.match(topic, size):
+                continue
+        if kept.count == 0 or time_of(head, &span) > kept.latest:
+            kept.latest = time_of(head, &span)
+        kept.count += 1
+        kept.last_offset = head.base_offset + span.offset_delta
+        kept.size += span.end - span.start
+        if kept.runs and look.runs[kept.runs - 1].end == span.start:
+            look.runs[kept.runs - 1].end = span.end
+            continue
+        if not _grow(<void **> &look.runs, &look.run_room, kept.runs + 1, sizeof(Run)):
+            return NO_MEMORY
+        look.runs[kept.runs].start = span.start
+        look.runs[kept.runs].end = span.end
+        kept.runs += 1
+    return 0 if at == end else BATCH_TAIL
+
+
+cdef int _add_piece(
+    Look *look, int64_t base_offset, Py_ssize_t start, Py_ssize_t end, bint is_made
+) noexcept nogil:
+    cdef Piece *last
+    if look.piece_count and not is_made:
+        last = &look.pieces[look.piece_count - 1]
+        if not last.is_made and last.end == start:
+            last.end = end
+            return 0
+    if not _grow(<void **> &look.pieces, &look.piece_room, look.piece_count + 1, sizeof(Piece)):
+        return NO_MEMORY
+    last = &look.pieces[look.piece_count]
+    last.base_offset = base_offset
+    last.start = start
+    last.end = end
+    last.is_made = is_made
+    look.piece_count += 1
+    return 0
+
+
+cdef int _make(Look *look, const Head *old, bytes_at data, const Kept *kept) noexcept nogil:
+    """Write a batch again with only its matching records."""
+    cdef Head head = old[0]
+    cdef Py_ssize_t size = HEADER_BYTES + kept.size, start = look.made_bytes, number
+    cdef unsigned char *p
+    if size > BATCH_BYTES_MAX:
+        return TOO_LARGE
+    if not _grow(<void **> &look.made, &look.made_room, start + size, 1):
+        return NO_MEMORY
+    p = look.made + start + HEADER_BYTES
+    for number in range(kept.runs):
+        memcpy(p, data + look.runs[number].start, look.runs[number].end - look.runs[number].start)
+        p += look.runs[number].end - look.runs[number].start
+    head.attributes &= ~<int16_t> (CODEC_MASK | TRANSACTIONAL)
+    if not head.attributes & LOG_APPEND_TIME:
+        head.max_timestamp = kept.latest
+    head.producer_id = -1
+    head.producer_epoch = -1
+    head.base_sequence = -1
+    head.count = kept.count
+    seal_batch(look.made + start, size, &head)
+    look.made_bytes = start + size
+    return _add_piece(look, head.base_offset, start, start + size, True)
+
+
+cdef int _see(Look *look, TopicFilter wanted, const Head *head, bytes_at p) noexcept nogil:
+    """What the view shows of one batch whose header is checked."""
+    cdef Kept kept
+    cdef bytes_at data = p + HEADER_BYTES
+    cdef bytes_at end = p + head.size
+    cdef int code
+    if _is_whole(look, head):
+        return _add_piece(
+            look, head.base_offset, look.position, look.position + head.size, False
+        )
+    if look.inflated is not NULL:
+        data = look.inflated
+        end = data + look.inflated_bytes
+    code = _keep(look, wanted, head, data, end, &kept)
+    if code or kept.count == 0 or kept.last_offset < look.start_offset:
+        return code
+    if kept.count == head.count:
+        return _add_piece(
+            look, head.base_offset, look.position, look.position + head.size, False
+        )
+    return _make(look, head, data, &kept)
+
+
+cdef int _run(Look *look, TopicFilter wanted) noexcept nogil:
+    cdef Head head
+    cdef bytes_at p
+    cdef int code
+    while look.position < look.size:
+        p = look.data + look.position
+        code = read_head(p, look.size - look.position, &head)
+        if code == 0 and crc_of(p + CRC_FROM, head.size - CRC_FROM, 0) != head.crc:
+            code = BAD_CRC
+        if code:
+            return code
+        if (
+            head.base_offset + head.last_delta >= look.start_offset
+            and head.count
+            and look.known != NONE_MATCHES
+            and not _is_hidden(look, &head)
+        ):
+            if (
+                head.attributes & CODEC_MASK
+                and look.inflated is NULL
+                and not _is_whole(look, &head)
+            ):
+                return 0
+            code = _see(look, wanted, &head, p)
+            if code:
+                return code
+        look.position += head.size
+        look.reached = max(look.reached, head.base_offset + head.last_delta + 1)
+        if look.inflated is not NULL:
+            return 0
+    return 0
+
+
+cdef list _pieces(const Look *look):
+    cdef list found = []
+    cdef Py_ssize_t number
+    cdef Piece *piece
+    for number in range(look.piece_count):
+        piece = &look.pieces[number]
+        if piece.is_made:
+            found.append(
+                (
+                    piece.base_offset, 0, 0,
+                    PyBytes_FromStringAndSize(
+                        <char *> look.made + piece.start, piece.end - piece.start
+                    ),
+                )
+            )
+        else:
+            found.append((piece.base_offset, piece.start, piece.end, None))
+    return found
+
+
+cdef int _take_aborted(Look *look, aborted) except -1:
+    cdef Py_ssize_t number = 0
+    cdef list rows = list(aborted)
+    if not rows:
+        return 0
+    look.aborted = <Aborted *> malloc(len(rows) * sizeof(Aborted))
+    if look.aborted is NULL:
+        raise MemoryError
+    for producer_id, first_offset, last_offset in rows:
+        look.aborted[number].producer_id = producer_id
+        look.aborted[number].first_offset = first_offset
+        look.aborted[number].last_offset = last_offset
+        number += 1
+    look.aborted_count = number
+    return 0
+
+
+cdef int _raise(const Look *look, int code) except -1:
+    if code == NO_MEMORY:
+        raise MemoryError
+    if code == TOO_LARGE:
+        raise MessageTooLarge(f"the kept records need more than {BATCH_BYTES_MAX} bytes")
+    raise corrupt(code, look.position, look.record)
+
+
+def view_batches(
+    data,
+    Py_ssize_t position,
+    TopicFilter topic_filter not None,
+    int64_t start_offset,
+    aborted=(),
+    bytes default_topic=None,
+    records=None,
+):
+    """What a view shows of whole batches from `position` on: (pieces, reached, position).
+
+    A piece is (base offset, start, end, None), stored batches that match as they are, or (base
+    offset, 0, 0, batch), one that was written again. Control batches and those of `aborted`
+    (producer id, first offset, last offset) are hidden, and so are batches without a match at or
+    after `start_offset`. Everything below `reached` was looked at. It stops before a compressed
+    batch: then the caller gives its inflated `records`, and that one batch is looked at.
+    """
+    cdef Look look
+    cdef Py_buffer view, inflated
+    cdef int code
+    memset(&look, 0, sizeof(Look))
+    look.start_offset = look.reached = start_offset
+    look.position = position
+    look.record = -1
+    if default_topic is not None:
+        look.known = ALL_MATCH if topic_filter.matches(default_topic) else NONE_MATCHES
+    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+    try:
+        if not 0 <= position <= view.len:
+            raise InvalidRequest(
+                f"bytes {position} to {view.len} are outside the buffer of {view.len} bytes"
+            )
+        _take_aborted(&look, aborted)
+        look.data = <bytes_at> view.buf
+        look.size = view.len
+        if records is None:
+            with nogil:
+                code = _run(&look, topic_filter)
+        else:
+            PyObject_GetBuffer(records, &inflated, PyBUF_SIMPLE)
+            try:
+                if inflated.len > INFLATED_BYTES_MAX:
+                    raise corrupt(BAD_INFLATED, position)
+                look.inflated = <bytes_at> inflated.buf
+                look.inflated_bytes = inflated.len
+                with nogil:
+                    code = _run(&look, topic_filter)
+            finally:
+                PyBuffer_Release(&inflated)
+        if code:
+            _raise(&look, code)
+        return _pieces(&look), look.reached, look.position
+    finally:
+        free(look.aborted)
+        free(look.pieces)
+        free(look.runs)
+        free(look.made)
+        PyBuffer_Release(&view)
+
+
+# -- what is written through a view
+
+cdef inline bint _has_topic(bytes_at data, const Span *span, bytes topic) noexcept:
+    """Whether a record's topic, as readers find it, is this one already."""
+    cdef int32_t size = 0
+    cdef bytes_at found = topic_of(data, span, &size)
+    return size == PyBytes_GET_SIZE(topic) and memcmp(found, PyBytes_AS_STRING(topic), size) == 0
+
+
+cdef inline bytes_at _body(const Source *source, const Span *span) noexcept:
+    """First byte of a record after its length."""
+    cdef bytes_at at = source.data + span.start
+    while at[0] & 0x80:
+        at += 1
+    return at + 1
+
+
+cdef inline bytes_at _header_count(const Source *source, const Span *span) noexcept:
+    """Where a record's number of headers is written, however long it is."""
+    return source.data + span.value + max(span.value_bytes, 0)
+
+
+cdef Py_ssize_t _tagged_bytes(const Source *source, const Span *span, Py_ssize_t topic) noexcept:
+    """Bytes of a record's body once the topic stands before its headers."""
+    return (
+        _header_count(source, span) - _body(source, span)
+        + varint_bytes(span.header_count + 1) + 3 + varint_bytes(topic) + topic
+        + span.end - span.headers
+    )
+
+
+cdef unsigned char *_tag(
+    unsigned char *p, const Source *source, const Span *span, bytes topic
+) noexcept:
+    cdef bytes_at at = _body(source, span)
+    cdef bytes_at rest = source.data + span.headers
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(topic)
+    cdef Py_ssize_t before = _header_count(source, span) - at
+    p = write_varint(p, _tagged_bytes(source, span, size))
+    memcpy(p, at, before)
+    p = write_varint(p + before, span.header_count + 1)
+    p = write_varint(p, 2)
+    p[0] = c"~"
+    p[1] = c"t"
+    p = write_varint(p + 2, size)
+    memcpy(p, PyBytes_AS_STRING(topic), size)
+    p += size
+    memcpy(p, rest, source.data + span.end - rest)
+    return p + (source.data + span.end - rest)
+
+
+def tag_batch(data, bytes topic not None, int64_t producer_id, records=None):
+    """The batch at the start of `data`, uncompressed, every record carrying this topic.
+
+    A record whose key is the topic carries it already. `producer_id` takes the place of the
+    batch's; `records` holds its inflated records, if it is compressed.
+    """
+    cdef Source source
+    cdef Span *spans = NULL
+    cdef Head head
+    cdef Py_ssize_t size = HEADER_BYTES, body, tag = PyBytes_GET_SIZE(topic)
+    cdef unsigned char *p
+    cdef bytes out
+    cdef int index
+    open_source(&source, data, 0, records, False)
+    try:
+        spans = walk(&source)
+        head = source.head
+        for index in range(head.count):
+            if _has_topic(source.data, &spans[index], topic):
+                size += spans[index].end - spans[index].start
+                continue
+            if spans[index].header_count >= HEADERS_PER_RECORD_MAX:
+                fail(&source, BAD_HEADERS, index)
+            body = _tagged_bytes(&source, &spans[index], tag)
+            size += varint_bytes(body) + body
+        if size > BATCH_BYTES_MAX:
+            raise MessageTooLarge(f"the tagged records need more than {BATCH_BYTES_MAX} bytes")
+        out = PyBytes_FromStringAndSize(NULL, size)
+        p = <unsigned char *> PyBytes_AS_STRING(out) + HEADER_BYTES
+        for index in range(head.count):
+            if _has_topic(source.data, &spans[index], topic):
+                memcpy(p, source.data + spans[index].start, spans[index].end - spans[index].start)
+                p += spans[index].end - spans[index].start
+            else:
+                p = _tag(p, &source, &spans[index], topic)
+        head.attributes &= ~<int16_t> CODEC_MASK
+        head.producer_id = producer_id
+        seal_batch(<unsigned char *> PyBytes_AS_STRING(out), size, &head)
+        return out
+    finally:
+        free(spans)
+        close_source(&source)

@@ -1,0 +1,192 @@
+"""What both kernels promise about views: which batches are shown, and what is written through."""
+
+import pytest
+
+from onelog.base.errors import CorruptBatch, InvalidRecords, InvalidRequest
+from onelog.base.limits import HEADERS_PER_RECORD_MAX
+from onelog.kernel import ATTR_TRANSACTIONAL, scan_batches
+from onelog.record.batch import (
+    Marker,
+    build_batch,
+    build_marker,
+    compress_batch,
+    decode,
+    inflated_records,
+)
+
+TEXT, PRODUCER = b"a/+", (7, 3, 40)
+
+
+@pytest.fixture(params=["pure", "_native"])
+def kernel(request):
+    """The kernel, interpreted and compiled; skipped where it was not built."""
+    return pytest.importorskip(f"onelog.kernel.{request.param}", exc_type=ImportError)
+
+
+def batch(base, *topics, **options):
+    rows = [(topic, b"key", b"v%d" % at, ((b"h", None),), 100 + at) for at, topic in
+            enumerate(topics)]  # fmt: skip
+    return build_batch(rows, base_offset=base, tag_topics=True, **options)
+
+
+def seen(kernel, data, start=0, position=0, **options):
+    return kernel.view_batches(data, position, kernel.TopicFilter(TEXT), start, **options)
+
+
+def records_of(data):
+    return [record for info in scan_batches(data) for record in decode(data, info).records()]
+
+
+def test_batches_that_match_as_a_whole_are_named_where_they_lie(kernel):
+    data = batch(0, b"a/1", b"a/2") + batch(2, b"a/3") + batch(3, b"b") + batch(4, b"a/4")
+    first = len(batch(0, b"a/1", b"a/2") + batch(2, b"a/3"))
+    last = len(data) - len(batch(4, b"a/4"))
+    pieces, reached, position = seen(kernel, data)
+    assert pieces == [(0, 0, first, None), (4, last, len(data), None)]
+    assert (reached, position) == (5, len(data))
+
+
+def test_a_mixed_batch_keeps_its_offsets_and_loses_its_producer(kernel):
+    data = batch(10, b"a/1", b"b", b"a/2", b"b", producer=PRODUCER, attributes=ATTR_TRANSACTIONAL)
+    ((base, start, end, made),), reached, _position = seen(kernel, data)
+    assert (base, start, end, reached) == (10, 0, 0, 14)
+    (info,) = scan_batches(made)
+    assert (info.base_offset, info.last_offset, info.count) == (10, 13, 2)
+    assert (info.producer_id, info.producer_epoch, info.base_sequence) == (-1, -1, -1)
+    assert info.attributes == 0
+    assert info.max_timestamp_ms == 102
+    every = records_of(data)
+    assert records_of(made) == [every[0], every[2]]
+
+
+def test_a_batch_without_a_match_at_or_after_the_start_is_not_shown(kernel):
+    data = batch(10, b"a/1", b"b", b"b")
+    assert seen(kernel, data, start=10)[0]
+    assert seen(kernel, data, start=11) == ([], 13, len(data))
+    whole = batch(10, b"a/1", b"a/2")
+    assert seen(kernel, whole, start=11) == ([(10, 0, len(whole), None)], 12, len(whole))
+    assert seen(kernel, whole, start=12) == ([], 12, len(whole))
+
+
+def test_control_batches_and_aborted_transactions_are_hidden(kernel):
+    open_txn = {"producer": PRODUCER, "attributes": ATTR_TRANSACTIONAL}
+    marker = build_marker(Marker.COMMIT, 7, 3, 5)
+    data = batch(0, b"a/1", **open_txn) + batch(1, b"a/2", **open_txn) + marker
+    first = len(batch(0, b"a/1", **open_txn))
+    assert seen(kernel, data)[0] == [(0, 0, 2 * first, None)]
+    assert seen(kernel, data, aborted=[(7, 0, 0)])[0] == [(1, first, 2 * first, None)]
+    assert seen(kernel, data, aborted=[(8, 0, 9), (7, 1, 9)])[0] == [(0, 0, first, None)]
+    plain = batch(0, b"a/1", producer=PRODUCER)
+    assert seen(kernel, plain, aborted=[(7, 0, 9)])[0] == [(0, 0, len(plain), None)]
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_it_stops_before_a_compressed_batch_until_its_records_are_given(kernel, codec):
+    plain, mixed = batch(0, b"a/1"), compress_batch(batch(1, b"a/2", b"b"), codec)
+    data = plain + mixed + batch(3, b"a/3")
+    pieces, reached, position = seen(kernel, data)
+    assert (pieces, reached, position) == ([(0, 0, len(plain), None)], 1, len(plain))
+    (info,) = scan_batches(mixed)
+    records = inflated_records(mixed, info)
+    ((_base, _start, _end, made),), reached, position = seen(
+        kernel, data, reached, position, records=records
+    )
+    assert records_of(made) == records_of(mixed)[:1]
+    assert scan_batches(made)[0].attributes == 0
+    assert (reached, position) == (3, len(plain) + len(mixed))
+
+
+def test_a_compressed_batch_that_matches_goes_out_compressed(kernel):
+    data = compress_batch(batch(0, b"a/1", b"a/2"), 4)
+    records = inflated_records(data, scan_batches(data)[0])
+    assert seen(kernel, data, 1, records=records) == ([(0, 0, len(data), None)], 2, len(data))
+
+
+def test_the_topic_of_a_stream_decides_without_a_look(kernel):
+    data = build_batch([(None, None, b"v", (), 1)], base_offset=3) + compress_batch(
+        build_batch([(None, None, b"v", (), 1)], base_offset=4), 1
+    )
+    assert seen(kernel, data, default_topic=b"a/x") == ([(3, 0, len(data), None)], 5, len(data))
+    assert seen(kernel, data, default_topic=b"b/x") == ([], 5, len(data))
+    assert seen(kernel, data, 5, default_topic=b"a/x") == ([], 5, len(data))
+
+
+def test_a_sparse_batch_of_a_known_topic_is_looked_into(kernel):
+    rows = [(None, None, b"v%d" % at, (), 1) for at in range(3)]
+    data = kernel.keep_records(build_batch(rows, base_offset=3), 0, [True, False, False])
+    assert seen(kernel, data, 3, default_topic=b"a/x")[0] == [(3, 0, len(data), None)]
+    assert seen(kernel, data, 4, default_topic=b"a/x") == ([], 6, len(data))
+    packed = compress_batch(data, 1)
+    assert seen(kernel, packed, 4, default_topic=b"a/x") == ([], 4, 0)
+    records = inflated_records(packed, scan_batches(packed)[0])
+    assert seen(kernel, packed, 4, default_topic=b"a/x", records=records)[1] == 6
+
+
+def test_a_batch_that_compaction_emptied_is_not_shown(kernel):
+    data = kernel.keep_records(batch(3, b"a/1"), 0, [False])
+    assert seen(kernel, data) == ([], 4, len(data))
+
+
+def test_damage_is_told(kernel):
+    data = bytearray(batch(0, b"a/1", b"b"))
+    data[-1] ^= 1
+    with pytest.raises(CorruptBatch, match="CRC"):
+        seen(kernel, data)
+    with pytest.raises(InvalidRequest):
+        seen(kernel, data, position=len(data) + 1)
+
+
+def test_what_is_written_through_a_view_carries_its_topic(kernel):
+    rows = [
+        (None, None, b"none", (), 5),
+        (None, b"a/1", b"key", ((b"h", b"x"),), 6),
+        (None, b"k", None, ((b"h", b"x"), (b"i", None)), 7),
+        (None, b"a/1", b"own", ((b"~t", b"other"),), 8),
+        (None, b"k", b"own", ((b"~t", b"a/1"),), 9),
+    ]
+    data = build_batch(rows, producer=PRODUCER)
+    out = kernel.tag_batch(data, b"a/1", 99)
+    (info,) = scan_batches(out)
+    assert (info.producer_id, info.producer_epoch, info.base_sequence) == (99, 3, 40)
+    assert (info.count, info.last_offset, info.max_timestamp_ms) == (5, 4, 9)
+    slices = decode(out, info)
+    tag = (b"~t", b"a/1")
+    assert [slices.topic(at) for at in range(5)] == [b"a/1"] * 5
+    assert [record[4] for record in slices.records()] == [
+        (tag,),
+        ((b"h", b"x"),),
+        (tag, (b"h", b"x"), (b"i", None)),
+        (tag, (b"~t", b"other")),
+        (tag,),
+    ]
+    assert [record[:4] for record in slices.records()] == [
+        record[:4] for record in decode(data, scan_batches(data)[0]).records()
+    ]
+
+
+def test_a_compressed_batch_is_written_inflated(kernel):
+    data = compress_batch(build_batch([(None, b"k", b"v" * 300, (), 5)] * 3), 3)
+    records = inflated_records(data, scan_batches(data)[0])
+    out = kernel.tag_batch(data, b"a/1", -1, records)
+    (info,) = scan_batches(out)
+    assert info.attributes == 0
+    assert [record[4] for record in decode(out, info).records()] == [((b"~t", b"a/1"),)] * 3
+
+
+def test_a_length_that_is_written_too_long_does_not_matter(kernel):
+    plain = build_batch([(None, b"k", b"v", ((b"h", b"x"),), 5)])
+    body = plain[61:]
+    at = body.index(b"\x02\x02h\x02x")  # the count of headers, then the header
+    longer = body[1:at] + b"\x82\x00" + body[at + 1 :]
+    records = bytes([2 * len(longer)]) + longer
+    packed = compress_batch(plain, 1)  # so that the records are given beside it
+    out = kernel.tag_batch(packed, b"a/1", -1, records)
+    (record,) = records_of(out)
+    assert record[4] == ((b"~t", b"a/1"), (b"h", b"x"))
+
+
+def test_a_record_without_room_for_one_more_header_is_refused(kernel):
+    headers = tuple((b"h", b"") for _ in range(HEADERS_PER_RECORD_MAX))
+    data = build_batch([(None, b"k", b"v", headers, 5)])
+    with pytest.raises(InvalidRecords, match="record 0"):
+        kernel.tag_batch(data, b"a/1", -1)
