@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import shutil
 
+import msgspec
 import pytest
 
 from onelog.broker import Broker, Cleanup, Compaction, Durability, Retention, StreamConfig
+from onelog.protocols.mqtt.limits import MqttLimits
 from onelog.protocols.mqtt.properties import Properties
 from onelog.protocols.mqtt.retained_copies import STREAM
 from tests.support.mqtt import Client, Node, serving
@@ -179,6 +181,95 @@ async def test_a_message_that_is_retained_while_others_are_copied_counts(tmp_pat
         assert found == {f"t/{n}": "old" if n % 2 else "new" for n in range(40)}
     async with serving(tmp_path) as node:
         assert await greeting(node, 40) == found
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("receive_maximum", [10, 1000])
+async def test_a_greeting_that_a_disconnect_cut_goes_on_with_the_next_connection(
+    tmp_path, qos, receive_maximum
+):
+    """MQTT5 4.1: what waits for a session is sent; and each message once while the broker runs."""
+    options = {"clean": False, "expiry_s": 600, "receive_maximum": receive_maximum}
+    topics = {f"t/{number}" for number in range(700)}
+    async with serving(tmp_path, limits=MqttLimits(inflight=1000)) as node:
+        publisher = await node.client("p")
+        for topic in topics:
+            await publisher.publish(topic, "r", qos, retain=True)
+        client = await node.client("c", **options)
+        await client.subscribe("t/#", qos)
+        done = await take_topics(client, 5)
+        await client.drop()
+        await node.gone("c")
+        await publisher.publish("t/new", "live", qos, retain=True)
+        client = await node.client("c", **options)
+        rest = await take_topics(client, 696)
+        assert {*done, *rest} == {*topics, "t/new"}
+        assert not set(done) & set(rest)
+        assert await client.is_silent()
+
+
+async def take_topics(client: Client, count: int) -> list[str]:
+    found = []
+    for _ in range(count):
+        message = await client.message()
+        assert message.retain or message.dup or message.topic == "t/new"
+        found.append(message.topic)
+        await client.acknowledge(message)
+    return found
+
+
+async def test_a_greeting_that_a_restart_cut_begins_anew(tmp_path):
+    options = {"clean": False, "expiry_s": 600, "receive_maximum": 10}
+    topics = {f"t/{number}" for number in range(50)}
+    async with serving(tmp_path) as node:
+        publisher = await node.client("p")
+        for topic in topics:
+            await publisher.publish(topic, "r", retain=True)
+        client = await node.client("c", **options)
+        await client.subscribe("t/#", 1)
+        await client.message()
+        await client.drop()
+    async with serving(tmp_path) as node:
+        client = await node.client("c", **options)
+        found: set[str] = set()
+        while found != topics:
+            found.update(await take_topics(client, 1))
+        await client.sync()
+        await client.unsubscribe("t/#")
+        await client.disconnect()
+    async with serving(tmp_path) as node:  # it is over
+        client = await node.client("c", **options)
+        assert not node.hub.sessions["c"].greetings
+
+
+async def test_a_greeting_ends_with_its_subscription(tmp_path):
+    async with serving(tmp_path) as node:
+        publisher = await node.client("p")
+        for number in range(50):
+            await publisher.publish(f"t/{number}", "r", retain=True)
+        client = await node.client("c", expiry_s=600, receive_maximum=10)
+        await client.subscribe("t/#", 1)
+        assert list(node.hub.sessions["c"].greetings) == ["t/#"]
+        await client.unsubscribe("t/#")
+        await take_topics(client, 10)
+        assert await client.is_silent()
+        assert not node.hub.sessions["c"].greetings
+
+
+async def test_what_comes_again_says_what_it_said_at_first(tmp_path):
+    """The identifier and the flags belong to the message as its subscriber gets it."""
+    async with serving(tmp_path) as node:
+        client, publisher = await node.client("c", expiry_s=600), await node.client("p")
+        await client.subscribe("t/#", 1, identifier=7, retain_as_published=True)
+        await publisher.publish("t/1", "r", retain=True)
+        first = await client.message()
+        await client.drop()
+        await node.gone("c")
+        client = await node.client("c", clean=False, expiry_s=600)
+        again = await client.message()
+        assert msgspec.structs.replace(again, dup=False) == first
+        assert (again.dup, again.retain) == (True, True)
+        assert again.properties.subscription_ids == (7,)
 
 
 async def test_a_copy_ends_with_its_stream(tmp_path):

@@ -7,6 +7,7 @@ A message is retained for longer than its stream holds its records (`retained_co
 
 from __future__ import annotations
 
+import secrets
 from array import array
 from typing import TYPE_CHECKING, Final
 
@@ -14,21 +15,16 @@ from onelog.base.clock import Clock
 from onelog.base.ids import Offset
 from onelog.broker import Broker, LiveSource, Partition, Record, Source, TableCursor
 from onelog.kernel import decode_batch, scan_batches
-from onelog.protocols.mqtt.mapping import from_record, is_retained
-from onelog.protocols.mqtt.outgoing import Outgoing, prepare
+from onelog.protocols.mqtt.greeting import Greeting
+from onelog.protocols.mqtt.mapping import is_retained
 from onelog.protocols.mqtt.retained_copies import Copies
 from onelog.record.headers import RETAIN
 
 if TYPE_CHECKING:
-    from onelog.protocols.mqtt.connection import Connection
     from onelog.protocols.mqtt.session import MqttSession
-    from onelog.protocols.mqtt.subscribed import Subscribed
+    from onelog.protocols.mqtt.session_state import GreetingRow
 
 CURSOR: Final = "mqtt-retained"
-PAGE_MESSAGES: Final = 256
-PAGE_BYTES: Final = 64 * 1024
-"""Retained messages that are sent to one client before others have a turn."""
-
 _MARK: Final = bytes((len(RETAIN) << 1,)) + RETAIN + b"\x021"
 """The retain header as a record holds it: a batch without these bytes has no retained message."""
 
@@ -46,6 +42,8 @@ class Retained:
         self._table = table
         self._copies = copies
         self._most = most
+        self._run = secrets.token_hex(8)
+        """Numbers of topics mean something in this run of the broker only."""
         self.refused = 0
         """Messages that were not retained because there are too many."""
 
@@ -107,67 +105,14 @@ class Retained:
 
         await self._copies.carry(source.key, upto, is_followed)
 
-    def send(self, connection: Connection, wanted: Subscribed) -> None:
-        """Send what a new subscription finds retained."""
-        if connection.session is not None:
-            numbers = self._table.matching(wanted.filter)
-            if numbers:
-                _Greeting(self._table, connection.session, wanted, numbers).go_on()
+    # -- greetings
 
-
-class _Greeting:
-    """The retained messages for one new subscription, sent as the client takes them (I8)."""
-
-    def __init__(
-        self, table: TableCursor, session: MqttSession, wanted: Subscribed, numbers: array[int]
-    ) -> None:
-        self._table = table
-        self._session = session
-        self._wanted = wanted
-        self._numbers = numbers
-        self._next = 0
-
-    def go_on(self) -> None:
-        """Send a page, then give others a turn."""
-        session = self._session
-        connection = session.connection
-        if connection is None or session.subscriptions.get(self._wanted.filter) is not self._wanted:
-            return
-        packets: list[Outgoing] = []
-        size_bytes = 0
-        while (
-            self._next < len(self._numbers)
-            and session.output.room
-            and len(packets) < PAGE_MESSAGES
-            and size_bytes < PAGE_BYTES
-            and not connection.is_slow
-        ):
-            packet = self._prepare(self._numbers[self._next])
-            self._next += 1
-            if packet is not None:
-                packets.append(packet)
-                size_bytes += len(packet.data)
-        session.post(packets)
-        if self._next == len(self._numbers):
-            return
-        if session.output.room and not connection.is_slow:
-            session.hub.loop.call_soon(self.go_on)
-        else:
-            session.ask_for_room(self)
-
-    def _prepare(self, number: int) -> Outgoing | None:
-        record, wanted, session = self._table.record(number), self._wanted, self._session
-        if record is None or not session.may_have(record.topic):
-            return None
-        publish = from_record(
-            record,
-            now_ms=session.hub.clock.now_ms(),
-            qos_max=wanted.qos,
-            retain=True,
-            packet_id=1,
-            subscription_ids=(wanted.identifier,) if wanted.identifier else (),
+    def greet(self, session: MqttSession, text: str, row: GreetingRow | None = None) -> None:
+        """Let a session send what a subscription finds retained, or the rest of it."""
+        greeting = Greeting(
+            self._table, self._run, session, text, array("Q", sorted(self._table.matching(text)))
         )
-        place = session.hub.broker.live.place_of(record)
-        if publish is None or place is None:
-            return None
-        return prepare(session.output, publish, place)
+        if row is not None:
+            greeting.skip(row)
+        if greeting:
+            session.greetings[text] = greeting

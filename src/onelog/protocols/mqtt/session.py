@@ -27,6 +27,7 @@ from onelog.broker import (
     Position,
     Principal,
     Reading,
+    Record,
     Wait,
     ignore_change,
 )
@@ -35,15 +36,21 @@ from onelog.protocols.mqtt.codec import encode_packet
 from onelog.protocols.mqtt.mapping import from_record
 from onelog.protocols.mqtt.matching import Matcher
 from onelog.protocols.mqtt.outgoing import Outgoing, prepare
-from onelog.protocols.mqtt.packets import Pubrel
+from onelog.protocols.mqtt.packets import Publish, Pubrel
 from onelog.protocols.mqtt.receiving import Inbound
 from onelog.protocols.mqtt.saving import Saver
-from onelog.protocols.mqtt.session_state import InFlightRow, SessionBody, needed_positions
+from onelog.protocols.mqtt.session_state import (
+    GreetingRow,
+    InFlightRow,
+    SessionBody,
+    needed_positions,
+)
 from onelog.protocols.mqtt.special import OWN_SOURCE, Hungry, Special
 from onelog.protocols.mqtt.subscribed import Subscribed
 
 if TYPE_CHECKING:
     from onelog.protocols.mqtt.connection import Connection
+    from onelog.protocols.mqtt.greeting import Greeting
     from onelog.protocols.mqtt.hub import Hub
 
 CATCH_UP_RECORDS: Final = 256
@@ -71,6 +78,9 @@ class MqttSession:
         self.saver = Saver(self)
         self._posting = 0
         """Runs of packets that wait for the state to be durable."""
+        self.greetings: dict[str, Greeting] = {}
+        """Subscriptions that have not got all that was retained, by filter."""
+        self._greeting_rows: list[GreetingRow] = []
         self._hungry: list[Hungry] = []
         self._special_positions: dict[str, list[Position]] = {}
         self.inbound = Inbound(self)
@@ -98,6 +108,7 @@ class MqttSession:
             self.inbound.rows(),
             self.inbound.producer_id,
             [(text, special.positions()) for text, special in self.specials.items()],
+            [*self._greeting_rows, *(greeting.row() for greeting in self.greetings.values())],
         )
         needed = needed_positions(body)
         return CursorState(self.name, self.kind, self.filters, needed, msgspec.msgpack.encode(body))
@@ -148,6 +159,7 @@ class MqttSession:
         self.inbound.restore(body.inbound, body.producer_id)
         rows = []
         self._special_positions = dict(body.specials)
+        self._greeting_rows = body.greetings
         for row in body.in_flight:
             source = self.hub.broker.live.find((row.stream_id, row.partition))
             if not row.stream_id:
@@ -194,6 +206,7 @@ class MqttSession:
         row = self.subscriptions.pop(text, None)
         if row is None:
             return False
+        self.greetings.pop(text, None)
         if row.exclusive:
             self.hub.exclusive.release(text, self.client_id)
         self.hub.fanout.unsubscribe(text.encode(), self.output)
@@ -273,8 +286,17 @@ class MqttSession:
             self.catch_up()
         for special in self.specials.values():
             special.begin()
+        self._resume_greetings()
         if any(text.startswith("$SYS/") for text in self.subscriptions):
             self.hub.system.watch(self)
+
+    def _resume_greetings(self) -> None:
+        rows, self._greeting_rows = self._greeting_rows, []
+        for row in rows:
+            if row.filter in self.subscriptions:
+                self.hub.retained.greet(self, row.filter, row)
+        for greeting in list(self.greetings.values()):
+            greeting.go_on()
 
     def _redeliver(self) -> None:
         """Messages again in their order, releases where the message itself is received (4.4)."""
@@ -285,16 +307,21 @@ class MqttSession:
                 continue
             source = self.hub.broker.live.source(number)
             record = self.hub.broker.cursors.record_at(source.as_source, offset)
-            known = record is not None and self.may_have(record.topic)
-            publish = None if record is None or not known else from_record(
-                record, now_ms=self.hub.clock.now_ms(), qos_max=qos, retain=False,
-                packet_id=packet_id, dup=True,
-            )  # fmt: skip
+            publish = None if record is None else self._publish_of(source.key, record)
             if publish is None:  # retention took it, it has expired, or is not for this user
                 self.output.ack(packet_id)
             else:
-                self.output.push(encode_packet(publish, version))
+                again = msgspec.structs.replace(publish, qos=qos, packet_id=packet_id, dup=True)
+                self.output.push(encode_packet(again, version))
         self.write_out()
+
+    def _publish_of(self, key: tuple[str, int], record: Record) -> Publish | None:
+        """The PUBLISH of a record that was sent before; its subscription may be gone since."""
+        if not self.may_have(record.topic):
+            return None
+        now_ms = self.hub.clock.now_ms()
+        known = self._matching().publish(key, record, now_ms)
+        return known or from_record(record, now_ms=now_ms, retain=False)
 
     def write_out(self) -> None:
         """Send what waits."""
@@ -407,16 +434,20 @@ class MqttSession:
                 return False
         return not reading.is_behind()
 
-    def _read_some(self, reading: Reading, room: int) -> None:
-        """Read and send what fits."""
+    def _matching(self) -> Matcher:
         if self._matcher is None:
             self._matcher = Matcher(self.client_id, self.subscriptions)
+        return self._matcher
+
+    def _read_some(self, reading: Reading, room: int) -> None:
+        """Read and send what fits."""
+        matcher = self._matching()
         now_ms = self.hub.clock.now_ms()
         packets: list[Outgoing] = []
         for index, record in reading.read(room):
             key = reading.sources.sources[index].key
             may = self.may_have(record.topic)
-            publish = self._matcher.publish(key, record, now_ms) if may else None
+            publish = matcher.publish(key, record, now_ms) if may else None
             source = self.hub.broker.live.find(key)
             if publish is not None and source is not None:
                 packet = prepare(self.output, publish, (source.number, record.offset))

@@ -20,6 +20,16 @@ class InFlightRow(msgspec.Struct, array_like=True, frozen=True):
     stage: int
 
 
+class GreetingRow(msgspec.Struct, array_like=True, frozen=True):
+    """Retained messages that a subscription has not got yet."""
+
+    filter: str
+    run: str
+    """The run of the broker that numbered the topics."""
+    next_number: int
+    end_number: int
+
+
 class SessionBody(msgspec.Struct, array_like=True):
     """What only MQTT understands of a kept session."""
 
@@ -32,6 +42,7 @@ class SessionBody(msgspec.Struct, array_like=True):
     """What the client's QoS 2 publishes are numbered under."""
     specials: list[tuple[str, list[Position]]] = []
     """Where special subscriptions read on."""
+    greetings: list[GreetingRow] = []
 
 
 def needed_positions(body: SessionBody) -> list[Position]:

@@ -79,6 +79,8 @@ class Subscribing:
         # Retain handling: 0 always, 1 only when new, 2 never (MQTT5 3.3.1-9 to -11).
         if row.retain_handling == 0 or (row.retain_handling == 1 and not known):
             self._retained.append(wanted)
+            if not wanted.filter.startswith(system.PREFIX):
+                hub.retained.greet(session, wanted.filter)
         return ReasonCode(row.qos)
 
     def _check(self, text: str) -> None:
@@ -113,10 +115,11 @@ class Subscribing:
         """The client was answered: send what is retained, let special subscriptions deliver."""
         hub = self._connection.hub
         for wanted in self._retained:
+            greeting = self._session.greetings.get(wanted.filter)
             if wanted.filter.startswith(system.PREFIX):
                 hub.system.send(self._connection, wanted)
-            else:
-                hub.retained.send(self._connection, wanted)
+            elif greeting is not None:
+                greeting.go_on()
         for _number, wanted in self._opening:
             special = self._session.specials.get(wanted.filter)
             if special is not None and self._session.connection is not None:
