@@ -370,17 +370,31 @@ class Publisher:
 
         Raises when the principal may not, and when the partition refuses them.
         """
+        self.admit_batches(stream, infos, principal)
+        if self.dirty:
+            self.tick()  # what came first goes first
+        appended = target.append_batches(data, infos)
+        self.messages += sum(info.count for info in infos)
+        return appended
+
+    def admit_batches(
+        self, stream: Stream, infos: Sequence[BatchInfo], principal: Principal
+    ) -> None:
+        """Count batches that are to be appended; raises when the principal may not."""
         if not self._authorizer.allows(principal, Action.PUBLISH, stream.name):
             raise NotAuthorized(f"{principal.name} may not publish to {stream.name}")
         if stream.config.internal:
             raise NotAuthorized(f"the stream {stream.name} belongs to the broker")
-        count = sum(info.count for info in infos)
-        self._quotas.take_publish(principal, count, len(data))
+        for info in infos:
+            self._quotas.take_publish(principal, info.count, info.size_bytes)
+
+    def append_admitted(self, target: Partition, data: bytearray) -> list[BatchInfo]:
+        """Append batches that were admitted, and judged by the partition, as one write."""
         if self.dirty:
             self.tick()  # what came first goes first
-        appended = target.append_batches(data, infos)
-        self.messages += count
-        return appended
+        placed = target.append_checked(data)
+        self.messages += placed[-1].last_offset + 1 - placed[0].base_offset
+        return placed
 
     def _check_topics(
         self, stream: Stream, target: Partition, data: bytearray, infos: list[BatchInfo]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.errors import NotAuthenticated, OnelogError, ProtocolViolation
@@ -21,12 +21,13 @@ from onelog.broker import Principal
 from onelog.kernel import parse_request_header, split_frames
 from onelog.net import Peer, StreamTransport
 from onelog.observe import get_logger
+from onelog.protocols.kafka.answers import Slot
 from onelog.protocols.kafka.apis import APIS, Api, ApiKey
 from onelog.protocols.kafka.codec import FLEXIBLE_FROM, Body, decode_request, encode_response
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.fetching import begin_fetch
 from onelog.protocols.kafka.handlers import HANDLERS, error_body
-from onelog.protocols.kafka.producing import begin_produce
+from onelog.protocols.kafka.producing import Produce
 from onelog.protocols.kafka.request import Request
 from onelog.protocols.kafka.sasl import Exchange
 from onelog.security.identity import Identity
@@ -37,36 +38,14 @@ if TYPE_CHECKING:
 
 _log = get_logger("kafka")
 
-Frame = tuple[bytearray, int, int]
+Frame = tuple[bytes | bytearray, int, int]
 """A request: the buffer that holds it, where it begins and where it ends in it."""
-
-Pieces = Sequence[Any]
-"""Buffers that are written one after the other."""
 
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
 _WRITE_HIGH_BYTES: Final = 4 * 1024 * 1024
-
-
-class Slot:
-    """The place of one answer in the order of answers."""
-
-    __slots__ = ("_connection", "cancel", "is_produce", "pieces")
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self.is_produce = False
-        """Whether the next produce may begin before this is answered."""
-        self.pieces: Pieces | None = None
-        self.cancel: Callable[[], object] | None = None
-        """Called when the connection ends before the answer is there."""
-
-    def finish(self, pieces: Pieces) -> None:
-        """The answer is there; no pieces: there is none to send."""
-        if self.pieces is None:
-            self.pieces = pieces
-            self.cancel = None
-            self._connection.answers_ready()
+_READ_BYTES_MAX: Final = 1024 * 1024
+"""Bytes that are read from one peer before it is the others' turn."""
 
 
 class Connection:
@@ -89,6 +68,7 @@ class Connection:
         self._buffer = bytearray()
         self._frames: deque[Frame] = deque()
         self._frame_bytes = 0
+        self._read_bytes = 0
         self._slots: deque[Slot] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._reading = True
@@ -158,25 +138,27 @@ class Connection:
         """Bytes of the peer, in order."""
         if self._closed:
             return
-        self.hub.counters.received_bytes += len(data)
-        self._buffer += data
+        hub = self.hub
+        hub.counters.received_bytes += len(data)
+        self._last_request_at = hub.loop.time()
+        self._read_bytes += len(data)
+        buffer: bytes | bytearray = data
+        if self._buffer:
+            self._buffer += data
+            buffer = self._buffer
         try:
-            self._split()
+            whole, rest, needed = split_frames(buffer, 0, self.frame_bytes_max)
+            # Whole frames are handed over without a copy; what comes next has a new buffer.
+            if rest or buffer is data:
+                self._buffer = bytearray(buffer[rest:])
+            for start, end in whole:
+                self._frames.append((buffer, start, end))
+            self._frame_bytes += rest
+            self._begin_frames()
+            if needed < 0:
+                split_frames(self._buffer, 0, self.frame_bytes_max)  # raises
         except OnelogError as error:
             self.fail(error)
-            return
-        self._begin_frames()
-
-    def _split(self) -> None:
-        buffer = self._buffer
-        whole, rest, needed = split_frames(buffer, 0, self.frame_bytes_max)
-        if whole:
-            # Whole frames are handed over without a copy; what comes next has a new buffer.
-            self._buffer = buffer[rest:]
-            self._frames.extend((buffer, start, end) for start, end in whole)
-            self._frame_bytes += rest
-        if needed < 0:
-            split_frames(self._buffer, 0, self.frame_bytes_max)  # raises
 
     @property
     def frame_bytes_max(self) -> int:
@@ -232,7 +214,8 @@ class Connection:
         finally:
             self._beginning = False
         self._send_ready()
-        self._pace_reading()
+        if self._frames or not self._reading or self._read_bytes > _READ_BYTES_MAX:
+            self._pace_reading()
 
     def _may_begin(self) -> bool:
         """Whether the next request's turn has come."""
@@ -259,22 +242,29 @@ class Connection:
             return
         limits = self.hub.limits
         full = (
-            len(self._frames) >= limits.requests_waiting or self._frame_bytes > limits.request_bytes
+            len(self._frames) >= limits.requests_waiting
+            or self._frame_bytes > limits.request_bytes
+            or self._read_bytes > _READ_BYTES_MAX
         )
         if full and self._reading:
             self._reading = False
             transport.pause_reading()
+            if self._read_bytes > _READ_BYTES_MAX:
+                self.hub.loop.call_soon(self._read_on)
         elif not full and not self._reading:
             self._reading = True
             transport.resume_reading()
 
+    def _read_on(self) -> None:
+        """The others had their turn."""
+        self._read_bytes = 0
+        self._pace_reading()
+
     def _begin(self, frame: Frame) -> None:
         hub = self.hub
-        self._last_request_at = hub.loop.time()
         buffer, start, end = frame
-        slot = Slot(self)
-        self._slots.append(slot)
         if self.on_raw_frame is not None:
+            slot = self._new_slot()
             self.run(slot, self._raw(slot, self.on_raw_frame(bytes(buffer[start:end]))))
             return
         key, version, correlation_id, client_id, at = parse_request_header(
@@ -285,18 +275,24 @@ class Connection:
         if api is None:
             raise ProtocolViolation(f"the API {key} is not known here")
         if not max(api.first, api.served) <= version <= api.last:
-            self._refuse_version(api, version, correlation_id, slot)
+            self._refuse_version(api, version, correlation_id, self._new_slot())
         elif not api.before_login and not self._is_logged_in():
             raise NotAuthenticated(f"a request {api.key.name} without a login that counts")
         elif key == _PRODUCE:
-            slot.is_produce = True
-            begin_produce(self, slot, (buffer, at, end), version, correlation_id)
+            self._slots.append(Produce(self, buffer, at, end, (version, correlation_id)))
         elif key == _FETCH:
+            slot = self._new_slot()
             begin_fetch(self, slot, (buffer, at, end), version, correlation_id)
         else:
+            slot = self._new_slot()
             body = decode_request(api, version, bytes(buffer[at:end]), 0)
             request = Request(api, version, correlation_id, client_id or "", body, self)
             self.run(slot, self._serve(slot, request))
+
+    def _new_slot(self) -> Slot:
+        slot = Slot(self)
+        self._slots.append(slot)
+        return slot
 
     def _is_logged_in(self) -> bool:
         identity = self.identity

@@ -25,7 +25,8 @@ from onelog.protocols.kafka.topics import NOTHING, Fetched, TopicPartition
 
 if TYPE_CHECKING:
     from onelog.kernel.types import Buffer
-    from onelog.protocols.kafka.connection import Connection, Frame, Slot
+    from onelog.protocols.kafka.answers import Slot
+    from onelog.protocols.kafka.connection import Connection, Frame
 
 _READ_COMMITTED: Final = 1
 _NO_REPLICA: Final = -1

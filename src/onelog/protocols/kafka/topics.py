@@ -102,6 +102,15 @@ class StreamPartition:
         """Whether every record must have a key, because only the last of each is kept."""
         return self._stream.config.cleanup is not Cleanup.DELETE
 
+    def judge(self, info: BatchInfo, principal: Principal) -> Appended | None:
+        """None when a batch may be written, or the append that it repeats. Raises OnelogError."""
+        self._broker.publisher.admit_batches(self._stream, (info,), principal)
+        return self.log.check_batch(info)
+
+    def write(self, data: bytearray) -> list[BatchInfo]:
+        """Append batches that were judged, now; as they then are. Raises OnelogError."""
+        return self._broker.publisher.append_admitted(self.log, data)
+
     def append(self, data: bytearray, info: BatchInfo, principal: Principal) -> Appended:
         """Append one batch that was checked, now. Raises OnelogError."""
         return self._broker.publisher.append_batches(

@@ -1,0 +1,176 @@
+"""Appends of one pass of the loop: the batches of all clients for one partition are one write.
+
+Rules:
+- A batch is judged when it comes, and written with all others of its partition at the end of the
+  pass; no timer, no added latency. Batches of one connection keep their order.
+- A run holds one batch of an idempotent producer at most: the next one is judged by what the first
+  left behind, so the run is written before. A batch of a transaction is written at once: the end
+  of its transaction may come in this same pass.
+- An answer goes when all of its request is durable (I4); answers of a pass to one client are one
+  write, too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from onelog.base.errors import OnelogError, StorageError
+from onelog.base.ids import Offset
+from onelog.kernel import ATTR_TRANSACTIONAL, BatchInfo
+from onelog.log.partition import Appended
+from onelog.log.wakeup import Callback
+from onelog.protocols.kafka.topics import StreamPartition, TopicPartition
+from onelog.record.batch import append_time_of
+
+if TYPE_CHECKING:
+    from onelog.broker import Principal
+    from onelog.kernel.types import Buffer
+    from onelog.protocols.kafka.connection import Connection
+    from onelog.protocols.kafka.hub import Hub
+    from onelog.protocols.kafka.producing import Produce, Row
+
+    Part = tuple[Produce, list[Row], int]
+    """A partition of a request: where its row of the answer is to stand."""
+
+RUN_BYTES_MAX: Final = 1024 * 1024
+"""Bytes of a run that are written before the pass ends."""
+
+
+class _Run:
+    """Batches for one partition that were judged and are not written yet."""
+
+    __slots__ = ("data", "parts", "producers", "target")
+
+    def __init__(self, target: StreamPartition) -> None:
+        self.target = target
+        self.data = bytearray()
+        self.parts: list[Part] = []
+        self.producers: set[int] = set()
+
+
+class Appends:
+    """What the connections of a hub bring in a pass."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._runs: dict[StreamPartition, _Run] = {}
+        self._ready: dict[Connection, None] = {}
+        self._flushing = False
+
+    def add(
+        self,
+        part: Part,
+        target: TopicPartition,
+        data: Buffer,
+        info: BatchInfo,
+        principal: Principal,
+    ) -> None:
+        """Take a checked batch. Raises OnelogError when it is refused."""
+        if not isinstance(target, StreamPartition) or info.attributes & ATTR_TRANSACTIONAL:
+            self._append_alone(part, target, data, info, principal)
+            return
+        run = self._runs.get(target)
+        if run is not None and info.producer_id in run.producers:
+            self._write(self._runs.pop(target))
+            run = None
+        repeated = target.judge(info, principal)
+        if repeated is not None:
+            self._place(part, target, repeated)
+            self._wait(target, repeated.end_offset, [part])
+            return
+        if run is None:
+            run = self._runs[target] = _Run(target)
+            self._flush_soon()
+        run.data += data
+        run.parts.append(part)
+        if info.producer_id >= 0:
+            run.producers.add(info.producer_id)
+        if len(run.data) >= RUN_BYTES_MAX:
+            self._write(self._runs.pop(target))
+
+    def _append_alone(
+        self,
+        part: Part,
+        target: TopicPartition,
+        data: Buffer,
+        info: BatchInfo,
+        principal: Principal,
+    ) -> None:
+        run = self._runs.pop(target, None) if isinstance(target, StreamPartition) else None
+        if run is not None:
+            self._write(run)
+        appended = target.append(bytearray(data), info._replace(position=0), principal)
+        self._place(part, target, appended)
+        self._wait(target, appended.end_offset, [part])
+
+    # -- the end of a pass
+
+    def _flush_soon(self) -> None:
+        if not self._flushing:
+            self._flushing = True
+            self._hub.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        runs, self._runs = self._runs, {}
+        for run in runs.values():
+            self._write(run)
+        self._send()
+
+    def _write(self, run: _Run) -> None:
+        target, parts = run.target, run.parts
+        try:
+            placed = target.write(run.data)
+        except Exception as error:  # noqa: BLE001 - who sent these batches is told, no other
+            failure = error if isinstance(error, OnelogError) else StorageError(str(error))
+            for produce, rows, at in parts:
+                produce.refuse(rows, at, target.number, failure)
+                self._settle(produce)
+            return
+        number, start = target.number, int(target.log.start_offset)
+        for (_produce, rows, at), info in zip(parts, placed, strict=True):
+            rows[at] = (number, 0, info.base_offset, append_time_of(info), start, None)
+        self._wait(target, placed[-1].last_offset + 1, parts)
+
+    def _place(self, part: Part, target: TopicPartition, appended: Appended) -> None:
+        _produce, rows, at = part
+        base, time_ms = appended.base_offset, appended.append_time_ms
+        rows[at] = (target.number, 0, base, time_ms, int(target.log.start_offset), None)
+
+    # -- answers
+
+    def _wait(self, target: TopicPartition, end: int, parts: list[Part]) -> None:
+        """Settle parts once everything below `end` is durable; who asked for no answer does now."""
+        log = target.log
+        if end <= log.high_watermark:
+            for produce, _rows, _at in parts:
+                self._settle(produce)
+            return
+        waiting = []
+        for part in parts:
+            if part[0].acks:
+                waiting.append(part)
+            else:
+                self._settle(part[0])
+        if waiting:
+            log.when_visible(Offset(end - 1), self._visible(target, waiting))
+
+    def _visible(self, target: TopicPartition, parts: list[Part]) -> Callback:
+        def done(error: OnelogError | None) -> None:
+            for produce, rows, at in parts:
+                if error is not None:
+                    produce.refuse(rows, at, target.number, error)
+                self._settle(produce)
+
+        return done
+
+    def _settle(self, produce: Produce) -> None:
+        if produce.settle():
+            self._ready[produce.connection] = None
+            self._flush_soon()
+
+    def _send(self) -> None:
+        """Let every connection send what is there for it."""
+        ready, self._ready = self._ready, {}
+        for connection in ready:
+            connection.answers_ready()
