@@ -7,10 +7,10 @@ from itertools import count
 import pytest
 
 from onelog.base.clock import ManualClock
+from onelog.config.kafka import KafkaGroups
 from onelog.protocols.kafka.errors import ErrorCode
 from onelog.protocols.kafka.groups.answers import JoinAnswer, Joining, Leaving, SyncAnswer, Syncing
 from onelog.protocols.kafka.groups.group import NEW_MEMBER_TIMEOUT_MS, Group
-from onelog.config.kafka import KafkaGroups
 from onelog.protocols.kafka.groups.states import (
     COMMIT,
     DELETE,
