@@ -35,6 +35,15 @@ from onelog.protocols.kafka.listing import list_offsets, offset_for_leader_epoch
 from onelog.protocols.kafka.metadata import describe_cluster, metadata
 from onelog.protocols.kafka.request import Handler, Request
 from onelog.protocols.kafka.sasl import sasl_authenticate, sasl_handshake
+from onelog.protocols.kafka.transactions.adding import add_offsets_to_txn, add_partitions_to_txn
+from onelog.protocols.kafka.transactions.beginning import init_producer_id
+from onelog.protocols.kafka.transactions.describing import (
+    describe_producers,
+    describe_transactions,
+    list_transactions,
+)
+from onelog.protocols.kafka.transactions.ending import end_txn
+from onelog.protocols.kafka.transactions.offsets import txn_offset_commit
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
@@ -65,6 +74,14 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.DESCRIBE_GROUPS: describe_groups,
     ApiKey.LIST_GROUPS: list_groups,
     ApiKey.DELETE_GROUPS: delete_groups,
+    ApiKey.INIT_PRODUCER_ID: init_producer_id,
+    ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
+    ApiKey.ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
+    ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit,
+    ApiKey.END_TXN: end_txn,
+    ApiKey.LIST_TRANSACTIONS: list_transactions,
+    ApiKey.DESCRIBE_TRANSACTIONS: describe_transactions,
+    ApiKey.DESCRIBE_PRODUCERS: describe_producers,
 }
 
 

@@ -32,6 +32,8 @@ from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.groups.coordinator import Groups
 from onelog.protocols.kafka.topics import KafkaTopic, Topics, check_name
+from onelog.protocols.kafka.transactions.coordinator import Coordinator
+from onelog.protocols.kafka.transactions.opening import open_coordinator
 from onelog.security.authenticator import Authenticator
 
 if TYPE_CHECKING:
@@ -87,11 +89,15 @@ class Hub:
         self.counters = Counters()
         self.cluster_id = ""
         self.groups: Groups
+        self.transactions: Coordinator
 
     async def open(self) -> None:
         """Recover what clients left here."""
         self.cluster_id = await self._load_cluster_id()
         self.groups = await Groups.open(self.broker, self.settings.groups, self.clock)
+        self.transactions = await open_coordinator(
+            self.broker, self.topics, self.groups.offsets, self.settings.transactions, self.clock
+        )
         self.authenticator.on_change(self._user_changed)
 
     def _user_changed(self, name: str) -> None:
@@ -116,6 +122,7 @@ class Hub:
         """Let go of every connection."""
         for connection in list(self.connections):
             connection.close("the broker stops")
+        await self.transactions.close()
         await self.groups.close()
         self.topics.close()
 

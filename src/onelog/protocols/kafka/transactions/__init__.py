@@ -1,0 +1,1 @@
+"""Kafka's transactions: producer ids, the coordinator and its log, markers, timeouts."""

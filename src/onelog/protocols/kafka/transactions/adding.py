@@ -1,0 +1,97 @@
+"""AddPartitionsToTxn and AddOffsetsToTxn: what a transaction may write to.
+
+Rules: the partitions of one request are added together or not at all. Only a topic with a stream
+of its own takes part: in a view several topics share a log, and a producer's sequences with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from onelog.base.errors import OnelogError
+from onelog.broker import Action
+from onelog.protocols.kafka.codec import Body
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
+from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.transactions.fencing import as_known_to
+from onelog.protocols.kafka.transactions.state import Producer
+
+if TYPE_CHECKING:
+    from onelog.protocols.kafka.hub import Hub
+
+FENCED_FROM: Final = 2
+"""The version from which clients know the error of a fenced producer."""
+_GROUP_CHARS_MAX: Final = 1024
+
+
+async def add_partitions_to_txn(hub: Hub, request: Request) -> Body:
+    """Let a transaction write to partitions."""
+    body = request.body
+    named = [
+        (topic.name, number) for topic in body.v3_and_below_topics for number in topic.partitions
+    ]
+    refused = {row: code for row in named if (code := _check(hub, request, *row)) is not None}
+    if refused:
+        codes = {row: refused.get(row, ErrorCode.operation_not_attempted) for row in named}
+    else:
+        codes = dict.fromkeys(named, await _add(hub, request, frozenset(named)))
+    return {
+        "results_by_topic_v3_and_below": [
+            {
+                "name": topic.name,
+                "results_by_partition": [
+                    {
+                        "partition_index": number,
+                        "partition_error_code": codes[topic.name, number],
+                    }
+                    for number in topic.partitions
+                ],
+            }
+            for topic in body.v3_and_below_topics
+        ]
+    }
+
+
+def _check(hub: Hub, request: Request, name: str, number: int) -> ErrorCode | None:
+    try:
+        topic = hub.topics.get(name)
+        hub.authorize(request.connection.principal, Action.PUBLISH, topic)
+        topic.partition(number)
+    except OnelogError as error:
+        return code_of(error)
+    return None if topic.stream is not None else ErrorCode.policy_violation
+
+
+async def _add(hub: Hub, request: Request, partitions: frozenset[tuple[str, int]]) -> ErrorCode:
+    body = request.body
+    try:
+        await hub.transactions.add(
+            body.v3_and_below_transactional_id,
+            Producer(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch),
+            partitions,
+            connection=request.connection.number,
+        )
+    except KafkaError as error:
+        return as_known_to(request, error, FENCED_FROM).code
+    except OnelogError as error:
+        return code_of(error)
+    return ErrorCode.none
+
+
+async def add_offsets_to_txn(hub: Hub, request: Request) -> Body:
+    """Let a transaction commit offsets of a group."""
+    body = request.body
+    if not 0 < len(body.group_id) <= _GROUP_CHARS_MAX:
+        raise KafkaError(
+            ErrorCode.invalid_group_id, f"a group has 1 to {_GROUP_CHARS_MAX} characters"
+        )
+    try:
+        await hub.transactions.add(
+            body.transactional_id,
+            Producer(body.producer_id, body.producer_epoch),
+            groups=frozenset({body.group_id}),
+            connection=request.connection.number,
+        )
+    except KafkaError as error:
+        raise as_known_to(request, error, FENCED_FROM) from None
+    return {"error_code": ErrorCode.none}

@@ -1,0 +1,44 @@
+"""InitProducerId: who a producer is, with or without a transactional id."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from onelog.protocols.kafka.codec import Body, given, millis
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError
+from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.transactions.fencing import as_known_to
+from onelog.protocols.kafka.transactions.state import NO_EPOCH, NO_PRODUCER_ID, Producer
+
+if TYPE_CHECKING:
+    from onelog.protocols.kafka.hub import Hub
+
+_FENCED_FROM: Final = 4
+"""The version from which clients know the error of a fenced producer."""
+
+
+async def init_producer_id(hub: Hub, request: Request) -> Body:
+    """A new producer id, or the next epoch of a transactional id."""
+    body = request.body
+    try:
+        producer = await hub.transactions.init_producer(
+            body.transactional_id, millis(body.transaction_timeout), _expected(body)
+        )
+    except KafkaError as error:
+        raise as_known_to(request, error, _FENCED_FROM) from None
+    return {
+        "error_code": ErrorCode.none,
+        "producer_id": producer.id,
+        "producer_epoch": producer.epoch,
+    }
+
+
+def _expected(body: Any) -> Producer | None:
+    producer_id = given(body, "producer_id", NO_PRODUCER_ID)
+    epoch = given(body, "producer_epoch", NO_EPOCH)
+    if (producer_id == NO_PRODUCER_ID) != (epoch == NO_EPOCH):
+        raise KafkaError(
+            ErrorCode.invalid_request,
+            "a producer that wants a new epoch names its id and its epoch",
+        )
+    return None if producer_id == NO_PRODUCER_ID else Producer(producer_id, epoch)

@@ -1,0 +1,156 @@
+"""The end of a transaction: one marker in every partition it touched, then the groups' offsets.
+
+Rules:
+- It can be cut off anywhere and done again: after a restart a marker goes only where this producer
+  still has a transaction open, and what is done in this life is not done twice.
+- It is complete when every marker is durable, for only then may the coordinator forget what the
+  transaction touched.
+- A marker fences: a partition refuses lower epochs of the producer from then on.
+- A partition that is gone needs no marker. One that is stopped or full gets it later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Protocol
+
+from onelog.base import faults
+from onelog.base.errors import OnelogError
+from onelog.base.ids import Offset
+from onelog.broker import Partition
+from onelog.observe import get_logger
+from onelog.protocols.kafka.transactions.state import OUTCOMES, Facts
+from onelog.record.batch import Marker
+
+_log = get_logger("kafka")
+
+
+class Doors(Protocol):
+    """What the end of a transaction reaches."""
+
+    def find_log(self, topic: str, partition: int) -> Partition | None:
+        """Where the records of a topic's partition lie; None when it is gone."""
+        ...
+
+    def all_logs(self) -> Iterable[Partition]:
+        """Every partition of the broker."""
+        ...
+
+    def complete_offsets(self, group: str, producer_id: int, committed: bool) -> Awaitable[None]:
+        """Make a group's pending offsets count, or drop them; durable when it returns."""
+        ...
+
+
+class Completion:
+    """Ends transactions."""
+
+    def __init__(self, doors: Doors) -> None:
+        self._doors = doors
+
+    def begin(self, facts: Facts, *, recovered: bool) -> Work:
+        """The work that a transaction's outcome asks for."""
+        logs = self._logs_of(facts)
+        if recovered:
+            logs = [log for log in logs if log.producers.is_open(facts.producer_id)]
+        return Work(facts, logs, self._doors.complete_offsets)
+
+    def _logs_of(self, facts: Facts) -> list[Partition]:
+        found: dict[int, Partition] = {}
+        for topic, number in sorted(facts.partitions):
+            log = self._doors.find_log(topic, number)
+            if log is not None:
+                found[id(log)] = log
+        return list(found.values())
+
+    def abort_strays(self, unfinished: list[Facts]) -> None:
+        """Abort what partitions hold open and no coordinator row knows.
+
+        Only a loss of the log's end (streams with durability `os` and a power cut) leaves such a
+        transaction. It would hold the stable end of its partition back for ever.
+        """
+        known = {
+            (facts.producer_id, id(log)) for facts in unfinished for log in self._logs_of(facts)
+        }
+        for log in self._doors.all_logs():
+            for producer_id in log.producers.open_transactions():
+                if (producer_id, id(log)) not in known:
+                    self._abort_stray(log, producer_id)
+
+    @staticmethod
+    def _abort_stray(log: Partition, producer_id: int) -> None:
+        place = f"{log.stream}/{log.id}"
+        try:
+            append_marker(log, Marker.ABORT, producer_id, 0)
+        except OnelogError as error:
+            _log.error(
+                "a transaction that nobody knows could not be aborted",
+                partition=place,
+                producer_id=producer_id,
+                error=str(error),
+            )
+        else:
+            _log.warning(
+                "a transaction that nobody knows was aborted",
+                partition=place,
+                producer_id=producer_id,
+            )
+
+
+class Work:
+    """The end of one transaction; `run` again when it failed."""
+
+    def __init__(
+        self,
+        facts: Facts,
+        logs: list[Partition],
+        complete_offsets: Callable[[str, int, bool], Awaitable[None]],
+    ) -> None:
+        self._facts = facts
+        self._unmarked = logs
+        self._unseen: list[tuple[Partition, Offset]] = []
+        self._groups = sorted(facts.groups)
+        self._complete_offsets = complete_offsets
+
+    async def run(self) -> None:
+        """Do what is left; returns when all of it is durable. Raises OnelogError."""
+        marker, _state = OUTCOMES[self._facts.state]
+        failure = self._mark(marker)
+        while self._groups:
+            await self._complete_offsets(
+                self._groups[-1], self._facts.producer_id, marker is Marker.COMMIT
+            )
+            self._groups.pop()
+        while self._unseen:
+            log, offset = self._unseen[-1]
+            await log.wait_visible(offset)
+            self._unseen.pop()
+        if failure is not None:
+            raise failure
+
+    def _mark(self, marker: Marker) -> OnelogError | None:
+        """Write every marker that can be written now; the last reason why one could not."""
+        failure: OnelogError | None = None
+        left: list[Partition] = []
+        for log in self._unmarked:
+            faults.hit("kafka.txn.marker")
+            try:
+                offset = append_marker(log, marker, self._facts.producer_id, self._facts.epoch)
+            except OnelogError as error:
+                failure = error
+                left.append(log)
+            else:
+                self._unseen.append((log, offset))
+        self._unmarked = left
+        return failure
+
+
+def append_marker(log: Partition, marker: Marker, producer_id: int, epoch: int) -> Offset:
+    """End a producer's transaction here; the marker's offset.
+
+    A client may have claimed a higher epoch of this producer id. That must not keep its
+    transaction open, so the marker has the epoch that the partition knows.
+    """
+    known = log.producers.entry(producer_id)
+    if known is not None:
+        epoch = max(epoch, known.epoch)
+    return log.append_marker(marker, producer_id, epoch).base_offset

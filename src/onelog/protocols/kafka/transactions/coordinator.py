@@ -1,0 +1,458 @@
+"""The transaction coordinator: who owns a transactional id, what its transaction touches, its end.
+
+Rules:
+- Every step is a row of the internal stream `~transactions`, and is answered when the row is
+  durable (I4). Rows are in order, so a step builds on the one before without waiting for it.
+- A record may be written for a transaction only while its row says so durably, and only by the
+  exact producer id and epoch (KIP-890). So a partition never holds a transaction that the
+  coordinator does not know.
+- EndTxn is answered once the outcome is durable; the markers follow (`completion.py`). Until they
+  are written the transactional id is busy: CONCURRENT_TRANSACTIONS.
+- Clients before KIP-890's second version keep their epoch from one transaction to the next, so a
+  delayed request cannot be told by its epoch. It can by its connection: a client that gives up on
+  a request opens a new connection, and what the older one still brings is refused.
+- A transaction that takes longer than its timeout is aborted, and its producer fenced.
+- Transactional ids are bounded: past that the longest unused one is forgotten. Its producer, if it
+  lives, is refused and begins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+import msgspec
+
+from onelog.base import faults
+from onelog.base.clock import Clock
+from onelog.base.errors import OnelogError, PartitionCorrupt
+from onelog.broker.kept import KeptTable
+from onelog.broker.producer_ids import ProducerIds
+from onelog.config.kafka import KafkaTransactions
+from onelog.observe import get_logger
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError
+from onelog.protocols.kafka.transactions import rules
+from onelog.protocols.kafka.transactions.completion import Completion
+from onelog.protocols.kafka.transactions.state import (
+    IDLE,
+    OUTCOMES,
+    Facts,
+    Producer,
+    State,
+    decode,
+    encode,
+)
+
+STREAM: Final = "~transactions"
+ID_CHARS_MAX: Final = 1024
+SWEEP_S: Final = 600.0
+"""How often unused ids are looked for."""
+PAUSE_MIN_S: Final = 1.0
+PAUSE_MAX_S: Final = 60.0
+FORGOTTEN_AT_ONCE: Final = 1000
+
+_log = get_logger("kafka")
+
+
+class Timer(Protocol):
+    """A call that will come, unless it is cancelled."""
+
+    def cancel(self) -> None:
+        """Never call."""
+        ...
+
+
+CallLater = Callable[[float, Callable[[], None]], Timer]
+
+
+class Transaction:
+    """One transactional id."""
+
+    __slots__ = ("deadline", "durable", "id", "newest_connection", "put", "written")
+
+    def __init__(self, transactional_id: str, facts: Facts) -> None:
+        self.id = transactional_id
+        self.written = facts
+        """The last row that was appended: what the next step builds on."""
+        self.durable = facts
+        """The last row that survives a crash: what may be relied on outside."""
+        self.put: asyncio.Future[None] | None = None
+        """Done when the last row is durable; None when it was recovered."""
+        self.newest_connection = 0
+        """The newest one that added to a transaction or ended it."""
+        self.deadline: Timer | None = None
+
+
+class Coordinator:
+    """Every transactional id of this broker. Make one with `Coordinator.open`."""
+
+    def __init__(
+        self,
+        table: KeptTable,
+        completion: Completion,
+        producer_ids: ProducerIds,
+        clock: Clock,
+        settings: KafkaTransactions,
+        call_later: CallLater,
+    ) -> None:
+        self._table = table
+        self._completion = completion
+        self._producer_ids = producer_ids
+        self._clock = clock
+        self._settings = settings
+        self._call_later = call_later
+        self._transactions: dict[str, Transaction] = {}
+        """In the order of their last change: the longest unused one comes first."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sweep: Timer | None = None
+        self.commits = 0
+        self.aborts = 0
+        self.timeouts = 0
+
+    @classmethod
+    async def open(
+        cls,
+        table: KeptTable,
+        completion: Completion,
+        producer_ids: ProducerIds,
+        clock: Clock,
+        settings: KafkaTransactions,
+        call_later: CallLater | None = None,
+    ) -> Coordinator:
+        """Recover every transactional id; what was being ended when the broker died is ended."""
+        later = call_later or asyncio.get_running_loop().call_later
+        coordinator = cls(table, completion, producer_ids, clock, settings, later)
+        coordinator._recover()
+        coordinator._sweep_later()
+        return coordinator
+
+    def _recover(self) -> None:
+        rows = []
+        for key, value in self._table.rows():
+            try:
+                rows.append(Transaction(key.decode(), decode(value)))
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise PartitionCorrupt(
+                    f"the stream {STREAM} holds a row that cannot be read ({key!r}: {error})."
+                    " Restore the stream from a backup, then restart"
+                ) from None
+        rows.sort(key=lambda transaction: transaction.written.updated_ms)
+        self._transactions = {transaction.id: transaction for transaction in rows}
+        self._completion.abort_strays(
+            [row.written for row in rows if row.written.state not in IDLE]
+        )
+        for transaction in rows:
+            if transaction.written.state in OUTCOMES:
+                self._complete_soon(transaction, recovered=True)
+            elif transaction.written.state is State.ONGOING:
+                self._arm(transaction)
+
+    async def close(self) -> None:
+        """Stop all timers; what is being ended goes on at the next start."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for transaction in self._transactions.values():
+            self._disarm(transaction)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._producer_ids.close()
+
+    # -- looking
+
+    def find(self, transactional_id: str) -> Facts | None:
+        """What is durably known of a transactional id."""
+        transaction = self._transactions.get(transactional_id)
+        return None if transaction is None else transaction.durable
+
+    def listed(self) -> Iterator[tuple[str, Facts]]:
+        """Every transactional id."""
+        for transaction in self._transactions.values():
+            yield transaction.id, transaction.durable
+
+    def verify(
+        self,
+        transactional_id: str | None,
+        producer_id: int,
+        epoch: int,
+        topic: str,
+        partition: int,
+    ) -> None:
+        """Raise KafkaError unless this record batch belongs to a transaction under way.
+
+        The caller appends in the same step of the loop.
+        """
+        facts = self._writable(transactional_id, Producer(producer_id, epoch))
+        if (topic, partition) not in facts.partitions:
+            raise KafkaError(
+                ErrorCode.invalid_txn_state,
+                f"partition {partition} of {topic} was not added to the transaction of"
+                f" {transactional_id}",
+            )
+
+    def verify_group(self, transactional_id: str, producer: Producer, group: str) -> None:
+        """As `verify`, for the offsets of a group."""
+        if group not in self._writable(transactional_id, producer).groups:
+            raise KafkaError(
+                ErrorCode.invalid_txn_state,
+                f"the group {group} was not added to the transaction of {transactional_id}",
+            )
+
+    def _writable(self, transactional_id: str | None, producer: Producer) -> Facts:
+        if not transactional_id:
+            raise KafkaError(
+                ErrorCode.transactional_id_authorization_failed,
+                "records of a transaction came without a transactional id",
+            )
+        transaction = self._get(transactional_id)
+        rules.check_writable(transaction.written, producer)
+        if transaction.durable is not transaction.written:
+            rules.check_writable(transaction.durable, producer)
+        return transaction.durable
+
+    def _get(self, transactional_id: str) -> Transaction:
+        transaction = self._transactions.get(transactional_id)
+        if transaction is None:
+            raise KafkaError(
+                ErrorCode.invalid_producer_id_mapping,
+                f"the transactional id {transactional_id} is not known; begin with InitProducerId",
+            )
+        return transaction
+
+    # -- requests
+
+    async def init_producer(
+        self,
+        transactional_id: str | None,
+        timeout_ms: int,
+        expected: Producer | None = None,
+    ) -> Producer:
+        """A producer id, or the next epoch of a transactional id, once that is durable."""
+        if transactional_id is None:
+            return Producer(self._producer_ids.take(), 0)
+        if not 0 < len(transactional_id) <= ID_CHARS_MAX:
+            raise KafkaError(
+                ErrorCode.invalid_request,
+                f"a transactional id has 1 to {ID_CHARS_MAX} characters,"
+                f" not {len(transactional_id)}",
+            )
+        if not 0 < timeout_ms <= self._settings.timeout_max_ms:
+            raise KafkaError(
+                ErrorCode.invalid_transaction_timeout,
+                f"a transaction timeout is 1 to {self._settings.timeout_max_ms} ms, not"
+                f" {timeout_ms} (kafka.transactions.timeout_max_ms)",
+            )
+        now_ms = self._clock.now_ms()
+        transaction = self._transactions.get(transactional_id)
+        if transaction is None:
+            self._make_room()
+            facts = rules.first_producer(self._producer_ids.take(), timeout_ms, now_ms)
+            transaction = Transaction(transactional_id, facts)
+        else:
+            facts = rules.next_producer(
+                transaction.written, expected, timeout_ms, now_ms, self._producer_ids.take
+            )
+        put = self._write(transaction, facts)
+        transaction.newest_connection = 0
+        await asyncio.shield(put)
+        faults.hit("kafka.txn.begun")
+        if facts.state is State.PREPARE_ABORT:
+            raise KafkaError(
+                ErrorCode.concurrent_transactions,
+                f"a transaction of {transactional_id} was left open and is being aborted;"
+                " try again",
+            )
+        return facts.producer
+
+    async def add(
+        self,
+        transactional_id: str,
+        producer: Producer,
+        partitions: frozenset[tuple[str, int]] = frozenset(),
+        groups: frozenset[str] = frozenset(),
+        *,
+        connection: int = 0,
+    ) -> None:
+        """Let the transaction write to more partitions and groups; the first call begins it."""
+        transaction = self._own(transactional_id, producer, connection)
+        facts = rules.added(
+            transaction.written,
+            partitions,
+            groups,
+            self._clock.now_ms(),
+            partitions_max=self._settings.partitions,
+        )
+        await asyncio.shield(self._write(transaction, facts))
+        faults.hit("kafka.txn.added")
+
+    async def end(
+        self, transactional_id: str, producer: Producer, *, commit: bool, connection: int = 0
+    ) -> None:
+        """Commit or abort; returns when the outcome is durable, the markers follow."""
+        transaction = self._own(transactional_id, producer, connection)
+        facts = rules.ended(transaction.written, self._clock.now_ms(), commit=commit)
+        await asyncio.shield(self._write(transaction, facts))
+        faults.hit("kafka.txn.decided")
+
+    def _own(self, transactional_id: str, producer: Producer, connection: int) -> Transaction:
+        transaction = self._get(transactional_id)
+        rules.check_owner(transaction.written, producer)
+        if connection < transaction.newest_connection:
+            raise KafkaError(
+                ErrorCode.invalid_txn_state,
+                f"producer {producer.id} has gone on over a newer connection;"
+                " a delayed request is not for this transaction",
+            )
+        transaction.newest_connection = connection
+        return transaction
+
+    # -- the log
+
+    def _write(self, transaction: Transaction, facts: Facts) -> asyncio.Future[None]:
+        """Append a step; the future is done when it is durable. Who waits for it shields it."""
+        if facts is transaction.written and transaction.put is not None:
+            return transaction.put
+        put = self._table.put([(transaction.id.encode(), encode(facts))])
+        transaction.written, transaction.put = facts, put
+        self._transactions.pop(transaction.id, None)
+        self._transactions[transaction.id] = transaction
+        if facts.state is not State.ONGOING:
+            self._disarm(transaction)
+        elif transaction.deadline is None:
+            self._arm(transaction)
+
+        def settled(future: asyncio.Future[None]) -> None:
+            if future.cancelled() or future.exception() is not None:
+                return  # the stream stopped: nothing goes on from here
+            transaction.durable = facts
+            if facts.state in OUTCOMES:
+                self._complete_soon(transaction, recovered=False)
+
+        put.add_done_callback(settled)
+        return put
+
+    # -- the end of a transaction
+
+    def _complete_soon(self, transaction: Transaction, *, recovered: bool) -> None:
+        task = asyncio.get_running_loop().create_task(self._complete(transaction, recovered))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _complete(self, transaction: Transaction, recovered: bool) -> None:
+        facts = transaction.durable
+        faults.hit("kafka.txn.prepared")
+        work = self._completion.begin(facts, recovered=recovered)
+        pause_s = PAUSE_MIN_S
+        while True:
+            try:
+                await work.run()
+                faults.hit("kafka.txn.marked")
+                # The next step may build on this row at once: it is durable before that one is.
+                self._write(transaction, rules.completed(facts, self._clock.now_ms()))
+            except OnelogError as error:
+                _log.error(
+                    "a transaction waits for its markers",
+                    transactional_id=transaction.id,
+                    state=str(facts.state),
+                    error=str(error),
+                )
+                await self._pause(pause_s)
+                pause_s = min(2 * pause_s, PAUSE_MAX_S)
+            else:
+                break
+        if facts.state is State.PREPARE_COMMIT:
+            self.commits += 1
+        else:
+            self.aborts += 1
+
+    async def _pause(self, seconds: float) -> None:
+        over = asyncio.Event()
+        timer = self._call_later(seconds, over.set)
+        try:
+            await over.wait()
+        finally:
+            timer.cancel()
+
+    # -- time
+
+    def _arm(self, transaction: Transaction) -> None:
+        facts = transaction.written
+        # A wall clock that was set back prolongs it by its timeout at most.
+        age_ms = min(max(self._clock.now_ms() - facts.started_ms, 0), facts.timeout_ms)
+        transaction.deadline = self._call_later(
+            (facts.timeout_ms - age_ms) / 1000, lambda: self._time_out(transaction)
+        )
+
+    @staticmethod
+    def _disarm(transaction: Transaction) -> None:
+        if transaction.deadline is not None:
+            transaction.deadline.cancel()
+            transaction.deadline = None
+
+    def _time_out(self, transaction: Transaction) -> None:
+        transaction.deadline = None
+        if transaction.written.state is not State.ONGOING:
+            return
+        try:
+            self._write(transaction, rules.fenced(transaction.written, self._clock.now_ms()))
+        except OnelogError as error:
+            _log.error(
+                "a transaction that timed out could not be aborted",
+                transactional_id=transaction.id,
+                error=str(error),
+            )
+            transaction.deadline = self._call_later(
+                PAUSE_MIN_S, lambda: self._time_out(transaction)
+            )
+            return
+        self.timeouts += 1
+        _log.info("a transaction timed out", transactional_id=transaction.id)
+
+    def _sweep_later(self) -> None:
+        self._sweep = self._call_later(SWEEP_S, self._forget_unused)
+
+    def _forget_unused(self) -> None:
+        before_ms = self._clock.now_ms() - self._settings.id_expiry_ms
+        unused: list[Transaction] = []
+        for transaction in self._transactions.values():
+            if transaction.written.updated_ms >= before_ms or len(unused) == FORGOTTEN_AT_ONCE:
+                break
+            if rules.is_forgettable(transaction.written, before_ms):
+                unused.append(transaction)
+        try:
+            self._forget(unused)
+        except OnelogError as error:
+            _log.error("unused transactional ids could not be forgotten", error=str(error))
+        if len(unused) == FORGOTTEN_AT_ONCE:
+            self._sweep = self._call_later(PAUSE_MIN_S, self._forget_unused)
+        else:
+            self._sweep_later()
+
+    def _make_room(self) -> None:
+        if len(self._transactions) < self._settings.ids:
+            return
+        for transaction in self._transactions.values():
+            if rules.is_forgettable(transaction.written, self._clock.now_ms() + 1):
+                self._forget([transaction])
+                return
+        raise KafkaError(
+            ErrorCode.policy_violation,
+            f"{self._settings.ids} transactional ids have a transaction open"
+            " (kafka.transactions.ids)",
+        )
+
+    def _forget(self, unused: list[Transaction]) -> None:
+        if not unused:
+            return
+        put = self._table.put([(transaction.id.encode(), None) for transaction in unused])
+        put.add_done_callback(_ignore)  # nothing waits: an id that comes back is forgotten again
+        now_ms = self._clock.now_ms()
+        for transaction in unused:
+            transaction.written = rules.forgotten(transaction.written, now_ms)
+            del self._transactions[transaction.id]
+
+
+def _ignore(future: asyncio.Future[None]) -> None:
+    if not future.cancelled():
+        future.exception()

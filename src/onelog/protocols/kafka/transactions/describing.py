@@ -1,0 +1,127 @@
+"""ListTransactions, DescribeTransactions and DescribeProducers: what is open, where, by whom."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from onelog.base.errors import OnelogError
+from onelog.broker import Action, Partition
+from onelog.protocols.kafka.codec import Body, given
+from onelog.protocols.kafka.errors import ErrorCode, code_of
+from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.transactions.state import IDLE, Facts, State
+
+if TYPE_CHECKING:
+    from onelog.protocols.kafka.hub import Hub
+
+_STATES: Final = frozenset(str(state) for state in State)
+_ANY_DURATION: Final = -1
+_NO_SEQUENCE: Final = -1
+_NO_COORDINATOR_EPOCH: Final = -1
+
+
+async def list_transactions(hub: Hub, request: Request) -> Body:
+    """Transactional ids by state, producer id and age."""
+    body = request.body
+    states = frozenset(body.state_filters) & _STATES
+    producers = frozenset(body.producer_id_filters)
+    oldest_ms = given(body, "duration_filter", _ANY_DURATION)
+    now_ms = hub.clock.now_ms()
+
+    def matches(facts: Facts) -> bool:
+        if body.state_filters and str(facts.state) not in states:
+            return False
+        if producers and facts.producer_id not in producers:
+            return False
+        if oldest_ms < 0:
+            return True
+        return facts.state not in IDLE and now_ms - facts.started_ms > oldest_ms
+
+    return {
+        "error_code": ErrorCode.none,
+        "unknown_state_filters": [
+            name for name in dict.fromkeys(body.state_filters) if name not in _STATES
+        ],
+        "transaction_states": [
+            {
+                "transactional_id": transactional_id,
+                "producer_id": facts.producer_id,
+                "transaction_state": str(facts.state),
+            }
+            for transactional_id, facts in hub.transactions.listed()
+            if matches(facts)
+        ],
+    }
+
+
+async def describe_transactions(hub: Hub, request: Request) -> Body:
+    """Everything that is known of some transactional ids."""
+    return {
+        "transaction_states": [
+            _describe(hub, transactional_id) for transactional_id in request.body.transactional_ids
+        ]
+    }
+
+
+def _describe(hub: Hub, transactional_id: str) -> Body:
+    facts = hub.transactions.find(transactional_id)
+    if facts is None:
+        known = ErrorCode.transactional_id_not_found if transactional_id else None
+        return {
+            "transactional_id": transactional_id,
+            "error_code": known or ErrorCode.invalid_request,
+        }
+    topics: dict[str, list[int]] = {}
+    for name, number in sorted(facts.partitions):
+        topics.setdefault(name, []).append(number)
+    return {
+        "error_code": ErrorCode.none,
+        "transactional_id": transactional_id,
+        "transaction_state": str(facts.state),
+        "transaction_timeout": facts.timeout_ms,
+        "transaction_start_time": facts.started_ms,
+        "producer_id": facts.producer_id,
+        "producer_epoch": facts.epoch,
+        "topics": [{"topic": name, "partitions": rows} for name, rows in topics.items()],
+    }
+
+
+async def describe_producers(hub: Hub, request: Request) -> Body:
+    """Who writes to some partitions, and where their transactions began."""
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    _producers_of(hub, request, topic.name, number)
+                    for number in topic.partition_indexes
+                ],
+            }
+            for topic in request.body.topics
+        ]
+    }
+
+
+def _producers_of(hub: Hub, request: Request, name: str, number: int) -> Body:
+    answer: Body = {"partition_index": number, "error_code": ErrorCode.none}
+    try:
+        topic = hub.topics.get(name)
+        hub.authorize(request.connection.principal, Action.SUBSCRIBE, topic)
+        log = topic.partition(number).log
+    except OnelogError as error:
+        return {**answer, "error_code": code_of(error), "error_message": str(error)}
+    return {**answer, "active_producers": _active_producers(log)}
+
+
+def _active_producers(log: Partition) -> list[Body]:
+    return [
+        {
+            "producer_id": entry.producer_id,
+            "producer_epoch": entry.epoch,
+            "last_sequence": entry.batches[-1].last_sequence if entry.batches else _NO_SEQUENCE,
+            "last_timestamp": entry.last_seen_ms,
+            "coordinator_epoch": _NO_COORDINATOR_EPOCH,
+            "current_txn_start_offset": entry.txn_first_offset,
+        }
+        for entry in log.producers.entries()
+    ]

@@ -1,0 +1,30 @@
+"""EndTxn: commit or abort."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onelog.protocols.kafka.codec import Body
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError
+from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.transactions.adding import FENCED_FROM
+from onelog.protocols.kafka.transactions.fencing import as_known_to
+from onelog.protocols.kafka.transactions.state import Producer
+
+if TYPE_CHECKING:
+    from onelog.protocols.kafka.hub import Hub
+
+
+async def end_txn(hub: Hub, request: Request) -> Body:
+    """Decide a transaction; it is carried out whatever happens from then on."""
+    body = request.body
+    try:
+        await hub.transactions.end(
+            body.transactional_id,
+            Producer(body.producer_id, body.producer_epoch),
+            commit=body.committed,
+            connection=request.connection.number,
+        )
+    except KafkaError as error:
+        raise as_known_to(request, error, FENCED_FROM) from None
+    return {"error_code": ErrorCode.none}

@@ -1,0 +1,47 @@
+"""TxnOffsetCommit: offsets of a group that count once their transaction commits.
+
+Rules: the group must be in the ongoing transaction of exactly this producer id and epoch, and who
+commits must be a member where the request says so. Nothing is awaited between that check and the
+append, so the offsets are in this transaction and in no later one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onelog.base.errors import OnelogError
+from onelog.protocols.kafka.codec import Body, given
+from onelog.protocols.kafka.errors import ErrorCode, code_of
+from onelog.protocols.kafka.groups.committing import (
+    check_places,
+    place_answers,
+    wanted_offsets,
+)
+from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.transactions.state import Producer
+
+if TYPE_CHECKING:
+    from onelog.protocols.kafka.hub import Hub
+
+
+async def txn_offset_commit(hub: Hub, request: Request) -> Body:
+    """Keep offsets until their transaction ends; answered when durable."""
+    body = request.body
+    producer = Producer(body.producer_id, body.producer_epoch)
+    errors = check_places(hub, request, body.topics)
+    wanted, too_large = wanted_offsets(hub, body.topics, skip=errors)
+    errors |= too_large
+    try:
+        hub.transactions.verify_group(body.transactional_id, producer, body.group_id)
+        error = hub.groups.check_commit(
+            body.group_id,
+            given(body, "member_id", ""),
+            given(body, "group_instance_id", None),
+            given(body, "generation_id", -1),
+            is_transactional=True,
+        )
+        if error is ErrorCode.none and wanted:
+            await hub.groups.offsets.stage(body.group_id, *producer, wanted)
+    except OnelogError as refused:
+        error = code_of(refused)
+    return {"topics": place_answers(body.topics, errors, error)}
