@@ -67,8 +67,8 @@ class MqttLimits(Section, frozen=True, kw_only=True):
         int,
         Meta(
             ge=0,
-            description="Records of a partition that a session may lag behind when its client is "
-            "back; older ones are skipped for it. 0: as long as the log holds them.",
+            description="Messages that may wait for a client when it is back; the oldest are "
+            "skipped. 0: all that the log holds.",
         ),
     ] = 0
     outbox_bytes: Annotated[

@@ -208,6 +208,7 @@ async def _restore(connection: Connection, session: MqttSession, body: bytes) ->
     kept = hub.broker.cursors.kept(session.name)
     if kept is not None:
         session.restore(kept)
+        await session.bound_backlog()
     for row in specials:
         try:
             session.specials[row.filter] = await hub.open_special(

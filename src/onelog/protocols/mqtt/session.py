@@ -32,6 +32,7 @@ from onelog.broker import (
     ignore_change,
 )
 from onelog.kernel import MqttOutput
+from onelog.protocols.mqtt.backlog import newest_positions
 from onelog.protocols.mqtt.codec import encode_packet
 from onelog.protocols.mqtt.mapping import from_record
 from onelog.protocols.mqtt.matching import Matcher
@@ -168,19 +169,23 @@ class MqttSession:
                 rows.append((row.packet_id, source.number, row.offset, row.qos, row.stage))
         self.output.restore(rows, body.next_id)
         if self.subscriptions:
-            positions = self._not_too_far_back(body.positions)
-            self._reading = self.hub.broker.cursors.reading(self.filters, positions)
+            self._reading = self.hub.broker.cursors.reading(self.filters, body.positions)
 
-    def _not_too_far_back(self, positions: list[Position]) -> list[Position]:
-        most = self.hub.limits.queued
-        if not most:
-            return positions
-        found = []
-        for row in positions:
-            source = self.hub.broker.live.find((row.stream_id, row.partition))
-            least = 0 if source is None else source.position - most
-            found.append(Position(row.stream_id, row.partition, max(row.offset, least)))
-        return found
+    async def bound_backlog(self) -> None:
+        """Skip the oldest of what waits, if that is more than the limit."""
+        most, reading = self.hub.limits.queued, self._reading
+        if not most or reading is None:
+            return
+        counting = self.hub.broker.cursors.reading(self.filters, reading.positions())
+        try:
+            found = await newest_positions(
+                counting, self._matching(), most, self.hub.clock.now_ms()
+            )
+        finally:
+            counting.close()
+        if found is not None:
+            self._stop_reading()
+            self._reading = self.hub.broker.cursors.reading(self.filters, found)
 
     # -- subscriptions
 

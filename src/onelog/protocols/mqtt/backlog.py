@@ -1,0 +1,53 @@
+"""The bound of what waits for a client that comes back: its newest messages, the others skipped.
+
+Rules: what counts is what the session would get: messages that match, that have not expired and
+that are not its own where it does not want those. Nothing is counted while fewer
+records were written at all. Reading goes on in pages, so that others have a turn in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from typing import Final
+
+from onelog.broker import Position, Reading
+from onelog.protocols.mqtt.matching import Matcher
+
+PAGE_RECORDS: Final = 1000
+
+
+async def newest_positions(
+    reading: Reading, matcher: Matcher, most: int, now_ms: int
+) -> list[Position] | None:
+    """Where the newest `most` messages begin; None when there are no more than that.
+
+    Reads to the end. Messages of several partitions are compared by their times.
+    """
+    if reading.lag() <= most:
+        return None
+    newest: list[tuple[int, int, int]] = []
+    """(time, source, offset) as a heap; in a partition the time never goes back."""
+    times: dict[int, int] = {}
+    skipped = False
+    while reading.is_behind():
+        for index, record in reading.read(PAGE_RECORDS):
+            if matcher.publish(reading.sources.sources[index].key, record, now_ms) is None:
+                continue
+            times[index] = max(record.timestamp_ms, times.get(index, 0))
+            row = (times[index], index, record.offset)
+            if len(newest) < most:
+                heapq.heappush(newest, row)
+            else:
+                heapq.heappushpop(newest, row)
+                skipped = True
+        await asyncio.sleep(0)
+    if not skipped:
+        return None
+    first: dict[int, int] = {}
+    for _time, index, offset in newest:
+        first[index] = min(offset, first.get(index, offset))
+    return [
+        Position(*source.key, first.get(index, reading.position(index)))
+        for index, source in enumerate(reading.sources.sources)
+    ]
