@@ -75,6 +75,10 @@ class KafkaTopics(Section, frozen=True, kw_only=True):
             description="Partitions of a topic whose creator does not say how many.",
         ),
     ] = 4
+    partitions_total: Annotated[
+        int,
+        Meta(ge=1, description="Partitions of all streams; past it no client makes a topic."),
+    ] = 100_000
 
 
 class KafkaGroups(Section, frozen=True, kw_only=True):

@@ -11,6 +11,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import OnelogError
+from onelog.protocols.kafka.admin.altering import alter_configs, incremental_alter_configs
+from onelog.protocols.kafka.admin.creating import create_partitions, create_topics
+from onelog.protocols.kafka.admin.deleting import delete_records, delete_topics
+from onelog.protocols.kafka.admin.describing import describe_configs
+from onelog.protocols.kafka.admin.log_dirs import describe_log_dirs
 from onelog.protocols.kafka.apis import ApiKey
 from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import code_of
@@ -82,6 +87,14 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.LIST_TRANSACTIONS: list_transactions,
     ApiKey.DESCRIBE_TRANSACTIONS: describe_transactions,
     ApiKey.DESCRIBE_PRODUCERS: describe_producers,
+    ApiKey.CREATE_TOPICS: create_topics,
+    ApiKey.DELETE_TOPICS: delete_topics,
+    ApiKey.CREATE_PARTITIONS: create_partitions,
+    ApiKey.DELETE_RECORDS: delete_records,
+    ApiKey.DESCRIBE_CONFIGS: describe_configs,
+    ApiKey.ALTER_CONFIGS: alter_configs,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+    ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs,
 }
 
 

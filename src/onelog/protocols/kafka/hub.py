@@ -8,24 +8,15 @@ from __future__ import annotations
 import asyncio
 import base64
 import uuid
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
-
-import msgspec
 
 from onelog.base.clock import Clock
 from onelog.base.errors import Unavailable
-from onelog.broker import (
-    Action,
-    Broker,
-    Durability,
-    Principal,
-    Retention,
-    Stream,
-    StreamConfig,
-)
+from onelog.base.limits import STREAM_NAME_CHARS_MAX
+from onelog.broker import Action, Broker, Principal, Stream
 from onelog.config import Config
 from onelog.metadata.store import Compare, Put
+from onelog.protocols.kafka.admin.choosing import default_config
 from onelog.protocols.kafka.apis import APIS
 from onelog.protocols.kafka.appending import Appends
 from onelog.protocols.kafka.codec import Body
@@ -126,25 +117,20 @@ class Hub:
         await self.groups.close()
         self.topics.close()
 
-    async def make_topic(
-        self, name: str, partitions: int, changes: Mapping[str, object] | None = None
-    ) -> Stream:
+    async def make_topic(self, name: str, partitions: int) -> Stream:
         """Make a topic with a stream of its own. Raises KafkaError or OnelogError."""
-        defaults = self.config.defaults.stream
-        config = StreamConfig(
-            name=name,
-            captures=(check_name(name),),
-            partitions=partitions,
-            engine=defaults.engine,
-            durability=Durability(defaults.durability),
-            retention=Retention(age_ms=defaults.retention_age_ms, bytes=defaults.retention_bytes),
-            message_bytes_max=defaults.message_bytes_max,
-            segment_bytes=defaults.segment_bytes,
-            segment_age_ms=defaults.segment_age_ms,
+        config = default_config(
+            self.config.defaults.stream, self.stream_name(name), check_name(name), partitions
         )
-        return await self.broker.streams.create(
-            msgspec.structs.replace(config, **changes) if changes else config
-        )
+        return await self.broker.streams.create(config)
+
+    def stream_name(self, topic: str) -> str:
+        """The name of a new topic's stream: its own, unless a stream of other topics has that."""
+        name, number = topic, 1
+        while self.broker.streams.find(name) is not None:
+            number += 1
+            name = f"{topic[: STREAM_NAME_CHARS_MAX - 10]}-{number}"
+        return name
 
     def authorize(self, principal: Principal | None, action: Action, topic: KafkaTopic) -> None:
         """Refuse what the principal may not do to a topic."""

@@ -190,6 +190,10 @@ class StreamTopic:
             StreamPartition(broker, stream, partition) for partition in stream.partitions
         ]
 
+    def is_current(self, stream: Stream) -> bool:
+        """Whether this is still what a stream is."""
+        return self.stream is stream and len(self._partitions) == len(stream.partitions)
+
     @property
     def partition_count(self) -> int:
         """How many partitions clients see."""
@@ -237,6 +241,14 @@ class Views(Protocol):
         """Views that were given a name."""
         ...
 
+    async def create(self, name: str, text: str, *, validate_only: bool = False) -> KafkaTopic:
+        """Give the view of a filter a name; or only say what it would be. Raises OnelogError."""
+        ...
+
+    async def delete(self, name: str) -> None:
+        """Take a name away that a view was given. Raises OnelogError where nobody gave it."""
+        ...
+
 
 class Topics:
     """Every topic that Kafka clients may name."""
@@ -254,12 +266,14 @@ class Topics:
         self._broker.streams.on_change.remove(self._refresh)
 
     def _refresh(self) -> None:
-        self._streams.clear()
-        self._ids.clear()
+        known, self._streams, self._ids = self._streams, {}, {}
         for stream in self._broker.streams.streams():
             name = kafka_name(stream)
             if name is not None:
-                topic = self._streams[name] = StreamTopic(self._broker, name, stream)
+                topic = known.get(name)
+                if topic is None or not topic.is_current(stream):
+                    topic = StreamTopic(self._broker, name, stream)
+                self._streams[name] = topic
                 self._ids[topic.id] = topic
 
     def find(self, name: str) -> KafkaTopic | None:

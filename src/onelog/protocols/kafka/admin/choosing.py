@@ -1,0 +1,82 @@
+"""A topic's settings as a whole: defaults, what was chosen, and what goes back to the default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from onelog.broker import Durability, Retention, StreamConfig
+from onelog.config.model import StreamDefaults
+from onelog.protocols.kafka.admin.setting import TopicSetting, field_of, with_field
+from onelog.protocols.kafka.admin.topic_settings import (
+    FILTER,
+    TOPIC_SETTINGS,
+    read_share,
+    write_share,
+)
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError
+
+
+def default_config(
+    defaults: StreamDefaults, name: str, topic: str, partitions: int
+) -> StreamConfig:
+    """A stream for one topic, as the broker's configuration wants it."""
+    return StreamConfig(
+        name=name,
+        captures=(topic,),
+        partitions=partitions,
+        engine=defaults.engine,
+        durability=Durability(defaults.durability),
+        retention=Retention(age_ms=defaults.retention_age_ms, bytes=defaults.retention_bytes),
+        message_bytes_max=defaults.message_bytes_max,
+        segment_bytes=defaults.segment_bytes,
+        segment_age_ms=defaults.segment_age_ms,
+    )
+
+
+def setting_of(name: str) -> TopicSetting:
+    """A row of the table. Raises KafkaError."""
+    row = TOPIC_SETTINGS.get(name)
+    if row is None:
+        if name == FILTER:
+            raise KafkaError(
+                ErrorCode.invalid_config, f"{FILTER} is chosen when a view is made, and stays"
+            )
+        raise KafkaError(ErrorCode.invalid_config, f"there is no topic setting {name[:100]!r}")
+    return row
+
+
+def put_all(config: StreamConfig, values: Mapping[str, str]) -> StreamConfig:
+    """The stream with these values. Raises KafkaError, also where two of them contradict."""
+    for name, text in values.items():
+        config = setting_of(name).put(config, text)
+    for name, text in values.items():
+        row = TOPIC_SETTINGS[name]
+        if not row.fixed and row.put(config, text) != config:
+            raise KafkaError(
+                ErrorCode.invalid_config,
+                f"{name}={text[:100]} contradicts another setting of the same request"
+                f" ({', '.join(row.fields)} of the stream)",
+            )
+    return config
+
+
+def with_default(config: StreamConfig, name: str, defaults: StreamConfig) -> StreamConfig:
+    """The stream as if nobody had chosen a setting."""
+    row = setting_of(name)
+    if row.at_creation:
+        return config
+    chosen = tuple(word for word in config.chosen if word != name)
+    # Where another setting that was chosen speaks of the same field, that one holds.
+    held = {path for word in chosen for path in TOPIC_SETTINGS[word].fields}
+    for path in row.fields:
+        if path not in held:
+            config = with_field(config, path, field_of(defaults, path))
+    return msgspec.structs.replace(config, chosen=chosen)
+
+
+def with_partitions(config: StreamConfig, partitions: int) -> StreamConfig:
+    """The stream with more partitions, each of which keeps as much as before."""
+    share = read_share(config)
+    return write_share(msgspec.structs.replace(config, partitions=partitions), share)

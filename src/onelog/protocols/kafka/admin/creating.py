@@ -1,0 +1,250 @@
+"""CreateTopics and CreatePartitions: topics with streams of their own, and views with a name.
+
+Rules: one topic's error stands beside that topic and leaves the others alone. There is one replica
+of everything, on this node; who asks for more is refused, and not given less silently (I9).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from onelog.base.errors import AlreadyExists, Conflict, InvalidRequest, OnelogError
+from onelog.base.limits import PARTITIONS_PER_STREAM_MAX
+from onelog.base.topics import is_exact
+from onelog.broker import Action
+from onelog.protocols.kafka.admin.choosing import default_config, put_all, with_partitions
+from onelog.protocols.kafka.admin.describing import config_rows, topic_rows
+from onelog.protocols.kafka.admin.resources import need_stream, topic_for
+from onelog.protocols.kafka.admin.topic_settings import FILTER
+from onelog.protocols.kafka.codec import Body
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
+from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.topics import KafkaTopic, check_name
+
+if TYPE_CHECKING:
+    from onelog.protocols.kafka.hub import Hub
+
+_DEFAULT: Final = -1
+_REPLICAS: Final = 1
+
+
+async def create_topics(hub: Hub, request: Request) -> Body:
+    """Topics, each with its own stream; or views, where a filter is given."""
+    named = Counter(row.name for row in request.body.topics)
+    answers = []
+    for name in named:
+        row = next(row for row in request.body.topics if row.name == name)
+        try:
+            if named[name] > 1:
+                raise KafkaError(
+                    ErrorCode.invalid_request, f"the request names {name!r} more than once"
+                )
+            answers.append(await _create(hub, request, row))
+        except OnelogError as error:
+            answers.append(
+                {"name": name, "error_code": code_of(error), "error_message": str(error)}
+            )
+    return {"topics": answers}
+
+
+async def _create(hub: Hub, request: Request, row: Any) -> Body:
+    address = check_name(row.name)
+    principal = request.connection.principal
+    assert principal is not None
+    if not hub.broker.authorizer.allows(principal, Action.MANAGE, address):
+        raise KafkaError(
+            ErrorCode.topic_authorization_failed, f"{principal.name} may not make {row.name}"
+        )
+    values = _values(row)
+    if hub.topics.find(row.name) is not None:
+        raise KafkaError(ErrorCode.topic_already_exists, f"the topic {row.name} exists already")
+    if FILTER in values:
+        return await _create_view(hub, request, row, values)
+    if not is_exact(address):
+        raise KafkaError(
+            ErrorCode.invalid_topic_exception,
+            f"{row.name} stands for the filter {address!r}, which is a view and needs no creation",
+        )
+    return await _create_stream(hub, request, row, address, values)
+
+
+def _values(row: Any) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for config in row.configs:
+        if config.value is None:
+            raise KafkaError(ErrorCode.invalid_config, f"{config.name[:100]!r} needs a value")
+        if config.name in values:
+            raise KafkaError(
+                ErrorCode.invalid_request, f"{config.name[:100]!r} is named more than once"
+            )
+        values[config.name] = config.value
+    return values
+
+
+async def _create_stream(
+    hub: Hub, request: Request, row: Any, address: str, values: dict[str, str]
+) -> Body:
+    partitions = _partitions(hub, row)
+    stream_name = hub.stream_name(row.name)
+    config = put_all(
+        default_config(hub.config.defaults.stream, stream_name, address, partitions), values
+    )
+    _check_room(hub, partitions)
+    answer = _described(row.name, partitions, config_rows(hub.config, config))
+    try:
+        if request.body.validate_only:
+            hub.broker.streams.check_new(config)
+            return answer
+        await hub.broker.streams.create(config)
+    except (AlreadyExists, Conflict) as error:
+        raise KafkaError(ErrorCode.topic_already_exists, str(error)) from None
+    except InvalidRequest as error:
+        raise KafkaError(ErrorCode.invalid_config, str(error)) from None
+    return answer | {"topic_id": hub.topics.get(row.name).id}
+
+
+async def _create_view(hub: Hub, request: Request, row: Any, values: dict[str, str]) -> Body:
+    others = sorted(values.keys() - {FILTER})
+    if others:
+        raise KafkaError(
+            ErrorCode.invalid_config,
+            f"a view holds no records: beside {FILTER} it takes no setting, not {others[0][:100]}",
+        )
+    if row.assignments or row.num_partitions not in (_DEFAULT, 1):
+        raise KafkaError(
+            ErrorCode.invalid_partitions,
+            "a view has the partitions of what it shows: ask for -1 (or 1, which is ignored)",
+        )
+    _check_replicas(row.replication_factor)
+    views = hub.topics.views
+    if views is None:
+        raise KafkaError(ErrorCode.invalid_config, f"{FILTER}: there are no views here")
+    made = await views.create(row.name, values[FILTER], validate_only=request.body.validate_only)
+    rows = topic_rows(hub, made)
+    answer = _described(row.name, made.partition_count, rows)
+    return answer if request.body.validate_only else answer | {"topic_id": made.id}
+
+
+def _described(name: str, partitions: int, rows: list[Body]) -> Body:
+    names = ("name", "value", "read_only", "config_source", "is_sensitive")
+    return {
+        "name": name,
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "num_partitions": partitions,
+        "replication_factor": _REPLICAS,
+        "configs": [{key: row[key] for key in names} for row in rows],
+    }
+
+
+# -- how many, and where
+
+
+def _partitions(hub: Hub, row: Any) -> int:
+    if row.assignments:
+        if (row.num_partitions, row.replication_factor) != (_DEFAULT, _DEFAULT):
+            raise KafkaError(
+                ErrorCode.invalid_request,
+                "where replicas are assigned, partitions and replication factor are -1",
+            )
+        numbers = sorted(part.partition_index for part in row.assignments)
+        if numbers != list(range(len(numbers))):
+            raise KafkaError(
+                ErrorCode.invalid_replica_assignment,
+                "partitions are assigned from 0 on, without a gap and once each",
+            )
+        _check_assigned(hub, [part.broker_ids for part in row.assignments])
+        partitions = len(numbers)
+    else:
+        _check_replicas(row.replication_factor)
+        partitions = row.num_partitions
+        if partitions == _DEFAULT:
+            partitions = hub.settings.topics.partitions
+    _check_count(partitions)
+    return partitions
+
+
+def _check_count(partitions: int) -> None:
+    if not 1 <= partitions <= PARTITIONS_PER_STREAM_MAX:
+        raise KafkaError(
+            ErrorCode.invalid_partitions,
+            f"a topic has 1 to {PARTITIONS_PER_STREAM_MAX} partitions, not {partitions}",
+        )
+
+
+def _check_replicas(factor: int) -> None:
+    if factor not in (_DEFAULT, _REPLICAS):
+        raise KafkaError(
+            ErrorCode.invalid_replication_factor,
+            f"this cluster has one node: a replication factor is 1, or -1, not {factor}",
+        )
+
+
+def _check_assigned(hub: Hub, assigned: Sequence[Sequence[int]]) -> None:
+    for nodes in assigned:
+        if tuple(nodes) != (hub.node_id,):
+            raise KafkaError(
+                ErrorCode.invalid_replica_assignment,
+                f"a partition has one replica, on node {hub.node_id}, not {list(nodes)[:10]}",
+            )
+
+
+def _check_room(hub: Hub, more: int) -> None:
+    most = hub.settings.topics.partitions_total
+    held = sum(len(stream.partitions) for stream in hub.broker.streams.streams())
+    if held + more > most:
+        raise KafkaError(
+            ErrorCode.policy_violation,
+            f"this node has {held} partitions and takes {most} (kafka.topics.partitions_total):"
+            f" there is no room for {more} more",
+        )
+
+
+# -- more partitions
+
+
+async def create_partitions(hub: Hub, request: Request) -> Body:
+    """More partitions for topics."""
+    named = Counter(row.name for row in request.body.topics)
+    answers = []
+    for name in named:
+        row = next(row for row in request.body.topics if row.name == name)
+        answer: Body = {"name": name, "error_code": ErrorCode.none, "error_message": None}
+        try:
+            if named[name] > 1:
+                raise KafkaError(
+                    ErrorCode.invalid_request, f"the request names {name!r} more than once"
+                )
+            await _grow(hub, request, row)
+        except OnelogError as error:
+            answer |= {"error_code": code_of(error), "error_message": str(error)}
+        answers.append(answer)
+    return {"results": answers}
+
+
+async def _grow(hub: Hub, request: Request, row: Any) -> None:
+    topic: KafkaTopic = topic_for(hub, request, Action.MANAGE, row.name)
+    need_stream(topic, "has the partitions of what it shows")
+    assert topic.stream is not None
+    held = len(topic.stream.partitions)
+    _check_count(row.count)
+    if row.count <= held:
+        raise KafkaError(
+            ErrorCode.invalid_partitions,
+            f"{row.name} has {held} partitions: it can have more, and not {row.count}",
+        )
+    if row.assignments is not None:
+        if len(row.assignments) != row.count - held:
+            raise KafkaError(
+                ErrorCode.invalid_replica_assignment,
+                f"{row.count - held} partitions are new, {len(row.assignments)} are assigned",
+            )
+        _check_assigned(hub, [part.broker_ids for part in row.assignments])
+    _check_room(hub, row.count - held)
+    config = with_partitions(topic.stream.config, row.count)
+    if request.body.validate_only:
+        hub.broker.streams.check_altered(config)
+    else:
+        await hub.broker.streams.alter(config)

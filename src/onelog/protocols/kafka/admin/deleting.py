@@ -1,0 +1,117 @@
+"""DeleteTopics and DeleteRecords: what an administrator takes out of the log.
+
+Rules: a topic is gone for everybody when the answer goes; who waits for one of its partitions is
+told UNKNOWN_TOPIC_OR_PARTITION. A view holds nothing: only its name can be taken away.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Final
+
+from onelog.base.errors import OnelogError
+from onelog.broker import Action, Cleanup
+from onelog.protocols.kafka.admin.resources import need_stream, topic_for
+from onelog.protocols.kafka.codec import Body
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
+from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.topics import KafkaTopic
+
+if TYPE_CHECKING:
+    from onelog.protocols.kafka.hub import Hub
+
+_BY_ID_VERSION: Final = 6
+_END: Final = -1
+_NO_OFFSET: Final = -1
+
+
+async def delete_topics(hub: Hub, request: Request) -> Body:
+    """Topics by name, or by id."""
+    if request.version < _BY_ID_VERSION:
+        wanted: list[tuple[str | None, uuid.UUID | None]] = [
+            (name, None) for name in request.body.topic_names
+        ]
+    else:
+        wanted = [(row.name, row.topic_id) for row in request.body.topics]
+    times = Counter(wanted)
+    return {
+        "responses": [await _delete(hub, request, *row, times=times[row]) for row in times],
+    }
+
+
+async def _delete(
+    hub: Hub, request: Request, name: str | None, wanted: uuid.UUID | None, *, times: int
+) -> Body:
+    answer: Body = {
+        "name": name,
+        "topic_id": wanted,
+        "error_code": ErrorCode.none,
+        "error_message": None,
+    }
+    try:
+        if times > 1:
+            raise KafkaError(ErrorCode.invalid_request, "the request names a topic more than once")
+        topic = _find(hub, name, wanted)
+        hub.authorize(request.connection.principal, Action.MANAGE, topic)
+        answer |= {"name": topic.name, "topic_id": topic.id}
+        if topic.stream is not None:
+            await hub.broker.streams.delete(topic.stream.name)
+        elif hub.topics.views is not None:
+            await hub.topics.views.delete(topic.name)
+    except OnelogError as error:
+        answer |= {"error_code": code_of(error), "error_message": str(error)}
+    return answer
+
+
+def _find(hub: Hub, name: str | None, wanted: uuid.UUID | None) -> KafkaTopic:
+    if (name is None) == (wanted is None):
+        raise KafkaError(ErrorCode.invalid_request, "a topic is deleted by its name or by its id")
+    if name is not None:
+        return hub.topics.get(name)
+    assert wanted is not None
+    found = hub.topics.by_id(wanted)
+    if found is None:
+        raise KafkaError(ErrorCode.unknown_topic_id, f"no topic has the id {wanted}")
+    return found
+
+
+async def delete_records(hub: Hub, request: Request) -> Body:
+    """What lies below an offset of partitions."""
+    topics = []
+    for topic in request.body.topics:
+        rows = [await _trim(hub, request, topic.name, row) for row in topic.partitions]
+        topics.append({"name": topic.name, "partitions": rows})
+    return {"topics": topics}
+
+
+async def _trim(hub: Hub, request: Request, name: str, row: Any) -> Body:
+    answer: Body = {
+        "partition_index": row.partition_index,
+        "low_watermark": _NO_OFFSET,
+        "error_code": ErrorCode.none,
+    }
+    try:
+        topic = topic_for(hub, request, Action.MANAGE, name)
+        need_stream(topic, "holds no records")
+        assert topic.stream is not None
+        log = topic.partition(row.partition_index).log
+        if log.stopped is not None:
+            raise log.stopped
+        if topic.stream.config.cleanup is Cleanup.COMPACT:
+            raise KafkaError(
+                ErrorCode.policy_violation, f"the records of {name} leave by compaction only"
+            )
+        end = int(log.high_watermark)
+        before = end if row.offset == _END else row.offset
+        if not 0 <= before <= end:
+            raise KafkaError(
+                ErrorCode.offset_out_of_range,
+                f"{name}/{row.partition_index} ends at {end}: {before} is beyond it",
+            )
+        if before > log.start_offset:
+            await hub.broker.delete_records(topic.stream.name, row.partition_index, before)
+        answer["low_watermark"] = int(log.start_offset)
+    except OnelogError as error:
+        answer["error_code"] = code_of(error)
+    return answer

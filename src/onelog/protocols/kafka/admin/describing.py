@@ -1,0 +1,165 @@
+"""DescribeConfigs: every known setting of a topic or of this node, and where its value comes from.
+
+Rules: a name that is not known is left out, as Kafka does. A view shows the settings of the stream
+that its records lie in, where there is one such stream, and can change none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from onelog.base.errors import OnelogError
+from onelog.broker import Action, StreamConfig
+from onelog.config import Config
+from onelog.config.model import StreamDefaults
+from onelog.protocols.kafka.admin.broker_settings import BROKER_SETTINGS, BrokerSetting
+from onelog.protocols.kafka.admin.choosing import default_config
+from onelog.protocols.kafka.admin.resources import (
+    ResourceType,
+    check_broker,
+    no_resource,
+    topic_for,
+)
+from onelog.protocols.kafka.admin.setting import TopicSetting
+from onelog.protocols.kafka.admin.topic_settings import FILTER, TOPIC_SETTINGS
+from onelog.protocols.kafka.admin.values import Source, ValueType
+from onelog.protocols.kafka.codec import Body, given
+from onelog.protocols.kafka.errors import ErrorCode, code_of
+from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.topics import KafkaTopic
+
+if TYPE_CHECKING:
+    from onelog.protocols.kafka.hub import Hub
+
+
+async def describe_configs(hub: Hub, request: Request) -> Body:
+    """Settings of resources."""
+    return {"results": [_describe(hub, request, row) for row in request.body.resources]}
+
+
+def _describe(hub: Hub, request: Request, resource: Any) -> Body:
+    answer: Body = {
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "resource_type": resource.resource_type,
+        "resource_name": resource.resource_name,
+        "configs": [],
+    }
+    try:
+        rows = _settings(hub, request, resource.resource_type, resource.resource_name)
+    except OnelogError as error:
+        return answer | {"error_code": code_of(error), "error_message": str(error)}
+    wanted = resource.configuration_keys
+    answer["configs"] = [
+        _trimmed(row, request) for row in rows if wanted is None or row["name"] in wanted
+    ]
+    return answer
+
+
+def _settings(hub: Hub, request: Request, kind: int, name: str) -> list[Body]:
+    if kind == ResourceType.TOPIC:
+        return topic_rows(hub, topic_for(hub, request, Action.SUBSCRIBE, name))
+    if kind == ResourceType.BROKER:
+        check_broker(hub, request, Action.SUBSCRIBE, name)
+        return [_broker_row(hub.config, row) for row in BROKER_SETTINGS.values()]
+    raise no_resource(kind)
+
+
+def _trimmed(row: Body, request: Request) -> Body:
+    """A row with what the client asked for."""
+    if not request.body.include_synonyms:
+        row["synonyms"] = []
+    if not given(request.body, "include_documentation", False):
+        row["documentation"] = None
+    return row
+
+
+# -- topics
+
+
+def topic_rows(hub: Hub, topic: KafkaTopic) -> list[Body]:
+    """Every setting of a topic."""
+    stream = topic.stream
+    if stream is not None:
+        return config_rows(hub.config, stream.config)
+    holders = hub.broker.streams.holders(topic.address)
+    config = (
+        holders[0].config
+        if len(holders) == 1
+        else default_config(hub.config.defaults.stream, "view", "view", topic.partition_count)
+    )
+    rows = config_rows(hub.config, config, topic.address)
+    for row in rows:
+        row["read_only"] = True
+    return rows
+
+
+def config_rows(config: Config, stream: StreamConfig, shown: str = "") -> list[Body]:
+    """Every setting of a stream's topic; `shown` is the filter of a view."""
+    now = _defaults(config.defaults.stream, stream)
+    always = _defaults(StreamDefaults(), stream)
+    rows = [_topic_row(row, stream, now, always) for row in TOPIC_SETTINGS.values()]
+    rows.append(
+        _row(
+            FILTER,
+            shown,
+            ValueType.STRING,
+            "The filter that a view shows; empty: the topic has records of its own.",
+            [(FILTER, shown, Source.TOPIC)] if shown else [(FILTER, "", Source.DEFAULT)],
+            read_only=True,
+        )
+    )
+    return rows
+
+
+def _defaults(defaults: StreamDefaults, stream: StreamConfig) -> StreamConfig:
+    return default_config(defaults, stream.name, stream.name, stream.partitions)
+
+
+def _topic_row(
+    row: TopicSetting, stream: StreamConfig, now: StreamConfig, always: StreamConfig
+) -> Body:
+    """`now` are the defaults of this broker's configuration, `always` those without one."""
+    value, default, built_in = row.text(stream), row.text(now), row.text(always)
+    origin = row.synonym or row.name
+    synonyms = [(origin, built_in, Source.DEFAULT)]
+    if default != built_in:
+        synonyms.insert(0, (origin, default, Source.BROKER))
+    if row.name in stream.chosen or value != default:
+        synonyms.insert(0, (row.name, value, Source.TOPIC))
+    return _row(row.name, value, row.type, row.about, synonyms, read_only=row.fixed)
+
+
+# -- this node
+
+
+def _broker_row(config: Config, row: BrokerSetting) -> Body:
+    value, built_in = row.text(config), row.text(Config())
+    synonyms = [(row.name, built_in, Source.DEFAULT)]
+    if value != built_in:
+        synonyms.insert(0, (row.name, value, Source.BROKER))
+    return _row(row.name, value, row.type, row.about, synonyms, read_only=True)
+
+
+def _row(
+    name: str,
+    value: str,
+    kind: ValueType,
+    about: str,
+    synonyms: list[tuple[str, str, Source]],
+    *,
+    read_only: bool,
+) -> Body:
+    """One setting; where its value comes from is what stands first among its synonyms."""
+    return {
+        "name": name,
+        "value": value,
+        "read_only": read_only,
+        "config_source": int(synonyms[0][2]),
+        "is_sensitive": False,
+        "synonyms": [
+            {"name": word, "value": text, "source": int(source)} for word, text, source in synonyms
+        ],
+        "config_type": int(kind),
+        "documentation": about,
+    }

@@ -1,0 +1,72 @@
+"""DescribeLogDirs: where the data lies, how much of it each partition holds, and what is free.
+
+Rules: there is one directory. A view holds nothing and is not named.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from onelog.broker import Action
+from onelog.protocols.kafka.admin.broker_settings import log_dir
+from onelog.protocols.kafka.codec import Body
+from onelog.protocols.kafka.errors import ErrorCode
+from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.topics import KafkaTopic
+
+if TYPE_CHECKING:
+    from onelog.protocols.kafka.hub import Hub
+
+
+async def describe_log_dirs(hub: Hub, request: Request) -> Body:
+    """Bytes of partitions, and of the disk."""
+    path = log_dir(hub.config)
+    try:
+        total, _used, free = await hub.broker.in_thread(lambda: shutil.disk_usage(path))
+    except OSError:  # the disk itself is gone
+        failed = {"error_code": ErrorCode.kafka_storage_error, "log_dir": path}
+        return {"error_code": ErrorCode.none, "results": [failed]}
+    return {
+        "error_code": ErrorCode.none,
+        "results": [
+            {
+                "error_code": ErrorCode.none,
+                "log_dir": path,
+                "topics": [
+                    {"name": topic.name, "partitions": _sizes(topic, numbers)}
+                    for topic, numbers in _wanted(hub, request)
+                ],
+                "total_bytes": total,
+                "usable_bytes": free,
+            }
+        ],
+    }
+
+
+def _wanted(hub: Hub, request: Request) -> Iterable[tuple[KafkaTopic, Iterable[int]]]:
+    """Topics with data that the client may see, and the partitions it asks for."""
+    principal, allows = request.connection.principal, hub.broker.authorizer.allows
+    assert principal is not None
+    asked = request.body.topics
+    numbers = None if asked is None else {row.topic: row.partitions for row in asked}
+    for topic in hub.topics.listed():
+        if topic.stream is None or not allows(principal, Action.SUBSCRIBE, topic.address):
+            continue
+        if numbers is None:
+            yield topic, range(topic.partition_count)
+        elif topic.name in numbers:
+            yield topic, [n for n in numbers[topic.name] if 0 <= n < topic.partition_count]
+
+
+def _sizes(topic: KafkaTopic, numbers: Iterable[int]) -> list[Body]:
+    return [
+        {
+            "partition_index": number,
+            "partition_size": topic.partition(number).log.log.size_bytes,
+            "offset_lag": 0,
+            "is_future_key": False,
+        }
+        for number in numbers
+    ]

@@ -1,0 +1,59 @@
+"""What settings belong to: a topic, or this node; and who may see or change them."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from onelog.broker import Action
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError
+from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.topics import KafkaTopic
+
+if TYPE_CHECKING:
+    from onelog.protocols.kafka.hub import Hub
+
+
+class ResourceType(IntEnum):
+    """What has settings, as the protocol numbers it. There are more; these are served."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+def topic_for(hub: Hub, request: Request, action: Action, name: str) -> KafkaTopic:
+    """A topic that the client may do this to. Raises KafkaError."""
+    topic = hub.topics.get(name)
+    hub.authorize(request.connection.principal, action, topic)
+    return topic
+
+
+def check_broker(hub: Hub, request: Request, action: Action, name: str) -> None:
+    """See that this node is meant, and that the client may do this to it. Raises KafkaError."""
+    if name not in ("", str(hub.node_id)):
+        raise KafkaError(
+            ErrorCode.invalid_request, f"this is broker {hub.node_id}, not {name[:100]!r}"
+        )
+    principal = request.connection.principal
+    assert principal is not None
+    if not hub.broker.authorizer.allows(principal, action, "$SYS"):
+        raise KafkaError(
+            ErrorCode.cluster_authorization_failed, f"{principal.name} may not {action} the broker"
+        )
+
+
+def no_resource(kind: int) -> KafkaError:
+    """The error for a kind of resource that has no settings here."""
+    known = ", ".join(f"{row.value} ({row.name.lower()})" for row in ResourceType)
+    return KafkaError(
+        ErrorCode.invalid_request, f"resources of type {kind} have no settings; these have: {known}"
+    )
+
+
+def need_stream(topic: KafkaTopic, what: str) -> None:
+    """Refuse to change a view: it holds nothing."""
+    if topic.stream is None:
+        raise KafkaError(
+            ErrorCode.policy_violation,
+            f"{topic.name} is a view of {topic.address!r} and {what}; do it to the topic's stream",
+        )
