@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -19,6 +19,7 @@ import msgspec
 from onelog.base.clock import Clock
 from onelog.base.ids import Offset
 from onelog.cursors.cursor import Cursor, CursorKind, CursorState
+from onelog.cursors.routed import RoutedCursor
 from onelog.cursors.table import TableCursor
 from onelog.kernel import BatchBuilder
 from onelog.log.catalog import Catalog
@@ -37,6 +38,11 @@ CHUNK_BYTES: Final = 1024 * 1024
 PIECE_BYTES_MAX: Final = 16 * CHUNK_BYTES
 
 Row = tuple[bytes, bytes | None]
+
+Parts = Mapping[str, bytes | None]
+"""Pieces of a large cursor's state by name, so that only what changed is written; None: gone."""
+
+IN_PARTS: Final = (TableCursor, RoutedCursor)
 
 STREAM_CONFIG: Final = StreamConfig(
     name=STREAM,
@@ -107,7 +113,7 @@ class CheckpointStore:
         return _decode(found) if isinstance(found, bytes) else found.state()
 
     def parts(self, name: str) -> dict[str, bytes]:
-        """The kept parts of a table cursor."""
+        """The kept parts of a cursor that has any."""
         return self._parts.get(name, {})
 
     def names(self) -> list[str]:
@@ -161,9 +167,9 @@ class CheckpointStore:
         """Save these cursors now; returns when that is durable."""
         last: Offset | None = None
         rows: list[Row] = []
-        chunk: list[tuple[Cursor, dict[str, bytes]]] = []
+        chunk: list[tuple[Cursor, Parts]] = []
         for number, cursor in enumerate(cursors, 1):
-            parts = cursor.take_parts() if isinstance(cursor, TableCursor) else {}
+            parts: Parts = cursor.take_parts() if isinstance(cursor, IN_PARTS) else {}
             chunk.append((cursor, parts))
             rows += _rows(cursor, parts)
             if number == len(cursors) or sum(len(value or b"") for _, value in rows) > CHUNK_BYTES:
@@ -174,16 +180,14 @@ class CheckpointStore:
         if last is not None:
             await self._partition.wait_visible(last)
 
-    def _append_saved(
-        self, rows: list[Row], chunk: list[tuple[Cursor, dict[str, bytes]]]
-    ) -> Offset:
+    def _append_saved(self, rows: list[Row], chunk: list[tuple[Cursor, Parts]]) -> Offset:
         last = Offset(-1)
         try:
             for piece in _pieces(rows):
                 last = self._append(piece)
         except BaseException:
             for cursor, parts in chunk:
-                if isinstance(cursor, TableCursor):
+                if isinstance(cursor, IN_PARTS):
                     cursor.put_back(parts)
             raise
         for cursor, _parts in chunk:
@@ -246,7 +250,7 @@ def _pieces(rows: list[Row]) -> Iterator[list[Row]]:
         yield piece
 
 
-def _rows(cursor: Cursor, parts: dict[str, bytes]) -> list[Row]:
+def _rows(cursor: Cursor, parts: Parts) -> list[Row]:
     """A cursor's parts, then its state: so a state never says more than the parts before it."""
     key = cursor.name.encode()
     rows: list[Row] = [

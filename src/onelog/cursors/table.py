@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -303,7 +303,7 @@ class TableCursor:
             if dirty >> shard & 1
         }
 
-    def put_back(self, parts: dict[str, bytes]) -> None:
+    def put_back(self, parts: Iterable[str]) -> None:
         """These shards could not be kept: they still count as changed."""
         for shard in parts:
             self._dirty |= 1 << int(shard)

@@ -1,0 +1,225 @@
+"""The routed queue cursor: which records a queue was given, wherever they lie, and not settled yet.
+
+Rules:
+- Somebody routes every visible record and tells the queues that take it; this remembers only the
+  places (I1, I3). So it knows how many there are, and a rule that changes later changes nothing.
+- Offsets are kept per partition in chunks of 65 536, each a bitmap; a checkpoint writes the chunks
+  that changed since the last one. Beside them stands how far the routing had come: after a crash
+  everything from there on is routed again, by the rules of that time.
+- The lowest place that is not settled pins retention, per partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
+from pyroaring import BitMap
+
+from onelog.cursors.cursor import CursorKind, CursorState, Position, ignore_change
+
+CHUNK_BITS: Final = 16
+_LOW: Final = (1 << CHUNK_BITS) - 1
+
+Key = tuple[str, int]
+"""A partition: stream id and number."""
+
+
+class _Kept(msgspec.Struct, array_like=True):
+    stream_id: str
+    partition: int
+    routed_to: int
+    counts: list[tuple[int, int]]
+
+
+class _Body(msgspec.Struct, array_like=True):
+    sources: list[_Kept]
+    settings: bytes
+
+
+class _Places:
+    """The places in one partition."""
+
+    __slots__ = ("chunks", "counts", "dirty", "routed_to")
+
+    def __init__(self, routed_to: int) -> None:
+        self.chunks: dict[int, BitMap] = {}
+        self.counts: dict[int, int] = {}
+        """Offset → how often it was handed out, where that is not never."""
+        self.dirty: set[int] = set()
+        self.routed_to = routed_to
+
+    def lowest(self) -> int | None:
+        """The first offset that is not settled."""
+        if not self.chunks:
+            return None
+        chunk = min(self.chunks)
+        return (chunk << CHUNK_BITS) + int(self.chunks[chunk].min())
+
+    def offsets(self) -> Iterator[int]:
+        """Every offset that is not settled, ascending."""
+        for chunk in sorted(self.chunks):
+            base = chunk << CHUNK_BITS
+            for low in self.chunks[chunk]:
+                yield base + low
+
+
+class RoutedCursor:
+    """The places of one queue."""
+
+    __slots__ = ("_places", "_settings", "count", "filters", "name", "on_change")
+
+    kind = CursorKind.QUEUE
+
+    def __init__(self, name: str, filters: tuple[str, ...], settings: bytes = b"") -> None:
+        self.name = name
+        self.filters = filters
+        self.on_change: Callable[[], None] = ignore_change
+        self.count = 0
+        """Places that are not settled."""
+        self._places: dict[Key, _Places] = {}
+        self._settings = settings
+
+    @classmethod
+    def restore(cls, state: CursorState, parts: Mapping[str, bytes]) -> RoutedCursor:
+        """The cursor of a kept state."""
+        body = msgspec.msgpack.decode(state.body, type=_Body)
+        cursor = cls(state.name, state.filters, body.settings)
+        for row in body.sources:
+            places = _Places(row.routed_to)
+            places.counts = dict(row.counts)
+            cursor._places[row.stream_id, row.partition] = places
+        for name, blob in parts.items():
+            stream_id, number, chunk = name.rsplit("/", 2)
+            found = cursor._places.get((stream_id, int(number)))
+            if found is not None:
+                bits = found.chunks[int(chunk)] = BitMap.deserialize(blob)
+                cursor.count += len(bits)
+        return cursor
+
+    # -- places
+
+    def note(self, key: Key, offset: int) -> None:
+        """The queue takes the record at this place."""
+        places = self._places.get(key)
+        if places is None:
+            places = self._places[key] = _Places(offset)
+        chunk = offset >> CHUNK_BITS
+        bits = places.chunks.get(chunk)
+        if bits is None:
+            bits = places.chunks[chunk] = BitMap()
+        bits.add(offset & _LOW)
+        places.dirty.add(chunk)
+        self.count += 1
+        self.on_change()
+
+    def settle(self, key: Key, offset: int) -> bool:
+        """The record is done with; False when it was before."""
+        places = self._places.get(key)
+        chunk = offset >> CHUNK_BITS
+        bits = None if places is None else places.chunks.get(chunk)
+        if places is None or bits is None or (offset & _LOW) not in bits:
+            return False
+        bits.remove(offset & _LOW)
+        if not bits:
+            del places.chunks[chunk]
+        places.dirty.add(chunk)
+        places.counts.pop(offset, None)
+        self.count -= 1
+        self.on_change()
+        return True
+
+    def holds(self, key: Key, offset: int) -> bool:
+        """Whether the record was taken and is not settled."""
+        places = self._places.get(key)
+        bits = None if places is None else places.chunks.get(offset >> CHUNK_BITS)
+        return bits is not None and (offset & _LOW) in bits
+
+    def handed_out(self, key: Key, offset: int) -> int:
+        """Count one more hand-out of a record; how many there were before."""
+        counts = self._places[key].counts
+        before = counts.get(offset, 0)
+        counts[offset] = before + 1
+        return before
+
+    def times_handed_out(self, key: Key, offset: int) -> int:
+        """How often a record was handed out."""
+        places = self._places.get(key)
+        return 0 if places is None else places.counts.get(offset, 0)
+
+    def places(self) -> Iterator[tuple[Key, int]]:
+        """Every place that is not settled, partition by partition, ascending."""
+        for key, places in self._places.items():
+            for offset in places.offsets():
+                yield key, offset
+
+    def routed_to(self, key: Key) -> int | None:
+        """How far the routing of a partition had come; None: never looked at it."""
+        places = self._places.get(key)
+        return None if places is None else places.routed_to
+
+    def set_routed_to(self, key: Key, offset: int) -> None:
+        """The routing of a partition has come so far."""
+        places = self._places.get(key)
+        if places is None:
+            places = self._places[key] = _Places(offset)
+        places.routed_to = offset
+
+    def forget(self, key: Key) -> int:
+        """A partition is gone; how many places went with it."""
+        places = self._places.pop(key, None)
+        if places is None:
+            return 0
+        gone = sum(map(len, places.chunks.values()))
+        self.count -= gone
+        return gone
+
+    # -- state
+
+    def state(self) -> CursorState:
+        """What to keep of it, beside its parts."""
+        rows = [
+            _Kept(*key, places.routed_to, list(places.counts.items()))
+            for key, places in self._places.items()
+        ]
+        body = msgspec.msgpack.encode(_Body(rows, self._settings))
+        return CursorState(self.name, self.kind, self.filters, self.positions(), body)
+
+    def take_parts(self) -> dict[str, bytes | None]:
+        """The chunks that changed since the last call; None for one that is empty now."""
+        found: dict[str, bytes | None] = {}
+        for (stream_id, number), places in self._places.items():
+            for chunk in places.dirty:
+                bits = places.chunks.get(chunk)
+                blob = None if bits is None else bits.serialize()
+                found[f"{stream_id}/{number}/{chunk}"] = blob
+            places.dirty.clear()
+        return found
+
+    def put_back(self, parts: Iterable[str]) -> None:
+        """The parts could not be written: they count as changed again."""
+        for name in parts:
+            stream_id, number, chunk = name.rsplit("/", 2)
+            places = self._places.get((stream_id, int(number)))
+            if places is not None:
+                places.dirty.add(int(chunk))
+
+    def positions(self) -> list[Position]:
+        """The lowest offset that is still needed, per partition."""
+        found = []
+        for key, places in self._places.items():
+            lowest = places.lowest()
+            found.append(Position(*key, places.routed_to if lowest is None else lowest))
+        return found
+
+    def pending(self) -> int:
+        """Records handed out at least once and not settled."""
+        return sum(len(places.counts) for places in self._places.values())
+
+    def lag(self) -> int:
+        """Records that wait."""
+        return self.count
+
+    def close(self) -> None:
+        """Nothing is held."""
