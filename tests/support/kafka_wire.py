@@ -1,0 +1,89 @@
+"""A Kafka client without behaviour: any request at any version, and the answer as it came."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import io
+import socket
+import struct
+from typing import Any
+
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
+
+from onelog.protocols.kafka.apis import APIS, ApiKey
+from onelog.protocols.kafka.codec import _hints, _inner
+
+
+class Wire:
+    """One connection. Requests are given in kio's names; what a version lacks is left out."""
+
+    def __init__(self, port: int, client_id: str = "wire", timeout_s: float = 30.0) -> None:
+        self._socket = socket.create_connection(("127.0.0.1", port), timeout_s)
+        self._client_id = client_id.encode()
+        self._number = 0
+        self._buffer = b""
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def ask(self, key: ApiKey, version: int, /, **body: Any) -> Any:
+        """Send a request and wait for its answer."""
+        self.send(key, version, **body)
+        return self.answer(key, version)
+
+    def send(self, key: ApiKey, version: int, /, **body: Any) -> None:
+        schema: Any = load_request_schema(int(key), version)
+        out = io.BytesIO()
+        entity_writer(schema)(out, _build(schema, body))
+        self._number += 1
+        head = struct.pack(">hhih", key, version, self._number, len(self._client_id))
+        head += self._client_id
+        if version >= APIS[key].flexible:
+            head += b"\0"
+        payload = head + out.getvalue()
+        self._socket.sendall(struct.pack(">i", len(payload)) + payload)
+
+    def answer(self, key: ApiKey, version: int) -> Any:
+        (size,) = struct.unpack(">i", self._read(4))
+        frame = self._read(size)
+        (number,) = struct.unpack_from(">i", frame)
+        assert number == self._number
+        at = 5 if version >= APIS[key].flexible else 4
+        body, read = entity_reader(load_response_schema(int(key), version))(frame, at)
+        assert at + read == size, "bytes are left"
+        return body
+
+    def _read(self, size: int) -> bytes:
+        while len(self._buffer) < size:
+            data = self._socket.recv(65_536)
+            if not data:
+                raise ConnectionResetError("the broker closed the connection")
+            self._buffer += data
+        found, self._buffer = self._buffer[:size], self._buffer[size:]
+        return found
+
+
+def _build(schema: Any, body: dict[str, Any]) -> Any:
+    """A request of one version; durations are given in milliseconds."""
+    values = {}
+    for field in dataclasses.fields(schema):
+        if field.name not in body:
+            continue  # kio has a default, or says what is missing
+        value = body[field.name]
+        inner, is_array = _inner(_hints(schema)[field.name])
+        if dataclasses.is_dataclass(inner) and value is not None:
+            value = tuple(_build(inner, row) for row in value)
+        elif is_array and value is not None:
+            value = tuple(value)
+        elif field.metadata.get("kafka_type", "").startswith("timedelta"):
+            value = datetime.timedelta(milliseconds=value)
+        values[field.name] = value
+    return schema(**values)
