@@ -171,6 +171,10 @@ class Broker:
         """A protocol's own rows by key, kept in the internal stream of this name."""
         return await KeptTable.open(self.streams, self._clock, name)
 
+    def new_live(self) -> Live:
+        """A live feed with positions of its own, for one more protocol that follows the end."""
+        return Live(self.streams)
+
     def in_thread(self, work: Callable[[], T]) -> Awaitable[T]:
         """Run what would hold the loop in one of the broker's threads."""
         return self._syncer.run(work)

@@ -28,13 +28,14 @@ ROWS_PER_READ = 1_000
 class LiveSource:
     """One partition that is followed."""
 
-    __slots__ = ("number", "partition", "position", "stream")
+    __slots__ = ("feed", "number", "partition", "position", "stream")
 
     def __init__(self, number: int, stream: Stream, partition: Partition) -> None:
         self.number = number
         self.stream = stream
         self.partition = partition
         self.position = int(partition.high_watermark)
+        self.feed: _Feed | None = None
 
     @property
     def as_source(self) -> Source:
@@ -78,7 +79,7 @@ class Live:
 
     def start(self, listener: LiveListener) -> None:
         """Let a protocol follow every partition from now on, those of later streams too."""
-        assert self._listener is None, "a second listener needs positions of its own"
+        assert self._listener is None, "a second listener has a Live of its own"
         self._listener = listener
         self._catalog.on_change.append(self._streams_changed)
         self._streams_changed()
@@ -102,9 +103,12 @@ class Live:
                     self._sources[key] = source
                     self._by_number.append(source)
                     if followed:
-                        partition.live = _Feed(self, source)
+                        source.feed = _Feed(self, source)
+                        partition.follow(source.feed)
         for key in set(self._sources) - known:
-            self._sources.pop(key).partition.live = None
+            gone = self._sources.pop(key)
+            if gone.feed is not None:
+                gone.partition.unfollow(gone.feed)
 
     def source(self, number: int) -> LiveSource:
         """A source by its number."""

@@ -106,7 +106,7 @@ class Partition:
         "high_watermark",
         "id",
         "leader_epoch",
-        "live",
+        "feeds",
         "log",
         "message_bytes_max",
         "producers",
@@ -145,8 +145,8 @@ class Partition:
         self._unsnapshotted_bytes = 0
         self._waiters = Waiters()
         self._stable_waiters = Waiters()
-        self.live: LiveFeed | None = None
-        """Gets each run of batches when it becomes visible, without reading the log back."""
+        self.feeds: tuple[LiveFeed, ...] = ()
+        """Get each run of batches when it becomes visible, without reading the log back."""
         self._unseen: list[tuple[Offset, bytes | bytearray]] = []
         self.producers, self.epochs = replay_state(log, clock.now_ms())
         self.leader_epoch = self.epochs.latest
@@ -274,7 +274,7 @@ class Partition:
             if info.producer_id >= 0:
                 note_batch(self.producers, data, info, self._clock.now_ms())
         self.epochs.note(infos[0].leader_epoch, base)
-        if self.live is not None:
+        if self.feeds:
             self._unseen.append((end, data))
         if self.durability is Durability.FSYNC:
             self.request_sync()
@@ -336,9 +336,17 @@ class Partition:
     def _feed_live(self, end: Offset) -> None:
         seen = [data for last, data in self._unseen if last <= end]
         del self._unseen[: len(seen)]
-        if self.live is not None:
+        for feed in self.feeds:
             for data in seen:
-                self.live(data)
+                feed(data)
+
+    def follow(self, feed: LiveFeed) -> None:
+        """Hand what becomes visible from now on to `feed`, too."""
+        self.feeds = (*self.feeds, feed)
+
+    def unfollow(self, feed: LiveFeed) -> None:
+        """Hand nothing more to `feed`."""
+        self.feeds = tuple(known for known in self.feeds if known is not feed)
 
     # -- waiting
 

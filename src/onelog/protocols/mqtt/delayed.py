@@ -148,7 +148,7 @@ class Delayed:
         while offset < self._partition.high_watermark:
             offset = self._note(self._partition.read(Offset(offset), _READ_BYTES))
             await asyncio.sleep(0)
-        self._partition.live = self._appended
+        self._partition.follow(self._appended)
         self.look_again()
 
     def __len__(self) -> int:
