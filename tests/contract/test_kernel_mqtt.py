@@ -725,3 +725,30 @@ def test_a_publish_that_does_not_fit_a_packet_is_refused(kernel):
         kernel.encode_publish(4, b"t" * 70_000, b"", 0)
     with pytest.raises(MessageTooLarge, match="do not fit an MQTT packet"):
         kernel.encode_publish(4, b"t", memoryview(bytes(268_435_453)), 0)
+
+
+class Owner:
+    """A connection of the loop that has nothing to do."""
+
+    def catch_up(self):
+        pass
+
+    def take_packets(self, event):
+        raise AssertionError(event)
+
+
+def test_a_pass_counts_what_all_connections_sent_and_were_answered(kernel):
+    ticks, packet = [], publish(kernel, b"t", b"v", 2, 1)
+    peers = [Connection(kernel) for _ in range(2)]
+    turn = kernel.MqttPass(peers[0].dirty, lambda: 1000, lambda: ticks.append(1), 1 << 20)
+    for peer in peers:
+        peer.input.join(Owner(), turn)
+        peer.input.receive(packet + packet[:3])
+        peer.input.receive(packet[3:] + publish(kernel, b"t", b"v"))
+    assert turn.received_messages == 6
+    assert turn.received_bytes == 4 * len(packet) + 2 * len(publish(kernel, b"t", b"v"))
+    assert len(turn.acking) == 2
+    for peer in peers:
+        peer.input.answer(peer.input.take_acks())
+    assert turn.answered_bytes == 16
+    assert ticks

@@ -72,6 +72,8 @@ cdef class MqttPass:
     cdef object tick_soon
     cdef readonly Py_ssize_t bytes_max
     cdef readonly int64_t received_bytes
+    cdef readonly int64_t received_messages
+    cdef readonly int64_t answered_bytes
     cdef int64_t now_ms
 
     def __init__(self, list dirty not None, clock, tick_soon, Py_ssize_t bytes_max):
@@ -174,6 +176,7 @@ cdef class MqttInput:
         cdef MqttPass turn = self.turn
         cdef bint clean = not turn.dirty
         cdef object event
+        cdef int64_t staged = self.staged
         if self.suspended:
             self.owner.keep_unread(data)
             return
@@ -189,6 +192,7 @@ cdef class MqttInput:
                 self.owner.take_packets(event)
         self.finish(clean)
         turn.received_bytes += len(data)
+        turn.received_messages += self.staged - staged
         self.turn_bytes += len(data)
         if self.turn_bytes >= turn.bytes_max:
             self.turn_bytes = 0
@@ -449,8 +453,11 @@ cdef class MqttInput:
 
     def answer(self, bytes acks not None, dict failed=None):
         """The packets of `encode_acks`, which are sent now: these publishes wait no more."""
+        cdef bytes out = encode_acks(acks, failed)
         self.unanswered -= PyBytes_GET_SIZE(acks) // 4
-        return encode_acks(acks, failed)
+        if self.turn is not None:
+            self.turn.answered_bytes += PyBytes_GET_SIZE(out)
+        return out
 
 
 def encode_acks(bytes acks not None, dict failed=None):

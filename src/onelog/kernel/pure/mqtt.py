@@ -79,11 +79,13 @@ class MqttPass:
 
     __slots__ = (
         "acking",
+        "answered_bytes",
         "bytes_max",
         "clock",
         "dirty",
         "now_ms",
         "received_bytes",
+        "received_messages",
         "tick_soon",
     )
 
@@ -101,6 +103,10 @@ class MqttPass:
         self.bytes_max = bytes_max
         self.received_bytes = 0
         """Bytes that all connections sent so far."""
+        self.received_messages = 0
+        """Plain publishes among them."""
+        self.answered_bytes = 0
+        """Bytes of the answers to them."""
         self.now_ms = 0
 
 
@@ -159,7 +165,7 @@ class MqttInput:
         """Whether anything came since the owner set it to False."""
         self.suspended = False
         """While set, `receive` only hands the bytes to the owner."""
-        self._turn: MqttPass
+        self._turn: MqttPass | None = None
         self._turn_bytes = 0
         self._acking = False
 
@@ -172,7 +178,8 @@ class MqttInput:
 
     def receive(self, data: bytes) -> None:
         """Take a read. The owner is called only for what is not plain."""
-        turn = self._turn
+        turn, staged = self._turn, self.staged
+        assert turn is not None, "it has joined"
         if self.suspended:
             self.owner.keep_unread(data)
             return
@@ -189,6 +196,7 @@ class MqttInput:
                 self.owner.take_packets(event)
         self.finish(clean)
         turn.received_bytes += len(data)
+        turn.received_messages += self.staged - staged
         self._turn_bytes += len(data)
         if self._turn_bytes >= turn.bytes_max:
             self._turn_bytes = 0
@@ -197,6 +205,7 @@ class MqttInput:
     def finish(self, clean: bool = True) -> None:
         """See that what was staged is written, acknowledged and followed by what has room."""
         turn = self._turn
+        assert turn is not None, "it has joined"
         if self._acks and not self._acking:
             self._acking = True
             turn.acking.append(self.owner)
@@ -322,8 +331,11 @@ class MqttInput:
 
     def answer(self, acks: bytes, failed: dict[int, int] | None = None) -> bytes:
         """The packets of `encode_acks`, which are sent now: these publishes wait no more."""
+        out = encode_acks(acks, failed)
         self.unanswered -= len(acks) // 4
-        return encode_acks(acks, failed)
+        if self._turn is not None:
+            self._turn.answered_bytes += len(out)
+        return out
 
 
 def encode_acks(acks: bytes, failed: dict[int, int] | None = None) -> bytes:

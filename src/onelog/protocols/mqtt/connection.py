@@ -221,7 +221,9 @@ class Connection:
 
     def send(self, packet: Packet) -> None:
         """Send a packet."""
-        self.write(encode_packet(packet, self.version or Version.V311))
+        data = encode_packet(packet, self.version or Version.V311)
+        self.hub.counters.sent_bytes += len(data)
+        self.write(data)
 
     def write(self, data: bytes) -> None:
         """Send bytes."""

@@ -61,6 +61,7 @@ class Counters:
         "connects",
         "disconnects",
         "fallen_behind",
+        "published",
         "refused",
         "sent_bytes",
     )
@@ -70,8 +71,12 @@ class Counters:
         self.refused = 0
         self.disconnects = 0
         self.fallen_behind = 0
+        self.published = 0
+        """Messages from clients that the kernel left to us."""
         self.caught_up = 0
+        """Messages to clients that the fan-out did not send."""
         self.sent_bytes = 0
+        """Bytes to clients that the kernel did not write."""
 
 
 class Hub:
@@ -145,6 +150,23 @@ class Hub:
     async def _before_compaction(self, partition: Partition, upto: Offset) -> None:
         await self._opened.wait()
         await self.retained.before_compaction(partition, upto)
+
+    # -- numbers
+
+    @property
+    def received_messages(self) -> int:
+        """Messages that clients published."""
+        return self.turn.received_messages + self.counters.published
+
+    @property
+    def delivered_messages(self) -> int:
+        """Messages that were sent to clients."""
+        return self.fanout.delivered + self.counters.caught_up
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes that were sent to clients, answers included."""
+        return self.fanout.sent_bytes + self.turn.answered_bytes + self.counters.sent_bytes
 
     # -- the way in
 

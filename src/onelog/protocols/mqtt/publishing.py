@@ -32,6 +32,7 @@ def on_publish(connection: Connection, packet: Publish) -> None:
     """Publish a message that the kernel left to us."""
     session = connection.session
     assert session is not None
+    connection.hub.counters.published += 1
     connection.begin_answer(packet.packet_id, packet.qos)
     if packet.qos == 2 and packet.packet_id in session.inbound:
         if not session.inbound.is_open(packet.packet_id):

@@ -103,15 +103,13 @@ class MqttServer:
             ("disconnects_total", "Connections that ended.", counters.disconnects),
             ("fallen_behind_total", "Times a session fell behind.", counters.fallen_behind),
             ("received_bytes_total", "Bytes received.", hub.turn.received_bytes),
+            ("sent_bytes_total", "Bytes sent.", hub.sent_bytes),
+            ("received_messages_total", "Messages received.", hub.received_messages),
+            ("delivered_messages_total", "Messages sent.", hub.delivered_messages),
             (
-                "delivered_bytes_total",
-                "Bytes of messages sent.",
-                hub.fanout.sent_bytes + counters.sent_bytes,
-            ),
-            (
-                "delivered_messages_total",
-                "Messages sent.",
-                hub.fanout.delivered + counters.caught_up,
+                "retained_refused_total",
+                "Messages not retained because there were too many.",
+                hub.retained.refused,
             ),
         )
         for name, about, value in totals:

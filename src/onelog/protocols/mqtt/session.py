@@ -318,6 +318,7 @@ class MqttSession:
             else:
                 again = msgspec.structs.replace(publish, qos=qos, packet_id=packet_id, dup=True)
                 self.output.push(encode_packet(again, version))
+                self.hub.counters.caught_up += 1
         self.write_out()
 
     def _publish_of(self, key: tuple[str, int], record: Record) -> Publish | None:

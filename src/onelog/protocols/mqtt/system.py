@@ -97,6 +97,7 @@ class System:
                     topic=topic, payload=value.encode(), retain=True, properties=properties
                 )
                 session.output.push(encode_packet(packet, session.output.version))
+                self._hub.counters.caught_up += 1
         session.write_out()
 
     def _arm(self) -> None:
@@ -139,9 +140,9 @@ class System:
                 if not stream.config.internal
                 for partition in stream.partitions
             ),
-            "messages/sent": hub.fanout.delivered + hub.counters.caught_up,
+            "messages/sent": hub.delivered_messages,
             "bytes/received": hub.turn.received_bytes,
-            "bytes/sent": hub.fanout.sent_bytes + hub.counters.sent_bytes,
+            "bytes/sent": hub.sent_bytes,
             "connections": hub.counters.connects,
         }
         found = {
