@@ -343,6 +343,7 @@ class Publisher:
 
         Raises CorruptBatch (nothing is appended) when CRC, counts or offsets are wrong.
         """
+        self._check_writer(stream, principal)
         target = stream.partition(partition)
         infos = scan_batches(data)
         if not infos:
@@ -381,12 +382,15 @@ class Publisher:
         self, stream: Stream, infos: Sequence[BatchInfo], principal: Principal
     ) -> None:
         """Count batches that are to be appended; raises when the principal may not."""
+        self._check_writer(stream, principal)
+        for info in infos:
+            self._quotas.take_publish(principal, info.count, info.size_bytes)
+
+    def _check_writer(self, stream: Stream, principal: Principal) -> None:
         if not self._authorizer.allows(principal, Action.PUBLISH, stream.name):
             raise NotAuthorized(f"{principal.name} may not publish to {stream.name}")
         if stream.config.internal:
             raise NotAuthorized(f"the stream {stream.name} belongs to the broker")
-        for info in infos:
-            self._quotas.take_publish(principal, info.count, info.size_bytes)
 
     def append_admitted(self, target: Partition, data: bytearray) -> list[BatchInfo]:
         """Append batches that were admitted, and judged by the partition, as one write."""
