@@ -78,9 +78,8 @@ def millis(value: datetime.timedelta | datetime.datetime | None, default: int = 
 # -- answers
 
 
-def encode_response(api: Api, version: int, correlation_id: int, body: Body) -> bytes:
-    """The whole frame of an answer."""
-    build, write = _writer(api.key, version)
+def encode_response(api: Api, version: int, correlation_id: int, body: Body | bytes) -> bytes:
+    """The whole frame of an answer; its body as fields, or written by its handler already."""
     out = io.BytesIO()
     if version >= api.flexible and api.key is not ApiKey.API_VERSIONS:
         out.write(b"\0" * _FRAME_TAGGED.size)
@@ -90,7 +89,11 @@ def encode_response(api: Api, version: int, correlation_id: int, body: Body) -> 
         # it knows what the broker speaks.
         out.write(b"\0" * _FRAME.size)
         head = _FRAME
-    write(out, build(body))
+    if isinstance(body, bytes):
+        out.write(body)
+    else:
+        build, write = _writer(api.key, version)
+        write(out, build(body))
     frame = out.getbuffer()
     size = len(frame) - 4
     frame[: head.size] = (
@@ -155,9 +158,7 @@ _CONVERSIONS: Final[dict[str, Callable[[Any], Any]]] = {
     "error_code": ErrorCode,
     "timedelta_i32": _duration,
     "timedelta_i64": _duration,
-    "datetime_i64": lambda value: (
-        None if value < 0 else datetime.datetime.fromtimestamp(value / 1000, datetime.UTC)
-    ),
+    "datetime_i64": lambda value: datetime.datetime.fromtimestamp(value / 1000, datetime.UTC),
 }
 
 _IMPLICIT: Final[dict[str, Any]] = {

@@ -14,6 +14,7 @@ from onelog.base.errors import AlreadyExists, OnelogError
 from onelog.broker import Action
 from onelog.protocols.kafka.codec import Body, given
 from onelog.protocols.kafka.errors import ErrorCode, code_of
+from onelog.protocols.kafka.metadata_wire import Node, PartitionRow, TopicRow, write_metadata
 from onelog.protocols.kafka.request import Request
 from onelog.protocols.kafka.topics import KafkaTopic, check_name
 
@@ -30,24 +31,23 @@ CLUSTER_OPERATIONS: Final = sum(1 << code for code in (4, 5, 7, 8, 9, 10, 11, 12
 _ENDPOINT_BROKERS: Final = 1
 
 
-async def metadata(hub: Hub, request: Request) -> Body:
+async def metadata(hub: Hub, request: Request) -> bytes:
     """Brokers and topics."""
     asked = request.body.topics
-    rows: list[Body]
+    rows: list[TopicRow]
     if asked is None or (not asked and request.version < _ALL_TOPICS_VERSION):
         rows = [_describe(hub, request, topic) for topic in _visible(hub, request)]
     else:
         create = given(request.body, "allow_auto_topic_creation", True)
         rows = [await _one(hub, request, row, create=create) for row in asked]
-    answer: Body = {
-        "brokers": [broker_row(hub, request.connection)],
-        "cluster_id": hub.cluster_id,
-        "controller_id": hub.node_id,
-        "topics": rows,
-    }
-    if given(request.body, "include_cluster_authorized_operations", False):
-        answer["cluster_authorized_operations"] = CLUSTER_OPERATIONS
-    return answer
+    host, port = request.connection.advertised
+    operations = (
+        CLUSTER_OPERATIONS
+        if given(request.body, "include_cluster_authorized_operations", False)
+        else OPERATIONS_NOT_ASKED
+    )
+    node = Node(hub.node_id, host, port)
+    return write_metadata(request.version, node, hub.cluster_id, rows, operations)
 
 
 def _visible(hub: Hub, request: Request) -> list[KafkaTopic]:
@@ -64,7 +64,7 @@ def broker_row(hub: Hub, connection: Connection) -> Body:
     return {"node_id": hub.node_id, "host": host, "port": port, "rack": None}
 
 
-async def _one(hub: Hub, request: Request, row: Any, *, create: bool) -> Body:
+async def _one(hub: Hub, request: Request, row: Any, *, create: bool) -> TopicRow:
     name: str | None = row.name
     wanted: uuid.UUID | None = given(row, "topic_id", None)
     try:
@@ -95,43 +95,20 @@ async def _create(hub: Hub, request: Request, name: str) -> KafkaTopic | None:
     return hub.topics.find(name)
 
 
-def _missing(code: ErrorCode, name: str | None, wanted: uuid.UUID | None) -> Body:
-    return {
-        "error_code": code,
-        "name": name if name is not None or wanted is not None else "",
-        "topic_id": wanted,
-        "partitions": [],
-        "topic_authorized_operations": OPERATIONS_NOT_ASKED,
-    }
+def _missing(code: ErrorCode, name: str | None, wanted: uuid.UUID | None) -> TopicRow:
+    told = name if name is not None or wanted is not None else ""
+    return TopicRow(int(code), told, wanted, (), OPERATIONS_NOT_ASKED)
 
 
-def _describe(hub: Hub, request: Request, topic: KafkaTopic) -> Body:
-    node = hub.node_id
+def _describe(hub: Hub, request: Request, topic: KafkaTopic) -> TopicRow:
     asked = given(request.body, "include_topic_authorized_operations", False)
-    partitions = []
+    stopped = int(ErrorCode.leader_not_available)
+    partitions: list[PartitionRow] = []
     for number in range(topic.partition_count):
         log = topic.partition(number).log
-        partitions.append(
-            {
-                "error_code": ErrorCode.none
-                if log.stopped is None
-                else ErrorCode.leader_not_available,
-                "partition_index": number,
-                "leader_id": node,
-                "leader_epoch": log.leader_epoch,
-                "replica_nodes": (node,),
-                "isr_nodes": (node,),
-                "offline_replicas": (),
-            }
-        )
-    return {
-        "error_code": ErrorCode.none,
-        "name": topic.name,
-        "topic_id": topic.id,
-        "is_internal": False,
-        "partitions": partitions,
-        "topic_authorized_operations": TOPIC_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
-    }
+        partitions.append((0 if log.stopped is None else stopped, number, log.leader_epoch))
+    operations = TOPIC_OPERATIONS if asked else OPERATIONS_NOT_ASKED
+    return TopicRow(int(ErrorCode.none), topic.name, topic.id, partitions, operations)
 
 
 async def describe_cluster(hub: Hub, request: Request) -> Body:

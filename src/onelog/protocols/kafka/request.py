@@ -35,5 +35,5 @@ class Request:
         self.connection = connection
 
 
-Handler = Callable[["Hub", Request], Awaitable[Body | None]]
-"""Serves one request; None sends no answer."""
+Handler = Callable[["Hub", Request], Awaitable[Body | bytes | None]]
+"""Serves one request; None sends no answer, bytes are a body that is written already."""

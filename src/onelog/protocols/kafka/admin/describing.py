@@ -127,7 +127,9 @@ def _topic_row(
         synonyms.insert(0, (origin, default, Source.BROKER))
     if row.name in stream.chosen or value != default:
         synonyms.insert(0, (row.name, value, Source.TOPIC))
-    return _row(row.name, value, row.type, row.about, synonyms, read_only=row.fixed)
+    return _row(
+        row.name, value, row.type, row.about, synonyms, read_only=row.fixed or row.at_creation
+    )
 
 
 # -- this node

@@ -1,0 +1,125 @@
+"""The answer to Metadata as bytes: one packed row per partition, for thousands of partitions.
+
+Rules: the same bytes as the general codec would write, at every version; a test compares them.
+There is one node, so that all rows of an answer have one size and one form.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from onelog.kernel import encode_uvarint
+
+PartitionRow = tuple[int, int, int]
+"""(error code, partition, leader epoch)."""
+
+_OFFLINE_VERSION: Final = 5
+_EPOCH_VERSION: Final = 7
+_OPERATIONS_VERSION: Final = 8
+_FLEXIBLE_VERSION: Final = 9
+_TOPIC_ID_VERSION: Final = 10
+_NO_CLUSTER_OPERATIONS_VERSION: Final = 11
+
+_I32: Final = struct.Struct(">i")
+_NO_ID: Final = uuid.UUID(int=0)
+_NULL_STRING: Final = b"\xff\xff"
+
+Pack = Callable[[int, int, int], bytes]
+
+
+class Node(NamedTuple):
+    """A broker of the answer."""
+
+    id: int
+    host: str
+    port: int
+
+
+class TopicRow(NamedTuple):
+    """A topic of the answer."""
+
+    error_code: int
+    name: str | None
+    topic_id: uuid.UUID | None
+    partitions: Sequence[PartitionRow]
+    operations: int
+
+
+def write_metadata(
+    version: int, node: Node, cluster_id: str, topics: Sequence[TopicRow], operations: int
+) -> bytes:
+    """The body of the answer at a version; `operations` are the client's on the cluster."""
+    out = bytearray()
+    string, count, end = _forms(version)
+    if version >= 3:
+        out += _I32.pack(0)  # nobody is throttled
+    out += count(1) + _I32.pack(node.id) + string(node.host) + _I32.pack(node.port)
+    if version >= 1:
+        out += string(None)  # no rack
+    out += end
+    if version >= 2:
+        out += string(cluster_id)
+    if version >= 1:
+        out += _I32.pack(node.id)  # the controller
+    out += count(len(topics))
+    pack = _row_writer(version, node.id)
+    for topic in topics:
+        out += topic.error_code.to_bytes(2, "big", signed=True) + string(topic.name)
+        if version >= _TOPIC_ID_VERSION:
+            out += (topic.topic_id or _NO_ID).bytes
+        if version >= 1:
+            out += b"\0"  # the broker's own streams are no topics
+        out += count(len(topic.partitions))
+        out += b"".join([pack(*row) for row in topic.partitions])
+        if version >= _OPERATIONS_VERSION:
+            out += _I32.pack(topic.operations)
+        out += end
+    if _OPERATIONS_VERSION <= version < _NO_CLUSTER_OPERATIONS_VERSION:
+        out += _I32.pack(operations)
+    out += end
+    return bytes(out)
+
+
+def _forms(
+    version: int,
+) -> tuple[Callable[[str | None], bytes], Callable[[int], bytes], bytes]:
+    """How strings, lengths of arrays and ends of structs are written."""
+    if version >= _FLEXIBLE_VERSION:
+        return _compact_string, lambda count: encode_uvarint(count + 1), b"\0"
+    return _string, _I32.pack, b""
+
+
+def _string(text: str | None) -> bytes:
+    if text is None:
+        return _NULL_STRING
+    encoded = text.encode()
+    return len(encoded).to_bytes(2, "big") + encoded
+
+
+def _compact_string(text: str | None) -> bytes:
+    if text is None:
+        return b"\0"
+    encoded = text.encode()
+    return encode_uvarint(len(encoded) + 1) + encoded
+
+
+def _row_writer(version: int, node: int) -> Pack:
+    """Error, partition, leader, its epoch, replicas, those in sync, those offline."""
+    if version >= _FLEXIBLE_VERSION:
+        tagged: Any = struct.Struct(">hiiiBiBiBB").pack
+        return lambda error, number, epoch: tagged(
+            error, number, node, epoch, 2, node, 2, node, 1, 0
+        )
+    if version >= _EPOCH_VERSION:
+        with_epoch: Any = struct.Struct(">hiiiiiiii").pack
+        return lambda error, number, epoch: with_epoch(
+            error, number, node, epoch, 1, node, 1, node, 0
+        )
+    if version >= _OFFLINE_VERSION:
+        with_offline: Any = struct.Struct(">hiiiiiii").pack
+        return lambda error, number, _: with_offline(error, number, node, 1, node, 1, node, 0)
+    plain: Any = struct.Struct(">hiiiiii").pack
+    return lambda error, number, _: plain(error, number, node, 1, node, 1, node)

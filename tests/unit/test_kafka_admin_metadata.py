@@ -1,0 +1,69 @@
+"""The bytes of Metadata answers: the same as the general codec writes, at every version."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from onelog.protocols.kafka.apis import APIS, ApiKey
+from onelog.protocols.kafka.codec import encode_response
+from onelog.protocols.kafka.errors import ErrorCode
+from onelog.protocols.kafka.metadata_wire import Node, TopicRow, write_metadata
+
+API = APIS[ApiKey.METADATA]
+ID = uuid.UUID(int=0x0123456789ABCDEF)
+NODE = Node(7, "h\u00e4st.example", 9092)
+TOPICS = [
+    TopicRow(0, "orders", ID, [(0, 0, 3), (5, 1, 4), (0, 2, 0)], 1 << 3),
+    TopicRow(3, "missing", None, [], -(2**31)),
+    TopicRow(0, "t" * 249, ID, [(0, number, 1) for number in range(300)], -(2**31)),
+]
+
+
+def by_kio(version: int, topics: list[TopicRow]) -> bytes:
+    return encode_response(
+        API,
+        version,
+        1,
+        {
+            "brokers": [{"node_id": 7, "host": NODE.host, "port": NODE.port, "rack": None}],
+            "cluster_id": "cluster",
+            "controller_id": 7,
+            "topics": [
+                {
+                    "error_code": ErrorCode(topic.error_code),
+                    "name": topic.name,
+                    "topic_id": topic.topic_id,
+                    "is_internal": False,
+                    "partitions": [
+                        {
+                            "error_code": ErrorCode(error),
+                            "partition_index": number,
+                            "leader_id": 7,
+                            "leader_epoch": epoch,
+                            "replica_nodes": (7,),
+                            "isr_nodes": (7,),
+                            "offline_replicas": (),
+                        }
+                        for error, number, epoch in topic.partitions
+                    ],
+                    "topic_authorized_operations": topic.operations,
+                }
+                for topic in topics
+            ],
+            "cluster_authorized_operations": 1 << 4,
+        },
+    )
+
+
+@pytest.mark.parametrize("version", range(API.first, API.last + 1))
+def test_metadata_is_written_as_the_general_codec_would(version: int) -> None:
+    body = write_metadata(version, NODE, "cluster", TOPICS, 1 << 4)
+    assert encode_response(API, version, 1, body) == by_kio(version, TOPICS)
+
+
+def test_a_topic_that_was_asked_for_by_an_unknown_id_has_no_name() -> None:
+    topics = [TopicRow(100, None, ID, [], -(2**31))]
+    body = write_metadata(API.last, NODE, "cluster", topics, 1 << 4)
+    assert encode_response(API, API.last, 1, body) == by_kio(API.last, topics)
