@@ -23,6 +23,7 @@ from onelog.cursors.delivery import DeadLetter, Delivery, QueueSettings
 from onelog.cursors.offset import Committed, OffsetCursor
 from onelog.cursors.offsets import OffsetSet
 from onelog.cursors.queue import QueueCursor
+from onelog.cursors.routed import RoutedCursor
 from onelog.cursors.session import SessionCursor, SessionDelivery
 from onelog.cursors.sources import Source
 from onelog.cursors.table import TableCursor
@@ -67,6 +68,7 @@ __all__ = [
     "SessionCursor",
     "SessionDelivery",
     "QueueCursor",
+    "RoutedCursor",
     "QueueSettings",
     "Delivery",
     "DeadLetter",

@@ -41,7 +41,7 @@ from onelog.cursors.cursor import (
 from onelog.cursors.delivery import DeadLetter, QueueSettings
 from onelog.cursors.offset import OffsetCursor
 from onelog.cursors.queue import QueueCursor
-from onelog.cursors.reader import read_at, read_records
+from onelog.cursors.reader import read_places, read_records
 from onelog.cursors.session import SessionCursor, always
 from onelog.cursors.sources import Source, SourceRegistry, SourceSet
 from onelog.cursors.table import TableCursor
@@ -283,7 +283,8 @@ class CursorDesk:
 
     def record_at(self, source: Source, offset: int) -> Record | None:
         """The committed record at one place, whatever its topic; None when retention took it."""
-        return read_at(SourceSet(("#",), (source,), 0), source, Offset(offset))
+        found = read_places(source, (offset,))
+        return found[0] if found else None
 
     def has_later(self, source: Source, topic: str, offset: int) -> bool:
         """Whether a source has a committed record of a topic from an offset on."""
@@ -293,6 +294,14 @@ class CursorDesk:
             if records:
                 return True
         return False
+
+    def records_at(self, source: Source, offsets: Sequence[int]) -> list[Record]:
+        """The committed records at ascending offsets; those that retention took are left out."""
+        return read_places(source, offsets)
+
+    def parts(self, name: str) -> dict[str, bytes]:
+        """The kept parts of a cursor that is kept in parts."""
+        return self._checkpoints.parts(name)
 
     async def adopt(self, cursor: Cursor) -> None:
         """Keep a protocol's own cursor durably from now on."""

@@ -15,7 +15,7 @@ from typing import Protocol
 from onelog.base.errors import OnelogError
 from onelog.base.ids import Offset
 from onelog.cursors.reader import read_records
-from onelog.cursors.sources import Source, SourceSet
+from onelog.cursors.sources import Everything, Source
 from onelog.kernel import scan_batches
 from onelog.log.catalog import Catalog
 from onelog.log.partition import Partition
@@ -137,7 +137,7 @@ class Live:
 
     def _read_on(self, source: LiveSource) -> None:
         """Hand over decided records from the log until the feed has caught up."""
-        wanted = SourceSet(("#",), (Source(source.stream, source.partition),), 0)
+        wanted = Everything(source.as_source)
         partition = source.partition
         while self._listener is not None and source.position < partition.last_stable_offset:
             records, following = read_records(

@@ -9,6 +9,7 @@ found through the topic index. Stored bytes are checked (CRC) before they are be
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from typing import Final, cast
 
 from onelog.base.errors import CorruptBatch
@@ -82,6 +83,52 @@ def read_at(wanted: SourceSet, source: Source, offset: Offset) -> Record | None:
         return None
     rows, _following = _scan(wanted, source, offset, Offset(offset + 1), 1, 1)
     return _as_records(source, rows)[0] if rows else None
+
+
+def read_places(source: Source, offsets: Sequence[int]) -> list[Record]:
+    """The committed records at these ascending offsets, whatever their topic; gone ones are left
+    out. Batches are read once, however many of the offsets lie in them.
+    """
+    found: list[Record] = []
+    partition, number = source.partition, bisect_left(offsets, source.partition.start_offset)
+    end = partition.last_stable_offset
+    while number < len(offsets) and offsets[number] < end:
+        offset = Offset(offsets[number])
+        data = partition.read(offset, 1, committed=True)
+        infos = _check(source, data, offset)
+        if not infos:
+            break
+        stop = bisect_left(offsets, infos[-1].last_offset + 1, number)
+        chosen = list(offsets[number:stop])
+        fixed = source.stream.fixed_topic_at(partition.id, offset)
+        topic = None if fixed is None else fixed.encode()
+        if len(infos) == 1 and not infos[0].attributes & _SPECIAL:
+            rows = pick_records(data, chosen, topic)
+        else:
+            rows = _chosen(source, data, infos, set(chosen), topic)
+        found += _as_records(source, rows)
+        number = stop
+    return found
+
+
+def _chosen(
+    source: Source,
+    data: memoryview,
+    infos: list[BatchInfo],
+    offsets: set[int],
+    fixed: bytes | None,
+) -> list[Row]:
+    aborted = source.partition.aborted_between(infos[0].base_offset, infos[-1].last_offset + 1)
+    rows: list[Row] = []
+    for info in infos:
+        if not _is_hidden(info, aborted):
+            slices = decode(data, info, check_crc=False)
+            rows += [
+                (fixed or slices.topic(index), *slices.record(index))
+                for index in range(len(slices))
+                if slices.offset(index) in offsets
+            ]
+    return rows
 
 
 def expires_at(record: Record, stream_ttl_ms: int) -> int | None:

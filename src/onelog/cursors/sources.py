@@ -74,6 +74,20 @@ class SourceSet:
         return bool(self._trie.match(topic))
 
 
+class Everything(SourceSet):
+    """Every record of one source, reserved topics (`$…`) included, which no filter matches."""
+
+    __slots__ = ()
+
+    def __init__(self, source: Source) -> None:
+        super().__init__((), (source,), 0)
+
+    def matches(self, topic: bytes) -> bool:
+        """Yes."""
+        del topic
+        return True
+
+
 class SourceRegistry:
     """Hands out source sets, and tells who wants to know when streams changed."""
 
