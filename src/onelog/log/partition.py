@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 from onelog.base.clock import Clock
 from onelog.base.errors import (
@@ -41,6 +40,7 @@ from onelog.kernel import (
     topic_hash,
 )
 from onelog.log.producers import AbortedTxn
+from onelog.log.promises import Appended, Durability, Timestamps
 from onelog.log.replay import encode_state, note_batch, replay_state, try_save
 from onelog.log.syncer import Syncer
 from onelog.log.wakeup import Callback, Waiter, Waiters, as_future
@@ -54,39 +54,14 @@ from onelog.record.batch import (
 )
 from onelog.storage.engine import PartitionLog
 
+__all__ = ["SNAPSHOT_BYTES", "Appended", "Durability", "LiveFeed", "Partition", "Timestamps"]
+
 SNAPSHOT_BYTES: Final = 64 * 1024 * 1024
 """Appended bytes after which the derived state is snapshotted anew."""
 
 
-class Durability(StrEnum):
-    """What an answer promises (I4)."""
-
-    MEMORY = "memory"
-    OS = "os"
-    FSYNC = "fsync"
-
-
 LiveFeed = Callable[[bytes | bytearray], None]
 """Takes whole batches, in order, that are visible now."""
-
-
-class Timestamps(StrEnum):
-    """Which time a record has."""
-
-    CREATE = "create"
-    """The one that its producer gave it."""
-    APPEND = "append"
-    """When it was appended."""
-
-
-class Appended(NamedTuple):
-    """Where records went; `duplicate` when an idempotent batch had been appended before."""
-
-    base_offset: Offset
-    end_offset: Offset
-    duplicate: bool = False
-    append_time_ms: int = -1
-    """The time that all of them got; -1: they have their producers' times."""
 
 
 class Partition:
@@ -103,10 +78,10 @@ class Partition:
         "durability",
         "end_offset",
         "epochs",
+        "feeds",
         "high_watermark",
         "id",
         "leader_epoch",
-        "feeds",
         "log",
         "message_bytes_max",
         "producers",
@@ -495,7 +470,8 @@ class Partition:
 
         def work() -> None:
             try:
-                try_save(self.log, offset, state)
+                if offset:  # nothing is to be known of what was never written to
+                    try_save(self.log, offset, state)
             finally:
                 self.log.close()
 
