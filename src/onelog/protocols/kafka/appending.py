@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from onelog.base.errors import OnelogError, StorageError
 from onelog.base.ids import Offset
 from onelog.kernel import ATTR_TRANSACTIONAL, BatchInfo
-from onelog.log.partition import Appended
+from onelog.log.partition import Appended, Partition
 from onelog.log.wakeup import Callback
 from onelog.protocols.kafka.topics import StreamPartition, TopicPartition
 from onelog.record.batch import append_time_of
@@ -53,7 +53,7 @@ class Appends:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._runs: dict[StreamPartition, _Run] = {}
+        self._runs: dict[Partition, _Run] = {}
         self._ready: dict[Connection, None] = {}
         self._flushing = False
 
@@ -69,9 +69,10 @@ class Appends:
         if not isinstance(target, StreamPartition) or info.attributes & ATTR_TRANSACTIONAL:
             self._append_alone(part, target, data, info, principal)
             return
-        run = self._runs.get(target)
+        log = target.log
+        run = self._runs.get(log)
         if run is not None and info.producer_id in run.producers:
-            self._write(self._runs.pop(target))
+            self._write(self._runs.pop(log))
             run = None
         repeated = target.judge(info, principal)
         if repeated is not None:
@@ -79,14 +80,14 @@ class Appends:
             self._wait(target, repeated.end_offset, [part])
             return
         if run is None:
-            run = self._runs[target] = _Run(target)
+            run = self._runs[log] = _Run(target)
             self._flush_soon()
         run.data += data
         run.parts.append(part)
         if info.producer_id >= 0:
             run.producers.add(info.producer_id)
         if len(run.data) >= RUN_BYTES_MAX:
-            self._write(self._runs.pop(target))
+            self._write(self._runs.pop(log))
 
     def _append_alone(
         self,
@@ -96,7 +97,7 @@ class Appends:
         info: BatchInfo,
         principal: Principal,
     ) -> None:
-        run = self._runs.pop(target, None) if isinstance(target, StreamPartition) else None
+        run = self._runs.pop(target.log, None)
         if run is not None:
             self._write(run)
         appended = target.append(bytearray(data), info._replace(position=0), principal)
@@ -111,11 +112,13 @@ class Appends:
             self._hub.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        self._flushing = False
         runs, self._runs = self._runs, {}
         for run in runs.values():
             self._write(run)
-        self._send()
+        self._flushing = False
+        ready, self._ready = self._ready, {}
+        for connection in ready:
+            connection.answers_ready()
 
     def _write(self, run: _Run) -> None:
         target, parts = run.target, run.parts
@@ -168,9 +171,3 @@ class Appends:
         if produce.settle():
             self._ready[produce.connection] = None
             self._flush_soon()
-
-    def _send(self) -> None:
-        """Let every connection send what is there for it."""
-        ready, self._ready = self._ready, {}
-        for connection in ready:
-            connection.answers_ready()

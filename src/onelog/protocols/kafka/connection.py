@@ -43,6 +43,9 @@ Frame = tuple[bytes | bytearray, int, int]
 
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
+_SERVED: Final = {
+    int(api.key): range(max(api.first, api.served), api.last + 1) for api in APIS.values()
+}
 _WRITE_HIGH_BYTES: Final = 4 * 1024 * 1024
 _READ_BYTES_MAX: Final = 1024 * 1024
 """Bytes that are read from one peer before it is the others' turn."""
@@ -274,12 +277,14 @@ class Connection:
         api = APIS.get(key)
         if api is None:
             raise ProtocolViolation(f"the API {key} is not known here")
-        if not max(api.first, api.served) <= version <= api.last:
+        if version not in _SERVED[key]:
             self._refuse_version(api, version, correlation_id, self._new_slot())
         elif not api.before_login and not self._is_logged_in():
             raise NotAuthenticated(f"a request {api.key.name} without a login that counts")
         elif key == _PRODUCE:
-            self._slots.append(Produce(self, buffer, at, end, (version, correlation_id)))
+            produce = Produce(self, version, correlation_id)
+            self._slots.append(produce)
+            produce.begin(buffer, at, end)
         elif key == _FETCH:
             slot = self._new_slot()
             begin_fetch(self, slot, (buffer, at, end), version, correlation_id)
@@ -342,7 +347,7 @@ class Connection:
             return
         slot.finish(pieces)
 
-    async def _answer(self, request: Request) -> Body | None:
+    async def _answer(self, request: Request) -> Body | bytes | None:
         try:
             return await HANDLERS[request.api.key](self.hub, request)
         except ProtocolViolation:
@@ -365,9 +370,13 @@ class Connection:
                 self._begin_frames()
 
     def _send_ready(self) -> None:
-        slots, pieces = self._slots, list[Any]()
-        while slots and slots[0].pieces is not None:
-            pieces += slots.popleft().pieces or ()
+        slots = self._slots
+        if not slots or slots[0].pieces is None:
+            return
+        pieces: list[Any] = []
+        while slots and (ready := slots[0].pieces) is not None:
+            pieces += ready
+            slots.popleft()
         if pieces and self._transport is not None:
             self.hub.counters.sent_bytes += sum(map(len, pieces))
             self._transport.writelines(pieces)

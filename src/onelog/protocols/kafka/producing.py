@@ -9,7 +9,7 @@ Rules:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onelog.base.errors import OnelogError
 from onelog.kernel import (
@@ -37,26 +37,26 @@ Row = tuple[int, int, int, int, int, str | None]
 """(partition, error code, base offset, append time, log start, message), as the kernel takes it."""
 
 
-class _Batch:
-    """What a request brings for one partition, checked."""
+_NO_RECORDS: Final = "there are no records to append"
+_SLICED_BYTES: Final = 4096
+"""Up to so many bytes a copy costs less than a view."""
 
-    __slots__ = ("at", "data", "info", "rows", "target")
 
-    def __init__(
-        self, rows: list[Row], at: int, target: TopicPartition, data: memoryview, info: BatchInfo
-    ) -> None:
-        self.rows = rows
-        self.at = at
-        self.target = target
-        self.data = data
-        self.info = info
+class _Compressed(NamedTuple):
+    """A batch that has to be inflated to be checked, and where its row of the answer stands."""
+
+    topic: str
+    target: TopicPartition
+    data: memoryview
+    info: BatchInfo
+    rows: list[Row]
+    at: int
 
     def inflate(self) -> OnelogError | None:
-        """Look into a compressed batch; runs in a thread."""
+        """Look into it; runs in a thread."""
         try:
-            validate_records(
-                self.data, 0, inflated_records(self.data, self.info._replace(position=0))
-            )
+            info = self.info._replace(position=0)
+            validate_records(self.data, 0, inflated_records(self.data, info))
         except OnelogError as error:
             return error
         return None
@@ -65,97 +65,92 @@ class _Batch:
 class Produce(Slot):
     """One request in progress: its slot is filled when all of its partitions are settled."""
 
-    __slots__ = (
-        "_correlation_id",
-        "_left",
-        "_topics",
-        "_transactional_id",
-        "_version",
-        "acks",
-    )
+    __slots__ = ("_correlation_id", "_left", "_topics", "_transactional_id", "_version", "acks")
 
-    def __init__(
-        self, connection: Connection, buffer: Buffer, start: int, end: int, header: tuple[int, int]
-    ) -> None:
+    def __init__(self, connection: Connection, version: int, correlation_id: int) -> None:
         super().__init__(connection, is_produce=True)
-        self._version, self._correlation_id = header
-        self._transactional_id, self.acks, _timeout_ms, topics = parse_produce(
+        self._version = version
+        self._correlation_id = correlation_id
+        self._transactional_id: str | None = None
+        self.acks = 0
+        self._left = 1
+        self._topics: list[tuple[str, list[Row]]] = []
+
+    def begin(self, buffer: bytes | bytearray, start: int, end: int) -> None:
+        """Append what the request brings. Raises ProtocolViolation when it cannot be read."""
+        find = self.connection.hub.topics.get
+        self._transactional_id, acks, _timeout_ms, topics = parse_produce(
             buffer, start, end, self._version
         )
-        self._topics: list[tuple[str, list[Row]]] = []
-        self._left = 1
-        batches: list[_Batch] = []
-        codecs = 0
+        self.acks = acks
+        compressed: list[_Compressed] = []
         for name, partitions in topics:
             rows: list[Row] = []
             self._topics.append((name, rows))
-            for number, first, last in partitions:
+            for at, (number, first, last) in enumerate(partitions):
                 rows.append((number, 0, _NONE, _NONE, _NONE, None))
                 self._left += 1
                 try:
-                    batch = self._check(name, rows, buffer, first, last)
+                    if acks not in _ACKS:
+                        raise KafkaError(
+                            ErrorCode.invalid_required_acks, f"acks is -1, 0 or 1, not {acks}"
+                        )
+                    target = find(name).partition(number)
+                    if last < 0:
+                        raise KafkaError(ErrorCode.invalid_record, _NO_RECORDS)
+                    info = check_produce_batch(buffer, first, last, target.needs_keys)
+                    if info.attributes & ATTR_CODEC_MASK:
+                        data = memoryview(buffer)[first:last]
+                        compressed.append(_Compressed(name, target, data, info, rows, at))
+                    elif info.size_bytes <= _SLICED_BYTES:
+                        self._append(name, target, buffer[first:last], info, rows, at)
+                    else:
+                        data = memoryview(buffer)[first:last]
+                        self._append(name, target, data, info, rows, at)
                 except OnelogError as error:
-                    self.refuse(rows, len(rows) - 1, number, error)
-                    self.settle()
-                    continue
-                codecs |= batch.info.attributes
-                batches.append(batch)
-        if codecs & ATTR_CODEC_MASK:
+                    self.refuse(rows, at, number, error)
+                    self._left -= 1
+        if compressed:
             # What comes next from this client waits, so that its batches keep their order.
             self.is_produce = False
-            connection.run(self, self._inflate_and_append(batches))
+            self.connection.run(self, self._inflate_and_append(compressed))
         else:
-            self._append(batches)
+            self.settle()
 
-    def _check(self, name: str, rows: list[Row], buffer: Buffer, first: int, last: int) -> _Batch:
-        if self.acks not in _ACKS:
-            raise KafkaError(
-                ErrorCode.invalid_required_acks, f"acks is -1, 0 or 1, not {self.acks}"
-            )
-        target = self.connection.hub.topics.get(name).partition(rows[-1][0])
-        if last < 0:
-            raise KafkaError(ErrorCode.invalid_record, "there are no records to append")
-        info = check_produce_batch(buffer, first, last, target.needs_keys)
-        return _Batch(rows, len(rows) - 1, target, memoryview(buffer)[first:last], info)
-
-    async def _inflate_and_append(self, batches: list[_Batch]) -> None:
-        compressed = [batch for batch in batches if batch.info.attributes & ATTR_CODEC_MASK]
-
+    async def _inflate_and_append(self, compressed: list[_Compressed]) -> None:
         def work() -> list[OnelogError | None]:
             return [batch.inflate() for batch in compressed]
 
         errors = await self.connection.hub.broker.in_thread(work)
-        for batch, error in zip(compressed, errors, strict=True):
-            if error is not None:
-                self.refuse(batch.rows, batch.at, batch.target.number, error)
-                self.settle()
-                batches.remove(batch)
-        self._append(batches)
+        for (topic, target, data, info, rows, at), error in zip(compressed, errors, strict=True):
+            try:
+                if error is not None:
+                    raise error
+                self._append(topic, target, data, info, rows, at)
+            except OnelogError as refusal:
+                self.refuse(rows, at, target.number, refusal)
+                self._left -= 1
+        self.settle()
         self.is_produce = True
         self.connection.answers_ready()
 
-    def _append(self, batches: list[_Batch]) -> None:
-        hub, principal = self.connection.hub, self.connection.principal
+    def _append(
+        self,
+        topic: str,
+        target: TopicPartition,
+        data: Buffer,
+        info: BatchInfo,
+        rows: list[Row],
+        at: int,
+    ) -> None:
+        connection = self.connection
+        principal = connection.principal
         assert principal is not None, "nothing is asked before the login"
-        for batch in batches:
-            info, target = batch.info, batch.target
-            try:
-                if info.attributes & ATTR_TRANSACTIONAL:
-                    hub.transactions.verify(
-                        self._transactional_id,
-                        info.producer_id,
-                        info.producer_epoch,
-                        self._topic_of(batch.rows),
-                        target.number,
-                    )
-                hub.appends.add((self, batch.rows, batch.at), target, batch.data, info, principal)
-            except OnelogError as error:
-                self.refuse(batch.rows, batch.at, target.number, error)
-                self.settle()
-        self.settle()
-
-    def _topic_of(self, rows: list[Row]) -> str:
-        return next(name for name, held in self._topics if held is rows)
+        if info.attributes & ATTR_TRANSACTIONAL:
+            connection.hub.transactions.verify(
+                self._transactional_id, info.producer_id, info.producer_epoch, topic, target.number
+            )
+        connection.hub.appends.add((self, rows, at), target, data, info, principal)
 
     def refuse(self, rows: list[Row], at: int, number: int, error: OnelogError) -> None:
         """Nothing was appended for a partition."""

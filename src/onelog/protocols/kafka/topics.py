@@ -89,18 +89,15 @@ class TopicPartition(Protocol):
 class StreamPartition:
     """A partition of a stream that was made for this topic: stored bytes go out as they are."""
 
-    __slots__ = ("_broker", "_stream", "log", "number")
+    __slots__ = ("_broker", "_stream", "log", "needs_keys", "number")
 
     def __init__(self, broker: Broker, stream: Stream, log: Partition) -> None:
         self._broker = broker
         self._stream = stream
         self.number = int(log.id)
         self.log = log
-
-    @property
-    def needs_keys(self) -> bool:
-        """Whether every record must have a key, because only the last of each is kept."""
-        return self._stream.config.cleanup is not Cleanup.DELETE
+        # A changed stream has new objects of this class.
+        self.needs_keys = stream.config.cleanup is not Cleanup.DELETE
 
     def judge(self, info: BatchInfo, principal: Principal) -> Appended | None:
         """None when a batch may be written, or the append that it repeats. Raises OnelogError."""
