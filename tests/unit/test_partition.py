@@ -11,6 +11,7 @@ from onelog.base import faults
 from onelog.base.clock import ManualClock
 from onelog.base.errors import (
     CorruptBatch,
+    InvalidRecords,
     InvalidRequest,
     MessageTooLarge,
     OffsetOutOfRange,
@@ -243,7 +244,7 @@ async def test_what_a_client_may_not_send_is_refused_and_changes_nothing(
     with pytest.raises(MessageTooLarge):
         put(partition, row(b"k", b"v" * 200))
     control = bytearray(build_marker(Marker.COMMIT, 1, 0, NOW_MS))
-    with pytest.raises(InvalidRequest):
+    with pytest.raises(InvalidRecords):
         partition.append_batches(control, scan_batches(control))
     two = bytearray(
         build_batch([row(b"k", b"v")], producer=(1, 0, 0))

@@ -21,6 +21,7 @@ from onelog.base.clock import Clock
 from onelog.base.errors import (
     Closed,
     CorruptBatch,
+    InvalidRecords,
     InvalidRequest,
     MessageTooLarge,
     OffsetOutOfRange,
@@ -189,7 +190,7 @@ class Partition:
                 f" {self.message_bytes_max} that stream {self.stream} takes (message.max_bytes)"
             )
         if info.attributes & ATTR_CONTROL:
-            raise InvalidRequest("a client may not write control batches")
+            raise InvalidRecords("a client may not write control batches")
         if info.producer_id < 0:
             return None
         repeated = self.producers.check(info)
