@@ -40,7 +40,7 @@ async def stream() -> AsyncIterator[Stream]:
 
 def altered(stream: Stream, *captures: str) -> None:
     config = msgspec.structs.replace(stream.config, captures=captures)
-    stream.record = Catalog._changed_record(stream, config)
+    stream.record = Catalog._changed_record(stream, config, 1)
 
 
 def test_a_stream_of_one_topic_does_not_write_it_beside_each_record(stream: Stream) -> None:
@@ -87,7 +87,7 @@ def test_going_back_to_one_topic_changes_nothing_for_what_was_written(stream: St
 
 def test_a_change_of_other_settings_keeps_the_topic_fixed(stream: Stream) -> None:
     config = msgspec.structs.replace(stream.config, message_bytes_max=1000)
-    stream.record = Catalog._changed_record(stream, config)
+    stream.record = Catalog._changed_record(stream, config, 1)
     assert not stream.tags_topics
 
 

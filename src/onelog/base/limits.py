@@ -32,3 +32,6 @@ CAPTURES_PER_STREAM_MAX = 10_000
 
 PARTITIONS_PER_REQUEST_MAX = 100_000
 """Topics and partitions that one Kafka request may name, together."""
+
+VIEWS_MAX = 10_000
+"""Filters that were given a name."""

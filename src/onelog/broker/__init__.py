@@ -8,6 +8,7 @@ from onelog.broker.live import Live, LiveListener, LiveSource
 from onelog.broker.publish import Publisher
 from onelog.broker.sessions import Session, SessionRecord, Sessions
 from onelog.broker.ticks import Published, Tick
+from onelog.broker.views import NamedView, NamedViews
 from onelog.cursors.cursor import (
     EARLIEST,
     LATEST,
@@ -44,6 +45,8 @@ __all__ = [
     "Published",
     "KeptTable",
     "KeptRow",
+    "NamedView",
+    "NamedViews",
     "Tick",
     "Live",
     "LiveListener",

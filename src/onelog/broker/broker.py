@@ -20,6 +20,7 @@ from onelog.broker.live import Live
 from onelog.broker.publish import Publisher
 from onelog.broker.sessions import SessionRecord, Sessions
 from onelog.broker.ticks import Published
+from onelog.broker.views import NamedViews
 from onelog.cursors.checkpoint import CheckpointStore
 from onelog.cursors.sources import SourceRegistry
 from onelog.log.catalog import Catalog
@@ -77,6 +78,7 @@ class Broker:
         self.publisher: Publisher
         self.cursors: CursorDesk
         self.sessions: Sessions
+        self.views: NamedViews
         self.maintenance: Maintenance
 
     @classmethod
@@ -126,6 +128,8 @@ class Broker:
             "a session could not be ended", error=str(error)
         )
         await self.sessions.open()
+        self.views = NamedViews(self.store, streams, clock)
+        await self.views.open()
         self.maintenance = Maintenance(
             streams,
             self._syncer,

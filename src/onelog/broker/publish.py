@@ -366,12 +366,14 @@ class Publisher:
         infos: Sequence[BatchInfo],
         *,
         principal: Principal,
+        topic: str = "",
     ) -> Appended:
         """Append batches that the caller has checked, now; who calls waits for them to be durable.
 
-        Raises when the principal may not, and when the partition refuses them.
+        `topic` is what the records are for, when that is not all of the stream. Raises when the
+        principal may not, and when the partition refuses them.
         """
-        self.admit_batches(stream, infos, principal)
+        self.admit_batches(stream, infos, principal, topic)
         if self.dirty:
             self.tick()  # what came first goes first
         appended = target.append_batches(data, infos)
@@ -379,16 +381,16 @@ class Publisher:
         return appended
 
     def admit_batches(
-        self, stream: Stream, infos: Sequence[BatchInfo], principal: Principal
+        self, stream: Stream, infos: Sequence[BatchInfo], principal: Principal, topic: str = ""
     ) -> None:
         """Count batches that are to be appended; raises when the principal may not."""
-        self._check_writer(stream, principal)
+        self._check_writer(stream, principal, topic)
         for info in infos:
             self._quotas.take_publish(principal, info.count, info.size_bytes)
 
-    def _check_writer(self, stream: Stream, principal: Principal) -> None:
-        if not self._authorizer.allows(principal, Action.PUBLISH, stream.name):
-            raise NotAuthorized(f"{principal.name} may not publish to {stream.name}")
+    def _check_writer(self, stream: Stream, principal: Principal, topic: str = "") -> None:
+        if not self._authorizer.allows(principal, Action.PUBLISH, topic or stream.name):
+            raise NotAuthorized(f"{principal.name} may not publish to {topic or stream.name}")
         if stream.config.internal:
             raise NotAuthorized(f"the stream {stream.name} belongs to the broker")
 

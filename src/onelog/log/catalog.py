@@ -31,7 +31,7 @@ from onelog.base.errors import (
     StreamNotFound,
 )
 from onelog.base.ids import PartitionId
-from onelog.base.topics import overlap
+from onelog.base.topics import is_exact, overlap
 from onelog.log.config import StreamConfig, check_change, check_config
 from onelog.log.partition import Partition
 from onelog.log.resolution import Resolver
@@ -72,6 +72,9 @@ class Catalog:
         self._syncer = syncer
         self._clock = clock
         self._streams: dict[str, Stream] = {}
+        self._with_past: dict[str, Stream] = {}
+        """Streams that hold records of filters that they capture no more."""
+        self._last_birth_ms = 0
         self._lock = asyncio.Lock()
 
     async def open(self) -> None:
@@ -120,12 +123,12 @@ class Catalog:
 
     def holders(self, text: str) -> list[Stream]:
         """Streams that may hold records of a filter; the home of an exact topic comes last."""
-        names = set(self.resolver.homes_of_filter(text))
-        for stream in self._streams.values():
-            past = stream.record.past_captures
-            if any(overlap(capture, text) for capture in past):
+        exact = is_exact(text)
+        resolver = self.resolver
+        names = set(resolver.homes_of_topic(text) if exact else resolver.homes_of_filter(text))
+        for stream in self._with_past.values():
+            if any(overlap(capture, text) for capture in stream.record.past_captures):
                 names.add(stream.name)
-        exact = "+" not in text and "#" not in text
         home = self.resolver.home(text) if exact else ""
         ordered = sorted(
             names, key=lambda name: (name == home, self._streams[name].record.created_ms, name)
@@ -141,7 +144,7 @@ class Catalog:
             record = StreamRecord(
                 id=_new_id(config),
                 config=config,
-                created_ms=self._clock.now_ms(),
+                created_ms=self._next_birth_ms(),
                 fixed_topic=config.single_topic,
             )
             await self._save(record, created=True)
@@ -175,7 +178,7 @@ class Catalog:
             self.check_altered(config)
             for callback in self.before_change:
                 callback()
-            record = self._changed_record(stream, config)
+            record = self._changed_record(stream, config, self._next_birth_ms())
             # What is appended while the store answers lies beyond `fixed_until` already.
             stream.record = msgspec.structs.replace(old, fixed_until=record.fixed_until)
             try:
@@ -195,9 +198,16 @@ class Catalog:
             self._apply(stream)
             return stream
 
+    def _next_birth_ms(self) -> int:
+        """Now, and after everything that was born before, so that age is an order."""
+        return max(self._clock.now_ms(), self._last_birth_ms + 1)
+
     @staticmethod
-    def _changed_record(stream: Stream, config: StreamConfig) -> StreamRecord:
+    def _changed_record(stream: Stream, config: StreamConfig, at_ms: int) -> StreamRecord:
         old = stream.record
+        growth = old.growth
+        if config.partitions > old.config.partitions:
+            growth = (*growth, (at_ms, old.config.partitions))
         fixed_until = old.fixed_until
         if fixed_until is None and old.fixed_topic not in (None, config.single_topic):
             fixed_until = tuple(int(partition.end_offset) for partition in stream.partitions)
@@ -207,6 +217,7 @@ class Catalog:
             config=config,
             fixed_until=fixed_until,
             grown=old.grown or config.partitions > old.config.partitions,
+            growth=growth,
             past_captures=tuple(sorted(past - set(config.captures))),
         )
 
@@ -229,6 +240,7 @@ class Catalog:
                 raise StreamNotFound(f"there is no stream {name!r}")
             # Nobody finds it any more, and whoever waits for it is told, before its data goes.
             del self._streams[name]
+            self._with_past.pop(name, None)
             self.resolver.replace(name, ())
             gone = StreamNotFound(f"the stream {name!r} was deleted")
             for partition in stream.partitions:
@@ -239,10 +251,15 @@ class Catalog:
             await self._store.delete(_DELETING + record.id)
 
     async def close(self) -> None:
-        """Close every partition cleanly."""
-        for stream in self._streams.values():
-            for partition in stream.partitions:
-                await partition.close()
+        """Close every partition cleanly, also when one of them cannot be."""
+        rows = [row for stream in self._streams.values() for row in stream.partitions]
+        failures: list[BaseException] = []
+        for at in range(0, len(rows), _JOBS_MAX):
+            closing = (partition.close() for partition in rows[at : at + _JOBS_MAX])
+            done = await asyncio.gather(*closing, return_exceptions=True)
+            failures += [error for error in done if error is not None]
+        if failures:
+            raise failures[0]
 
     # -- inside
 
@@ -274,6 +291,9 @@ class Catalog:
 
     def _apply(self, stream: Stream) -> None:
         self._streams[stream.name] = stream
+        if stream.record.past_captures:
+            self._with_past[stream.name] = stream
+        self._last_birth_ms = max(self._last_birth_ms, stream.record.births()[-1][0])
         self.resolver.replace(stream.name, stream.config.captures)
         self._changed()
 

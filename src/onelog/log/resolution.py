@@ -72,6 +72,12 @@ class Resolver:
             self._cache[topic] = owner
         return owner
 
+    def homes_of_topic(self, topic: str) -> list[str]:
+        """Streams with a capture that the topic matches: its home, and where it lived before."""
+        found: set[str] = set()
+        _add_matching(self._root, topic.split("/"), 0, found)
+        return sorted(found)
+
     def homes_of_filter(self, text: str) -> list[str]:
         """Streams with a capture that some topic of the filter could match."""
         return sorted(
@@ -89,3 +95,16 @@ def _most_specific(node: _Node, levels: list[str], depth: int) -> str | None:
             if owner is not None:
                 return owner
     return node.rest_owner
+
+
+def _add_matching(node: _Node, levels: list[str], depth: int, found: set[str]) -> None:
+    if node.rest_owner is not None:
+        found.add(node.rest_owner)
+    if depth == len(levels):
+        if node.owner is not None:
+            found.add(node.owner)
+        return
+    for level in (levels[depth], "+"):
+        child = node.children.get(level)
+        if child is not None:
+            _add_matching(child, levels, depth + 1, found)

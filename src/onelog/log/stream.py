@@ -28,8 +28,16 @@ class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Per partition the offset from which records carry their topic; None: none does."""
     grown: bool = False
     """Whether partitions were added, so that a topic's older records may lie in another one."""
+    growth: tuple[tuple[int, int], ...] = ()
+    """(when, how many partitions there were before) of each time that partitions were added."""
     past_captures: tuple[str, ...] = ()
     """Filters that it once captured: their records may still be here."""
+
+    def births(self) -> list[tuple[int, int]]:
+        """(since when, how many partitions) for each time that their number changed."""
+        starts = (self.created_ms, *(when_ms for when_ms, _before in self.growth))
+        counts = (*(before for _when_ms, before in self.growth), self.config.partitions)
+        return list(zip(starts, counts, strict=True))
 
 
 class Stream:

@@ -5,6 +5,8 @@ Rules:
   error to tell. Waiting is by wake-up of the partitions that were asked for, never by polling.
 - At least one batch goes out where there is one, also when it is larger than every limit (KIP-74),
   so that no consumer stands still; a batch is never cut.
+- A look through a view that is not over in a moment goes on in a thread, and then the answer goes,
+  whatever was found. Where a view has nothing to show, a filler goes out with the answer.
 - No fetch session is kept: session id 0 says so, and every client then sends whole fetches.
 """
 
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 _READ_COMMITTED: Final = 1
 _NO_REPLICA: Final = -1
 _UNKNOWN: Final = -1
+LOOK_BYTES: Final = 32 * 1024 * 1024
+"""Bytes that one fetch looks at through views before it answers."""
 
 Row: TypeAlias = (
     "tuple[int, int, int, int, int, Sequence[tuple[int, int]] | None, int, list[Buffer] | bytes]"
@@ -41,7 +45,7 @@ Row: TypeAlias = (
 class _Wanted:
     """One partition that a fetch asks for."""
 
-    __slots__ = ("error", "max_bytes", "number", "offset", "target")
+    __slots__ = ("error", "heard_to", "max_bytes", "number", "offset", "passed_to", "target")
 
     def __init__(self, number: int, offset: int, max_bytes: int) -> None:
         self.number = number
@@ -49,6 +53,17 @@ class _Wanted:
         self.max_bytes = max_bytes
         self.target: TopicPartition | None = None
         self.error: OnelogError | None = None
+        self.heard_to = 0
+        """Of a view: up to here it was looked at; news come behind it."""
+        self.passed_to = 0
+        """Of a view: up to here there is nothing to show, so that nobody looks there again."""
+
+    def note(self, fetched: Fetched) -> Fetched:
+        """Remember how far a look through a view went."""
+        self.heard_to = fetched.reached
+        if not fetched.records:
+            self.passed_to = fetched.reached
+        return fetched
 
 
 class _Fetch:
@@ -116,7 +131,7 @@ class _Fetch:
 
     def try_answer(self, *, last_try: bool) -> bool:
         """Answer if there is enough; True when the answer went."""
-        left, total, failed = self._max_bytes, 0, False
+        left, total, failed, rests = self._max_bytes, 0, False, False
         found: list[list[Fetched]] = []
         for _name, wanted in self._topics:
             row = []
@@ -125,8 +140,12 @@ class _Fetch:
                 failed = failed or part.error is not None
                 total += fetched.size_bytes
                 left -= fetched.size_bytes
+                rests = rests or fetched.rest is not None
                 row.append(fetched)
             found.append(row)
+        if rests:
+            self._connection.run(self._slot, self._look_on(found, total))
+            return True
         if total < self._min_bytes and not failed and not last_try:
             return False
         self._send(found)
@@ -137,12 +156,41 @@ class _Fetch:
             return NOTHING
         budget = min(part.max_bytes, left)
         try:
-            fetched = part.target.fetch(part.offset, budget, committed=self._committed)
+            fetched = part.target.fetch(
+                max(part.offset, part.passed_to), budget, committed=self._committed
+            )
         except OnelogError as error:
             part.error = error
             return NOTHING
+        part.note(fetched)
         # One batch always comes; unless it is the only thing sent, it must fit.
         return fetched if first or fetched.size_bytes <= budget else NOTHING
+
+    async def _look_on(self, found: list[list[Fetched]], total: int) -> None:
+        """Go on with looks through views, all of them a part of the way, then answer."""
+        rests = [
+            (part, row, at, rest)
+            for (_name, wanted), row in zip(self._topics, found, strict=True)
+            for at, part in enumerate(wanted)
+            if (rest := row[at].rest) is not None
+        ]
+        share = max(LOOK_BYTES // len(rests), 1)
+
+        def work() -> None:
+            room = self._max_bytes - total
+            for _part, row, at, rest in rests:
+                before = row[at].size_bytes
+                room -= rest.go_on(share, before + max(room, 1)) - before
+                if room <= 0:
+                    break
+
+        await self._connection.hub.views.in_thread(work)
+        for part, row, at, rest in rests:
+            try:
+                row[at] = part.note(rest.fetched())
+            except OnelogError as error:
+                part.error = error
+        self._send(found)
 
     def _send(self, found: list[list[Fetched]]) -> None:
         topics = [
@@ -172,7 +220,7 @@ class _Fetch:
             int(target.log.start_offset),
             fetched.aborted if self._committed else None,
             _NO_REPLICA,
-            fetched.records or b"",
+            fetched.records or (fetched.filler(part.offset) if fetched.filler else b""),
         )
 
     def refuse(self) -> None:
@@ -197,7 +245,9 @@ class _Fetch:
                 target = part.target
                 if target is None:
                     continue
-                end = target.last_stable_offset if self._committed else target.high_watermark
+                end = part.heard_to or (
+                    target.last_stable_offset if self._committed else target.high_watermark
+                )
                 waiter = target.when_news(
                     max(part.offset, end), committed=self._committed, callback=self._wake
                 )

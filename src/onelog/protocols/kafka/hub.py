@@ -25,6 +25,7 @@ from onelog.protocols.kafka.groups.coordinator import Groups
 from onelog.protocols.kafka.topics import KafkaTopic, Topics, check_name
 from onelog.protocols.kafka.transactions.coordinator import Coordinator
 from onelog.protocols.kafka.transactions.opening import open_coordinator
+from onelog.protocols.kafka.views.registry import Views
 from onelog.security.authenticator import Authenticator
 
 if TYPE_CHECKING:
@@ -75,6 +76,8 @@ class Hub:
         self.node_id = config.node.id
         self.loop = asyncio.get_running_loop()
         self.topics = Topics(broker)
+        self.views = Views(broker)
+        self.topics.views = self.views
         self.appends = Appends(self)
         self.connections: set[Connection] = set()
         self.counters = Counters()
@@ -116,6 +119,7 @@ class Hub:
         await self.transactions.close()
         await self.groups.close()
         self.topics.close()
+        self.views.close()
 
     async def make_topic(self, name: str, partitions: int) -> Stream:
         """Make a topic with a stream of its own. Raises KafkaError or OnelogError."""

@@ -74,14 +74,14 @@ async def _find(target: TopicPartition, wanted: int, *, committed: bool) -> tupl
     if wanted in (EARLIEST, EARLIEST_LOCAL):
         return int(log.start_offset), _NO_TIMESTAMP
     if wanted == MAX_TIMESTAMP:
-        return await asyncio.to_thread(log.max_timestamp)
+        return await asyncio.to_thread(target.max_timestamp)
     if wanted == LATEST_TIERED:
         return None
     if wanted < 0:
         raise KafkaError(
             ErrorCode.unsupported_version, f"there is no kind {wanted} of offset to list"
         )
-    found = log.offset_for_time(TimestampMs(wanted))
+    found = target.offset_for_time(TimestampMs(wanted))
     return None if found is None else (int(found[0]), int(found[1]))
 
 

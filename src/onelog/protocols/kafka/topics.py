@@ -13,11 +13,11 @@ Rules:
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
 from onelog.base.errors import InvalidName, OffsetOutOfRange, OnelogError
-from onelog.base.ids import Offset
+from onelog.base.ids import Offset, TimestampMs
 from onelog.base.names import from_kafka, to_kafka
 from onelog.broker import Broker, Cleanup, Partition, Principal, Stream
 from onelog.kernel import BatchInfo, scan_batches
@@ -37,15 +37,37 @@ NO_ABORTED: Final[list[tuple[int, int]]] = []
 class Fetched:
     """What a partition gives to a fetch."""
 
-    __slots__ = ("aborted", "records", "size_bytes")
+    __slots__ = ("aborted", "filler", "reached", "records", "rest", "size_bytes")
 
     def __init__(
-        self, records: list[Buffer], size_bytes: int, aborted: list[tuple[int, int]]
+        self,
+        records: list[Buffer],
+        size_bytes: int,
+        aborted: list[tuple[int, int]],
+        reached: int = 0,
     ) -> None:
         self.records = records
         self.size_bytes = size_bytes
         self.aborted = aborted
         """Of a reader of committed records: (producer id, first offset) of aborted transactions."""
+        self.reached = reached
+        """Of a view: everything below was looked at."""
+        self.rest: Rest | None = None
+        """Of a view: what is left to look at, when that would hold the loop."""
+        self.filler: Callable[[int], bytes] | None = None
+        """Of a view that shows nothing: the batch that leads from an offset to what it reached."""
+
+
+class Rest(Protocol):
+    """A look through a view that takes longer than the loop can wait."""
+
+    def go_on(self, scan_bytes: int, max_bytes: int) -> int:
+        """In a thread: look on, at so many bytes, for so many; how many there are by now."""
+        ...
+
+    def fetched(self) -> Fetched:
+        """On the loop: what it found. Raises OnelogError."""
+        ...
 
 
 NOTHING: Final = Fetched([], 0, NO_ABORTED)
@@ -83,6 +105,14 @@ class TopicPartition(Protocol):
 
     def when_news(self, offset: int, *, committed: bool, callback: Callback) -> Waiter | None:
         """Call back once there may be something at `offset`."""
+        ...
+
+    def offset_for_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
+        """Where a consumer begins that wants records from this time on."""
+        ...
+
+    def max_timestamp(self) -> tuple[Offset, TimestampMs] | None:
+        """In a thread: the record with the greatest timestamp. Raises KafkaError."""
         ...
 
 
@@ -151,6 +181,15 @@ class StreamPartition:
         if committed:
             return self.log.when_stable(Offset(offset), callback)
         return self.log.when_visible(Offset(offset), callback)
+
+
+    def offset_for_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
+        """Where a consumer begins that wants records from this time on."""
+        return self.log.offset_for_time(timestamp_ms)
+
+    def max_timestamp(self) -> tuple[Offset, TimestampMs] | None:
+        """In a thread: the record with the greatest timestamp."""
+        return self.log.max_timestamp()
 
 
 class KafkaTopic(Protocol):
@@ -227,19 +266,23 @@ def kafka_name(stream: Stream) -> str | None:
         return None  # too long for Kafka
 
 
-class Views(Protocol):
+class ViewTopics(Protocol):
     """Topics that show what lies elsewhere."""
 
     def find(self, name: str) -> KafkaTopic | None:
         """The view of this name, if it is one."""
         ...
 
+    def by_id(self, wanted: uuid.UUID) -> KafkaTopic | None:
+        """The view of this id, if a client was told of it lately."""
+        ...
+
     def listed(self) -> Iterator[KafkaTopic]:
         """Views that were given a name."""
         ...
 
-    async def create(self, name: str, text: str, *, validate_only: bool = False) -> KafkaTopic:
-        """Give the view of a filter a name; or only say what it would be. Raises OnelogError."""
+    async def create(self, name: str, text: str) -> KafkaTopic:
+        """Give the view of a filter a name. Raises OnelogError."""
         ...
 
     async def delete(self, name: str) -> None:
@@ -252,7 +295,7 @@ class Topics:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self.views: Views | None = None
+        self.views: ViewTopics | None = None
         self._streams: dict[str, StreamTopic] = {}
         self._ids: dict[uuid.UUID, KafkaTopic] = {}
         self._refresh()
@@ -279,8 +322,6 @@ class Topics:
         if found is None:
             check_name(name)
             found = self.views.find(name) if self.views is not None else None
-            if found is not None:
-                self._ids[found.id] = found
         return found
 
     def get(self, name: str) -> KafkaTopic:
@@ -295,11 +336,7 @@ class Topics:
     def by_id(self, wanted: uuid.UUID) -> KafkaTopic | None:
         """The topic of an id that a client was told."""
         found = self._ids.get(wanted)
-        if found is None and self.views is not None:
-            for view in self.views.listed():
-                self._ids[view.id] = view
-            found = self._ids.get(wanted)
-        return found
+        return self.views.by_id(wanted) if found is None and self.views is not None else found
 
     def listed(self) -> Iterator[KafkaTopic]:
         """Every topic with a stream of its own, and every view that was given a name."""

@@ -1,0 +1,166 @@
+"""One partition of a view: what a fetch, ListOffsets and a wait see of the partition behind it.
+
+Rules (V1 to V9 of the reference page):
+- Offsets are the source's. It begins where the source begins. It ends behind the last match when
+  that is cheap to know (one exact topic), else where the source's decided records end.
+- Readers of everything and of committed records see the same: what is committed.
+- A look that is not over in a moment goes on in a thread (`Fetched.rest`).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from onelog.base.errors import OffsetOutOfRange, OnelogError, PartitionStopped
+from onelog.base.ids import Offset, TimestampMs
+from onelog.broker import Broker, Cleanup, Principal
+from onelog.kernel import BatchInfo, TopicFilter
+from onelog.log.partition import Appended
+from onelog.log.wakeup import Callback, Waiter
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError
+from onelog.protocols.kafka.topics import NO_ABORTED, Fetched
+from onelog.protocols.kafka.views.cache import RunCache
+from onelog.protocols.kafka.views.ends import TopicEnd
+from onelog.protocols.kafka.views.filler import build_filler
+from onelog.protocols.kafka.views.looking import RUN_BYTES, Damaged, Glass, Look
+from onelog.protocols.kafka.views.places import Place
+from onelog.protocols.kafka.views.writing import Writer, refuse_filter
+
+if TYPE_CHECKING:
+    from onelog.kernel.types import Buffer
+
+
+class ViewPartition:
+    """What one partition shows of a topic or filter."""
+
+    __slots__ = ("_end", "_glass", "_writer", "log", "number", "place")
+
+    def __init__(
+        self, broker: Broker, number: int, place: Place, wanted: TopicFilter, cache: RunCache
+    ) -> None:
+        self.number = number
+        self.place = place
+        self.log = place.log
+        self._glass = Glass(place, wanted, cache)
+        self._end = TopicEnd(self._glass) if wanted.exact else None
+        self._writer = Writer(broker, place, wanted.filter.decode()) if wanted.exact else None
+
+    # -- writing
+
+    @property
+    def needs_keys(self) -> bool:
+        """Whether every record must have a key, because only the last of each is kept."""
+        return self.place.stream.config.cleanup is not Cleanup.DELETE
+
+    def append(self, data: Buffer, info: BatchInfo, principal: Principal) -> Appended:
+        """Append one batch that was checked, now. Raises OnelogError."""
+        if self._writer is None:
+            raise refuse_filter(self._glass.wanted.filter.decode())
+        return self._writer.append(data, info, principal)
+
+    # -- where it begins and ends
+
+    @property
+    def high_watermark(self) -> int:
+        """End of what a reader sees."""
+        return self._end.get() if self._end is not None else int(self.log.last_stable_offset)
+
+    @property
+    def last_stable_offset(self) -> int:
+        """End of what a reader of committed records sees: the same."""
+        return self.high_watermark
+
+    def offset_for_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
+        """Where the source reaches this time; None when no record of the view follows."""
+        found = self.log.offset_for_time(timestamp_ms)
+        return found if found is not None and found[0] < self.high_watermark else None
+
+    def max_timestamp(self) -> tuple[Offset, TimestampMs] | None:
+        """Only a look at everything could tell it, so it is not told."""
+        raise KafkaError(
+            ErrorCode.unsupported_for_message_format,
+            "a view does not know its greatest timestamp; ask for the end, or for a time",
+        )
+
+    # -- reading
+
+    def fetch(self, offset: int, max_bytes: int, *, committed: bool) -> Fetched:
+        """Batches that show the view from `offset` on; with a `rest` when the look is not over."""
+        del committed  # everybody sees what is committed
+        if self.log.stopped is not None:
+            raise self.log.stopped
+        look = Look(self._glass, self._check_range(offset), max_bytes)
+        try:
+            look.go_on(RUN_BYTES, on_loop=True)
+        except (Damaged, PartitionStopped) as error:
+            raise self._stop(error) from error
+        found = self._fetched(look)
+        if not look.is_over:
+            found.rest = _Rest(self, look)
+        return found
+
+    def _check_range(self, offset: int) -> int:
+        """Where to look from."""
+        start, end = int(self.log.start_offset), int(self.log.last_stable_offset)
+        if start <= offset <= end:
+            return offset
+        if self._end is not None and offset < start and self._end.has_none_between(offset, start):
+            return start  # what left from there on was of other topics
+        raise OffsetOutOfRange(
+            f"offset {offset} of {self.log.stream}/{self.log.id} is not in {start} to {end}"
+        )
+
+    def _stop(self, error: Damaged | PartitionStopped) -> OnelogError:
+        """Damage, or storage that gave up, ends the partition for everybody."""
+        if isinstance(error, Damaged):
+            return self.log.stop_damaged(error.offset, error.error)
+        self.log.stop(error)
+        return error
+
+    def _fetched(self, look: Look) -> Fetched:
+        found = Fetched(look.pieces, look.size_bytes, NO_ABORTED, look.reached)
+        if not look.pieces:
+            found.filler = partial(self._fill, min(look.reached, self.high_watermark))
+        return found
+
+    def _fill(self, end: int, start: int) -> bytes:
+        """The batch that leads from `start` to `end`; none when that is no step forward."""
+        if end <= start:
+            return b""
+        return build_filler(start, end, self.log.epochs.at(start))
+
+    def when_news(self, offset: int, *, committed: bool, callback: Callback) -> Waiter | None:
+        """Call back once there may be something at `offset`."""
+        del committed
+        return self.log.when_stable(Offset(offset), callback)
+
+
+class _Rest:
+    """A look that goes on in a thread."""
+
+    __slots__ = ("_failure", "_look", "_view")
+
+    def __init__(self, view: ViewPartition, look: Look) -> None:
+        self._view = view
+        self._look = look
+        self._failure: Damaged | OnelogError | None = None
+
+    def go_on(self, scan_bytes: int, max_bytes: int) -> int:
+        """In a thread: look on, at so many bytes, for so many; how many there are by now."""
+        look = self._look
+        look.narrow(max_bytes)
+        try:
+            look.go_on(scan_bytes)
+        except (Damaged, OnelogError) as error:
+            self._failure = error
+        return look.size_bytes
+
+    def fetched(self) -> Fetched:
+        """On the loop: what it found. Raises OnelogError."""
+        failure = self._failure
+        if isinstance(failure, Damaged | PartitionStopped):
+            raise self._view._stop(failure) from failure
+        if failure is not None:
+            raise failure
+        return self._view._fetched(self._look)

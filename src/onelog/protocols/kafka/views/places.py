@@ -1,0 +1,58 @@
+"""Places: which partitions of which streams a view shows, and in which order it numbers them.
+
+Rules:
+- A view's partitions are all partitions that may hold its records: of every stream that captures
+  or once captured something the filter overlaps with. An exact topic lives in one partition of a
+  stream with many topics; where partitions were added since, also where it lived before.
+- They are numbered by age: of the stream, and of a partition that was added later. So what comes
+  later gets higher numbers, and a group's offsets stay with the records that they were committed
+  for. Only the deletion of a stream moves the ones behind it up.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from onelog.base.topics import is_exact
+from onelog.broker import Broker, Partition, Stream
+from onelog.kernel import topic_hash
+
+
+class Place(NamedTuple):
+    """One partition that a view shows."""
+
+    stream: Stream
+    log: Partition
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What it is known by: a stream's id never comes back for another."""
+        return self.stream.record.id, self.log.id
+
+
+def places_of(broker: Broker, text: str) -> list[Place]:
+    """The partitions that a view of `text` shows, in the order of their numbers."""
+    rows: list[tuple[tuple[int, str, int], Place]] = []
+    for stream in broker.streams.holders(text):
+        for born_ms, number in _numbers(stream, text):
+            rank = (born_ms, stream.name, number)
+            rows.append((rank, Place(stream, stream.partitions[number])))
+    return [place for _rank, place in sorted(rows, key=lambda row: row[0])]
+
+
+def _numbers(stream: Stream, text: str) -> list[tuple[int, int]]:
+    """(since when, which) of the partitions of a stream that may hold records of a filter."""
+    record = stream.record
+    births = record.births()
+    found: dict[int, int] = {}
+    if is_exact(text) and record.fixed_topic is None and not (record.grown and not record.growth):
+        hashed = topic_hash(text.encode())
+        for since_ms, count in births:
+            found.setdefault(hashed % count, since_ms)
+    else:
+        for since_ms, count in births:
+            for number in range(len(found), count):
+                found[number] = since_ms
+    # Partitions that are just being added have no log yet.
+    last = len(stream.partitions)
+    return [(since_ms, number) for number, since_ms in found.items() if number < last]

@@ -1,0 +1,113 @@
+"""All views: those that clients ask for by a name that says what they show, and the named ones.
+
+Rules: a name that decodes to a filter is a view without any declaration; one that decodes to an
+exact topic is one when there is a record of that topic. A name that was given to a filter
+(`broker.views`) comes first. What is remembered of views is bounded; they hold no data, so a
+forgotten one is made again when somebody asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from onelog.base.names import from_kafka
+from onelog.broker import Broker
+from onelog.protocols.kafka.views.cache import RunCache
+from onelog.protocols.kafka.views.topic import View
+
+VIEWS_MAX: Final = 10_000
+"""Views that are remembered."""
+LOOK_THREADS: Final = 2
+"""Threads that look through views: not those that the log syncs in."""
+
+T = TypeVar("T")
+
+
+class Views:
+    """Topics that show what lies elsewhere."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.cache = RunCache()
+        self._views: OrderedDict[str, View] = OrderedDict()
+        self._ids: dict[uuid.UUID, str] = {}
+        self._generation = 0
+        """Counts changes of streams; a view is brought up to date when somebody asks for it."""
+        self._pool = ThreadPoolExecutor(LOOK_THREADS, thread_name_prefix="onelog-view")
+        broker.streams.on_change.append(self._streams_changed)
+        broker.views.on_change.append(self._forget)
+
+    def close(self) -> None:
+        """Hear of changes no more; looks that run end by themselves."""
+        self._broker.streams.on_change.remove(self._streams_changed)
+        self._broker.views.on_change.remove(self._forget)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def in_thread(self, work: Callable[[], T]) -> Awaitable[T]:
+        """Look where it does not hold the loop."""
+        return asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def _streams_changed(self) -> None:
+        self._generation += 1
+
+    def _forget(self, name: str) -> None:
+        view = self._views.pop(name, None)
+        if view is not None:
+            self._ids.pop(view.id, None)
+
+    # -- looking up
+
+    def find(self, name: str) -> View | None:
+        """The view of this name, if it is one."""
+        view = self._views.get(name)
+        if view is not None:
+            self._views.move_to_end(name)
+            if view.generation != self._generation:
+                view.refresh(self._generation)
+            return view
+        given = self._broker.views.find(name)
+        if given is not None:
+            view = View(self._broker, name, given.filter, self.cache, f"{name} {given.created_ms}")
+        else:
+            view = View(self._broker, name, from_kafka(name), self.cache)
+            if not view.is_known():
+                return None
+        view.generation = self._generation
+        self._views[name] = view
+        self._ids[view.id] = name
+        while len(self._views) > VIEWS_MAX:
+            _name, gone = self._views.popitem(last=False)
+            self._ids.pop(gone.id, None)
+        return view
+
+    def by_id(self, wanted: uuid.UUID) -> View | None:
+        """The view of this id, if a client was told of it lately."""
+        name = self._ids.get(wanted)
+        if name is not None:
+            return self.find(name)
+        return next((view for view in self.listed() if view.id == wanted), None)
+
+    def listed(self) -> Iterator[View]:
+        """Views that were given a name."""
+        for given in self._broker.views.all():
+            view = self.find(given.name)
+            if view is not None:
+                yield view
+
+    # -- names
+
+    async def create(self, name: str, text: str) -> View:
+        """Give a filter a name. Raises AlreadyExists, InvalidName, Conflict, Unavailable."""
+        await self._broker.views.create(name, text)
+        view = self.find(name)
+        assert view is not None, "a view that was made is known"
+        return view
+
+    async def delete(self, name: str) -> None:
+        """Take a name away; no record goes. Raises NotFound."""
+        await self._broker.views.delete(name)

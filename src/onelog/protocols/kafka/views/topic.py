@@ -1,0 +1,74 @@
+"""A view as a Kafka topic: its name, its id, and the partitions that it shows.
+
+Rules: the id belongs to the filter, and of a view with a given name also to its making, so that
+another filter, or a view made anew, is another topic (V8). When streams change, partitions that
+the view showed before keep what they know.
+"""
+
+from __future__ import annotations
+
+from onelog.base.topics import is_exact
+from onelog.broker import Broker, Stream
+from onelog.kernel import TopicFilter
+from onelog.protocols.kafka.topics import no_partition, topic_id
+from onelog.protocols.kafka.views.cache import RunCache
+from onelog.protocols.kafka.views.partition import ViewPartition
+from onelog.protocols.kafka.views.places import places_of
+
+
+class View:
+    """One topic that shows a topic or filter."""
+
+    __slots__ = (
+        "_broker",
+        "_cache",
+        "_partitions",
+        "_wanted",
+        "address",
+        "generation",
+        "id",
+        "name",
+        "stream",
+    )
+
+    def __init__(
+        self, broker: Broker, name: str, text: str, cache: RunCache, made: str = ""
+    ) -> None:
+        self.name = name
+        self.address = text
+        self.id = topic_id(f"view {made} {text}" if made else f"view {text}")
+        self.stream: Stream | None = None
+        self._broker = broker
+        self._cache = cache
+        self._wanted = TopicFilter(text.encode())
+        self._partitions: list[ViewPartition] = []
+        self.generation = 0
+        self.refresh(0)
+
+    def refresh(self, generation: int) -> None:
+        """Streams may have changed: show what there is now."""
+        self.generation = generation
+        known = {view.place.key: view for view in self._partitions}
+        self._partitions = []
+        for number, place in enumerate(places_of(self._broker, self.address)):
+            old = known.get(place.key)
+            if old is None or old.number != number or old.place != place:
+                old = ViewPartition(self._broker, number, place, self._wanted, self._cache)
+            self._partitions.append(old)
+
+    @property
+    def partition_count(self) -> int:
+        """How many partitions clients see."""
+        return len(self._partitions)
+
+    def partition(self, number: int) -> ViewPartition:
+        """One of them. Raises KafkaError."""
+        if not 0 <= number < len(self._partitions):
+            raise no_partition(self.name, number, len(self._partitions))
+        return self._partitions[number]
+
+    def is_known(self) -> bool:
+        """Whether it is a filter, or a topic of which there is a record."""
+        return not is_exact(self.address) or any(
+            view.high_watermark > view.log.start_offset for view in self._partitions
+        )
