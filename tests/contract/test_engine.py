@@ -12,7 +12,7 @@ import pytest
 
 from onelog.base.clock import ManualClock
 from onelog.base.errors import InvalidRequest, OffsetOutOfRange, OnelogError
-from onelog.kernel import scan_batches, topic_hash
+from onelog.kernel import BatchBuilder, scan_batches, topic_hash
 from onelog.storage.engine import Engine, LogSettings, PartitionKey, PartitionLog
 from tests.batches import append, fill, make_batch, read_all, spans
 from tests.contract.engines import ENGINES, EngineCase
@@ -61,6 +61,56 @@ def test_what_was_appended_is_read_byte_for_byte(log: PartitionLog):
     assert read_all(log) == b"".join(batches)
     assert log.end_offset == 9
     assert log.size_bytes == sum(map(len, batches))
+
+
+def test_what_is_built_is_appended_as_append_would(engine: Engine, clock: ManualClock):
+    """Across rolls by size and by age, index entries, and a topic index that is kept or not."""
+    for number, index_topics in enumerate((True, False)):
+        settings = LogSettings(
+            segment_bytes=6_000,
+            index_interval_bytes=300,
+            segment_age_ms=1_000,
+            topic_index=index_topics,
+        )
+        built = engine.open(PartitionKey("built", number), settings)
+        plain = engine.open(PartitionKey("plain", number), settings)
+        builder = BatchBuilder(index_topics)
+        for step in range(60):
+            for row in range(1 + step % 7):
+                topic = b"t/%d" % (row % 3)
+                stamp = clock.now_ms() - row
+                builder.add(topic, topic, b"%d" % step + bytes(step * 3), (), stamp)
+            topics = builder.topics() if index_topics else None
+            data = built.append_built(builder, 4, index_topics=index_topics)
+            assert builder.count == 0
+            plain.append(data, scan_batches(data), topics)
+            clock.advance(1.5 if step % 20 == 19 else 0.001)
+        assert read_all(built) == read_all(plain)
+        assert built.segments() == plain.segments()
+        assert built.end_offset == plain.end_offset
+        for offset in range(0, built.end_offset, 11):
+            assert bytes(built.read(offset, 1, built.end_offset)) == bytes(
+                plain.read(offset, 1, plain.end_offset)
+            )
+        for stamp in range(clock.now_ms() - 7_000, clock.now_ms() + 100, 97):
+            assert built.offset_for_time(stamp) == plain.offset_for_time(stamp)
+        for topic in (b"t/0", b"t/1", b"t/2", b"no"):
+            end = built.end_offset
+            found = [log.offsets_of_topic(topic_hash(topic), 0, end, end) for log in (built, plain)]
+            assert found[0] == found[1]
+            assert index_topics == (found[0] is not None)
+
+
+def test_a_builder_is_empty_also_when_its_batch_was_refused(log: PartitionLog):
+    builder = BatchBuilder(True)
+    for step in range(3):
+        builder.add(b"t", b"t", b"%d" % step, (), 1)
+        log.append_built(builder, 0, index_topics=True)
+    log.close()
+    builder.add(b"t", b"t", b"late", (), 1)
+    with pytest.raises(OnelogError):
+        log.append_built(builder, 0, index_topics=True)
+    assert builder.count == 0
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])

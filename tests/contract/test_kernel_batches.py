@@ -118,6 +118,7 @@ def test_a_sealed_builder_is_empty_and_starts_again(kernel):
     assert builder.add(None, b"k", b"v", (), 5) == 0
     assert builder.add(None, b"k", b"v", (), 6) == 1
     size = builder.size_bytes
+    assert builder.max_timestamp_ms == 6
     first = builder.seal(0)
     assert len(first) == size
     assert (builder.count, builder.size_bytes) == (0, 61)

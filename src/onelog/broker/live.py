@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
 from onelog.base.errors import OnelogError
@@ -18,7 +19,7 @@ from onelog.cursors.reader import read_records
 from onelog.cursors.sources import Everything, Source
 from onelog.kernel import scan_batches
 from onelog.log.catalog import Catalog
-from onelog.log.partition import Partition
+from onelog.log.partition import LiveFeed, Partition
 from onelog.log.stream import Stream
 from onelog.record.record import Record
 
@@ -35,7 +36,7 @@ class LiveSource:
         self.stream = stream
         self.partition = partition
         self.position = int(partition.high_watermark)
-        self.feed: _Feed | None = None
+        self.feed: LiveFeed | None = None
 
     @property
     def as_source(self) -> Source:
@@ -103,7 +104,7 @@ class Live:
                     self._sources[key] = source
                     self._by_number.append(source)
                     if followed:
-                        source.feed = _Feed(self, source)
+                        source.feed = partial(self.feed, source)
                         partition.follow(source.feed)
         for key in set(self._sources) - known:
             gone = self._sources.pop(key)
@@ -153,16 +154,3 @@ class Live:
                     self._read_on(source)
 
             partition.when_stable(Offset(source.position), decided)
-
-
-class _Feed:
-    """What a partition calls."""
-
-    __slots__ = ("_live", "_source")
-
-    def __init__(self, live: Live, source: LiveSource) -> None:
-        self._live = live
-        self._source = source
-
-    def __call__(self, data: bytes | bytearray) -> None:
-        self._live.feed(self._source, data)

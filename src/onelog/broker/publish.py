@@ -280,26 +280,30 @@ class Publisher:
             self._ticks.popleft().run()
 
     def _write(self, stage: Stage, tick: Tick, number: int) -> None:
-        target = stage.owner
+        target, builder = stage.owner, stage.builder
         partition, rows = target.partition, target.rows
-        target.rows = []
-
-        def finish(error: OnelogError | None) -> None:
-            if rows:
-                finish_rows(rows, error)
-            tick.finish(number, error)
-
-        if not stage.builder.count:  # a callback staged more while an earlier stage was written
-            finish(None)
+        if rows:
+            target.rows = []
+        if not builder.count:  # a callback staged more while an earlier stage was written
+            _finish(rows, tick, number, None)
             return
         try:
-            appended = partition.append_built(stage.builder, index_topics=target.stream.tags_topics)
+            appended = partition.append_built(builder, index_topics=target.index_topics)
         except Exception as error:  # noqa: BLE001 - the callers of this stage get it, no other does
-            finish(error if isinstance(error, OnelogError) else StorageError(str(error)))
+            failure = error if isinstance(error, OnelogError) else StorageError(str(error))
+            _finish(rows, tick, number, failure)
             return
-        name, partition_id, base = target.stream.name, partition.id, appended.base_offset
-        for ticket, place, index in rows:
-            ticket.results[place] = Published(name, partition_id, Offset(base + index))
+        if rows:
+            name, partition_id, base = target.stream.name, partition.id, appended.base_offset
+            for ticket, place, index in rows:
+                ticket.results[place] = Published(name, partition_id, Offset(base + index))
+        if appended.end_offset <= partition.high_watermark:
+            _finish(rows, tick, number, None)
+            return
+
+        def finish(error: OnelogError | None) -> None:
+            _finish(rows, tick, number, error)
+
         partition.when_visible(Offset(appended.end_offset - 1), finish)
 
     # -- messages of an idempotent producer
@@ -420,6 +424,18 @@ class Publisher:
     def close(self) -> None:
         """Write what is staged."""
         self.tick()
+
+
+def _finish(
+    rows: list[tuple[Ticket | Single, int, int]],
+    tick: Tick,
+    number: int,
+    error: OnelogError | None,
+) -> None:
+    """A stage of a tick is visible, or never will be."""
+    if rows:
+        finish_rows(rows, error)
+    tick.finish(number, error)
 
 
 _Home = tuple[Stream, Partition, bytes]

@@ -75,11 +75,13 @@ class Single:
 class Target:
     """What a stage belongs to, and the calls that wait for what is staged in it."""
 
-    __slots__ = ("partition", "rows", "stream")
+    __slots__ = ("index_topics", "partition", "rows", "stream")
 
     def __init__(self, stream: Stream, partition: Partition) -> None:
         self.stream = stream
         self.partition = partition
+        self.index_topics = stream.tags_topics
+        """As its builder was made: a change of streams makes new targets."""
         self.rows: list[tuple[Ticket | Single, int, int]] = []
         """Of records staged here by calls: the call, the place in its answer, the index staged."""
 

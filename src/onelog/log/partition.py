@@ -41,7 +41,7 @@ from onelog.kernel import (
     topic_hash,
 )
 from onelog.log.producers import AbortedTxn
-from onelog.log.promises import Appended, Durability, Timestamps
+from onelog.log.promises import Appended, Durability, LiveFeed, Timestamps
 from onelog.log.replay import encode_state, note_batch, replay_state, try_save
 from onelog.log.syncer import Syncer
 from onelog.log.wakeup import Callback, Waiter, Waiters, as_future
@@ -59,10 +59,6 @@ __all__ = ["SNAPSHOT_BYTES", "Appended", "Durability", "LiveFeed", "Partition", 
 
 SNAPSHOT_BYTES: Final = 64 * 1024 * 1024
 """Appended bytes after which the derived state is snapshotted anew."""
-
-
-LiveFeed = Callable[[bytes | bytearray], None]
-"""Takes whole batches, in order, that are visible now."""
 
 
 class Partition:
@@ -156,14 +152,25 @@ class Partition:
 
         Whatever happens, the builder is empty afterwards.
         """
-        base = self.end_offset
+        if self.stopped is not None or self.timestamps is Timestamps.APPEND:
+            return self._append_stamped(builder, index_topics=index_topics)
+        base, count, epoch = self.end_offset, builder.count, self.leader_epoch
+        try:
+            data = self.log.append_built(builder, epoch, index_topics=index_topics)
+        except PartitionStopped as error:
+            self.stop(error)
+            raise
+        end = Offset(base + count)
+        self.epochs.note(epoch, base)
+        self._appended(end, data)
+        return Appended(base, end)
+
+    def _append_stamped(self, builder: BatchBuilder, *, index_topics: bool) -> Appended:
         topics = builder.topics() if index_topics else None
-        batch: bytes | bytearray = builder.seal(base, self.leader_epoch)
+        batch = bytearray(builder.seal(self.end_offset, self.leader_epoch))
         self._refuse_if_stopped()
-        infos = scan_batches(batch, 0, False)
-        if self.timestamps is Timestamps.APPEND:
-            batch = bytearray(batch)
-            infos = [stamp_batch(batch, info, self._clock.now_ms()) for info in infos]
+        now_ms = self._clock.now_ms()
+        infos = [stamp_batch(batch, info, now_ms) for info in scan_batches(batch, 0, False)]
         return self._write(batch, infos, topics)
 
     def append_batches(self, data: bytearray, infos: Sequence[BatchInfo]) -> Appended:
@@ -243,22 +250,34 @@ class Partition:
             self.stop(error)
             raise
         end = Offset(infos[-1].last_offset + 1)
-        self.end_offset = end
-        self.records_appended += end - base
-        self._unsnapshotted_bytes += len(data)
         for info in infos:
             if info.producer_id >= 0:
                 note_batch(self.producers, data, info, self._clock.now_ms())
         self.epochs.note(infos[0].leader_epoch, base)
-        if self.feeds:
-            self._unseen.append((end, data))
-        if self.durability is Durability.FSYNC:
-            self.request_sync()
-        else:
-            self._advance(end)
-            if self._unsnapshotted_bytes >= SNAPSHOT_BYTES:
-                self.request_sync()
+        self._appended(end, data)
         return Appended(base, end)
+
+    def _appended(self, end: Offset, data: bytes | bytearray) -> None:
+        """The log ends at `end` now, behind `data`: let it be seen when it may be."""
+        self.records_appended += end - self.end_offset
+        self.end_offset = end
+        self._unsnapshotted_bytes += len(data)
+        if self.durability is Durability.FSYNC:
+            if self.feeds:
+                self._unseen.append((end, data))
+            self.request_sync()
+            return
+        if self._unseen or self._waiters or self._stable_waiters:
+            # Whom this wakes may append in turn: what is seen stays in the order of the log.
+            self._unseen.append((end, data))
+            self._advance(end)
+        else:
+            self.high_watermark = end
+            self.producers.settle(end)
+            for feed in self.feeds:
+                feed(data)
+        if self._unsnapshotted_bytes >= SNAPSHOT_BYTES:
+            self.request_sync()
 
     # -- durability
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -33,3 +34,7 @@ class Appended(NamedTuple):
     duplicate: bool = False
     append_time_ms: int = -1
     """The time that all of them got; -1: they have their producers' times."""
+
+
+LiveFeed = Callable[[bytes | bytearray], None]
+"""Takes whole batches, in order, that are visible now."""

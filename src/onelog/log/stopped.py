@@ -7,7 +7,7 @@ from typing import NoReturn
 
 from onelog.base.errors import PartitionStopped
 from onelog.base.ids import Offset, TimestampMs
-from onelog.kernel import BatchInfo
+from onelog.kernel import BatchBuilder, BatchInfo
 from onelog.storage.engine import Buffer, LogSettings, Rewrite, SegmentInfo
 
 
@@ -28,6 +28,12 @@ class StoppedLog:
     def append(
         self, data: Buffer, batches: Sequence[BatchInfo], topics: bytes | None = None
     ) -> None:
+        """Refused."""
+        self._refuse()
+
+    def append_built(
+        self, builder: BatchBuilder, leader_epoch: int, *, index_topics: bool
+    ) -> bytes:
         """Refused."""
         self._refuse()
 

@@ -25,7 +25,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from onelog.base.ids import Offset, PartitionId, TimestampMs
-from onelog.kernel import BatchInfo
+from onelog.kernel import BatchBuilder, BatchInfo, scan_batches
 
 Buffer = bytes | bytearray | memoryview
 
@@ -117,6 +117,16 @@ class PartitionLog(Protocol):
         """
         ...
 
+    def append_built(
+        self, builder: BatchBuilder, leader_epoch: int, *, index_topics: bool
+    ) -> bytes:
+        """Seal what is staged as one batch at `end_offset` and append it; the batch.
+
+        With `index_topics` the builder knows the records' topics, else they are derived as
+        `append` does. Whatever happens, the builder is empty afterwards.
+        """
+        ...
+
     def read(self, offset: Offset, max_bytes: int, upto: Offset) -> memoryview:
         """Whole consecutive batches from the one that holds `offset` (or the next), as one view.
 
@@ -201,3 +211,13 @@ class Engine(Protocol):
     def close(self) -> None:
         """Close every open partition cleanly, then mark the shutdown as clean."""
         ...
+
+
+def seal_and_append(
+    log: PartitionLog, builder: BatchBuilder, leader_epoch: int, *, index_topics: bool
+) -> bytes:
+    """`append_built` in terms of `append`."""
+    topics = builder.topics() if index_topics else None
+    batch = builder.seal(log.end_offset, leader_epoch)
+    log.append(batch, scan_batches(batch, 0, False), topics)
+    return batch

@@ -40,10 +40,11 @@ from onelog.kernel._native.mqtt_fanout import (
 from onelog.kernel._native.mqtt_input import (
     MqttInput,
     MqttPass,
-    encode_acks,
+    send_acks,
 )
 from onelog.kernel._native.mqtt_output import (
     MqttOutput,
+    encode_acks,
     encode_publish,
 )
 from onelog.kernel._native.records import (
@@ -93,6 +94,7 @@ __all__ = [
     "MqttRoute",
     "Stage",
     "encode_acks",
+    "send_acks",
     "encode_publish",
     "check_produce_batch",
     "encode_fetch_response",

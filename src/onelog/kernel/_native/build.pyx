@@ -132,6 +132,11 @@ cdef class BatchBuilder:
         """Bytes of the batch that `seal` would make."""
         return HEADER_BYTES + self.used
 
+    @property
+    def max_timestamp_ms(self):
+        """The highest timestamp staged."""
+        return self.max_timestamp
+
     cdef int add_raw(
         self, Slice topic, Slice key, Slice value, const RawHeaders *headers, int64_t timestamp_ms
     ) noexcept nogil:

@@ -24,10 +24,11 @@ from libc.string cimport memcmp, memcpy
 
 from onelog.kernel._native.build cimport ADD_MEMORY, RawHeaders, Slice
 from onelog.kernel._native.format cimport bytes_at, ol_get16, ol_put16
-from onelog.kernel._native.mqtt_output cimport MqttOutput
+from onelog.kernel._native.mqtt_output cimport MqttOutput, puback_packets
 from onelog.kernel._native.stage cimport MqttRoute, Stage
 
 from onelog.base.errors import InvalidRequest, MessageTooLarge, OnelogError, ProtocolViolation
+from onelog.kernel._native.mqtt_output import encode_acks
 from onelog.kernel._native.wire import encode_varint
 
 cdef enum:
@@ -62,7 +63,7 @@ cdef inline int _length(bytes_at p, Py_ssize_t left, uint32_t *size) noexcept no
 cdef class MqttPass:
     """What all connections share in one pass of the loop.
 
-    `dirty` is the door's list of stages, `acking` gets the owners that have acknowledgements to
+    `dirty` is the door's list of stages, `acking` gets the inputs that have acknowledgements to
     wait for; the time is asked for once a pass that writes.
     """
 
@@ -82,6 +83,15 @@ cdef class MqttPass:
         self.clock = clock
         self.tick_soon = tick_soon
         self.bytes_max = bytes_max
+
+    def take_acks(self):
+        """What is to be acknowledged by whom, for `send_acks` when it is durable."""
+        cdef list groups = []
+        cdef MqttInput row
+        for row in self.acking:
+            groups.append((row, row.take_acks()))
+        self.acking.clear()
+        return groups
 
 
 cdef class MqttInput:
@@ -203,7 +213,7 @@ cdef class MqttInput:
         cdef MqttPass turn = self.turn
         if self.acks_used and not self.acking:
             self.acking = True
-            turn.acking.append(self.owner)
+            turn.acking.append(self)
         if clean and turn.dirty:
             turn.tick_soon()
         if not self.output.live:
@@ -460,35 +470,11 @@ cdef class MqttInput:
         return out
 
 
-def encode_acks(bytes acks not None, dict failed=None):
-    """PUBACK packets in order; `failed` has the v5 reason code of stages that could not write."""
-    cdef Py_ssize_t count = PyBytes_GET_SIZE(acks) // 4, at
-    cdef bytes_at p = <bytes_at> PyBytes_AS_STRING(acks)
-    cdef bytes out
-    cdef unsigned char *to
-    if failed:
-        return _encode_failed(p, count, failed)
-    out = PyBytes_FromStringAndSize(NULL, 4 * count)
-    to = <unsigned char *> PyBytes_AS_STRING(out)
-    for at in range(count):
-        to[0] = 0x40
-        to[1] = 2
-        to[2] = p[0]
-        to[3] = p[1]
-        to += 4
-        p += 4
-    return out
-
-
-cdef bytes _encode_failed(bytes_at p, Py_ssize_t count, dict failed):
-    cdef list out = []
-    cdef Py_ssize_t at
-    cdef object reason
-    for at in range(count):
-        reason = failed.get(ol_get16(p + 2))
-        if reason is None:
-            out.append(bytes((0x40, 2, p[0], p[1])))
-        else:
-            out.append(bytes((0x40, 3, p[0], p[1], reason)))
-        p += 4
-    return b"".join(out)
+def send_acks(list groups not None):
+    """Write the acknowledgements of `MqttPass.take_acks` to those who are still there."""
+    cdef MqttInput row
+    cdef bytes acks
+    for row, acks in groups:
+        row.unanswered -= PyBytes_GET_SIZE(acks) // 4
+        if row.output.writer is not None:
+            row.output.writer(puback_packets(acks))

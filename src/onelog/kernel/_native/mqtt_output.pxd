@@ -32,3 +32,5 @@ cdef class MqttOutput:
     cdef int share(self, bytes chunk) except -1
     cdef unsigned char *block(self, Py_ssize_t size) except NULL
     cdef int _append(self, bytes chunk) except -1
+
+cdef bytes puback_packets(bytes acks)

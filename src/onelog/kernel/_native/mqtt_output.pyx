@@ -14,7 +14,7 @@ from libc.stdint cimport int32_t, int64_t, uint16_t
 from libc.string cimport memcpy, memset
 
 from onelog.kernel._native.build cimport Slice
-from onelog.kernel._native.format cimport bytes_at
+from onelog.kernel._native.format cimport bytes_at, ol_get16
 from onelog.kernel._native.mqtt_flight cimport (
     FLIGHT_NONE,
     PACKET_IDS,
@@ -270,3 +270,42 @@ def encode_publish(
     finally:
         PyBuffer_Release(&view)
     return sink_close(&sink)
+
+
+cdef bytes puback_packets(bytes acks):
+    """PUBACK packets in order, all of them for publishes that were written."""
+    cdef Py_ssize_t count = PyBytes_GET_SIZE(acks) // 4, at
+    cdef bytes_at p = <bytes_at> PyBytes_AS_STRING(acks)
+    cdef bytes out = PyBytes_FromStringAndSize(NULL, 4 * count)
+    cdef unsigned char *to = <unsigned char *> PyBytes_AS_STRING(out)
+    for at in range(count):
+        to[0] = 0x40
+        to[1] = 2
+        to[2] = p[0]
+        to[3] = p[1]
+        to += 4
+        p += 4
+    return out
+
+
+def encode_acks(bytes acks not None, dict failed=None):
+    """PUBACK packets in order; `failed` has the v5 reason code of stages that could not write."""
+    if failed:
+        return _encode_failed(
+            <bytes_at> PyBytes_AS_STRING(acks), PyBytes_GET_SIZE(acks) // 4, failed
+        )
+    return puback_packets(acks)
+
+
+cdef bytes _encode_failed(bytes_at p, Py_ssize_t count, dict failed):
+    cdef list out = []
+    cdef Py_ssize_t at
+    cdef object reason
+    for at in range(count):
+        reason = failed.get(ol_get16(p + 2))
+        if reason is None:
+            out.append(bytes((0x40, 2, p[0], p[1])))
+        else:
+            out.append(bytes((0x40, 3, p[0], p[1], reason)))
+        p += 4
+    return b"".join(out)

@@ -22,6 +22,23 @@ cdef enum:
 cdef uint32_t CHUNK_MAGIC = 0x31544C4F  # "OLT1"
 
 
+cdef enum:
+    # Fewer items are put in their place one by one.
+    RADIX_MIN = 48
+
+
+cdef void _insertion_sort(uint64_t *items, Py_ssize_t count) noexcept nogil:
+    cdef Py_ssize_t at, back
+    cdef uint64_t item
+    for at in range(1, count):
+        item = items[at]
+        back = at
+        while back > 0 and items[back - 1] > item:
+            items[back] = items[back - 1]
+            back -= 1
+        items[back] = item
+
+
 cdef void _radix_sort(uint64_t *items, uint64_t *spare, Py_ssize_t count) noexcept nogil:
     """Sort by bytes, low first; a byte that all items share costs no pass. Result in `items`."""
     cdef Py_ssize_t starts[256]
@@ -89,7 +106,10 @@ def sort_topic_entries(entries, int64_t add=0):
                     f"relative offset {rel - add} + {add} does not fit 32 bits"
                 )
             items[at] = (<uint64_t> ol_le32(p + 8 * at) << 32) | <uint64_t> rel
-        _radix_sort(items, items + count, count)
+        if count < RADIX_MIN:
+            _insertion_sort(items, count)
+        else:
+            _radix_sort(items, items + count, count)
         out = PyBytes_FromStringAndSize(NULL, view.len)
         q = <unsigned char *> PyBytes_AS_STRING(out)
         for at in range(count):

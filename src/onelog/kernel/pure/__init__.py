@@ -42,6 +42,7 @@ from onelog.kernel.pure.mqtt import (
     Stage,
     encode_acks,
     encode_publish,
+    send_acks,
 )
 from onelog.kernel.pure.records import (
     Slices,
@@ -87,6 +88,7 @@ __all__ = [
     "MqttRoute",
     "Stage",
     "encode_acks",
+    "send_acks",
     "encode_publish",
     "check_produce_batch",
     "encode_fetch_response",

@@ -80,6 +80,11 @@ class BatchBuilder:
         """Bytes of the batch that `seal` would make."""
         return HEADER_BYTES + len(self._data)
 
+    @property
+    def max_timestamp_ms(self) -> int:
+        """The highest timestamp staged."""
+        return self._max_ts
+
     def add(
         self,
         topic: bytes | None,

@@ -34,6 +34,7 @@ __all__ = [
     "MqttRoute",
     "Stage",
     "encode_acks",
+    "send_acks",
     "encode_publish",
 ]
 
@@ -73,7 +74,7 @@ class MqttRoute:
 class MqttPass:
     """What all connections share in one pass of the loop.
 
-    `dirty` is the door's list of stages, `acking` gets the owners that have acknowledgements to
+    `dirty` is the door's list of stages, `acking` gets the inputs that have acknowledgements to
     wait for; the time is asked for once a pass that writes.
     """
 
@@ -97,7 +98,7 @@ class MqttPass:
         bytes_max: int,
     ) -> None:
         self.dirty = dirty
-        self.acking: list[Any] = []
+        self.acking: list[MqttInput] = []
         self.clock = clock
         self.tick_soon = tick_soon
         self.bytes_max = bytes_max
@@ -108,6 +109,12 @@ class MqttPass:
         self.answered_bytes = 0
         """Bytes of the answers to them."""
         self.now_ms = 0
+
+    def take_acks(self) -> list[tuple[MqttInput, bytes]]:
+        """What is to be acknowledged by whom, for `send_acks` when it is durable."""
+        groups = [(row, row.take_acks()) for row in self.acking]
+        self.acking.clear()
+        return groups
 
 
 class MqttInput:
@@ -208,7 +215,7 @@ class MqttInput:
         assert turn is not None, "it has joined"
         if self._acks and not self._acking:
             self._acking = True
-            turn.acking.append(self.owner)
+            turn.acking.append(self)
         if clean and turn.dirty:
             turn.tick_soon()
         if not self.output.live:
@@ -336,6 +343,14 @@ class MqttInput:
         if self._turn is not None:
             self._turn.answered_bytes += len(out)
         return out
+
+
+def send_acks(groups: list[tuple[MqttInput, bytes]]) -> None:
+    """Write the acknowledgements of `MqttPass.take_acks` to those who are still there."""
+    for row, acks in groups:
+        row.unanswered -= len(acks) // 4
+        if row.output.writer is not None:
+            row.output.writer(encode_acks(acks))
 
 
 def encode_acks(acks: bytes, failed: dict[int, int] | None = None) -> bytes:

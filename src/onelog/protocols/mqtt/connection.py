@@ -166,6 +166,7 @@ class Connection:
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
+        self.output.writer = None
         del exc
         self.hub.connections.discard(self)
         self.hub.counters.disconnects += 1

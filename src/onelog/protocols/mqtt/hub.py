@@ -19,10 +19,12 @@ from onelog.broker import Broker, LiveSource, Partition, Principal, Record, Tick
 from onelog.broker.producer_ids import ProducerIds
 from onelog.kernel import (
     MqttFanout,
+    MqttInput,
     MqttOutput,
     MqttPass,
     MqttRoute,
     check_topic,
+    send_acks,
 )
 from onelog.protocols.mqtt.delayed import Delayed
 from onelog.protocols.mqtt.delivery import delivery_properties
@@ -218,25 +220,21 @@ class Hub:
     # -- acknowledgements
 
     def _tick(self, tick: Tick) -> None:
-        acking = self.turn.acking
-        if not acking:
-            return
-        groups = [(connection, connection.input.take_acks()) for connection in acking]
-        acking.clear()
-        tick.when_done(lambda done: self._acknowledge(done, groups))
+        if self.turn.acking:
+            groups = self.turn.take_acks()
+            tick.when_done(lambda done: self._acknowledge(done, groups))
 
     @staticmethod
-    def _acknowledge(tick: Tick, groups: list[tuple[Connection, bytes]]) -> None:
+    def _acknowledge(tick: Tick, groups: list[tuple[MqttInput, bytes]]) -> None:
         if not tick.failed:
-            for connection, acks in groups:
-                connection.write(connection.input.answer(acks))
+            send_acks(groups)
             return
         reasons = {
             number: int(reason_for(error, PacketType.PUBACK))
             for number, error in tick.failed.items()
         }
-        for connection, acks in groups:
-            connection.acknowledge_some(acks, reasons)
+        for row, acks in groups:
+            row.owner.acknowledge_some(acks, reasons)
 
     # -- the way out
 

@@ -6,7 +6,8 @@ from bisect import bisect_left, bisect_right
 
 from onelog.base.errors import Closed, Conflict, InvalidRequest, OffsetOutOfRange
 from onelog.base.ids import Offset, TimestampMs
-from onelog.storage.engine import SegmentInfo
+from onelog.kernel import BatchBuilder
+from onelog.storage.engine import SegmentInfo, seal_and_append
 from onelog.storage.kv import contents, keys
 from onelog.storage.kv.database import new_batch
 from onelog.storage.kv.meta import Segment
@@ -46,6 +47,14 @@ class KvLog(KvWriter):
         """Bytes of batches held."""
         with self.lock:
             return sum(segment.size_bytes for segment in self._segments)
+
+    # ---- writing ----
+
+    def append_built(
+        self, builder: BatchBuilder, leader_epoch: int, *, index_topics: bool
+    ) -> bytes:
+        """Seal what is staged as one batch at the end and append it; the batch."""
+        return seal_and_append(self, builder, leader_epoch, index_topics=index_topics)
 
     # ---- reading ----
 

@@ -16,8 +16,15 @@ from collections.abc import Sequence
 from onelog.base.clock import Clock
 from onelog.base.errors import Closed, Conflict, InvalidRequest, MessageTooLarge, OffsetOutOfRange
 from onelog.base.ids import Offset, TimestampMs
-from onelog.kernel import BatchInfo
-from onelog.storage.engine import Buffer, LogSettings, PartitionKey, Rewrite, SegmentInfo
+from onelog.kernel import BatchBuilder, BatchInfo
+from onelog.storage.engine import (
+    Buffer,
+    LogSettings,
+    PartitionKey,
+    Rewrite,
+    SegmentInfo,
+    seal_and_append,
+)
 from onelog.storage.memory.rewrite import MemoryRewrite
 from onelog.storage.memory.run import Run
 from onelog.storage.topic_pairs import derive_pairs
@@ -87,6 +94,12 @@ class MemoryLog:
                 run.add_topics(pairs, batches[0].base_offset)
             self._end = run.end_offset
             self._make_room()
+
+    def append_built(
+        self, builder: BatchBuilder, leader_epoch: int, *, index_topics: bool
+    ) -> bytes:
+        """Seal what is staged as one batch at the end and append it; the batch."""
+        return seal_and_append(self, builder, leader_epoch, index_topics=index_topics)
 
     def _check_append(self, batches: Sequence[BatchInfo]) -> None:
         self._need_open()

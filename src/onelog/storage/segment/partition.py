@@ -22,8 +22,8 @@ from onelog.base.errors import (
     StorageError,
 )
 from onelog.base.ids import Offset, TimestampMs
-from onelog.kernel import fit_batches
-from onelog.storage.engine import LogSettings, SegmentInfo
+from onelog.kernel import BatchBuilder, fit_batches
+from onelog.storage.engine import LogSettings, SegmentInfo, seal_and_append
 from onelog.storage.segment import state, truncation
 from onelog.storage.segment.checkpoint import Row
 from onelog.storage.segment.files import sync_directory
@@ -81,6 +81,17 @@ class SegmentLog(LogWriter):
         """Bytes of batches held."""
         with self.lock:
             return self._sealed_bytes + self._active.size_bytes
+
+    # Writing.
+
+    def append_built(
+        self, builder: BatchBuilder, leader_epoch: int, *, index_topics: bool
+    ) -> bytes:
+        """Seal what is staged as one batch at the end and append it; the batch."""
+        quick = self._append_quickly(builder, leader_epoch, index_topics)
+        if quick is not None:
+            return quick
+        return seal_and_append(self, builder, leader_epoch, index_topics=index_topics)
 
     # Reading.
 

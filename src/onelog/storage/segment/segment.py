@@ -20,7 +20,7 @@ from typing import Final
 from onelog.base import faults
 from onelog.base.clock import Clock
 from onelog.base.errors import CorruptBatch
-from onelog.kernel import HEADER_BYTES, BatchInfo, find_batch, scan_batches
+from onelog.kernel import HEADER_BYTES, BatchBuilder, BatchInfo, find_batch, scan_batches
 from onelog.storage.engine import Buffer, LogSettings
 from onelog.storage.segment.checkpoint import UNKNOWN, Row
 from onelog.storage.segment.files import (
@@ -30,7 +30,7 @@ from onelog.storage.segment.files import (
     WriteHandle,
     remove,
 )
-from onelog.storage.segment.index import POSITION_MASK, time_floor
+from onelog.storage.segment.index import POSITION_MASK, REL_MAX, time_floor
 from onelog.storage.segment.indexes import INDEX_EXTENSIONS, BadIndex, Indexes
 from onelog.storage.segment.pages import PageBudget
 from onelog.storage.segment.topics import Entries, derive_entries
@@ -133,6 +133,9 @@ class Segment:
             faults.hit("segment.create")
             writer.open(create=True)
             self.exists = True
+        self._put(writer, data, size)
+
+    def _put(self, writer: WriteHandle, data: Buffer, size: int) -> None:
         file = writer.open()
         at = self.size_bytes
         try:
@@ -146,6 +149,46 @@ class Segment:
             file.cut(at)
             self.reserved_bytes = at
             raise
+
+    def append_built(
+        self,
+        builder: BatchBuilder,
+        base_offset: int,
+        leader_epoch: int,
+        index_topics: bool,
+        now_ms: int,
+    ) -> bytes | None:
+        """Seal and write what is staged, and note it: `write` and `note` of one batch.
+
+        None, with nothing done, when something else has to come first: a roll, an index.
+        """
+        indexes, writer, settings = self.indexes, self.writer, self.settings
+        live, tail = indexes.live, indexes.tail
+        at, rel = self.size_bytes, base_offset - self.base_offset
+        size = builder.size_bytes
+        if (
+            at == 0
+            or live is None
+            or writer is None
+            or (tail is not None and not index_topics)
+            or at + size > settings.segment_bytes
+            or rel + builder.count > REL_MAX
+            or not 0 <= now_ms - self.created_ms < settings.segment_age_ms
+        ):
+            return None
+        topics = b"" if tail is None else builder.topics()
+        highest = max(self.max_timestamp_ms, builder.max_timestamp_ms)
+        data = builder.seal(base_offset, leader_epoch)
+        self._put(writer, data, size)
+        full = at >= live.next_at and live.add(rel, at, highest, settings.index_interval_bytes)
+        if topics and tail is not None:
+            full |= tail.add([(topics, rel)])
+        if full:
+            indexes.save()
+        self.max_timestamp_ms = highest
+        self.last_batch_at = at
+        self.size_bytes = at + size
+        return data
 
     def _reserve(self, fd: int, needed: int) -> None:
         """Reserve space ahead, so that a full disk is known before bytes are written."""

@@ -27,7 +27,7 @@ from onelog.base.errors import (
     StorageFull,
 )
 from onelog.base.ids import Offset
-from onelog.kernel import BatchInfo
+from onelog.kernel import BatchBuilder, BatchInfo
 from onelog.storage.engine import Buffer, LogSettings
 from onelog.storage.segment.checkpoint import Checkpoint, Row
 from onelog.storage.segment.files import is_full, sync_directory
@@ -150,6 +150,25 @@ class LogWriter:
             segment.note(batches, size, entries)
             self._unsaved_bytes += size
             self._end = last + 1
+
+    def _append_quickly(
+        self, builder: BatchBuilder, leader_epoch: int, index_topics: bool
+    ) -> bytes | None:
+        """The usual append: what is staged fits the active segment as it is. None: it does not."""
+        with self.lock:
+            if self._stopped is not None or self._closed or self.frozen:
+                return None
+            count, now_ms = builder.count, self._shared.clock.now_ms()
+            try:
+                data = self._segments[1][-1].append_built(
+                    builder, self._end, leader_epoch, index_topics, now_ms
+                )
+            except OSError as error:
+                self._failed("append", error)
+            if data is not None:
+                self._unsaved_bytes += len(data)
+                self._end += count
+            return data
 
     def _prepare(self, segment: Segment) -> None:
         try:
