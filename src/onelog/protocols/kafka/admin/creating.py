@@ -10,9 +10,15 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from onelog.base.errors import AlreadyExists, Conflict, InvalidRequest, OnelogError
+from onelog.base.errors import (
+    AlreadyExists,
+    Conflict,
+    InvalidName,
+    InvalidRequest,
+    OnelogError,
+)
 from onelog.base.limits import PARTITIONS_PER_STREAM_MAX
-from onelog.base.topics import is_exact
+from onelog.base.topics import check_filter, is_exact
 from onelog.broker import Action
 from onelog.protocols.kafka.admin.choosing import default_config, put_all, with_partitions
 from onelog.protocols.kafka.admin.describing import config_rows, topic_rows
@@ -118,13 +124,18 @@ async def _create_view(hub: Hub, request: Request, row: Any, values: dict[str, s
             "a view has the partitions of what it shows: ask for -1 (or 1, which is ignored)",
         )
     _check_replicas(row.replication_factor)
-    views = hub.topics.views
+    views, text = hub.topics.views, values[FILTER]
     if views is None:
         raise KafkaError(ErrorCode.invalid_config, f"{FILTER}: there are no views here")
-    made = await views.create(row.name, values[FILTER], validate_only=request.body.validate_only)
-    rows = topic_rows(hub, made)
-    answer = _described(row.name, made.partition_count, rows)
-    return answer if request.body.validate_only else answer | {"topic_id": made.id}
+    try:
+        check_filter(text)
+        if request.body.validate_only:
+            return _described(row.name, _DEFAULT, [])
+        made = await views.create(row.name, text)
+    except InvalidName as error:
+        raise KafkaError(ErrorCode.invalid_config, f"{FILTER}: {error}") from None
+    answer = _described(row.name, made.partition_count, topic_rows(hub, made))
+    return answer | {"topic_id": made.id}
 
 
 def _described(name: str, partitions: int, rows: list[Body]) -> Body:
