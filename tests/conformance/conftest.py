@@ -1,4 +1,4 @@
-"""The brokers that the MQTT scenarios run against, each started once for all of them."""
+"""The brokers that the scenarios run against, each started once for all of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.conformance.kafka_fixtures import (  # noqa: F401  (fixtures)
+    kafka_apache,
+    kafka_clients,
+    kafka_onelog,
+    kafka_server,
+)
 from tests.conformance.mqtt_brokers import Mosquitto, Onelog, Server, find_mosquitto
 from tests.conformance.mqtt_differences import DIFFERENCES
 from tests.conformance.mqtt_raw import Raw

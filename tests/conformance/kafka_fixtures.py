@@ -1,0 +1,48 @@
+"""Fixtures of the Kafka scenarios: the brokers, started once, and every client on each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from bench import kafka_peer
+from tests.conformance.kafka_brokers import Clients, KafkaOnelog, KafkaServer
+
+LACKS_PEER = (
+    "Apache Kafka is missing: run 'apt-get install maven' as root, 'make conformance-kafka'"
+)
+
+
+@pytest.fixture(scope="session")
+def kafka_onelog(tmp_path_factory) -> Iterator[KafkaOnelog]:
+    server = KafkaOnelog(
+        tmp_path_factory.mktemp("kafka"), "kafka.groups.initial_rebalance_delay_ms=0"
+    )
+    server.start()
+    yield server
+    assert server.stop() == 0
+    assert not server.errors()
+
+
+@pytest.fixture(scope="session")
+def kafka_apache(tmp_path_factory) -> Iterator[kafka_peer.KafkaPeer]:
+    if not kafka_peer.available():
+        pytest.skip(LACKS_PEER)
+    with kafka_peer.kafka(tmp_path_factory.mktemp("apache")) as server:
+        yield server
+
+
+@pytest.fixture(
+    scope="session", params=["onelog", pytest.param("apache", marks=pytest.mark.kafka_peer)]
+)
+def kafka_server(request) -> KafkaServer:
+    server: KafkaServer = request.getfixturevalue(f"kafka_{request.param}")
+    return server
+
+
+@pytest.fixture(scope="session")
+def kafka_clients() -> Iterator[Clients]:
+    clients = Clients()
+    yield clients
+    clients.close()
