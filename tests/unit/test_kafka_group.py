@@ -678,6 +678,8 @@ def test_the_old_generation_may_commit_until_the_new_one_has_begun():
     desk.join("a1", first.member_id)
     assert desk.group.check_commit(first.member_id, None, 1) is E.illegal_generation
     assert desk.group.check_commit(first.member_id, None, 2) is E.rebalance_in_progress
+    check = desk.group.check_commit
+    assert check(first.member_id, None, 2, is_transactional=True) is E.none
 
 
 def test_a_commit_is_a_sign_of_life():

@@ -394,10 +394,10 @@ class Group:
             if member is None:
                 return error
             self._await_heartbeat(member)
-        elif is_transactional and self.state is not State.DEAD:
-            return ErrorCode.none
-        elif len(self.members):
+        elif not is_transactional and len(self.members):
             return ErrorCode.unknown_member_id
+        if is_transactional and self.state is State.COMPLETING:
+            return ErrorCode.none  # its producer knows no rebalances; the generation says enough
         return COMMIT[self.state]
 
     # -- time
