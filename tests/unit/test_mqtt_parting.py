@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from onelog.protocols.mqtt.packets import Disconnect, Publish
-from tests.support.mqtt import serving, until
+import asyncio
+
+from onelog.protocols.mqtt.packets import Connect, Disconnect, Publish
+from onelog.protocols.mqtt.properties import Properties
+from tests.support.mqtt import Client, serving, until
 
 
 async def test_the_state_of_a_closed_session_stays_where_it_was(tmp_path):
@@ -46,3 +49,60 @@ async def test_an_answer_that_is_due_after_the_connection_ended_harms_nobody(tmp
         await good.subscribe("t", 2)
         assert await good.publish("t", "y", 2) == 0
         assert (await good.take())[-1] in "xy"
+
+
+async def test_a_broker_that_closes_waits_for_a_connection_that_was_just_lost(tmp_path):
+    """Its session is saved before the log is closed."""
+    async with serving(tmp_path) as node:
+        client = await node.client("c", expiry_s=60)
+        await client.subscribe("t", 1)
+        (connection,) = node.hub.connections
+        connection.transport.abort()
+        await until(lambda: connection._is_lost)
+        await node.hub.close()
+        assert connection.gone.is_set()
+        assert not node.hub.connections
+        record = node.broker.sessions.get("c")
+        assert record is not None
+        assert record.detached_at_ms is not None
+
+
+async def test_a_client_that_goes_while_its_session_is_attached_leaves_it_detached(tmp_path):
+    """Or it would never expire."""
+    async with serving(tmp_path) as node:
+        store, release, held = node.broker.store, asyncio.Event(), asyncio.Event()
+        put = store.put
+
+        async def slow_put(*args, **options):
+            held.set()
+            await release.wait()
+            return await put(*args, **options)
+
+        store.put = slow_put
+        reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+        client = Client(reader, writer, 5)
+        expiry = Properties(session_expiry_s=60)
+        await client.send(Connect(client_id="c", version=5, properties=expiry))
+        await held.wait()
+        (connection,) = node.hub.connections
+        connection.transport.abort()
+        await until(lambda: connection._is_lost)
+        await client.drop()
+        store.put = put
+        release.set()
+        await until(lambda: not node.hub.connections)
+        assert len(node.broker.sessions) == 0
+        record = node.broker.sessions.get("c")
+        assert record is not None
+        assert record.detached_at_ms is not None
+
+
+async def test_a_connection_that_ended_leaves_no_timer_behind(tmp_path):
+    """I8: what breaks the rules is forgotten when its socket is."""
+    async with serving(tmp_path) as node:
+        bad = await node.client("bad")
+        (connection,) = node.hub.connections
+        keep_alive = connection._timer
+        bad._writer.write(b"\x00\x00")
+        await until(lambda: connection.state.value == "closed")
+        assert keep_alive.cancelled()

@@ -132,6 +132,7 @@ async def _accept(
     client_id, assigned = _client_id(connection, packet)
     expiry_ms, expiry_told = _session_expiry(connection, packet)
     _check_will(connection, packet.will)
+    connection.is_entering = True
     door = await hub.broker.sessions.attach(
         client_id,
         protocol="mqtt",

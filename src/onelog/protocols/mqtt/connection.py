@@ -80,6 +80,11 @@ class Connection:
         self._unread = b""
         self._resting = False
         self._task: asyncio.Task[None] | None = None
+        self._under_way = 0
+        """Tasks that were started and are not done."""
+        self._is_lost = False
+        self.is_entering = False
+        """Whether its session is being attached: that is finished, whatever the socket does."""
         self._timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
         limits = hub.limits
@@ -168,17 +173,22 @@ class Connection:
         """The socket is gone."""
         self.output.writer = None
         del exc
-        self.hub.connections.discard(self)
         self.hub.counters.disconnects += 1
         self.state = State.CLOSED
+        self._is_lost = True
         for timer in (self._timer, self._write_timer):
             if timer is not None:
                 timer.cancel()
-        if self._task is not None and self.session is None:
-            self._task.cancel()
         if self.session is not None:
             self.start(self.hub.leave(self))
-        else:
+        elif self._task is not None and not self.is_entering:
+            self._task.cancel()
+        self._part()
+
+    def _part(self) -> None:
+        """The hub knows the connection until nothing of it is under way: closing waits for that."""
+        if self._is_lost and not self._under_way:
+            self.hub.connections.discard(self)
             self.gone.set()
 
     def resume_reading(self) -> None:
@@ -201,17 +211,21 @@ class Connection:
         self.input.suspended = True
         if not self.transport.is_closing():
             self.transport.pause_reading()
+        self._under_way += 1
         self._task = self.hub.loop.create_task(self._finish(work))
+        self._task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._under_way -= 1
+        if self._task is task:
+            self._task = None
+        self._part()
 
     async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
         except OnelogError as error:
             self.fail(error)
-        finally:
-            self._task = None
-        if self.transport.is_closing():
-            self.gone.set()
         if self.state is State.CLOSED:
             return  # what the peer still sends stays unread
         self.input.suspended = False
@@ -419,6 +433,8 @@ class Connection:
         self.input.suspended = True  # what the peer still sends stays unread
         if self.transport.is_closing():
             return
+        if self._timer is not None:
+            self._timer.cancel()
         # Closing with unread input makes the kernel reset the connection, and the peer may lose
         # the last packet: half close, let it read, then close.
         self.transport.resume_reading()
