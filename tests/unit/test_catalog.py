@@ -1,6 +1,7 @@
 """The catalog: streams made, changed, deleted, found again after a restart, damaged or not."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import msgspec
@@ -61,6 +62,28 @@ async def test_a_created_stream_is_open_and_found_by_name_and_topic(node: Node) 
     assert len(main.partitions) == 2
     assert main.record.created_ms == node.clock.now_ms()
     assert len(changes) == 2
+    await node.stop()
+
+
+@pytest.mark.parametrize("steps", range(6))
+async def test_a_change_is_made_whole_when_whoever_asked_for_it_leaves(
+    node: Node, steps: int
+) -> None:
+    """I9: else the store would know a stream that nobody can use or make again."""
+    catalog = await node.start()
+    asking = asyncio.create_task(catalog.create(MAIN))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    if catalog.find("main") is None:
+        with contextlib.suppress(AlreadyExists):  # it goes on, before this
+            await catalog.create(MAIN)
+    assert catalog.get("main").partitions
+    await node.stop()
+    catalog = await node.start()
+    assert catalog.get("main").partitions
     await node.stop()
 
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -76,6 +76,7 @@ class Catalog:
         """Streams that hold records of filters that they capture no more."""
         self._last_birth_ms = 0
         self._lock = asyncio.Lock()
+        self._changes: set[asyncio.Task[Any]] = set()
 
     async def open(self) -> None:
         """Open every stream that the store knows, after finishing interrupted deletions."""
@@ -137,8 +138,26 @@ class Catalog:
 
     # -- changing
 
+    async def _carry_through(self, change: Coroutine[Any, Any, _T]) -> _T:
+        """Make a change whole, also when whoever asked for it leaves meanwhile.
+
+        Else the store could know a stream that is not open here.
+        """
+        task = asyncio.get_running_loop().create_task(change)
+        self._changes.add(task)
+        task.add_done_callback(self._change_done)
+        return await asyncio.shield(task)
+
+    def _change_done(self, task: asyncio.Task[Any]) -> None:
+        self._changes.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever asked has it, or has left
+
     async def create(self, config: StreamConfig) -> Stream:
         """Create a stream; AlreadyExists or Conflict when it cannot be."""
+        return await self._carry_through(self._create(config))
+
+    async def _create(self, config: StreamConfig) -> Stream:
         async with self._lock:
             self.check_new(config)
             record = StreamRecord(
@@ -172,6 +191,9 @@ class Catalog:
 
     async def alter(self, config: StreamConfig) -> Stream:
         """Give a stream another configuration while it runs."""
+        return await self._carry_through(self._alter(config))
+
+    async def _alter(self, config: StreamConfig) -> Stream:
         async with self._lock:
             stream = self.get(config.name)
             old = stream.record
@@ -223,6 +245,9 @@ class Catalog:
 
     async def delete(self, name: str) -> None:
         """Delete a stream and its data."""
+        await self._carry_through(self._delete(name))
+
+    async def _delete(self, name: str) -> None:
         async with self._lock:
             stream = self.get(name)
             if stream.config.internal:
@@ -252,6 +277,7 @@ class Catalog:
 
     async def close(self) -> None:
         """Close every partition cleanly, also when one of them cannot be."""
+        await asyncio.gather(*self._changes, return_exceptions=True)
         rows = [row for stream in self._streams.values() for row in stream.partitions]
         failures: list[BaseException] = []
         for at in range(0, len(rows), _JOBS_MAX):

@@ -99,6 +99,12 @@ class TopicPartition(Protocol):
         """Append one batch that was checked, now. Raises OnelogError."""
         ...
 
+    def unpack(
+        self, data: Buffer, info: BatchInfo, records: bytes | None
+    ) -> tuple[Buffer, BatchInfo]:
+        """In a thread: a compressed batch, of which these are the records, as it is appended."""
+        ...
+
     def fetch(self, offset: int, max_bytes: int, *, committed: bool) -> Fetched:
         """Whole batches from `offset` on, at least one when there is one."""
         ...
@@ -126,7 +132,7 @@ class StreamPartition:
         self._stream = stream
         self.number = int(log.id)
         self.log = log
-        # A changed stream has new objects of this class.
+        # When the configuration changes, the topic is made anew.
         self.needs_keys = stream.config.cleanup is not Cleanup.DELETE
 
     def judge(self, info: BatchInfo, principal: Principal) -> Appended | None:
@@ -143,6 +149,13 @@ class StreamPartition:
         return self._broker.publisher.append_batches(
             self._stream, self.log, data, (info,), principal=principal
         )
+
+    def unpack(
+        self, data: Buffer, info: BatchInfo, records: bytes | None
+    ) -> tuple[Buffer, BatchInfo]:
+        """As it came."""
+        del records
+        return data, info
 
     @property
     def high_watermark(self) -> int:
@@ -215,10 +228,11 @@ class KafkaTopic(Protocol):
 class StreamTopic:
     """A topic with a stream of its own."""
 
-    __slots__ = ("_partitions", "address", "id", "name", "stream")
+    __slots__ = ("_config", "_partitions", "address", "id", "name", "stream")
 
     def __init__(self, broker: Broker, name: str, stream: Stream) -> None:
         self.name = name
+        self._config = stream.config
         self.address = stream.config.single_topic or stream.name
         self.stream: Stream | None = stream
         self.id = topic_id(f"stream {stream.record.id}")
@@ -228,7 +242,11 @@ class StreamTopic:
 
     def is_current(self, stream: Stream) -> bool:
         """Whether this is still what a stream is."""
-        return self.stream is stream and len(self._partitions) == len(stream.partitions)
+        return (
+            self.stream is stream
+            and self._config is stream.config
+            and len(self._partitions) == len(stream.partitions)
+        )
 
     @property
     def partition_count(self) -> int:
