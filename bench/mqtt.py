@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from bench import mqtt_resume
 from bench.report import ROOT, Row, child_environment, data_dir, median, report, row, say
@@ -52,6 +53,14 @@ CASES: dict[str, tuple[tuple[str, ...], float, float | None]] = {
         None,
     ),
 }
+
+
+class Running(NamedTuple):
+    """A broker that runs."""
+
+    port: int
+    pid: int
+    admin_port: int = 0
 
 
 def build_load() -> None:
@@ -97,8 +106,8 @@ def process_of(command: list[str | Path], port: int) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def onelog(folder: Path, durability: str, *settings: str) -> Iterator[tuple[int, int]]:
-    """Our broker: its port and pid."""
+def onelog(folder: Path, durability: str, *settings: str) -> Iterator[Running]:
+    """Our broker."""
     port, admin = free_port(), free_port()
     values = (
         f"listeners.mqtt.port={port}",
@@ -114,12 +123,12 @@ def onelog(folder: Path, durability: str, *settings: str) -> Iterator[tuple[int,
     flags = [part for value in values for part in ("--set", value)]
     command = [sys.executable, "-m", "onelog", "serve", "--data", folder, *flags]
     with process_of(command, port) as pid:
-        yield port, pid
+        yield Running(port, pid, admin)
 
 
 @contextlib.contextmanager
-def mosquitto(folder: Path) -> Iterator[tuple[int, int] | None]:
-    """The peer: its port and pid; None where it is not installed."""
+def mosquitto(folder: Path) -> Iterator[Running | None]:
+    """The peer; None where it is not installed."""
     program = shutil.which("mosquitto") or shutil.which("mosquitto", path="/usr/sbin")
     if program is None:
         say("mosquitto is not installed: run 'apt-get install mosquitto' as root for the ratios")
@@ -132,12 +141,12 @@ def mosquitto(folder: Path) -> Iterator[tuple[int, int] | None]:
         "max_inflight_messages 0\nset_tcp_nodelay true\nlog_dest none\nuser root\n"
     )
     with process_of([program, "-c", config], port) as pid:
-        yield port, pid
+        yield Running(port, pid)
 
 
-def load(broker: tuple[int, int], options: tuple[str, ...]) -> dict[str, float]:
+def load(broker: Running, options: tuple[str, ...]) -> dict[str, float]:
     """One run of the load generator."""
-    port, pid = broker
+    port, pid = broker.port, broker.pid
     done = subprocess.run(
         [LOAD, "-p", str(port), "-c", str(pid), "-t", SECONDS, "-w", "0.5", *options],
         capture_output=True,
@@ -152,7 +161,7 @@ def load(broker: tuple[int, int], options: tuple[str, ...]) -> dict[str, float]:
     return answer
 
 
-def compare(durability: str, ours: tuple[int, int], peer: tuple[int, int] | None) -> list[Row]:
+def compare(durability: str, ours: Running, peer: Running | None) -> list[Row]:
     """The throughput cases of one durability level."""
     rows: list[Row] = []
     for name, (options, os_bar, fsync_bar) in CASES.items():
@@ -180,17 +189,19 @@ def compare(durability: str, ours: tuple[int, int], peer: tuple[int, int] | None
     return rows
 
 
-def latency(ours: tuple[int, int], peer: tuple[int, int] | None) -> list[Row]:
-    """The 99th percentile at 1 000 messages a second."""
+def latency(ours: Running, peer: Running | None) -> list[Row]:
+    """The 99th percentile at 1 000 messages a second; last while the admin listener is busy."""
     rows: list[Row] = []
-    for qos in ("0", "1"):
+    for qos, busy in (("0", False), ("1", False), ("0", True)):
         options = ("-l", "256", "-r", "1000", "-q", qos)
         mine, theirs = [], []
-        for _round in range(ROUNDS):
-            mine.append(load(ours, options)["p99_us"])
-            if peer is not None:
-                theirs.append(load(peer, options)["p99_us"])
-        name = f"p99 at 1 000 msg/s, QoS {qos}"
+        # The peer runs beside the same work of the machine.
+        with admin_load(ours) if busy else contextlib.nullcontext():
+            for _round in range(ROUNDS):
+                mine.append(load(ours, options)["p99_us"])
+                if peer is not None:
+                    theirs.append(load(peer, options)["p99_us"])
+        name = f"p99 at 1 000 msg/s, QoS {qos}" + (", admin listener busy" if busy else "")
         if theirs:
             said = ("Mosquitto, us", median(theirs))
             rows.append(row(name, median(mine) / median(theirs), "ratio", 1.2, low=True, peer=said))
@@ -199,11 +210,26 @@ def latency(ours: tuple[int, int], peer: tuple[int, int] | None) -> list[Row]:
     return rows
 
 
+@contextlib.contextmanager
+def admin_load(broker: Running) -> Iterator[None]:
+    """Keep the admin listener of our broker busy for the length of a block."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.admin_load", str(broker.admin_port)], env=child_environment()
+    )
+    try:
+        yield
+        if process.poll() is not None:
+            raise SystemExit("the load on the admin listener ended before its time")
+    finally:
+        process.kill()
+        process.wait()
+
+
 def idle(folder: Path) -> list[Row]:
     """Memory and rate of 10 000 connections that do nothing."""
-    with onelog(folder / "idle", "os") as (port, pid):
+    with onelog(folder / "idle", "os") as ours:
         done = subprocess.run(
-            [LOAD, "-p", str(port), "-c", str(pid), "-i", "10000"],
+            [LOAD, "-p", str(ours.port), "-c", str(ours.pid), "-i", "10000"],
             capture_output=True,
             text=True,
             timeout=120,
@@ -228,8 +254,8 @@ def main() -> int:
         with onelog(folder / "fsync", "fsync") as ours:
             rows += compare("fsync", ours, peer)
         rows += idle(folder)
-        with onelog(folder / "resume", "os") as (port, pid):
-            rows += mqtt_resume.run(port, pid)
+        with onelog(folder / "resume", "os") as ours:
+            rows += mqtt_resume.run(ours.port, ours.pid)
     report("mqtt", rows)
     return 0
 

@@ -1,0 +1,33 @@
+"""Keeps an admin listener busy: `python -m bench.admin_load <port>` until it is ended.
+
+What it asks for is what a dashboard and a metrics collector ask for, all of it 50 times a second:
+a hundred times as often as people do.
+"""
+
+from __future__ import annotations
+
+import http.client
+import itertools
+import sys
+import time
+
+PATHS = ("/metrics", "/api/v1/streams", "/api/v1/cursors", "/health/ready")
+PER_SECOND = 50
+
+
+def main(port: int) -> None:
+    """Ask in turns, at a steady pace."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    begin = time.monotonic()
+    for number, path in enumerate(itertools.cycle(PATHS)):
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        answer.read()
+        if answer.status >= 400:
+            raise SystemExit(f"GET {path} answered {answer.status}")
+        due = begin + (number + 1) / (PER_SECOND * len(PATHS))
+        time.sleep(max(0.0, due - time.monotonic()))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
