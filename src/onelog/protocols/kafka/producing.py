@@ -52,14 +52,15 @@ class _Compressed(NamedTuple):
     rows: list[Row]
     at: int
 
-    def inflate(self) -> OnelogError | None:
-        """Look into it; runs in a thread."""
+    def inflate(self) -> tuple[Buffer, BatchInfo] | OnelogError:
+        """Look into it; runs in a thread. The batch as its partition wants it, or what is wrong."""
         try:
             info = self.info._replace(position=0)
-            validate_records(self.data, 0, inflated_records(self.data, info))
+            records = inflated_records(self.data, info)
+            validate_records(self.data, 0, records)
+            return self.target.unpack(self.data, info, records)
         except OnelogError as error:
             return error
-        return None
 
 
 class Produce(Slot):
@@ -118,15 +119,15 @@ class Produce(Slot):
             self.settle()
 
     async def _inflate_and_append(self, compressed: list[_Compressed]) -> None:
-        def work() -> list[OnelogError | None]:
+        def work() -> list[tuple[Buffer, BatchInfo] | OnelogError]:
             return [batch.inflate() for batch in compressed]
 
-        errors = await self.connection.hub.broker.in_thread(work)
-        for (topic, target, data, info, rows, at), error in zip(compressed, errors, strict=True):
+        found = await self.connection.hub.broker.in_thread(work)
+        for (topic, target, _data, _info, rows, at), batch in zip(compressed, found, strict=True):
             try:
-                if error is not None:
-                    raise error
-                self._append(topic, target, data, info, rows, at)
+                if isinstance(batch, OnelogError):
+                    raise batch
+                self._append(topic, target, *batch, rows, at)
             except OnelogError as refusal:
                 self.refuse(rows, at, target.number, refusal)
                 self._left -= 1

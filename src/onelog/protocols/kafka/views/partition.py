@@ -59,6 +59,14 @@ class ViewPartition:
             raise refuse_filter(self._glass.wanted.filter.decode())
         return self._writer.append(data, info, principal)
 
+    def unpack(
+        self, data: Buffer, info: BatchInfo, records: bytes | None
+    ) -> tuple[Buffer, BatchInfo]:
+        """In a thread: a compressed batch, of which these are the records, as it is appended."""
+        if self._writer is None:
+            raise refuse_filter(self._glass.wanted.filter.decode())
+        return self._writer.unpack(data, info, records)
+
     # -- where it begins and ends
 
     @property

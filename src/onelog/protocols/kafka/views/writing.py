@@ -22,7 +22,6 @@ from onelog.kernel import ATTR_TRANSACTIONAL, BatchInfo, scan_batches, tag_batch
 from onelog.log.partition import Appended
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.views.places import Place
-from onelog.record.batch import inflated_records
 
 if TYPE_CHECKING:
     from onelog.kernel.types import Buffer
@@ -57,8 +56,15 @@ class Writer:
         self._place = place
         self._topic = topic
 
+    def unpack(
+        self, data: Buffer, info: BatchInfo, records: bytes | None
+    ) -> tuple[Buffer, BatchInfo]:
+        """In a thread: a compressed batch, inflated."""
+        plain = tag_batch(data, self._topic.encode(), info.producer_id, records)
+        return plain, scan_batches(plain, 0, False)[0]
+
     def append(self, data: Buffer, info: BatchInfo, principal: Principal) -> Appended:
-        """Append one batch that was checked, now. Raises OnelogError."""
+        """Append one batch that was checked, and is not compressed, now. Raises OnelogError."""
         stream, log = self._place
         topic = self._topic.encode()
         if not stream.tags_topics:
@@ -79,8 +85,7 @@ class Writer:
                 f"a transaction cannot write to {self._topic!r}, which shares the stream"
                 f" {stream.name} with other topics; create the topic with a stream of its own",
             )
-        records = inflated_records(memoryview(data), info)
-        tagged = bytearray(tag_batch(data, topic, producer_of(info.producer_id, topic), records))
+        tagged = bytearray(tag_batch(data, topic, producer_of(info.producer_id, topic)))
         infos = scan_batches(tagged, 0, False)
         return self._broker.publisher.append_batches(
             stream, log, tagged, infos, principal=principal, topic=self._topic
