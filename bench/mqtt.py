@@ -114,6 +114,7 @@ def onelog(folder: Path, durability: str, *settings: str) -> Iterator[Running]:
         f"listeners.admin.port={admin}",
         "listeners.mqtt_ws.enabled=false",
         "listeners.kafka.enabled=false",
+        "listeners.amqp.enabled=false",
         f'defaults.stream.durability="{durability}"',
         "mqtt.limits.inflight=65535",
         "mqtt.limits.connects_per_second=0",

@@ -37,6 +37,7 @@ from onelog.metadata.store import MetadataStore
 from onelog.net import Listener, bind
 from onelog.net.control import ControlServer
 from onelog.observe import Health, Registry, Sample, configure_logging, get_logger
+from onelog.protocols.amqp.server import AmqpServer
 from onelog.protocols.kafka.server import KafkaServer
 from onelog.protocols.mqtt.server import MqttServer
 from onelog.security.authenticator import Authenticator, SecuritySettings
@@ -99,6 +100,7 @@ class ProtocolServer(Protocol):
 PROTOCOLS: Final[dict[str, Callable[[Config, Clock], ProtocolServer]]] = {
     "mqtt": MqttServer,
     "kafka": KafkaServer,
+    "amqp": AmqpServer,
 }
 """Every protocol that is served."""
 

@@ -63,7 +63,7 @@ class Onelog(Server):
     def __init__(self, folder: Path, *assignments: str, listeners: tuple[str, ...] = ()) -> None:
         super().__init__(folder)
         self._assignments = assignments
-        self._listeners = ("admin", "mqtt", "mqtt_ws", "kafka", *listeners)
+        self._listeners = ("admin", "mqtt", "mqtt_ws", "kafka", "amqp", *listeners)
 
     def start(self) -> Onelog:
         arguments = []

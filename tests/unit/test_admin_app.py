@@ -16,7 +16,7 @@ from onelog.storage.lock import lock_data_dir
 
 
 def server_in(path: Path) -> app.Server:
-    ports = [f"listeners.{name}.port=0" for name in ("admin", "mqtt", "mqtt_ws", "kafka")]
+    ports = [f"listeners.{name}.port=0" for name in ("admin", "mqtt", "mqtt_ws", "kafka", "amqp")]
     loaded = load(None, {}, [*ports, f'data_dir="{path}"'])
     return app.Server(loaded, SystemClock())
 

@@ -177,7 +177,17 @@ def test_default_ports_are_distinct_and_only_existing_listeners_have_keys():
     assert len(set(DEFAULT_PORTS.values())) == len(DEFAULT_PORTS)
     listeners = Config().listeners
     names = [field.name for field in msgspec.structs.fields(type(listeners))]
-    assert names == ["admin", "mqtt", "mqtt_tls", "mqtt_ws", "mqtt_wss", "kafka", "kafka_tls"]
+    assert names == [
+        "admin",
+        "mqtt",
+        "mqtt_tls",
+        "mqtt_ws",
+        "mqtt_wss",
+        "kafka",
+        "kafka_tls",
+        "amqp",
+        "amqp_tls",
+    ]
     assert {name: getattr(listeners, name).port for name in names} == {
         name: DEFAULT_PORTS[name] for name in names
     }
@@ -187,7 +197,7 @@ def test_listeners_without_a_certificate_are_off_and_every_listener_binds_loopba
     listeners = Config().listeners
     held = msgspec.structs.asdict(listeners)
     enabled = {name for name, row in held.items() if row.enabled}
-    assert enabled == {"admin", "mqtt", "mqtt_ws", "kafka"}
+    assert enabled == {"admin", "mqtt", "mqtt_ws", "kafka", "amqp"}
     assert {row.host for row in held.values()} == {"127.0.0.1"}
 
 

@@ -111,6 +111,10 @@ class Live:
             if gone.feed is not None:
                 gone.partition.unfollow(gone.feed)
 
+    def sources(self) -> list[LiveSource]:
+        """Every partition that is followed now."""
+        return [source for source in self._sources.values() if source.feed is not None]
+
     def source(self, number: int) -> LiveSource:
         """A source by its number."""
         return self._by_number[number]

@@ -129,6 +129,20 @@ class KafkaTlsListener(KafkaListener, frozen=True, kw_only=True):
     tls: ListenerTls = ListenerTls()
 
 
+class AmqpListener(StreamListener, frozen=True, kw_only=True):
+    """AMQP 0-9-1 over TCP."""
+
+    port: Port = DEFAULT_PORTS["amqp"]
+
+
+class AmqpTlsListener(StreamListener, frozen=True, kw_only=True):
+    """AMQP 0-9-1 over TLS."""
+
+    enabled: Enabled = False
+    port: Port = DEFAULT_PORTS["amqp_tls"]
+    tls: ListenerTls = ListenerTls()
+
+
 class Listeners(Section, frozen=True, kw_only=True):
     """What listens where."""
 
@@ -139,3 +153,5 @@ class Listeners(Section, frozen=True, kw_only=True):
     mqtt_wss: MqttSecureWebSocketListener = MqttSecureWebSocketListener()
     kafka: KafkaListener = KafkaListener()
     kafka_tls: KafkaTlsListener = KafkaTlsListener()
+    amqp: AmqpListener = AmqpListener()
+    amqp_tls: AmqpTlsListener = AmqpTlsListener()

@@ -14,6 +14,7 @@ from msgspec import Meta
 
 from onelog.base.errors import ConfigError
 from onelog.base.limits import BATCH_BYTES_MAX, PARTITIONS_PER_STREAM_MAX
+from onelog.config.amqp import Amqp
 from onelog.config.kafka import Kafka
 from onelog.config.listeners import Listeners, ListenerTls
 from onelog.config.mqtt import Mqtt
@@ -175,6 +176,7 @@ class Config(Section, frozen=True, kw_only=True):
     security: Security = Security()
     mqtt: Mqtt = Mqtt()
     kafka: Kafka = Kafka()
+    amqp: Amqp = Amqp()
     defaults: Defaults = Defaults()
     main: MainStream = MainStream()
     cursors: Cursors = Cursors()
@@ -200,7 +202,7 @@ def check_whole(config: Config) -> None:
             f"listeners.admin.host = {admin.host!r} would open the admin API to other machines, "
             "and it has no credentials yet: use 127.0.0.1, ::1 or localhost"
         )
-    for name in ("mqtt_tls", "mqtt_wss", "kafka_tls"):
+    for name in ("mqtt_tls", "mqtt_wss", "kafka_tls", "amqp_tls"):
         listener = getattr(config.listeners, name)
         tls: ListenerTls = listener.tls
         for key in ("cert_file", "key_file"):

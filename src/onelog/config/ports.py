@@ -16,5 +16,6 @@ DEFAULT_PORTS: Final[dict[str, int]] = {
     "kafka": 9092,
     "kafka_tls": 9093,
     "amqp": 5672,
+    "amqp_tls": 5671,
     "admin": 8080,
 }

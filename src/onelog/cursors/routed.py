@@ -68,7 +68,7 @@ class _Places:
 class RoutedCursor:
     """The places of one queue."""
 
-    __slots__ = ("_places", "_settings", "count", "filters", "name", "on_change")
+    __slots__ = ("_places", "_settings", "count", "filters", "name", "on_change", "position_of")
 
     kind = CursorKind.QUEUE
 
@@ -78,6 +78,8 @@ class RoutedCursor:
         self.on_change: Callable[[], None] = ignore_change
         self.count = 0
         """Places that are not settled."""
+        self.position_of: Callable[[Key], int | None] = lambda _key: None
+        """How far the routing of a partition has come by now, if its owner knows better."""
         self._places: dict[Key, _Places] = {}
         self._settings = settings
 
@@ -154,6 +156,15 @@ class RoutedCursor:
             for offset in places.offsets():
                 yield key, offset
 
+    @property
+    def settings(self) -> bytes:
+        """What its owner keeps beside it."""
+        return self._settings
+
+    def keep(self, settings: bytes) -> None:
+        """Keep this for its owner beside it."""
+        self._settings = settings
+
     def routed_to(self, key: Key) -> int | None:
         """How far the routing of a partition had come; None: never looked at it."""
         places = self._places.get(key)
@@ -179,6 +190,8 @@ class RoutedCursor:
 
     def state(self) -> CursorState:
         """What to keep of it, beside its parts."""
+        for key, places in self._places.items():
+            places.routed_to = max(places.routed_to, self.position_of(key) or 0)
         rows = [
             _Kept(*key, places.routed_to, list(places.counts.items()))
             for key, places in self._places.items()

@@ -158,6 +158,10 @@ class Authenticator:
             )
         return known is not None and known.revision == identity.revision
 
+    def knows(self, name: str) -> bool:
+        """Whether there is a user of this name."""
+        return self._table.get(name) is not None
+
     def on_change(self, listener: Callable[[str], None]) -> None:
         """Call `listener` with the name of each user that changes, to look at its connections."""
         self._listeners.append(listener)

@@ -1,0 +1,63 @@
+"""The keys of AMQP 0-9-1: bounds of connections, channels and queues.
+
+Rules: every number that a peer can choose has a bound.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from onelog.config.section import Section
+
+_MIB = 1024 * 1024
+
+
+class AmqpLimits(Section, frozen=True, kw_only=True):
+    """What a client may ask for, and what the broker holds for it at most."""
+
+    frame_bytes: Annotated[
+        int, Meta(ge=4096, le=16 * _MIB, description="Bytes of one frame; told to clients.")
+    ] = 128 * 1024
+    channels: Annotated[
+        int, Meta(ge=1, le=65_535, description="Channels of one connection; told to clients.")
+    ] = 2047
+    heartbeat_s: Annotated[
+        int,
+        Meta(ge=0, le=65_535, description="Seconds between heartbeats that clients are asked for."),
+    ] = 60
+    message_bytes: Annotated[
+        int, Meta(ge=1024, le=512 * _MIB, description="Bytes of one message's body.")
+    ] = 16 * _MIB
+    waiting_bytes: Annotated[
+        int,
+        Meta(
+            ge=4096,
+            description="Bytes of one channel that wait for a method before them; then nothing "
+            "more is read from the connection.",
+        ),
+    ] = 4 * _MIB
+    queues: Annotated[int, Meta(ge=1, description="Queues of one virtual host.")] = 100_000
+    connections: Annotated[
+        int, Meta(ge=0, description="Connections at once; 0: as many as the system lets.")
+    ] = 10_000
+    connections_per_ip: Annotated[
+        int, Meta(ge=0, description="Connections from one address at once; 0: no bound.")
+    ] = 0
+    connects_per_second: Annotated[
+        int, Meta(ge=0, description="New connections per second; 0: no bound.")
+    ] = 0
+    login_timeout_ms: Annotated[
+        int, Meta(ge=100, le=600_000, description="Time for TLS, the login and connection.open.")
+    ] = 10_000
+
+
+class Amqp(Section, frozen=True, kw_only=True):
+    """AMQP 0-9-1."""
+
+    vhosts: Annotated[
+        str,
+        Meta(description="Virtual hosts beside /, joined by commas."),
+    ] = ""
+    limits: AmqpLimits = AmqpLimits()

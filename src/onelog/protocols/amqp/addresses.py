@@ -1,0 +1,122 @@
+"""Addresses: which topic a message has that an exchange is sent, and which stream that lies in.
+
+Rules (ADR 9; docs/reference/amqp.md has the table):
+- `amq.topic` of the virtual host `/` is the root of the topic space: key `a.b` is topic `a/b`.
+- Every other exchange has its own subtree `$x/<exchange>/…`, a queue's own messages (the default
+  exchange) lie at `$q/<queue>`. Another virtual host has its name in the first level. Names are
+  escaped into one level, so two different addresses never share a topic (I7), and `#` of a
+  subscriber does not see them (a wildcard does not match `$…` at the first level).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from onelog.base.errors import InvalidName
+from onelog.base.names import from_amqp, to_amqp
+from onelog.base.topics import check_topic
+
+
+class Address(NamedTuple):
+    """Where a topic is in AMQP's terms."""
+
+    vhost: str
+    exchange: str
+    """Empty: the default exchange."""
+    routing_key: str
+
+
+ROOT_EXCHANGE: Final = "amq.topic"
+DEFAULT_VHOST: Final = "/"
+QUEUES_STREAM: Final = "amqp.queues"
+
+_ESCAPE: Final = re.compile(r"_x([0-9A-F]{2})_")
+_ESCAPES: Final = re.compile(r"(?:_x[0-9A-F]{2}_)+")
+_UNSAFE: Final = re.compile(r"[/+#\x00@]|_(?=x[0-9A-F]{2}_)")
+
+
+def level(name: str) -> str:
+    """A name as one level of a topic."""
+    return _UNSAFE.sub(
+        lambda match: "".join(f"_x{byte:02X}_" for byte in match.group().encode()), name
+    )
+
+
+def _space(letter: str, vhost: str) -> str:
+    return f"${letter}" if vhost == DEFAULT_VHOST else f"${letter}@{level(vhost)}"
+
+
+def queue_topic(vhost: str, queue: str) -> str:
+    """The topic of what the default exchange sends to a queue."""
+    return f"{_space('q', vhost)}/{level(queue)}"
+
+
+def exchange_root(vhost: str, exchange: str) -> str:
+    """The topic under which an exchange's messages lie; empty: the root of the topic space."""
+    if exchange != ROOT_EXCHANGE:
+        return f"{_space('x', vhost)}/{level(exchange)}"
+    return "" if vhost == DEFAULT_VHOST else _space("t", vhost)
+
+
+def message_topic(vhost: str, exchange: str, routing_key: str) -> str:
+    """The topic of a message; the default exchange's key is a queue's name. Raises InvalidName."""
+    if not exchange:
+        return check_topic(queue_topic(vhost, routing_key))
+    root = exchange_root(vhost, exchange)
+    topic = from_amqp(routing_key)
+    if root:
+        return check_topic(f"{root}/{topic}")
+    if not topic or topic.startswith("$"):
+        # The topic space has no such place: it is kept where every other exchange's would be.
+        return check_topic(f"{_space('x', vhost)}/{level(exchange)}/{topic}")
+    return check_topic(topic)
+
+
+def address_of(topic: str) -> Address:
+    """The virtual host, exchange and routing key of a topic, whoever published to it."""
+    if not topic.startswith("$"):
+        return Address(DEFAULT_VHOST, ROOT_EXCHANGE, to_amqp(topic))
+    space, _, rest = topic.partition("/")
+    kind, marked, name = space.partition("@")
+    vhost = _unlevel(name) if marked else DEFAULT_VHOST
+    if kind == "$q":
+        return Address(vhost, "", _unlevel(rest))
+    if kind == "$x":
+        exchange, _, key = rest.partition("/")
+        return Address(vhost, _unlevel(exchange), to_amqp(key))
+    if kind == "$t":
+        return Address(vhost, ROOT_EXCHANGE, to_amqp(rest))
+    return Address(DEFAULT_VHOST, ROOT_EXCHANGE, to_amqp(topic))
+
+
+def _unlevel(text: str) -> str:
+    return _ESCAPES.sub(
+        lambda match: bytes(int(pair, 16) for pair in _ESCAPE.findall(match.group())).decode(), text
+    )
+
+
+def capture_of(vhost: str, exchange: str) -> tuple[str, str] | None:
+    """The stream that an exchange has for itself, and what it captures; None: no own stream."""
+    root = exchange_root(vhost, exchange)
+    if not root or exchange == ROOT_EXCHANGE:
+        return None
+    suffix = "" if vhost == DEFAULT_VHOST else f".{_stream_part(vhost)}"
+    name = f"amqp.x{suffix}.{_stream_part(exchange)}"
+    if len(name) > 240:
+        raise InvalidName(f"the exchange name {exchange[:40]!r}… is too long for a stream")
+    return name, f"{root}/#"
+
+
+def queues_capture(vhost: str) -> str:
+    """What the stream of queues captures for a virtual host."""
+    return f"{_space('q', vhost)}/#"
+
+
+def _stream_part(name: str) -> str:
+    """A name in the characters of a stream's name, never the same for two names."""
+    plain = re.compile(r"[A-Za-z0-9-]")
+    return "".join(
+        char if plain.fullmatch(char) else "".join(f"_{byte:02X}" for byte in char.encode())
+        for char in name
+    )

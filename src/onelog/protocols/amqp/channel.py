@@ -1,0 +1,217 @@
+"""One channel: its methods in order, the contents of publishes, its deliveries and its end.
+
+Rules:
+- A method whose work has to wait holds the channel: later frames of it wait, bounded in bytes.
+- A publish is its method, a content header and the body frames; anything else between is an
+  UNEXPECTED_FRAME (4.2.6). A body is bounded before it is collected.
+- A soft error closes the channel: everything the peer sends on it is ignored until its close-ok.
+  What the channel held unacknowledged goes back to its queues, in order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from pamqp import commands
+
+from onelog.base.errors import OnelogError
+from onelog.protocols.amqp import frames
+from onelog.protocols.amqp.consuming import Consuming
+from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
+from onelog.protocols.amqp.frames import ContentHead, Frame
+from onelog.protocols.amqp.handlers import HANDLERS
+from onelog.protocols.amqp.publishing import Publishing
+from onelog.protocols.amqp.transactions import Transaction
+
+if TYPE_CHECKING:
+    from onelog.protocols.amqp.connection import Connection
+    from onelog.protocols.amqp.vhosts import VirtualHost
+
+
+class Channel:
+    """A conversation inside a connection."""
+
+    def __init__(self, connection: Connection, number: int) -> None:
+        self.connection = connection
+        self.number = number
+        self.publishing = Publishing(self)
+        self.consuming = Consuming(self)
+        self.transaction: Transaction | None = None
+        """Set by tx.select."""
+        self.last_queue = ""
+        """The queue that an empty name means: the last one declared here."""
+        self._closing = False
+        self._busy = False
+        self._waiting: deque[Frame] = deque()
+        self._waiting_bytes = 0
+        self._publish: Any = None
+        self._head: ContentHead | None = None
+        self._body: list[bytes] = []
+        self._body_left = 0
+
+    @property
+    def vhost(self) -> VirtualHost:
+        """Where its names are looked up."""
+        vhost = self.connection.vhost
+        assert vhost is not None, "a channel needs an open connection"
+        return vhost
+
+    # -- frames
+
+    def take(self, frame: Frame) -> None:
+        """A frame of this channel, now or when its turn comes."""
+        if self._busy:
+            # The buffer is the connection's; what waits has its own bytes.
+            kept = Frame(frame.kind, frame.channel, memoryview(bytes(frame.payload)))
+            self._waiting.append(kept)
+            self._waiting_bytes += len(frame.payload)
+            if self._waiting_bytes > self.connection.hub.limits.waiting_bytes:
+                self.connection.pause(f"channel {self.number}")
+            return
+        self._take(frame)
+
+    def _take(self, frame: Frame) -> None:
+        method: Any = None
+        try:
+            if frame.kind == frames.METHOD:
+                method = frames.decode_method(frame.payload)
+                self._take_method(method)
+            elif self._closing:
+                return
+            elif frame.kind == frames.HEADER:
+                self._take_head(frame)
+            else:
+                self._take_body(frame)
+        except OnelogError as error:
+            self.fail(amqp_error(error), method)
+
+    def _take_method(self, method: Any) -> None:
+        if isinstance(method, commands.Channel.CloseOk):
+            self.connection.forget_channel(self.number)
+            return
+        if isinstance(method, commands.Channel.Close):
+            self.lost()
+            self.send(commands.Channel.CloseOk())
+            self.connection.forget_channel(self.number)
+            return
+        if self._closing:
+            return
+        if self._publish is not None:
+            raise AmqpError(Reply.UNEXPECTED_FRAME, f"{method.name} where a content was expected")
+        if isinstance(method, commands.Basic.Publish):
+            self._publish = method
+            return
+        handler = HANDLERS.get(type(method))
+        if handler is None:
+            raise AmqpError(Reply.COMMAND_INVALID, f"{method.name} is not for a server")
+        work = handler(self, method)
+        if work is not None:
+            self._hold(work, method)
+
+    def _hold(self, work: Coroutine[Any, Any, None], method: Any) -> None:
+        self._busy = True
+
+        async def finish() -> None:
+            try:
+                await work
+            except OnelogError as error:
+                self.fail(amqp_error(error), method)
+            finally:
+                self._busy = False
+            self._go_on()
+
+        self.connection.run(finish())
+
+    def _go_on(self) -> None:
+        while self._waiting and not self._busy:
+            frame = self._waiting.popleft()
+            self._waiting_bytes -= len(frame.payload)
+            self._take(frame)
+        if self._waiting_bytes <= self.connection.hub.limits.waiting_bytes // 2:
+            self.connection.resume(f"channel {self.number}")
+
+    # -- contents
+
+    def _take_head(self, frame: Frame) -> None:
+        if self._publish is None or self._head is not None:
+            raise AmqpError(Reply.UNEXPECTED_FRAME, "a content header without a publish")
+        head = frames.decode_content_head(frame.payload)
+        limit = self.connection.hub.limits.message_bytes
+        if head.body_bytes > limit:
+            raise AmqpError(
+                Reply.PRECONDITION_FAILED,
+                f"message size {head.body_bytes} is larger than configured max size {limit}",
+            )
+        self._head, self._body_left = head, head.body_bytes
+        if not head.body_bytes:
+            self._content_done(b"")
+
+    def _take_body(self, frame: Frame) -> None:
+        if self._head is None or len(frame.payload) > self._body_left:
+            raise AmqpError(Reply.UNEXPECTED_FRAME, "a content body that no header announced")
+        self._body.append(bytes(frame.payload))
+        self._body_left -= len(frame.payload)
+        if not self._body_left:
+            body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+            self._content_done(body)
+
+    def _content_done(self, body: bytes) -> None:
+        method, head = self._publish, self._head
+        assert head is not None
+        self._publish, self._head, self._body = None, None, []
+        work = self.publishing.publish(method, head.properties, body)
+        if work is not None:
+            self._hold(work, method)
+
+    # -- sending
+
+    def send(self, method: Any) -> None:
+        """Send a method on this channel."""
+        self.connection.send(self.number, method)
+
+    def send_content(self, method: Any, properties: bytes, body: bytes | memoryview) -> None:
+        """Send a method with its content."""
+        pieces: list[bytes | memoryview] = [frames.encode_method(self.number, method)]
+        pieces += frames.encode_content(
+            self.number, properties, body, self.connection.frame_bytes_max
+        )
+        self.connection.write(pieces)
+
+    def may_deliver(self) -> None:
+        """The peer reads again: its consumers may be sent more."""
+        self.consuming.may_deliver()
+
+    # -- the end
+
+    def fail(self, error: AmqpError, method: Any = None) -> None:
+        """Close the channel, or with a hard error the connection."""
+        if error.hard:
+            self.connection.fail(error, method)
+            return
+        if self._closing:
+            return
+        self.connection.hub.counters.channel_errors += 1
+        self.lost()
+        index = method.index if method is not None else 0
+        self.send(
+            commands.Channel.Close(
+                reply_code=int(error.code),
+                reply_text=error.reply_text,
+                class_id=index >> 16,
+                method_id=index & 0xFFFF,
+            )
+        )
+
+    def lost(self) -> None:
+        """The channel is over: what it holds goes back, nothing more is taken. Idempotent."""
+        if self._closing:
+            return
+        self._closing = True
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._publish, self._head, self._body = None, None, []
+        self.connection.resume(f"channel {self.number}")
+        self.consuming.close()
+        self.publishing.close()

@@ -1,0 +1,360 @@
+"""One AMQP connection: handshake, tune, heartbeats, frames to channels, the end.
+
+Rules:
+- Before the connection is open nothing but the handshake is taken, within a deadline, and frames
+  are small. Another protocol header is answered with ours and the connection ends (4.2.2).
+- A channel's methods take effect in their order. While one of them waits, the channel's later
+  frames wait too, bounded: past that nothing is read from the peer (I8).
+- A hard error closes the connection with its code, a soft one the channel; never another
+  connection (I10). After a close everything is ignored until the peer's close-ok, or a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from pamqp import commands
+
+from onelog.base.errors import OnelogError
+from onelog.broker import Principal
+from onelog.net import Peer, StreamTransport
+from onelog.observe import get_logger
+from onelog.protocols.amqp import frames
+from onelog.protocols.amqp.channel import Channel
+from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
+from onelog.protocols.amqp.frames import Frame
+from onelog.protocols.amqp.handshake import Handshake
+from onelog.security.identity import Identity
+
+if TYPE_CHECKING:
+    from onelog.protocols.amqp.hub import Hub
+    from onelog.protocols.amqp.vhosts import VirtualHost
+
+_log = get_logger("amqp")
+
+_UNTUNED_FRAME_BYTES: Final = 8192
+"""Largest frame before the tune, as RabbitMQ has it."""
+_CLOSE_DEADLINE_S: Final = 5.0
+_WRITE_HIGH_BYTES: Final = 1024 * 1024
+
+
+class State(Enum):
+    """How far a connection is."""
+
+    HEADER = "header"
+    HANDSHAKE = "handshake"
+    OPEN = "open"
+    CLOSING = "closing"
+    CLOSED = "closed"
+
+
+class Connection:
+    """A peer that speaks AMQP. All methods run on the loop."""
+
+    def __init__(self, hub: Hub, peer: Peer) -> None:
+        self.hub = hub
+        self.peer = peer
+        self.name = peer.address
+        self.state = State.HEADER
+        self.identity: Identity | None = None
+        self.principal: Principal | None = None
+        self.vhost: VirtualHost | None = None
+        self.properties: dict[str, Any] = {}
+        """What the client says of itself."""
+        self.channel_max = hub.limits.channels
+        self.frame_bytes_max = _UNTUNED_FRAME_BYTES
+        self.heartbeat_s = 0
+        self.channels: dict[int, Channel] = {}
+        self.connected_ms = hub.clock.now_ms()
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self.is_blocked = False
+        self._handshake = Handshake(self)
+        self._transport: StreamTransport | None = None
+        self._buffer = bytearray()
+        self._writing = True
+        self._paused_by: set[str] = set()
+        self._out: list[bytes | memoryview] = []
+        self._flushing = False
+        self._heard_at = hub.loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # -- the transport's side
+
+    def connection_made(self, transport: StreamTransport) -> None:
+        """The connection stands."""
+        self._transport = transport
+        transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
+        self.hub.connections.add(self)
+        self.hub.counters.connects += 1
+        timeout_s = self.hub.limits.login_timeout_ms / 1000
+        self._timer = self.hub.loop.call_later(timeout_s, self._login_late)
+
+    def _login_late(self) -> None:
+        if self.state in (State.HEADER, State.HANDSHAKE):
+            self.abort("no login in time")
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the peer, in order."""
+        if self.state is State.CLOSED:
+            return
+        self._heard_at = self.hub.loop.time()
+        self.received_bytes += len(data)
+        self.hub.counters.received_bytes += len(data)
+        self._buffer += data
+        try:
+            if self.state is State.HEADER and not self._take_protocol_header():
+                return
+            whole, used = frames.split(self._buffer, self.frame_bytes_max)
+            if not used:
+                return
+            self._buffer = self._buffer[used:]
+            for frame in whole:
+                self._take(frame)
+        except OnelogError as error:
+            self.fail(amqp_error(error))
+        except Exception as error:  # noqa: BLE001 - a bug ends one connection
+            _log.exception("an AMQP connection failed", peer=self.name)
+            self.fail(AmqpError(Reply.INTERNAL_ERROR, str(error)))
+
+    def _take_protocol_header(self) -> bool:
+        wanted = frames.PROTOCOL_HEADER
+        if len(self._buffer) < len(wanted) and wanted.startswith(bytes(self._buffer)):
+            return False
+        if not self._buffer.startswith(wanted):
+            # 4.2.2: the peer is told what is spoken here.
+            self._write_now([wanted])
+            self.abort("another protocol header")
+            return False
+        self._buffer = self._buffer[len(wanted) :]
+        self.state = State.HANDSHAKE
+        self._handshake.begin()
+        return True
+
+    def _take(self, frame: Frame) -> None:
+        if self.state is State.CLOSED:
+            return
+        if frame.kind == frames.HEARTBEAT:
+            if frame.channel or len(frame.payload):
+                raise AmqpError(Reply.FRAME_ERROR, "a heartbeat has channel 0 and no payload")
+            return
+        if frame.channel == 0:
+            self._take_control(frame)
+        elif self.state is State.OPEN:
+            self._take_channel(frame)
+        elif self.state is not State.CLOSING:
+            raise AmqpError(Reply.CHANNEL_ERROR, "a channel before the connection is open")
+
+    def _take_control(self, frame: Frame) -> None:
+        if frame.kind != frames.METHOD:
+            raise AmqpError(Reply.UNEXPECTED_FRAME, "a content on channel 0")
+        method = frames.decode_method(frame.payload)
+        if isinstance(method, commands.Connection.CloseOk):
+            self._end()
+        elif isinstance(method, commands.Connection.Close):
+            self.send(0, commands.Connection.CloseOk())
+            self._end()
+        elif self.state is not State.CLOSING:
+            self._handshake.take(method)
+
+    def _take_channel(self, frame: Frame) -> None:
+        channel = self.channels.get(frame.channel)
+        if channel is None:
+            channel = self._open_channel(frame)
+            if channel is None:
+                return
+        channel.take(frame)
+
+    def _open_channel(self, frame: Frame) -> Channel | None:
+        number = frame.channel
+        if frame.kind == frames.METHOD:
+            method = frames.decode_method(frame.payload)
+            if isinstance(method, commands.Channel.Open):
+                if self.channel_max and number > self.channel_max:
+                    raise AmqpError(
+                        Reply.NOT_ALLOWED,
+                        f"number of channels opened ({number}) has reached the negotiated"
+                        f" channel_max ({self.channel_max})",
+                    )
+                self.channels[number] = Channel(self, number)
+                self.send(number, commands.Channel.OpenOk())
+                return None
+            if isinstance(method, commands.Channel.Close):
+                self.send(number, commands.Channel.CloseOk())
+                return None
+            if isinstance(method, commands.Channel.CloseOk):
+                return None
+        raise AmqpError(Reply.CHANNEL_ERROR, f"expected 'channel.open' on channel {number}")
+
+    def forget_channel(self, number: int) -> None:
+        """A channel has ended; its number may be used again."""
+        self.channels.pop(number, None)
+
+    def eof_received(self) -> bool | None:
+        """The peer sends no more: it is gone."""
+        return None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        del exc
+        self.state = State.CLOSED
+        if self._timer is not None:
+            self._timer.cancel()
+        self.hub.connections.discard(self)
+        self.hub.counters.disconnects += 1
+        for channel in list(self.channels.values()):
+            channel.lost()
+        self.channels.clear()
+        for task in self._tasks:
+            task.cancel()
+        if self.vhost is not None:
+            self.vhost.connection_gone(self)
+        self._transport = None
+
+    def pause_writing(self) -> None:
+        """The peer reads too slowly: its consumers get nothing for now."""
+        self._writing = False
+
+    def resume_writing(self) -> None:
+        """The peer reads again."""
+        self._writing = True
+        for channel in self.channels.values():
+            channel.may_deliver()
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the peer keeps up with what it is sent."""
+        return self._writing and self.state is State.OPEN
+
+    # -- the handshake's side
+
+    def opened(self, vhost: VirtualHost) -> None:
+        """The peer is in."""
+        self.vhost = vhost
+        self.state = State.OPEN
+        self.hub.counters.logins += 1
+        if self._timer is not None:
+            self._timer.cancel()
+        self._beat()
+
+    def log_in(self, identity: Identity) -> None:
+        """The peer has proved who it is."""
+        self.identity = identity
+        self.principal = Principal(identity.name, "amqp")
+
+    def tuned(self, channel_max: int, frame_bytes_max: int, heartbeat_s: int) -> None:
+        """What both sides agreed on."""
+        self.channel_max = channel_max
+        self.frame_bytes_max = frame_bytes_max
+        self.heartbeat_s = heartbeat_s
+
+    def _beat(self) -> None:
+        """Send a heartbeat each half interval; a peer silent for two intervals is gone (4.2.7)."""
+        if not self.heartbeat_s or self.state is not State.OPEN:
+            return
+        if self.hub.loop.time() - self._heard_at > 2 * self.heartbeat_s and not self._paused_by:
+            self.hub.counters.heartbeats_missed += 1
+            self.abort("missed heartbeats")
+            return
+        self.write([frames.HEARTBEAT_FRAME])
+        self._timer = self.hub.loop.call_later(self.heartbeat_s / 2, self._beat)
+
+    # -- sending
+
+    def send(self, channel: int, method: Any) -> None:
+        """Send a method."""
+        self.write([frames.encode_method(channel, method)])
+
+    def write(self, pieces: list[bytes | memoryview] | list[bytes]) -> None:
+        """Send pieces with all that is sent in this pass of the loop."""
+        if self._transport is None or self.state is State.CLOSED:
+            return
+        self._out += pieces
+        if not self._flushing:
+            self._flushing = True
+            self.hub.loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        out, self._out = self._out, []
+        self._write_now(out)
+
+    def _write_now(self, pieces: list[Any]) -> None:
+        if self._transport is not None and pieces:
+            size = sum(map(len, pieces))
+            self.sent_bytes += size
+            self.hub.counters.sent_bytes += size
+            self._transport.writelines(pieces)
+
+    # -- pacing
+
+    def pause(self, why: str) -> None:
+        """Read no more from the peer until every reason is gone."""
+        if not self._paused_by and self._transport is not None:
+            self._transport.pause_reading()
+        self._paused_by.add(why)
+
+    def resume(self, why: str) -> None:
+        """One reason to pause is gone."""
+        if why in self._paused_by:
+            self._paused_by.discard(why)
+            if not self._paused_by and self._transport is not None:
+                self._heard_at = self.hub.loop.time()
+                self._transport.resume_reading()
+
+    def run(self, work: Any) -> asyncio.Task[None]:
+        """Run a coroutine that ends with the connection."""
+        task: asyncio.Task[None] = self.hub.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    # -- the end
+
+    def fail(self, error: AmqpError, method: Any = None) -> None:
+        """Close the connection with an error's code."""
+        if self.state in (State.CLOSING, State.CLOSED):
+            return
+        self.hub.counters.protocol_errors += 1
+        _log.info("an AMQP connection is closed", peer=self.name, why=error.reply_text)
+        if self.state is State.HEADER:
+            self.abort(str(error))
+            return
+        self.close(error.code, error.reply_text, method)
+
+    def close(self, code: int, text: str, method: Any = None) -> None:
+        """Tell the peer that it has to go, and why."""
+        if self.state in (State.CLOSING, State.CLOSED):
+            return
+        index = method.index if method is not None else 0
+        self.state = State.CLOSING
+        for channel in list(self.channels.values()):
+            channel.lost()
+        self.channels.clear()
+        self.send(
+            0,
+            commands.Connection.Close(
+                reply_code=int(code),
+                reply_text=text,
+                class_id=index >> 16,
+                method_id=index & 0xFFFF,
+            ),
+        )
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self.hub.loop.call_later(_CLOSE_DEADLINE_S, self._end)
+
+    def abort(self, why: str) -> None:
+        """End without a word: the peer does not speak AMQP, or is gone."""
+        _log.info("an AMQP connection is ended", peer=self.name, why=why)
+        self._end()
+
+    def _end(self) -> None:
+        self.state = State.CLOSED
+        if self._transport is not None:
+            out, self._out = self._out, []
+            self._write_now(out)
+            self._transport.close()

@@ -1,0 +1,275 @@
+"""What a channel consumes: its consumers, prefetch, deliveries and their acknowledgement.
+
+Rules:
+- Delivery tags count from 1 per channel. An acknowledgement of a tag that is not outstanding is
+  PRECONDITION_FAILED; 0 with `multiple` means all there are, also when there are none.
+- `basic.qos` with global=false counts for consumers that come later, each for itself; with
+  global=true for the whole channel, at once.
+- When the channel ends, what it holds goes back to its queues, in order.
+"""
+
+from __future__ import annotations
+
+import secrets
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Final
+
+from pamqp import commands
+
+from onelog.broker import Record
+from onelog.protocols.amqp.addresses import address_of
+from onelog.protocols.amqp.errors import AmqpError, Reply
+from onelog.protocols.amqp.mapping import to_properties
+from onelog.protocols.amqp.properties import Properties, encode_properties, encode_table
+from onelog.protocols.amqp.queues.consumers import Consumer
+from onelog.protocols.amqp.queues.queue import Queue
+from onelog.protocols.amqp.transactions import Settlement
+
+if TYPE_CHECKING:
+    from onelog.protocols.amqp.channel import Channel
+
+_NO_BOUND: Final = 1 << 30
+_DELIVERY_COUNT: Final = "x-delivery-count"
+
+
+class Held:
+    """A message that was sent and is not acknowledged."""
+
+    __slots__ = ("consumer", "place", "queue")
+
+    def __init__(self, queue: Queue, place: int, consumer: Consumer | None) -> None:
+        self.queue = queue
+        self.place = place
+        self.consumer = consumer
+
+
+class Consuming:
+    """The consumers of one channel."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self.consumers: dict[str, Consumer] = {}
+        self._held: dict[int, Held] = {}
+        self._next_tag = 1
+        self._prefetch = 0
+        self._channel_prefetch = 0
+        self._is_flowing = True
+        self._counted = 0
+
+    @property
+    def unacked(self) -> int:
+        """Messages that were sent and are not acknowledged."""
+        return len(self._held)
+
+    @property
+    def prefetch(self) -> int:
+        """What the next consumer may hold."""
+        return self._prefetch
+
+    def set_prefetch(self, count: int, *, whole_channel: bool) -> None:
+        """basic.qos."""
+        if whole_channel:
+            self._channel_prefetch = count
+            self.may_deliver()
+        else:
+            self._prefetch = count
+
+    def set_flow(self, *, active: bool) -> None:
+        """channel.flow of the client: whether it wants deliveries."""
+        self._is_flowing = active
+        if active:
+            self.may_deliver()
+
+    def room(self, *, no_ack: bool) -> int:
+        """How many messages may be sent on this channel now."""
+        if not self._channel.connection.is_writable or not self._is_flowing:
+            return 0
+        if no_ack or not self._channel_prefetch:
+            return _NO_BOUND
+        return self._channel_prefetch - self._counted
+
+    def may_deliver(self) -> None:
+        """There may be room again."""
+        for consumer in list(self.consumers.values()):
+            consumer.queue.wake()
+
+    # -- consumers
+
+    def consume(self, queue: Queue, method: Any) -> str:
+        """basic.consume; the consumer's tag."""
+        tag = method.consumer_tag or f"amq.ctag-{secrets.token_urlsafe(16)}"
+        if tag in self.consumers:
+            raise AmqpError(Reply.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+        arguments = dict(method.arguments or {})
+        priority = arguments.get("x-priority", 0)
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise AmqpError(
+                Reply.PRECONDITION_FAILED, f"invalid arg 'x-priority' for consumer '{tag}'"
+            )
+        consumer = Consumer(
+            self,
+            tag,
+            queue,
+            no_ack=method.no_ack,
+            exclusive=method.exclusive,
+            prefetch=self._prefetch,
+            priority=priority,
+            arguments=arguments,
+        )
+        queue.add_consumer(consumer)
+        self.consumers[tag] = consumer
+        return str(tag)
+
+    def cancel(self, tag: str) -> None:
+        """basic.cancel: what the consumer holds stays with the channel."""
+        consumer = self.consumers.pop(tag, None)
+        if consumer is not None:
+            consumer.queue.remove_consumer(consumer)
+
+    def queue_gone(self, queue: Queue) -> None:
+        """A queue was deleted: its consumers are told, where the client understands that."""
+        capabilities = self._channel.connection.properties.get("capabilities")
+        told = isinstance(capabilities, dict) and capabilities.get("consumer_cancel_notify")
+        for tag, consumer in list(self.consumers.items()):
+            if consumer.queue is queue:
+                del self.consumers[tag]
+                if told:
+                    self._channel.send(commands.Basic.Cancel(consumer_tag=tag, nowait=True))
+        for held_tag, held in list(self._held.items()):
+            if held.queue is queue:
+                self._forget(held_tag)
+
+    # -- deliveries
+
+    def deliver(
+        self, consumer: Consumer, queue: Queue, place: int, record: Record, count: int
+    ) -> None:
+        """Send a message to a consumer."""
+        tag = self._take_tag()
+        if not consumer.no_ack:
+            self._held[tag] = Held(queue, place, consumer)
+            consumer.unacked += 1
+            self._counted += 1
+        address = address_of(record.topic)
+        method = commands.Basic.Deliver(
+            consumer_tag=consumer.tag,
+            delivery_tag=tag,
+            redelivered=count > 0,
+            exchange=address.exchange,
+            routing_key=address.routing_key,
+        )
+        self._channel.send_content(method, _properties(queue, record, count), record.value or b"")
+
+    def get(self, queue: Queue, *, no_ack: bool) -> None:
+        """basic.get."""
+        found = queue.get()
+        if found is None:
+            self._channel.send(commands.Basic.GetEmpty())
+            return
+        place, record, count = found
+        tag = self._take_tag()
+        if not no_ack:
+            self._held[tag] = Held(queue, place, None)
+        address = address_of(record.topic)
+        method = commands.Basic.GetOk(
+            delivery_tag=tag,
+            redelivered=count > 0,
+            exchange=address.exchange,
+            routing_key=address.routing_key,
+            message_count=queue.ready.size,
+        )
+        self._channel.send_content(method, _properties(queue, record, count), record.value or b"")
+        if no_ack:
+            queue.ack(place)
+
+    def _take_tag(self) -> int:
+        tag = self._next_tag
+        self._next_tag += 1
+        return tag
+
+    # -- acknowledgements
+
+    def held(self, tag: int, *, multiple: bool) -> list[int]:
+        """The tags that an acknowledgement means. Raises AmqpError."""
+        if multiple:
+            if tag == 0:
+                return list(self._held)
+            found = list(takewhile(lambda known: known <= tag, self._held))  # tags ascend
+            if not found or tag >= self._next_tag:
+                raise _unknown_tag(tag)
+            return found
+        if tag not in self._held:
+            raise _unknown_tag(tag)
+        return [tag]
+
+    def described(self, kind: str, tags: list[int]) -> list[Settlement]:
+        """What an acknowledgement does, in words that survive a restart."""
+        hub = self._channel.connection.hub
+        found = []
+        for tag in tags:
+            held = self._held[tag]
+            (stream_id, partition), offset = hub.place(held.place)
+            found.append(Settlement(held.queue.name, (stream_id, partition, offset), kind))
+        return found
+
+    def ack(self, tags: list[int]) -> None:
+        """These messages are done with."""
+        for tag in tags:
+            held = self._forget(tag)
+            if not held.queue.is_deleted:
+                held.queue.ack(held.place)
+        self._room_made()
+
+    def reject(self, tags: list[int], *, requeue: bool) -> None:
+        """These messages are not wanted, here or at all."""
+        by_queue: dict[Queue, list[int]] = {}
+        for tag in tags:
+            held = self._forget(tag)
+            by_queue.setdefault(held.queue, []).append(held.place)
+        for queue, places in by_queue.items():
+            if queue.is_deleted:
+                continue
+            if requeue:
+                queue.requeue(places)
+            else:
+                for place in places:
+                    queue.reject(place)
+        self._room_made()
+
+    def recover(self) -> None:
+        """basic.recover(requeue=true): everything unacknowledged comes again."""
+        self.reject(list(self._held), requeue=True)
+
+    def _forget(self, tag: int) -> Held:
+        held = self._held.pop(tag)
+        if held.consumer is not None:
+            held.consumer.unacked -= 1
+            self._counted -= 1
+        return held
+
+    def _room_made(self) -> None:
+        if self._channel_prefetch:
+            self.may_deliver()
+
+    def close(self) -> None:
+        """The channel is over."""
+        consumers, self.consumers = list(self.consumers.values()), {}
+        tags = list(self._held)
+        # First nobody of this channel takes any more, then what it held goes back.
+        for consumer in consumers:
+            consumer.queue.consumers.remove(consumer)
+        self.reject(tags, requeue=True)
+        for consumer in consumers:
+            if not consumer.queue.is_deleted:
+                consumer.queue.remove_consumer(consumer)
+
+
+def _unknown_tag(tag: int) -> AmqpError:
+    return AmqpError(Reply.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
+
+
+def _properties(queue: Queue, record: Record, count: int) -> bytes:
+    found: Properties = to_properties(record)
+    if queue.settings.type == "quorum" and count:
+        found.headers = encode_table(found.table() | {_DELIVERY_COUNT: count})
+    return encode_properties(found)

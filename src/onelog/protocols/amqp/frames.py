@@ -1,0 +1,125 @@
+"""Frames: bytes to frames and back. Control methods go through pamqp, contents through our own.
+
+Rules (AMQP 0-9-1 2.3, 4.2.3): a frame is type, channel, size, payload, 0xCE. A size above what was
+agreed, another last octet or an unknown type is a FRAME_ERROR and ends the connection. Nothing is
+allocated for a frame before its bytes are there.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from pamqp import commands, exceptions
+from pamqp import frame as pamqp_frame
+
+from onelog.protocols.amqp.errors import AmqpError, Reply
+
+PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
+METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
+FRAME_END: Final = 0xCE
+OVERHEAD_BYTES: Final = 8
+BASIC_CLASS: Final = 60
+
+_HEAD: Final = struct.Struct(">BHI")
+_CONTENT: Final = struct.Struct(">HHQ")
+_INDEX: Final = struct.Struct(">I")
+HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+
+
+class Frame(NamedTuple):
+    """One frame; the payload is a view of the buffer that it came in."""
+
+    kind: int
+    channel: int
+    payload: memoryview
+
+
+class ContentHead(NamedTuple):
+    """What precedes a body: its size, and its properties as the peer encoded them."""
+
+    body_bytes: int
+    properties: bytes
+    """The property flags and the property list."""
+
+
+def split(buffer: bytearray, frame_bytes_max: int) -> tuple[list[Frame], int]:
+    """The whole frames of a buffer, and how many bytes of it they are. Raises AmqpError."""
+    view = memoryview(buffer)
+    frames: list[Frame] = []
+    at, end = 0, len(buffer)
+    while end - at >= _HEAD.size:
+        kind, channel, size = _HEAD.unpack_from(buffer, at)
+        if frame_bytes_max and size + OVERHEAD_BYTES > frame_bytes_max:
+            raise AmqpError(
+                Reply.FRAME_ERROR,
+                f"a frame of {size + OVERHEAD_BYTES} bytes is larger than the {frame_bytes_max}"
+                " that were agreed",
+            )
+        after = at + _HEAD.size + size
+        if after >= end:
+            break
+        if buffer[after] != FRAME_END:
+            raise AmqpError(Reply.FRAME_ERROR, "a frame does not end with 0xCE")
+        if kind not in (METHOD, HEADER, BODY, HEARTBEAT):
+            raise AmqpError(Reply.FRAME_ERROR, f"there is no frame type {kind}")
+        frames.append(Frame(kind, channel, view[at + _HEAD.size : after]))
+        at = after + 1
+    return frames, at
+
+
+def decode_method(payload: memoryview) -> Any:
+    """The method of a frame, as pamqp types it. Raises AmqpError."""
+    data = bytes(payload)
+    if len(data) < 4:
+        raise AmqpError(Reply.SYNTAX_ERROR, "a method frame is shorter than its method's number")
+    (index,) = _INDEX.unpack_from(data)
+    kind = commands.INDEX_MAPPING.get(index)
+    if kind is None:
+        raise AmqpError(
+            Reply.COMMAND_INVALID, f"there is no method {index & 0xFFFF} of class {index >> 16}"
+        )
+    method = kind()
+    try:
+        method.unmarshal(data[4:])
+    except (
+        exceptions.UnmarshalingException,
+        struct.error,
+        ValueError,
+        IndexError,
+        KeyError,
+        TypeError,
+        OverflowError,
+    ) as error:
+        raise AmqpError(Reply.SYNTAX_ERROR, f"{method.name} cannot be read: {error}") from None
+    return method
+
+
+def encode_method(channel: int, method: Any) -> bytes:
+    """The whole frame of a method."""
+    return pamqp_frame.marshal(method, channel)
+
+
+def decode_content_head(payload: memoryview) -> ContentHead:
+    """The content header of a frame. Raises AmqpError."""
+    if len(payload) < _CONTENT.size + 2:
+        raise AmqpError(Reply.SYNTAX_ERROR, "a content header is cut short")
+    class_id, _weight, size = _CONTENT.unpack_from(payload)
+    if class_id != BASIC_CLASS:
+        raise AmqpError(Reply.UNEXPECTED_FRAME, f"a content header of class {class_id}")
+    return ContentHead(size, bytes(payload[_CONTENT.size :]))
+
+
+def encode_content(
+    channel: int, properties: bytes, body: bytes | memoryview, frame_bytes_max: int
+) -> Iterator[bytes | memoryview]:
+    """The frames of a message's properties and body, in pieces for one write."""
+    head = _CONTENT.pack(BASIC_CLASS, 0, len(body)) + properties
+    yield _HEAD.pack(HEADER, channel, len(head)) + head + b"\xce"
+    room = frame_bytes_max - OVERHEAD_BYTES if frame_bytes_max else max(len(body), 1)
+    for start in range(0, len(body), room):
+        part = body[start : start + room]
+        yield _HEAD.pack(BODY, channel, len(part))
+        yield part
+        yield b"\xce"

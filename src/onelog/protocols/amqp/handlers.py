@@ -1,0 +1,340 @@
+"""The table of methods: what each does. Basic.Publish and the ends of a channel are the channel's.
+
+Rules: a handler answers at once, or returns a coroutine that holds the channel until it has. A
+method with `nowait` gets no answer. An empty queue name is the last queue declared on the channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from pamqp import commands
+
+from onelog.protocols.amqp.errors import AmqpError, Reply
+from onelog.protocols.amqp.queues.settings import QueueRecord
+from onelog.protocols.amqp.router import Binding, Destination, ExchangeRecord
+from onelog.protocols.amqp.transactions import Transaction
+
+if TYPE_CHECKING:
+    from onelog.protocols.amqp.channel import Channel
+    from onelog.protocols.amqp.queues.queue import Queue
+
+Work = Coroutine[Any, Any, None] | None
+Handler = Callable[["Channel", Any], Work]
+
+
+# -- channel
+
+
+def channel_open(channel: Channel, method: Any) -> Work:
+    """A channel that is open already."""
+    del method
+    raise AmqpError(
+        Reply.CHANNEL_ERROR, f"second 'channel.open' on channel {channel.number}", hard=True
+    )
+
+
+def channel_flow(channel: Channel, method: Any) -> Work:
+    """The client wants deliveries to stop, or to go on."""
+    channel.consuming.set_flow(active=method.active)
+    channel.send(commands.Channel.FlowOk(active=method.active))
+    return None
+
+
+def ignore(channel: Channel, method: Any) -> Work:
+    """Nothing to do."""
+    del channel, method
+    return None
+
+
+# -- exchanges
+
+
+async def exchange_declare(channel: Channel, method: Any) -> None:
+    """Make an exchange, or check that it is there."""
+    record = ExchangeRecord(
+        name=method.exchange,
+        type=method.exchange_type,
+        durable=method.durable,
+        auto_delete=method.auto_delete,
+        internal=method.internal,
+        arguments=dict(method.arguments or {}),
+    )
+    await channel.vhost.declare_exchange(record, passive=method.passive)
+    if not method.nowait:
+        channel.send(commands.Exchange.DeclareOk())
+
+
+async def exchange_delete(channel: Channel, method: Any) -> None:
+    """Delete an exchange."""
+    await channel.vhost.delete_exchange(method.exchange, if_unused=method.if_unused)
+    if not method.nowait:
+        channel.send(commands.Exchange.DeleteOk())
+
+
+def _exchange_binding(channel: Channel, method: Any) -> Binding:
+    for name in (method.source, method.destination):
+        if not name:
+            raise AmqpError(Reply.ACCESS_REFUSED, "operation not permitted on the default exchange")
+        channel.vhost.exchange(name)
+    return Binding(
+        source=method.source,
+        destination=Destination("exchange", method.destination),
+        routing_key=method.routing_key,
+        arguments=dict(method.arguments or {}),
+    )
+
+
+async def exchange_bind(channel: Channel, method: Any) -> None:
+    """Let an exchange feed another one."""
+    await channel.vhost.bind(_exchange_binding(channel, method))
+    if not method.nowait:
+        channel.send(commands.Exchange.BindOk())
+
+
+async def exchange_unbind(channel: Channel, method: Any) -> None:
+    """Let it feed that one no more."""
+    await channel.vhost.unbind(_exchange_binding(channel, method))
+    if not method.nowait:
+        channel.send(commands.Exchange.UnbindOk())
+
+
+# -- queues
+
+
+def _queue(channel: Channel, name: str) -> Queue:
+    name = name or channel.last_queue
+    if not name:
+        raise AmqpError(Reply.NOT_FOUND, "no previously declared queue")
+    return channel.vhost.queue(name, channel.connection)
+
+
+async def queue_declare(channel: Channel, method: Any) -> None:
+    """Make a queue, or check that it is there."""
+    record = QueueRecord(
+        name=method.queue,
+        durable=method.durable,
+        exclusive=method.exclusive,
+        auto_delete=method.auto_delete,
+        arguments=dict(method.arguments or {}),
+    )
+    queue = await channel.vhost.declare_queue(record, channel.connection, passive=method.passive)
+    channel.last_queue = queue.name
+    if not method.nowait:
+        channel.send(
+            commands.Queue.DeclareOk(
+                queue=queue.name,
+                message_count=queue.ready.size,
+                consumer_count=len(queue.consumers),
+            )
+        )
+
+
+def _queue_binding(channel: Channel, method: Any) -> Binding:
+    queue = _queue(channel, method.queue)
+    channel.vhost.exchange(method.exchange)
+    key = method.routing_key
+    if not method.queue and not key:
+        key = queue.name  # 1.7.2.3: both empty mean the last queue, and its name as key
+    return Binding(
+        source=method.exchange,
+        destination=Destination("queue", queue.name),
+        routing_key=key,
+        arguments=dict(method.arguments or {}),
+    )
+
+
+async def queue_bind(channel: Channel, method: Any) -> None:
+    """Let an exchange feed a queue."""
+    await channel.vhost.bind(_queue_binding(channel, method))
+    if not method.nowait:
+        channel.send(commands.Queue.BindOk())
+
+
+async def queue_unbind(channel: Channel, method: Any) -> None:
+    """Let it feed that one no more."""
+    await channel.vhost.unbind(_queue_binding(channel, method))
+    channel.send(commands.Queue.UnbindOk())
+
+
+def queue_purge(channel: Channel, method: Any) -> Work:
+    """Settle everything that waits."""
+    count = _queue(channel, method.queue).purge()
+    if not method.nowait:
+        channel.send(commands.Queue.PurgeOk(message_count=count))
+    return None
+
+
+async def queue_delete(channel: Channel, method: Any) -> None:
+    """Delete a queue; one that is not there is fine."""
+    vhost, name = channel.vhost, method.queue or channel.last_queue
+    count = 0
+    if name in vhost.queues:
+        queue = vhost.queue(name, channel.connection)
+        count = await vhost.delete_queue(
+            queue, if_unused=method.if_unused, if_empty=method.if_empty
+        )
+    if not method.nowait:
+        channel.send(commands.Queue.DeleteOk(message_count=count))
+
+
+# -- basic
+
+
+def basic_qos(channel: Channel, method: Any) -> Work:
+    """How much the client takes before it acknowledges."""
+    if method.prefetch_size:
+        raise AmqpError(Reply.NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
+    channel.consuming.set_prefetch(method.prefetch_count, whole_channel=method.global_)
+    channel.send(commands.Basic.QosOk())
+    return None
+
+
+def basic_consume(channel: Channel, method: Any) -> Work:
+    """Begin to consume."""
+    queue = _queue(channel, method.queue)
+    # The answer goes before the first delivery: deliveries begin with the next pass of the loop.
+    tag = channel.consuming.consume(queue, method)
+    if not method.nowait:
+        channel.send(commands.Basic.ConsumeOk(consumer_tag=tag))
+    return None
+
+
+def basic_cancel(channel: Channel, method: Any) -> Work:
+    """Consume no more."""
+    channel.consuming.cancel(method.consumer_tag)
+    if not method.nowait:
+        channel.send(commands.Basic.CancelOk(consumer_tag=method.consumer_tag))
+    return None
+
+
+def basic_get(channel: Channel, method: Any) -> Work:
+    """One message, now."""
+    queue = _queue(channel, method.queue)
+    if queue.settings.type == "stream":
+        raise AmqpError(Reply.NOT_IMPLEMENTED, "basic.get is not supported by stream queues")
+    channel.consuming.get(queue, no_ack=method.no_ack)
+    return None
+
+
+def basic_ack(channel: Channel, method: Any) -> Work:
+    """Messages are done with."""
+    tags = channel.consuming.held(method.delivery_tag, multiple=method.multiple)
+    if channel.transaction is not None:
+        channel.transaction.add_settlement("ack", tags)
+    else:
+        channel.consuming.ack(tags)
+    return None
+
+
+def basic_nack(channel: Channel, method: Any) -> Work:
+    """Messages are not wanted."""
+    tags = channel.consuming.held(method.delivery_tag, multiple=method.multiple)
+    _refuse(channel, tags, requeue=method.requeue)
+    return None
+
+
+def basic_reject(channel: Channel, method: Any) -> Work:
+    """A message is not wanted."""
+    tags = channel.consuming.held(method.delivery_tag, multiple=False)
+    _refuse(channel, tags, requeue=method.requeue)
+    return None
+
+
+def _refuse(channel: Channel, tags: list[int], *, requeue: bool) -> None:
+    if channel.transaction is not None:
+        channel.transaction.add_settlement("requeue" if requeue else "reject", tags)
+    else:
+        channel.consuming.reject(tags, requeue=requeue)
+
+
+def basic_recover(channel: Channel, method: Any) -> Work:
+    """Everything unacknowledged comes again."""
+    if not method.requeue:
+        raise AmqpError(Reply.NOT_IMPLEMENTED, "recover with requeue=false")
+    channel.consuming.recover()
+    channel.send(commands.Basic.RecoverOk())
+    return None
+
+
+def basic_recover_async(channel: Channel, method: Any) -> Work:
+    """The same without an answer (deprecated)."""
+    del method
+    channel.consuming.recover()
+    return None
+
+
+# -- confirms and transactions
+
+
+def confirm_select(channel: Channel, method: Any) -> Work:
+    """Publishes are to be confirmed."""
+    if channel.transaction is not None:
+        raise AmqpError(Reply.PRECONDITION_FAILED, "cannot switch from tx to confirm mode")
+    channel.publishing.select_confirms()
+    if not method.nowait:
+        channel.send(commands.Confirm.SelectOk())
+    return None
+
+
+def tx_select(channel: Channel, method: Any) -> Work:
+    """Publishes and acknowledgements wait for a commit."""
+    del method
+    if channel.publishing.confirms:
+        raise AmqpError(Reply.PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
+    channel.transaction = channel.transaction or Transaction(channel)
+    channel.send(commands.Tx.SelectOk())
+    return None
+
+
+def _transaction(channel: Channel) -> Transaction:
+    if channel.transaction is None:
+        raise AmqpError(Reply.PRECONDITION_FAILED, "channel is not transactional")
+    return channel.transaction
+
+
+async def tx_commit(channel: Channel, method: Any) -> None:
+    """Do what was done since, all of it."""
+    del method
+    await _transaction(channel).commit()
+    channel.send(commands.Tx.CommitOk())
+
+
+def tx_rollback(channel: Channel, method: Any) -> Work:
+    """Do none of it."""
+    del method
+    _transaction(channel).rollback()
+    channel.send(commands.Tx.RollbackOk())
+    return None
+
+
+HANDLERS: Final[dict[type[Any], Handler]] = {
+    commands.Channel.Open: channel_open,
+    commands.Channel.Flow: channel_flow,
+    commands.Channel.FlowOk: ignore,
+    commands.Exchange.Declare: exchange_declare,
+    commands.Exchange.Delete: exchange_delete,
+    commands.Exchange.Bind: exchange_bind,
+    commands.Exchange.Unbind: exchange_unbind,
+    commands.Queue.Declare: queue_declare,
+    commands.Queue.Bind: queue_bind,
+    commands.Queue.Unbind: queue_unbind,
+    commands.Queue.Purge: queue_purge,
+    commands.Queue.Delete: queue_delete,
+    commands.Basic.Qos: basic_qos,
+    commands.Basic.Consume: basic_consume,
+    commands.Basic.Cancel: basic_cancel,
+    commands.Basic.CancelOk: ignore,
+    commands.Basic.Get: basic_get,
+    commands.Basic.Ack: basic_ack,
+    commands.Basic.Nack: basic_nack,
+    commands.Basic.Reject: basic_reject,
+    commands.Basic.Recover: basic_recover,
+    commands.Basic.RecoverAsync: basic_recover_async,
+    commands.Confirm.Select: confirm_select,
+    commands.Tx.Select: tx_select,
+    commands.Tx.Commit: tx_commit,
+    commands.Tx.Rollback: tx_rollback,
+}
+"""What each method does."""

@@ -1,0 +1,244 @@
+"""The way in: start, login, tune, open (AMQP 0-9-1 2.2.4), and what channel 0 may say later.
+
+Rules: one step at a time, in order; a step out of turn is COMMAND_INVALID. A refused login is told
+with 403 to clients that announced to understand that, and otherwise the connection just ends, as
+the specification has it. What is agreed is the lower of both sides' wishes; 0 is no limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, Final
+
+from pamqp import commands
+
+import onelog
+from onelog.base.errors import NotAuthenticated, OnelogError
+from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
+from onelog.protocols.amqp.properties import decode_table
+from onelog.security.identity import Identity
+
+if TYPE_CHECKING:
+    from onelog.protocols.amqp.connection import Connection
+
+FRAME_BYTES_MIN: Final = 4096
+CAPABILITIES: Final[dict[str, bool]] = {
+    "publisher_confirms": True,
+    "exchange_exchange_bindings": True,
+    "basic.nack": True,
+    "consumer_cancel_notify": True,
+    "connection.blocked": True,
+    "consumer_priorities": True,
+    "authentication_failure_close": True,
+    "per_consumer_qos": True,
+    "direct_reply_to": True,
+}
+"""What clients look for before they use it."""
+
+_REFUSED: Final = (
+    "Login was refused using authentication mechanism {}. For details see the broker logfile."
+)
+
+
+class Handshake:
+    """Steps of one connection on channel 0."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._expected: type[Any] | None = None
+        self._mechanism = ""
+
+    def begin(self) -> None:
+        """Say who we are and how to log in."""
+        hub, peer = self._connection.hub, self._connection.peer
+        mechanisms = ["PLAIN", "AMQPLAIN"]
+        if peer.certificate is not None:
+            mechanisms.append("EXTERNAL")
+        if hub.allows_anonymous(peer):
+            mechanisms.append("ANONYMOUS")
+        self._expected = commands.Connection.StartOk
+        self._connection.send(
+            0,
+            commands.Connection.Start(
+                version_major=0,
+                version_minor=9,
+                server_properties={
+                    "product": "OneLog",
+                    "version": onelog.__version__,
+                    "platform": "Python",
+                    "cluster_name": hub.cluster_name,
+                    "capabilities": dict(CAPABILITIES),
+                },
+                mechanisms=" ".join(mechanisms),
+                locales="en_US",
+            ),
+        )
+
+    def take(self, method: Any) -> None:
+        """One method of the peer. Raises AmqpError."""
+        if self._expected is None:
+            self._take_later(method)
+            return
+        if not isinstance(method, self._expected):
+            raise AmqpError(
+                Reply.COMMAND_INVALID,
+                f"{method.name} where {self._expected.name} was expected",
+            )
+        if isinstance(method, commands.Connection.StartOk):
+            self._start_ok(method)
+        elif isinstance(method, commands.Connection.TuneOk):
+            self._tune_ok(method)
+        else:
+            self._open(method)
+
+    def _take_later(self, method: Any) -> None:
+        """What channel 0 may say once the connection is open."""
+        connection = self._connection
+        if isinstance(method, commands.Connection.UpdateSecret):
+            connection.run(self._update_secret(method))
+        elif not isinstance(method, (commands.Connection.Blocked, commands.Connection.Unblocked)):
+            raise AmqpError(Reply.COMMAND_INVALID, f"{method.name} is not expected here")
+
+    # -- login
+
+    def _start_ok(self, method: Any) -> None:
+        self._expected = _Nothing
+        self._mechanism = method.mechanism
+        self._connection.properties = dict(method.client_properties or {})
+        response = method.response
+        if isinstance(response, str):
+            response = response.encode("utf-8", "surrogateescape")
+        self._connection.run(self._log_in(bytes(response)))
+
+    async def _log_in(self, response: bytes) -> None:
+        connection = self._connection
+        try:
+            identity = await self._identify(response)
+        except OnelogError as error:
+            connection.hub.counters.refused += 1
+            self._refuse(error)
+            return
+        connection.log_in(identity)
+        limits = connection.hub.limits
+        self._expected = commands.Connection.TuneOk
+        connection.send(
+            0,
+            commands.Connection.Tune(
+                channel_max=limits.channels,
+                frame_max=limits.frame_bytes,
+                heartbeat=limits.heartbeat_s,
+            ),
+        )
+
+    async def _identify(self, response: bytes) -> Identity:
+        connection = self._connection
+        authenticator, peer = connection.hub.authenticator, connection.peer
+        if self._mechanism == "EXTERNAL":
+            return authenticator.certificate(peer.certificate)
+        if self._mechanism == "ANONYMOUS":
+            return connection.hub.anonymous(peer)
+        readers = {"PLAIN": _plain, "AMQPLAIN": _amqplain}
+        if self._mechanism not in readers:
+            raise NotAuthenticated(f"the mechanism {self._mechanism[:40]!r} is not known here")
+        name, password = readers[self._mechanism](response)
+        known = authenticator.recall(name, password)
+        if known is not None:
+            return known
+        try:
+            waiting: Awaitable[Identity] = authenticator.password(name, password)
+            return await waiting
+        except NotAuthenticated:
+            # The name that every AMQP client has by default is nobody here: where peers may come
+            # without a name it is that, and elsewhere it is refused like any other.
+            if (name, password) == ("guest", b"guest") and not authenticator.knows("guest"):
+                return connection.hub.anonymous(peer)
+            raise
+
+    def _refuse(self, error: OnelogError) -> None:
+        connection = self._connection
+        capabilities = connection.properties.get("capabilities")
+        told = isinstance(capabilities, dict) and capabilities.get("authentication_failure_close")
+        if isinstance(error, NotAuthenticated) and not told:
+            connection.abort(f"login refused: {error}")
+        elif isinstance(error, NotAuthenticated):
+            text = AmqpError(Reply.ACCESS_REFUSED, _REFUSED.format(self._mechanism)).reply_text
+            connection.close(Reply.ACCESS_REFUSED, text)
+        else:
+            connection.fail(amqp_error(error))
+
+    async def _update_secret(self, method: Any) -> None:
+        """A client renews its password or token before the old one ends."""
+        connection = self._connection
+        identity = connection.identity
+        assert identity is not None
+        secret = method.new_secret
+        data = secret.encode() if isinstance(secret, str) else bytes(secret)
+        try:
+            renewed = await connection.hub.authenticator.password(identity.name, data)
+        except OnelogError as error:
+            connection.fail(AmqpError(Reply.NOT_ALLOWED, f"the new secret was refused: {error}"))
+            return
+        connection.log_in(renewed)
+        connection.send(0, commands.Connection.UpdateSecretOk())
+
+    # -- tune and open
+
+    def _tune_ok(self, method: Any) -> None:
+        limits = self._connection.hub.limits
+        channel_max = _lower(method.channel_max, limits.channels)
+        frame_max = _lower(method.frame_max, limits.frame_bytes)
+        if method.channel_max > limits.channels > 0 or method.frame_max > limits.frame_bytes > 0:
+            raise AmqpError(Reply.NOT_ALLOWED, "tune-ok asks for more than was offered")
+        if 0 < frame_max < FRAME_BYTES_MIN:
+            raise AmqpError(
+                Reply.NOT_ALLOWED,
+                f"negotiated frame_max = {frame_max} is lower than the minimum allowed value"
+                f" ({FRAME_BYTES_MIN})",
+            )
+        self._connection.tuned(channel_max, frame_max, method.heartbeat)
+        self._expected = commands.Connection.Open
+
+    def _open(self, method: Any) -> None:
+        connection = self._connection
+        vhost = connection.hub.vhosts.find(method.virtual_host)
+        if vhost is None:
+            raise AmqpError(Reply.NOT_ALLOWED, f"vhost {method.virtual_host} not found")
+        self._expected = None
+        connection.opened(vhost)
+        connection.send(0, commands.Connection.OpenOk())
+
+
+class _Nothing:
+    """No method: the login is being checked."""
+
+    name = "nothing"
+
+
+def _lower(wish: int, ours: int) -> int:
+    if not wish or not ours:
+        return wish or ours
+    return min(wish, ours)
+
+
+def _plain(response: bytes) -> tuple[str, bytes]:
+    parts = response.split(b"\0")
+    if len(parts) != 3:
+        raise NotAuthenticated("a PLAIN response is: NUL, name, NUL, password")
+    return _name(parts[1]), parts[2]
+
+
+def _amqplain(response: bytes) -> tuple[str, bytes]:
+    try:
+        table = decode_table(response)
+        name, password = table["LOGIN"], table["PASSWORD"]
+    except (AmqpError, KeyError):
+        raise NotAuthenticated("an AMQPLAIN response is a table with LOGIN and PASSWORD") from None
+    data = password.encode() if isinstance(password, str) else bytes(password)
+    return str(name), data
+
+
+def _name(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise NotAuthenticated("the user's name is not UTF-8") from None

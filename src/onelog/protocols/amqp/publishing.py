@@ -1,0 +1,237 @@
+"""Publishing on a channel: checks, one write, returns, confirms.
+
+Rules:
+- A message is written once, to the topic of its exchange and key (I1), whether a queue takes it
+  or not; only what the default exchange would send to a queue that is not there is dropped.
+- `mandatory` without a queue is returned, before its confirm. A confirm says that the message is
+  durable (I4); a nack that a queue refused it (`x-overflow: reject-publish`) or it was not written.
+- Confirms count publishes of the channel from 1, and go out in their order, many in one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from pamqp import commands
+
+from onelog.base.errors import OnelogError
+from onelog.broker import Message, Published
+from onelog.protocols.amqp.addresses import message_topic
+from onelog.protocols.amqp.errors import AmqpError, Reply
+from onelog.protocols.amqp.mapping import to_message
+from onelog.protocols.amqp.properties import (
+    Properties,
+    decode_properties,
+    encode_properties,
+    encode_table,
+)
+
+if TYPE_CHECKING:
+    from onelog.protocols.amqp.channel import Channel
+
+_ACK, _NACK = 1, 2
+_EXPIRATION_DIGITS_MAX: Final = 10
+
+
+class Outgoing:
+    """A publish that was checked: what is written, and what the publisher is told."""
+
+    __slots__ = ("message", "returned")
+
+    def __init__(self, message: Message | None, returned: Any) -> None:
+        self.message = message
+        self.returned = returned
+        """The return of a mandatory message that no queue takes: method, properties, body."""
+
+
+class Publishing:
+    """The publishes of one channel."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self.confirms = False
+        self._next_tag = 1
+        self._outcomes: deque[int] = deque()
+        """Per publish that is not confirmed yet, in order: how it went; 0: not known."""
+        self._first_tag = 1
+        self._confirming = False
+        self._closed = False
+
+    @property
+    def unconfirmed(self) -> int:
+        """Publishes that wait for their confirm."""
+        return len(self._outcomes)
+
+    def select_confirms(self) -> None:
+        """confirm.select."""
+        self.confirms = True
+
+    def publish(
+        self, method: Any, properties: bytes, body: bytes
+    ) -> Coroutine[Any, Any, None] | None:
+        """One publish; a coroutine when it has to wait for something."""
+        channel = self._channel
+        found = decode_properties(properties)
+        exchange = channel.vhost.exchange_to_publish(method, channel.connection)
+        _check(found, channel)
+        if method.immediate:
+            raise AmqpError(Reply.NOT_IMPLEMENTED, "immediate=true")
+        waiting = channel.vhost.streams.make_ready(exchange)
+        if waiting is not None:
+            return self._publish_later(waiting, method, found, body)
+        self._publish_now(method, found, body)
+        return None
+
+    async def _publish_later(
+        self, waiting: Coroutine[Any, Any, None], method: Any, found: Properties, body: bytes
+    ) -> None:
+        await waiting
+        self._publish_now(method, found, body)
+
+    def _publish_now(self, method: Any, found: Properties, body: bytes) -> None:
+        outgoing = self._route(method, found, body)
+        transaction = self._channel.transaction
+        if transaction is not None:
+            transaction.add_publish(outgoing)
+        else:
+            self.send(outgoing)
+
+    def _route(self, method: Any, found: Properties, body: bytes) -> Outgoing:
+        channel = self._channel
+        vhost, hub = channel.vhost, channel.connection.hub
+        table = found.table()
+        extra = _extra_keys(table)
+        if "BCC" in table:
+            table = {name: value for name, value in table.items() if name != "BCC"}
+            found.headers = encode_table(table) if table else None
+        queues = vhost.router.route(method.exchange, method.routing_key, table)
+        for key in extra:
+            queues |= vhost.router.route(method.exchange, key, table)
+        returned = None
+        if method.mandatory and not queues:
+            returned = (method, found, body)
+        topic = message_topic(vhost.name, method.exchange, method.routing_key)
+        if not method.exchange and not queues:
+            return Outgoing(None, returned)  # nobody could ever read it
+        if found.expiration is not None:
+            hub.saw_expiry = True
+        return Outgoing(to_message(topic, found, body, hub.clock.now_ms(), table, extra), returned)
+
+    # -- writing and confirming
+
+    def send(self, outgoing: Outgoing) -> None:
+        """Write a publish, return it if it has to be, and confirm it when it is durable."""
+        self.send_return(outgoing)
+        number = self._begin_confirm() if self.confirms else 0
+        channel = self._channel
+        channel.connection.hub.counters.published += 1
+        if outgoing.message is None:
+            self._outcome(number, _ACK)
+            return
+
+        def done(published: list[Published] | None, error: OnelogError | None) -> None:
+            self._written(number, published, error)
+
+        principal = channel.connection.principal
+        assert principal is not None
+        try:
+            channel.connection.hub.broker.publisher.publish_soon(
+                [outgoing.message], done, principal=principal
+            )
+        except OnelogError:
+            self._outcome(number, _NACK)
+            raise
+
+    def send_return(self, outgoing: Outgoing) -> None:
+        """Give a mandatory message back that no queue takes."""
+        if outgoing.returned is None:
+            return
+        method, properties, body = outgoing.returned
+        self._channel.send_content(
+            commands.Basic.Return(
+                reply_code=int(Reply.NO_ROUTE),
+                reply_text="NO_ROUTE",
+                exchange=method.exchange,
+                routing_key=method.routing_key,
+            ),
+            encode_properties(properties),
+            body,
+        )
+
+    def _begin_confirm(self) -> int:
+        number = self._next_tag
+        self._next_tag += 1
+        self._outcomes.append(0)
+        return number
+
+    def _written(
+        self, number: int, published: list[Published] | None, error: OnelogError | None
+    ) -> None:
+        if error is not None or published is None:
+            self._outcome(number, _NACK)
+        elif number:
+            # The queues take it in this pass, too; one of them may refuse it.
+            hub = self._channel.connection.hub
+            hub.loop.call_soon(self._took, number, published[0])
+
+    def _took(self, number: int, published: Published) -> None:
+        refused = self._channel.connection.hub.take_refusal(published)
+        self._outcome(number, _NACK if refused else _ACK)
+
+    def _outcome(self, number: int, outcome: int) -> None:
+        if not number or self._closed:
+            return
+        self._outcomes[number - self._first_tag] = outcome
+        if not self._confirming:
+            self._confirming = True
+            self._channel.connection.hub.loop.call_soon(self._confirm)
+
+    def _confirm(self) -> None:
+        """Tell what is known, from the oldest on, in as few methods as possible."""
+        self._confirming = False
+        outcomes = self._outcomes
+        while outcomes and outcomes[0] and not self._closed:
+            outcome, count = outcomes[0], 0
+            while outcomes and outcomes[0] == outcome:
+                outcomes.popleft()
+                count += 1
+            self._first_tag += count
+            kind = commands.Basic.Ack if outcome == _ACK else commands.Basic.Nack
+            self._channel.send(kind(delivery_tag=self._first_tag - 1, multiple=count > 1))
+
+    def close(self) -> None:
+        """The channel is over; nobody is told any more."""
+        self._closed = True
+        self._outcomes.clear()
+
+
+def _check(found: Properties, channel: Channel) -> None:
+    """Refuse properties that say what cannot be."""
+    principal = channel.connection.principal
+    assert principal is not None
+    if found.user_id is not None and found.user_id != principal.name:
+        raise AmqpError(
+            Reply.PRECONDITION_FAILED,
+            f"user_id property set to '{found.user_id}' but authenticated user was"
+            f" '{principal.name}'",
+        )
+    text = found.expiration
+    if text is not None and (not text.isdigit() or len(text) > _EXPIRATION_DIGITS_MAX):
+        raise AmqpError(Reply.PRECONDITION_FAILED, f"invalid expiration '{text}'")
+
+
+def _extra_keys(table: dict[str, Any]) -> tuple[str, ...]:
+    """Routing keys beside the first: the headers CC and BCC."""
+    found: list[str] = []
+    for name in ("CC", "BCC"):
+        keys = table.get(name)
+        if keys is None:
+            continue
+        if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+            raise AmqpError(
+                Reply.PRECONDITION_FAILED, f"the header {name} is an array of routing keys"
+            )
+        found += keys
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""Queues: what waits, who consumes, how it leaves."""

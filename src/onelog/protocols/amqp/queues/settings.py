@@ -1,0 +1,165 @@
+"""What a queue is declared with: flags and arguments, checked, as RabbitMQ names them.
+
+Rules: an argument of a wrong type or value refuses the declaration with its name
+(PRECONDITION_FAILED). Declared again, everything must be the same. Arguments that are not known are
+kept and shown, and do nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+import msgspec
+
+from onelog.protocols.amqp.errors import AmqpError, Reply
+
+Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
+QueueType = Literal["classic", "quorum", "stream"]
+
+PRIORITY_MAX: Final = 255
+DELIVERY_LIMIT_QUORUM: Final = 20
+"""Deliveries of a quorum queue before a message is given up, as RabbitMQ 4 has it."""
+_MS_MAX: Final = 2**32 * 1000
+
+
+class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue as it was declared."""
+
+    name: str
+    durable: bool = False
+    exclusive: bool = False
+    auto_delete: bool = False
+    arguments: dict[str, Any] = {}
+
+
+class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the arguments say."""
+
+    type: QueueType = "classic"
+    message_ttl_ms: int | None = None
+    expires_ms: int | None = None
+    max_length: int | None = None
+    max_length_bytes: int | None = None
+    overflow: Overflow = "drop-head"
+    dead_letter_exchange: str | None = None
+    dead_letter_routing_key: str | None = None
+    max_priority: int = 0
+    single_active_consumer: bool = False
+    delivery_limit: int | None = None
+    start: str | int | None = None
+    """`x-onelog-from`: history that the queue takes when it is bound."""
+
+
+def _number(low: int, high: int) -> Callable[[Any], int]:
+    def check(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise ValueError(f"expected {low} to {high}")
+        return value
+
+    return check
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("expected a string")
+    return value
+
+
+def _one_of(*known: str) -> Callable[[Any], str]:
+    def check(value: Any) -> str:
+        if value not in known:
+            raise ValueError(f"expected {', '.join(known)}")
+        return str(value)
+
+    return check
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError("expected a boolean")
+    return value
+
+
+def _start(value: Any) -> str | int:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise TypeError("expected earliest, latest, an offset or timestamp:<ms>")
+    if isinstance(value, str):
+        head, _, number = value.partition(":")
+        if value not in ("earliest", "latest") and not (head == "timestamp" and number.isdigit()):
+            raise ValueError("expected earliest, latest, an offset or timestamp:<ms>")
+    elif value < 0:
+        raise ValueError("an offset is not negative")
+    return value
+
+
+ARGUMENTS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
+    "x-queue-type": ("type", _one_of("classic", "quorum", "stream")),
+    "x-message-ttl": ("message_ttl_ms", _number(0, _MS_MAX)),
+    "x-expires": ("expires_ms", _number(1, _MS_MAX)),
+    "x-max-length": ("max_length", _number(0, 2**62)),
+    "x-max-length-bytes": ("max_length_bytes", _number(0, 2**62)),
+    "x-overflow": ("overflow", _one_of("drop-head", "reject-publish", "reject-publish-dlx")),
+    "x-dead-letter-exchange": ("dead_letter_exchange", _text),
+    "x-dead-letter-routing-key": ("dead_letter_routing_key", _text),
+    "x-max-priority": ("max_priority", _number(0, PRIORITY_MAX)),
+    "x-single-active-consumer": ("single_active_consumer", _flag),
+    "x-delivery-limit": ("delivery_limit", _number(0, 2**31)),
+    "x-onelog-from": ("start", _start),
+}
+"""Every argument that does something: the setting it becomes, and its check."""
+
+
+def read_settings(record: QueueRecord, vhost: str) -> QueueSettings:
+    """The settings of a declaration. Raises AmqpError naming the argument."""
+    found: dict[str, Any] = {}
+    for name, (field, check) in ARGUMENTS.items():
+        if name in record.arguments:
+            try:
+                found[field] = check(record.arguments[name])
+            except (TypeError, ValueError) as error:
+                raise AmqpError(
+                    Reply.PRECONDITION_FAILED,
+                    f"invalid arg '{name}' for queue '{record.name}' in vhost '{vhost}': {error}",
+                ) from None
+    settings = QueueSettings(**found)
+    if settings.type != "classic" and not (record.durable and not record.exclusive):
+        kind = "non-durable" if not record.durable else "exclusive"
+        raise AmqpError(
+            Reply.PRECONDITION_FAILED,
+            f"invalid property '{kind}' for queue '{record.name}' in vhost '{vhost}'",
+        )
+    if "dead_letter_routing_key" in found and "dead_letter_exchange" not in found:
+        raise AmqpError(
+            Reply.PRECONDITION_FAILED,
+            "invalid arg 'x-dead-letter-routing-key' for queue"
+            f" '{record.name}' in vhost '{vhost}': routing_key_but_no_dlx_defined",
+        )
+    return settings
+
+
+def check_equivalent(old: QueueRecord, new: QueueRecord, vhost: str) -> None:
+    """Refuse a declaration that differs from the queue that is there."""
+    rows: list[tuple[str, Any, Any]] = [
+        ("durable", old.durable, new.durable),
+        ("auto_delete", old.auto_delete, new.auto_delete),
+        ("exclusive", old.exclusive, new.exclusive),
+    ]
+    for name in ARGUMENTS:
+        default = "classic" if name == "x-queue-type" else None
+        rows.append((name, old.arguments.get(name, default), new.arguments.get(name, default)))
+    for name, current, received in rows:
+        if current != received:
+            raise AmqpError(
+                Reply.PRECONDITION_FAILED,
+                f"inequivalent arg '{name}' for queue '{old.name}' in vhost '{vhost}': received"
+                f" {_shown(received)} but current is {_shown(current)}",
+            )
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return f"'{str(value).lower()}'"
+    return f"the value '{value}'" if isinstance(value, int) else f"'{value}'"

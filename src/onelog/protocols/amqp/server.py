@@ -1,0 +1,115 @@
+"""AMQP 0-9-1 on one node: its listeners as the configuration says, and the hub behind them.
+
+Rules: as for every protocol. Ports are bound before the broker recovers; nobody is accepted before
+queues have their messages again; at the end nobody new comes in, then everybody is told to leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onelog.base.clock import Clock
+from onelog.broker import Broker
+from onelog.config import Config
+from onelog.net import ConnectionLimits, Gate, Listener, ProtocolListeners
+from onelog.observe import Sample
+from onelog.protocols.amqp.connection import Connection
+from onelog.protocols.amqp.hub import Hub
+from onelog.security.authenticator import Authenticator
+
+NAMES = ("amqp", "amqp_tls")
+"""The listeners of AMQP, as the configuration names them."""
+
+
+class AmqpServer:
+    """All listeners of AMQP. Call `bind`, then `start` when the broker is open, then `close`."""
+
+    def __init__(self, config: Config, clock: Clock) -> None:
+        self._config = config
+        self._clock = clock
+        self._listeners = ProtocolListeners(clock)
+        self._hub: Hub | None = None
+        limits = config.amqp.limits
+        self.gate = Gate(
+            ConnectionLimits(
+                total_max=limits.connections,
+                per_host_max=limits.connections_per_ip,
+                per_second_max=limits.connects_per_second,
+            ),
+            clock,
+        )
+
+    @property
+    def listeners(self) -> list[tuple[Listener, str]]:
+        """What is bound, and the address as people write it."""
+        return [
+            (bound.listener, f"amqp{'s' if bound.tls else ''}://{bound.listener.address}")
+            for bound in self._listeners.bound
+        ]
+
+    def bind(self) -> None:
+        """Take every port. Raises Conflict or ConfigError, and then holds none."""
+        listeners = self._config.listeners
+        self._listeners.bind({name: getattr(listeners, name) for name in NAMES})
+
+    async def start(self, broker: Broker, authenticator: Authenticator) -> None:
+        """Recover the hub, then accept connections."""
+        if not self._listeners.bound:
+            return
+        hub = Hub(broker, authenticator, self._config, self._clock)
+        await hub.open()
+        self._hub = hub
+        await self._listeners.serve(
+            lambda _bound, peer: Connection(hub, peer),
+            self.gate,
+            self._config.amqp.limits.login_timeout_ms / 1000,
+        )
+
+    async def close(self) -> None:
+        """Accept no more, tell everybody to leave. Idempotent."""
+        await self._listeners.stop_accepting()
+        hub, self._hub = self._hub, None
+        if hub is not None:
+            await hub.close()
+        self._listeners.close()
+
+    def samples(self) -> Iterator[Sample]:
+        """Numbers for the metrics."""
+        yield from self.gate.samples("amqp")
+        hub = self._hub
+        if hub is None:
+            return
+        counters = hub.counters
+        totals = (
+            ("connects_total", "Connections accepted.", counters.connects),
+            ("disconnects_total", "Connections that ended.", counters.disconnects),
+            ("logins_total", "Logins that succeeded.", counters.logins),
+            ("logins_refused_total", "Logins that were refused.", counters.refused),
+            (
+                "protocol_errors_total",
+                "Connections closed with an error.",
+                counters.protocol_errors,
+            ),
+            ("channel_errors_total", "Channels closed with an error.", counters.channel_errors),
+            (
+                "heartbeats_missed_total",
+                "Connections that fell silent.",
+                counters.heartbeats_missed,
+            ),
+            ("published_total", "Messages published.", counters.published),
+            ("dead_lettered_total", "Messages given up and sent on.", counters.dead_lettered),
+            ("received_bytes_total", "Bytes received.", counters.received_bytes),
+            ("sent_bytes_total", "Bytes sent.", counters.sent_bytes),
+        )
+        for name, about, value in totals:
+            yield Sample(f"onelog_amqp_{name}", about, "counter", value)
+        queues = [queue for vhost in hub.vhosts.all() for queue in vhost.queues.values()]
+        gauges = (
+            ("connections", "Connections now.", len(hub.connections)),
+            ("queues", "Queues.", len(queues)),
+            ("messages_ready", "Messages that wait.", sum(row.ready.size for row in queues)),
+            ("messages_unacked", "Messages with consumers.", sum(row.unacked for row in queues)),
+            ("consumers", "Consumers.", sum(len(row.consumers) for row in queues)),
+        )
+        for name, about, value in gauges:
+            yield Sample(f"onelog_amqp_{name}", about, "gauge", value)

@@ -1,0 +1,94 @@
+"""The streams of one virtual host: made before the first message needs them.
+
+Rules: an exchange has a stream of its own with one partition, so that its messages have one order
+whatever their keys, as they have in RabbitMQ; `amq.topic` of the default virtual host goes where
+every topic goes. What the default exchange sends lies in one stream for all queues: a queue's
+messages have one topic, hence one partition and one order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from onelog.base.errors import AlreadyExists
+from onelog.broker import Durability, Retention, StreamConfig
+from onelog.protocols.amqp.addresses import QUEUES_STREAM, capture_of, queues_capture
+
+if TYPE_CHECKING:
+    from onelog.protocols.amqp.hub import Hub
+
+QUEUES_PARTITIONS: Final = 8
+
+
+class Streams:
+    """Which streams of a virtual host are there."""
+
+    def __init__(self, hub: Hub, vhost: str) -> None:
+        self._hub = hub
+        self._vhost = vhost
+        self._ready: set[str] = set()
+        self._lock = asyncio.Lock()
+
+    def make_ready(self, exchange: str) -> Coroutine[Any, Any, None] | None:
+        """What to wait for before something is published to an exchange; None: nothing."""
+        if exchange in self._ready:
+            return None
+        return self._make(exchange)
+
+    async def _make(self, exchange: str) -> None:
+        async with self._lock:
+            if exchange in self._ready:
+                return
+            if not exchange:
+                await self._capture_queues()
+            else:
+                chosen = capture_of(self._vhost, exchange)
+                if chosen is not None:
+                    await self._create(chosen[0], (chosen[1],), 1, consumed=False)
+            self._ready.add(exchange)
+
+    async def _capture_queues(self) -> None:
+        wanted = queues_capture(self._vhost)
+        catalog = self._hub.broker.streams
+        found = catalog.find(QUEUES_STREAM)
+        if found is None:
+            await self._create(QUEUES_STREAM, (wanted,), QUEUES_PARTITIONS, consumed=True)
+        elif wanted not in found.config.captures:
+            captures = (*found.config.captures, wanted)
+            await catalog.alter(msgspec.structs.replace(found.config, captures=captures))
+
+    async def _create(
+        self, name: str, captures: tuple[str, ...], partitions: int, *, consumed: bool
+    ) -> None:
+        catalog = self._hub.broker.streams
+        if catalog.find(name) is not None:
+            return
+        defaults = self._hub.config.defaults.stream
+        try:
+            await catalog.create(
+                StreamConfig(
+                    name=name,
+                    captures=captures,
+                    partitions=partitions,
+                    engine=defaults.engine,
+                    durability=Durability(defaults.durability),
+                    retention=Retention(
+                        age_ms=defaults.retention_age_ms,
+                        bytes=defaults.retention_bytes,
+                        consumed=consumed,
+                    ),
+                    message_bytes_max=defaults.message_bytes_max,
+                    segment_bytes=defaults.segment_bytes,
+                    segment_age_ms=defaults.segment_age_ms,
+                )
+            )
+        except AlreadyExists:
+            return  # another connection was faster
+
+    async def exchange_gone(self, exchange: str) -> None:
+        """An exchange was deleted: what it was sent stays as long as retention says."""
+        self._ready.discard(exchange)
