@@ -145,7 +145,6 @@ def _replaced(old: StreamConfig, defaults: StreamConfig, rows: Any) -> StreamCon
 def _changed(old: StreamConfig, defaults: StreamConfig, rows: Any) -> StreamConfig:
     config, values = old, dict[str, str]()
     for row in rows:
-        setting = setting_of(row.name)
         try:
             operation = Operation(row.config_operation)
         except ValueError:
@@ -153,8 +152,11 @@ def _changed(old: StreamConfig, defaults: StreamConfig, rows: Any) -> StreamConf
                 ErrorCode.invalid_request, f"there is no operation {row.config_operation}"
             ) from None
         if operation is Operation.DELETE:
-            config = with_default(config, row.name, defaults)
-        elif operation is Operation.SET:
+            if row.name in TOPIC_SETTINGS:  # what there is not need not be deleted
+                config = with_default(config, row.name, defaults)
+            continue
+        setting = setting_of(row.name)
+        if operation is Operation.SET:
             values[row.name] = _value(row)
         elif setting.type is not ValueType.LIST:
             raise KafkaError(

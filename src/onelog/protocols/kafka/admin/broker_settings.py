@@ -17,6 +17,8 @@ from onelog.protocols.kafka.admin.topic_settings import TOPIC_SETTINGS
 from onelog.protocols.kafka.admin.values import ValueType, shown
 
 _MINUTE_MS: Final = 60_000
+_UNBOUNDED: Final = 2**31 - 1
+"""How Kafka writes that there is no limit, where we write 0."""
 
 
 class BrokerSetting(NamedTuple):
@@ -106,13 +108,16 @@ _OWN: Final = (
         lambda c: c.kafka.limits.fetch_bytes,
     ),
     BrokerSetting(
-        "max.connections", _T.INT, "Connections at once.", lambda c: c.kafka.limits.connections
+        "max.connections",
+        _T.INT,
+        "Connections at once.",
+        lambda c: c.kafka.limits.connections or _UNBOUNDED,
     ),
     BrokerSetting(
         "max.connections.per.ip",
         _T.INT,
-        "Connections from one address at once; 0: no bound.",
-        lambda c: c.kafka.limits.connections_per_ip,
+        "Connections from one address at once.",
+        lambda c: c.kafka.limits.connections_per_ip or _UNBOUNDED,
     ),
     BrokerSetting(
         "connections.max.idle.ms",

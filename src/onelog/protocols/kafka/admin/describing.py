@@ -51,7 +51,7 @@ def _describe(hub: Hub, request: Request, resource: Any) -> Body:
         return answer | {"error_code": code_of(error), "error_message": str(error)}
     wanted = resource.configuration_keys
     answer["configs"] = [
-        _trimmed(row, request) for row in rows if wanted is None or row["name"] in wanted
+        _trimmed(row, request) for row in rows if not wanted or row["name"] in wanted
     ]
     return answer
 
@@ -61,6 +61,8 @@ def _settings(hub: Hub, request: Request, kind: int, name: str) -> list[Body]:
         return topic_rows(hub, topic_for(hub, request, Action.SUBSCRIBE, name))
     if kind == ResourceType.BROKER:
         check_broker(hub, request, Action.SUBSCRIBE, name)
+        if not name:
+            return []  # what was chosen for all brokers at once: nothing can be
         return [_broker_row(hub.config, row) for row in BROKER_SETTINGS.values()]
     raise no_resource(kind)
 
