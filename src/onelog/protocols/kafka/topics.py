@@ -299,14 +299,6 @@ class ViewTopics(Protocol):
         """Views that were given a name."""
         ...
 
-    async def create(self, name: str, text: str) -> KafkaTopic:
-        """Give the view of a filter a name. Raises OnelogError."""
-        ...
-
-    async def delete(self, name: str) -> None:
-        """Take a name away that a view was given. Raises OnelogError where nobody gave it."""
-        ...
-
 
 class Topics:
     """Every topic that Kafka clients may name."""

@@ -10,15 +10,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from onelog.base.errors import (
-    AlreadyExists,
-    Conflict,
-    InvalidName,
-    InvalidRequest,
-    OnelogError,
-)
+from onelog.base.errors import AlreadyExists, Conflict, InvalidRequest, OnelogError
 from onelog.base.limits import PARTITIONS_PER_STREAM_MAX
-from onelog.base.topics import check_filter, is_exact
+from onelog.base.topics import is_exact
 from onelog.broker import Action
 from onelog.protocols.kafka.admin.choosing import default_config, put_all, with_partitions
 from onelog.protocols.kafka.admin.describing import config_rows, topic_rows
@@ -124,15 +118,13 @@ async def _create_view(hub: Hub, request: Request, row: Any, values: dict[str, s
             "a view has the partitions of what it shows: ask for -1 (or 1, which is ignored)",
         )
     _check_replicas(row.replication_factor)
-    views, text = hub.topics.views, values[FILTER]
-    if views is None:
-        raise KafkaError(ErrorCode.invalid_config, f"{FILTER}: there are no views here")
+    text = values[FILTER]
     try:
-        check_filter(text)
         if request.body.validate_only:
+            hub.broker.views.check_new(row.name, text)
             return _described(row.name, _DEFAULT, [])
-        made = await views.create(row.name, text)
-    except InvalidName as error:
+        made = await hub.views.create(row.name, text)
+    except InvalidRequest as error:
         raise KafkaError(ErrorCode.invalid_config, f"{FILTER}: {error}") from None
     answer = _described(row.name, made.partition_count, topic_rows(hub, made))
     return answer | {"topic_id": made.id}

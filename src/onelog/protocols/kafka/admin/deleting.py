@@ -57,8 +57,8 @@ async def _delete(
         answer |= {"name": topic.name, "topic_id": topic.id}
         if topic.stream is not None:
             await hub.broker.streams.delete(topic.stream.name)
-        elif hub.topics.views is not None:
-            await hub.topics.views.delete(topic.name)
+        else:
+            await hub.views.delete(topic.name)
     except OnelogError as error:
         answer |= {"error_code": code_of(error), "error_message": str(error)}
     return answer
