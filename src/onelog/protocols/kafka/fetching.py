@@ -55,14 +55,14 @@ class _Wanted:
         self.error: OnelogError | None = None
         self.heard_to = 0
         """Of a view: up to here it was looked at; news come behind it."""
-        self.passed_to = 0
+        self.passed_to = offset
         """Of a view: up to here there is nothing to show, so that nobody looks there again."""
 
     def note(self, fetched: Fetched) -> Fetched:
         """Remember how far a look through a view went."""
         self.heard_to = fetched.reached
         if not fetched.records:
-            self.passed_to = fetched.reached
+            self.passed_to = max(self.passed_to, fetched.reached)
         return fetched
 
 
@@ -156,9 +156,7 @@ class _Fetch:
             return NOTHING
         budget = min(part.max_bytes, left)
         try:
-            fetched = part.target.fetch(
-                max(part.offset, part.passed_to), budget, committed=self._committed
-            )
+            fetched = part.target.fetch(part.passed_to, budget, committed=self._committed)
         except OnelogError as error:
             part.error = error
             return NOTHING
