@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from onelog.base.ids import Offset
 from onelog.broker import Durability, Message, StreamConfig
 from onelog.cursors.reader import READ_BYTES, expires_at, read_at, read_records
 from onelog.cursors.sources import Source, SourceSet
+from onelog.kernel import BatchBuilder
 from onelog.log.partition import Partition
 from onelog.log.syncer import Syncer
 from onelog.record.headers import EXPIRY
@@ -108,6 +110,52 @@ async def test_matches_in_large_batches_are_read_a_bounded_part_at_a_time(
         calls += 1
     assert found == 10
     assert calls >= 4
+
+
+def write_mixed(log: OneStream, topics: int, batches: int) -> None:
+    """Batches that each hold one record of every topic, with much else between."""
+    partition = log.stream.partitions[0]
+    for number in range(batches):
+        builder = BatchBuilder(True)
+        for topic in range(topics):
+            for _ in range(100):
+                builder.add(b"noise", b"noise", b"", (), 1)
+            name = b"rare/%d" % topic
+            builder.add(name, name, b"%d" % number, (), 1)
+        partition.append_built(builder, index_topics=True)
+
+
+async def test_who_reads_the_same_batches_in_one_pass_shares_their_reading(
+    syncer: Syncer, looked_at: list[int]
+) -> None:
+    log = OneStream(ManualClock(), syncer)
+    write_mixed(log, topics=20, batches=5)
+    for turn in range(2):
+        looked_at.clear()
+        for topic in range(20):
+            wanted, source = one_source(log, f"rare/{topic}")
+            records, following = read_records(wanted, source, Offset(0), 100)
+            assert [record.value for record in records] == [b"0", b"1", b"2", b"3", b"4"]
+            assert [record.topic for record in records] == [f"rare/{topic}"] * 5
+            assert following == source.partition.end_offset
+        assert len(looked_at) == 5, f"turn {turn}: what an earlier pass read is not believed"
+        await asyncio.sleep(0)
+
+
+def test_outside_of_a_loop_nothing_is_shared(looked_at: list[int]) -> None:
+    async def make() -> OneStream:
+        syncer = Syncer(1)
+        log = OneStream(ManualClock(), syncer)
+        write_mixed(log, topics=2, batches=1)
+        await syncer.close()
+        return log
+
+    log = asyncio.run(make())
+    for topic in range(2):
+        looked_at.clear()
+        wanted, source = one_source(log, f"rare/{topic}")
+        assert len(read_records(wanted, source, Offset(0), 100)[0]) == 1
+        assert len(looked_at) == 1
 
 
 async def test_one_record_is_read_without_checking_a_megabyte(

@@ -14,6 +14,7 @@ from typing import Final, cast
 
 from onelog.base.errors import CorruptBatch
 from onelog.base.ids import Offset, TimestampMs
+from onelog.cursors.shared_reads import Held, Row, SharedReads
 from onelog.cursors.sources import Source, SourceSet
 from onelog.kernel import (
     ATTR_CODEC_MASK,
@@ -26,7 +27,7 @@ from onelog.kernel import (
 )
 from onelog.log.producers import AbortedTxn
 from onelog.record.batch import decode
-from onelog.record.headers import EXPIRY, Headers, find_header
+from onelog.record.headers import EXPIRY, find_header
 from onelog.record.record import Record
 
 READ_BYTES: Final = 1024 * 1024
@@ -44,7 +45,7 @@ _DIGITS_MAX: Final = 19
 _SPECIAL: Final = ATTR_CODEC_MASK | ATTR_CONTROL | ATTR_TRANSACTIONAL
 """A batch with one of these needs a closer look."""
 
-Row = tuple[bytes | None, int, int, bytes | None, bytes | None, Headers]
+_shared = SharedReads()
 
 
 def read_records(
@@ -160,35 +161,40 @@ def _read_listed(
     max_bytes: int,
 ) -> tuple[list[Record], Offset]:
     """The records at these offsets, a batch at a time; a full list may go on, another ends it."""
+    assert wanted.exact is not None
+    topic = wanted.exact.encode()
     position, upto = span
     following = Offset(offsets[-1] + 1) if len(offsets) >= limit else upto
     found: list[Record] = []
     number, last_number, looked_at = 0, len(offsets), 0
     while number < last_number:
         offset = offsets[number]
-        if looked_at >= max_bytes:
-            return found, offset
-        data = source.partition.read(offset, 1, committed=True)
-        looked_at += len(data)
-        infos = _check(source, data, offset)
-        if not infos:
-            break
+        held = _shared.find(source.partition, offset)
+        if held is None:
+            if looked_at >= max_bytes:
+                return found, offset
+            data = source.partition.read(offset, 1, committed=True)
+            looked_at += len(data)
+            infos = _check(source, data, offset)
+            if not infos:
+                break
+            read = Held(data, infos)
+            _shared.hold(source.partition, read)
+        else:
+            read, infos = held, held.infos
         batch_end = min(Offset(infos[-1].last_offset + 1), following)
         stop = bisect_left(offsets, batch_end, number)
-        if len(infos) == 1 and not infos[0].attributes & _SPECIAL:
-            rows = _picked(wanted, data, offsets[number:stop])
+        if read.is_plain:
+            # The index may name other topics of the same hash.
+            chosen = cast("list[int]", offsets[number:stop])
+            picked = read.pick(chosen, shared=held is not None)
+            rows = [row for row in picked if row[0] == topic]
         else:
-            rows, _next = _select(wanted, source, data, infos, (offset, batch_end), last_number)
+            span = (offset, batch_end)
+            rows, _next = _select(wanted, source, read.data, infos, span, last_number)
         found += _as_records(source, rows)
         number = stop
     return found, max(following, position)
-
-
-def _picked(wanted: SourceSet, data: memoryview, offsets: list[Offset]) -> list[Row]:
-    """Records of a plain batch by offset; the index may name other topics of the same hash."""
-    assert wanted.exact is not None
-    topic = wanted.exact.encode()
-    return [row for row in pick_records(data, cast("list[int]", offsets)) if row[0] == topic]
 
 
 def _scan(

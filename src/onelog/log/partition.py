@@ -169,9 +169,8 @@ class Partition:
         topics = builder.topics() if index_topics else None
         batch = bytearray(builder.seal(self.end_offset, self.leader_epoch))
         self._refuse_if_stopped()
-        now_ms = self._clock.now_ms()
-        infos = [stamp_batch(batch, info, now_ms) for info in scan_batches(batch, 0, False)]
-        return self._write(batch, infos, topics)
+        info = stamp_batch(batch, scan_batches(batch, 0, False)[0], self._clock.now_ms())
+        return self._write(batch, [info], topics)
 
     def append_batches(self, data: bytearray, infos: Sequence[BatchInfo]) -> Appended:
         """Append batches that a client built; their offsets are set in place.

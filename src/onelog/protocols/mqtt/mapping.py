@@ -100,10 +100,13 @@ def from_record(
     leaves the flag as it was published. The packet id and DUP are dropped at QoS 0.
     """
     headers = record.headers
-    remaining_s = remaining_expiry_s(headers, now_ms=now_ms)
-    if remaining_s == 0:
-        return None
-    qos = min(stored_qos(headers), qos_max)
+    properties = NO_PROPERTIES
+    if subscription_ids or not _has_no_properties(headers):
+        remaining_s = remaining_expiry_s(headers, now_ms=now_ms)
+        if remaining_s == 0:
+            return None
+        properties = to_properties(headers, remaining_s, subscription_ids)
+    qos = min(stored_qos(headers), qos_max) if headers else 0
     return Publish(
         topic=record.topic,
         payload=record.value or b"",
@@ -111,7 +114,7 @@ def from_record(
         retain=is_retained(headers) if retain is None else retain,
         dup=dup and qos > 0,
         packet_id=packet_id if qos else 0,
-        properties=to_properties(headers, remaining_s, subscription_ids),
+        properties=properties,
     )
 
 

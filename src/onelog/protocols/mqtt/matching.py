@@ -20,12 +20,19 @@ class Matcher:
     def __init__(self, client_id: str, subscriptions: dict[str, Subscribed]) -> None:
         self._own = client_id.encode()
         self._rows = list(subscriptions.values())
+        row = self._rows[0] if len(self._rows) == 1 else None
+        plain = row is not None and not (row.no_local or row.retain_as_published or row.identifier)
+        self._only = row if plain else None
+        """The one subscription, when it wants every record that was read for it as it is."""
         self._trie = TopicTrie()
         for number, text in enumerate(subscriptions):
             self._trie.add(text.encode(), number)
 
     def publish(self, key: tuple[str, int], record: Record, now_ms: int) -> Publish | None:
         """The PUBLISH of a record of a source; None when it is for no subscription, or expired."""
+        only = self._only
+        if only is not None and not only.since:
+            return from_record(record, now_ms=now_ms, qos_max=only.qos, retain=False, packet_id=1)
         matching = self._matching(key, record)
         if not matching:
             return None
