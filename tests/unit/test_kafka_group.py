@@ -547,6 +547,24 @@ def test_a_static_member_that_comes_back_during_the_sync_starts_a_rebalance():
     assert desk.group.state is State.PREPARING
 
 
+def test_a_static_member_that_comes_back_and_never_syncs_is_out_in_time():
+    desk = Desk()
+    desk.join("a", instance="a", client_id="a")
+    desk.join("b", instance="b", client_id="b")
+    desk.after(2)
+    desk.sync("a-s", desk.answers["a"], instance="a")
+    desk.keep()
+    desk.join("b1", instance="b", client_id="b")
+    desk.keep()
+    for _ in range(15):
+        desk.after(4)
+        desk.beat(desk.answers["a"], instance="a")
+        desk.beat(desk.answers["b1"], instance="b")
+    assert desk.group.state is State.PREPARING
+    assert "b" not in desk.group.members.by_instance
+    assert "a" in desk.group.members.by_instance
+
+
 def test_a_static_join_that_waits_is_fenced_by_the_next_one():
     desk = Desk()
     desk.join("a", instance="a")
