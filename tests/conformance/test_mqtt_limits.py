@@ -7,7 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from onelog.protocols.mqtt.packets import Suback, Subscribe, Subscription, Will
+from onelog.protocols.mqtt.packets import (
+    Puback,
+    Publish,
+    Pubrec,
+    Suback,
+    Subscribe,
+    Subscription,
+    Will,
+)
 from tests.conformance.mqtt_brokers import Onelog
 from tests.conformance.mqtt_raw import Raw, unique
 
@@ -237,6 +245,30 @@ def test_the_end_of_a_connection_says_why_in_words(server):
         ended = client.end()
         assert ended is not None
         assert "SUBSCRIBE" in (ended.properties.reason_string or "")
+
+
+@pytest.mark.parametrize(
+    ("wishes", "is_told"),
+    [
+        ({}, True),
+        ({"request_problem_information": True}, True),
+        ({"request_problem_information": False}, False),
+        ({"maximum_packet_size": 20}, False),
+    ],
+)
+def test_a_refusal_says_why_in_words_unless_the_client_does_not_want_it(server, wishes, is_told):
+    """Row 33: MQTT5 3.1.2-29; and no word makes a packet larger than the client takes."""
+    with Raw(server.port).connect(**wishes) as client:
+        client.send(Publish(topic="$SYS/x", qos=1, packet_id=1))
+        client.send(Publish(topic="$SYS/x", qos=2, packet_id=2))
+        client.send(Subscribe(3, (Subscription("a/b/c/d/e/f", 0), Subscription("fine", 0))))
+        refused = [client.get(Puback), client.get(Pubrec)]
+        assert [answer.reason for answer in refused] == [0x87, 0x87]
+        suback = client.get(Suback)
+        assert [reason >= 0x80 for reason in suback.reasons] == [True, False]
+        for answer, word in zip([*refused, suback], ("$SYS/x", "$SYS/x", "a/b/c"), strict=True):
+            text = answer.properties.reason_string
+            assert word in (text or "") if is_told else text is None
 
 
 def test_metrics_tell_what_mqtt_holds(server):

@@ -478,3 +478,5 @@ def send_acks(list groups not None):
         row.unanswered -= PyBytes_GET_SIZE(acks) // 4
         if row.output.writer is not None:
             row.output.writer(puback_packets(acks))
+            if row.turn is not None:
+                row.turn.answered_bytes += PyBytes_GET_SIZE(acks)  # a PUBACK has four, too

@@ -348,9 +348,10 @@ class MqttInput:
 def send_acks(groups: list[tuple[MqttInput, bytes]]) -> None:
     """Write the acknowledgements of `MqttPass.take_acks` to those who are still there."""
     for row, acks in groups:
-        row.unanswered -= len(acks) // 4
-        if row.output.writer is not None:
-            row.output.writer(encode_acks(acks))
+        if row.output.writer is None:
+            row.unanswered -= len(acks) // 4
+        else:
+            row.output.writer(row.answer(acks))
 
 
 def encode_acks(acks: bytes, failed: dict[int, int] | None = None) -> bytes:

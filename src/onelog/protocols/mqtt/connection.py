@@ -34,7 +34,16 @@ from onelog.protocols.mqtt.errors import MqttError, malformed, reason_for
 from onelog.protocols.mqtt.handlers import HANDLERS
 from onelog.protocols.mqtt.hub import Hub
 from onelog.protocols.mqtt.packet_types import PacketType, Version
-from onelog.protocols.mqtt.packets import Connack, Connect, Disconnect, Packet, Will
+from onelog.protocols.mqtt.packets import (
+    Connack,
+    Connect,
+    Disconnect,
+    Packet,
+    Puback,
+    Pubrec,
+    Suback,
+    Will,
+)
 from onelog.protocols.mqtt.properties import NO_PROPERTIES, Properties
 from onelog.protocols.mqtt.reasons import ReasonCode
 from onelog.protocols.mqtt.session import MqttSession
@@ -239,6 +248,20 @@ class Connection:
         data = encode_packet(packet, self.version or Version.V311)
         self.hub.counters.sent_bytes += len(data)
         self.write(data)
+
+    def send_explained(self, packet: Puback | Pubrec | Suback, error: OnelogError | None) -> None:
+        """Send an answer, with the reason in words where the client wants it and has room.
+
+        MQTT5 3.1.2-29, 3.4.2-2, 3.9.2-1.
+        """
+        asked = self.connect_packet
+        told = asked is None or asked.properties.request_problem_information is not False
+        if error is not None and told and self.version == Version.V5:
+            longer = msgspec.structs.replace(packet, properties=_explained(error))
+            most = self.output.packet_bytes_max
+            if not most or len(encode_packet(longer, Version.V5)) <= most:
+                packet = longer
+        self.send(packet)
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
@@ -449,10 +472,7 @@ class Connection:
 
 
 def _explained(error: OnelogError) -> Properties:
-    """The reason for people. Only in the last packet, where no client may forbid it (3.1.2.11.7).
-
-    An answer to bad credentials says nothing that its code does not.
-    """
+    """The reason for people; an answer to bad credentials says nothing that its code does not."""
     if isinstance(error, NotAuthenticated):
         return NO_PROPERTIES
     return Properties(reason_string=str(error)[:REASON_CHARS_MAX])

@@ -115,10 +115,12 @@ def _refuse(connection: Connection, packet: Publish, error: OnelogError) -> None
         connection.fail(error)
         return
     connection.end_answer(packet.packet_id, packet.qos)
+    answer: Puback | Pubrec
     if packet.qos == 1:
-        connection.send(Puback(packet.packet_id, reason_for(error, PacketType.PUBACK)))
+        answer = Puback(packet.packet_id, reason_for(error, PacketType.PUBACK))
     else:
-        connection.send(Pubrec(packet.packet_id, reason_for(error, PacketType.PUBREC)))
+        answer = Pubrec(packet.packet_id, reason_for(error, PacketType.PUBREC))
+    connection.send_explained(answer, error)
 
 
 def on_puback(connection: Connection, packet: Puback) -> None:

@@ -42,12 +42,15 @@ class Subscribing:
         self._opening: list[tuple[int, Subscribed]] = []
         self._retained: list[Subscribed] = []
         self.reasons: list[ReasonCode] = []
+        self.error: OnelogError | None = None
+        """Why the first row that was refused was."""
 
     def add(self, row: Subscription) -> None:
         """Grant or refuse one row."""
         try:
             self.reasons.append(self._add(row))
         except OnelogError as error:
+            self.error = self.error or error
             self.reasons.append(reason_for(error, PacketType.SUBACK))
 
     def _add(self, row: Subscription) -> ReasonCode:
@@ -109,6 +112,7 @@ class Subscribing:
                     session, wanted, self._connection.principal
                 )
             except OnelogError as error:
+                self.error = self.error or error
                 self.reasons[number] = reason_for(error, PacketType.SUBACK)
 
     def begin(self) -> None:
@@ -134,7 +138,7 @@ def on_subscribe(connection: Connection, packet: Subscribe) -> None:
     connection.tag_publishes()
 
     def answer() -> None:
-        connection.send(Suback(packet.packet_id, tuple(rows.reasons)))
+        connection.send_explained(Suback(packet.packet_id, tuple(rows.reasons)), rows.error)
         rows.begin()
 
     async def open_first() -> None:
