@@ -23,7 +23,7 @@ from onelog.kernel import encode_fetch_response, parse_fetch
 from onelog.log.wakeup import Waiter
 from onelog.protocols.kafka.epochs import check_epoch
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
-from onelog.protocols.kafka.topics import NOTHING, Fetched, TopicPartition
+from onelog.protocols.kafka.topics import NOTHING, Fetched, KafkaTopic, TopicPartition
 
 if TYPE_CHECKING:
     from onelog.kernel.types import Buffer
@@ -102,30 +102,44 @@ class _Fetch:
         self.refusal = ErrorCode.none
         if request.session_id and request.session_epoch > 0:
             self.refusal = ErrorCode.fetch_session_id_not_found
-        self._topics = [
-            (name, [self._resolve(name, row) for row in rows]) for name, rows in request.topics
-        ]
+        self._topics = [(name, self._resolve(name, rows)) for name, rows in request.topics]
         self._waiters: list[Waiter] = []
         self._timer: asyncio.TimerHandle | None = None
         self._woken = False
 
-    def _resolve(self, name: str | bytes, row: tuple[int, int, int, int, int, int]) -> _Wanted:
-        number, epoch, offset, _fetched_epoch, _log_start, max_bytes = row
-        wanted = _Wanted(number, offset, max_bytes)
-        hub = self._connection.hub
+    def _resolve(
+        self, name: str | bytes, rows: list[tuple[int, int, int, int, int, int]]
+    ) -> list[_Wanted]:
+        """What is asked for of one topic."""
+        topic, refusal = None, None
         try:
-            if isinstance(name, bytes):
-                topic = hub.topics.by_id(uuid.UUID(bytes=name))
-                if topic is None:
-                    raise KafkaError(ErrorCode.unknown_topic_id, "no topic has this id")
-            else:
-                topic = hub.topics.get(name)
-            hub.authorize(self._connection.principal, Action.SUBSCRIBE, topic)
-            wanted.target = topic.partition(number)
-            check_epoch(wanted.target.log, epoch)
+            topic = self._find(name)
         except OnelogError as error:
-            wanted.error = error
-        return wanted
+            refusal = error
+        found = []
+        for number, epoch, offset, _fetched_epoch, _log_start, max_bytes in rows:
+            wanted = _Wanted(number, offset, max_bytes)
+            found.append(wanted)
+            if topic is None:
+                wanted.error = refusal
+                continue
+            try:
+                wanted.target = topic.partition(number)
+                check_epoch(wanted.target.log, epoch)
+            except OnelogError as error:
+                wanted.error = error
+        return found
+
+    def _find(self, name: str | bytes) -> KafkaTopic:
+        hub = self._connection.hub
+        if isinstance(name, bytes):
+            topic = hub.topics.by_id(uuid.UUID(bytes=name))
+            if topic is None:
+                raise KafkaError(ErrorCode.unknown_topic_id, "no topic has this id")
+        else:
+            topic = hub.topics.get(name)
+        hub.authorize(self._connection.principal, Action.SUBSCRIBE, topic)
+        return topic
 
     # -- answering
 
@@ -146,7 +160,8 @@ class _Fetch:
         if rests:
             self._connection.run(self._slot, self._look_on(found, total))
             return True
-        if total < self._min_bytes and not failed and not last_try:
+        # Who asks for nothing (a client that ends its session) waits for nothing.
+        if total < self._min_bytes and self._topics and not failed and not last_try:
             return False
         self._send(found)
         return True
