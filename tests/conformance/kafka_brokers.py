@@ -1,4 +1,4 @@
-"""The brokers of the Kafka scenarios, ours and Apache Kafka, and the clients that can be had here."""
+"""The brokers of the Kafka scenarios, ours and Apache Kafka, and the clients that are here."""
 
 from __future__ import annotations
 

@@ -61,6 +61,7 @@ class Confluent(MembersInThreads):
             "log_level": 2,
             "allow.auto.create.topics": False,
         }
+        self._producers: dict[str, Producer] = {}
         self._admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 2})
 
     def _producer(self, **more: Any) -> Producer:
@@ -81,8 +82,15 @@ class Confluent(MembersInThreads):
             }
         )
 
+    def _idempotent(self, codec: str) -> Producer:
+        """Made once for each codec: a new one waits half a second for its identity."""
+        if codec not in self._producers:
+            settings = {"compression.type": codec, "enable.idempotence": True}
+            self._producers[codec] = self._producer(**settings)
+        return self._producers[codec]
+
     def produce(self, topic: str, records: list[Record], codec: str) -> list[int]:
-        producer = self._producer(**{"compression.type": codec, "enable.idempotence": True})
+        producer = self._idempotent(codec)
         offsets: list[int] = []
         failures: list[Any] = []
 

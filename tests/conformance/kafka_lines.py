@@ -1,6 +1,7 @@
-"""A Python client in a process of its own, asked by lines of JSON as the clients in other languages.
+"""A Python client in a process of its own, asked by lines of JSON as those in other languages.
 
-So the libraries' threads, warnings and sockets are not pytest's. Arguments: a name of CLIENTS, port.
+So the libraries' threads, warnings and sockets are not pytest's. Arguments: a name of CLIENTS, and
+the port.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def main(name: str, port: str) -> None:
             row = {"answer": answer(client, json.loads(line))}
         except Refused as error:
             row = {"error": str(error), "code": error.code}
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  (the answer is the error)
             row = {"error": repr(error), "code": -1}
         sys.stdout.write(json.dumps(row) + "\n")
         sys.stdout.flush()

@@ -25,6 +25,15 @@ async function producing(options, work) {
   }
 }
 
+// A second producer of the same name would be fenced: it asks for the identity 0 of epoch 0.
+const transactional = {};
+async function transacting(name, commit, work) {
+  transactional[name] ??= new Producer({ ...base(), transactionalId: name, idempotent: true });
+  const transaction = await transactional[name].beginTransaction();
+  await work(transaction);
+  await (commit ? transaction.commit() : transaction.abort());
+}
+
 // Keys of the map are different buffers, so a name may come twice.
 const headers = (pairs) => new Map(pairs.map(([name, value]) => [Buffer.from(name), bytes(value)]));
 const pairs = (map) => [...map].map(([name, value]) => [name.toString(), text(value)]);
@@ -71,20 +80,15 @@ serve({
   },
 
   transact: ({ name, topic, values, commit }) =>
-    producing({ transactionalId: name, idempotent: true }, async (producer) => {
-      const transaction = await producer.beginTransaction();
-      await transaction.send({
-        messages: values.map((value) => ({ topic, value: bytes(value), partition: 0 })),
-      });
-      await (commit ? transaction.commit() : transaction.abort());
-    }),
+    transacting(name, commit, (transaction) => transaction.send({
+      messages: values.map((value) => ({ topic, value: bytes(value), partition: 0 })),
+    })),
 
   transform: async ({ name, group, source, target, count, commit }) => {
     const taken = [];
     const reader = consumer(group);
     const stream = await consume(reader, [source], true, { autocommit: false });
-    await producing({ transactionalId: name, idempotent: true }, async (producer) => {
-      const transaction = await producer.beginTransaction();
+    await transacting(name, commit, async (transaction) => {
       await transaction.addConsumer(reader);
       for await (const message of stream) {
         taken.push(message);
@@ -96,7 +100,6 @@ serve({
       });
       const last = new Map(taken.map((message) => [message.partition, message]));
       for (const message of last.values()) await transaction.addOffset(message);
-      await (commit ? transaction.commit() : transaction.abort());
     });
     await reader.close(true);
   },
