@@ -9,6 +9,7 @@ import onelog.kernel
 from onelog.base import limits
 from onelog.base.errors import (
     CorruptBatch,
+    InvalidRecords,
     InvalidRequest,
     LimitExceeded,
     MessageTooLarge,
@@ -288,6 +289,8 @@ def test_records_of_a_compressed_batch_are_given_inflated(kernel):
         kernel.validate_records(data, 0, plain[61:] + b"\0")
     with pytest.raises(CorruptBatch, match="record 2"):
         kernel.validate_records(data, 0, plain[61:-1])
+    with pytest.raises(InvalidRecords, match=r"record 1 .* no key"):
+        kernel.validate_records(data, 0, plain[61:], True)
 
 
 def test_offsets_inside_a_batch_must_ascend(kernel):

@@ -18,7 +18,9 @@ from onelog.kernel import crc32c, decode_batch, scan_batches
 from onelog.protocols.kafka.apis import ApiKey
 from onelog.protocols.kafka.appending import RUN_BYTES_MAX
 from onelog.protocols.kafka.errors import ErrorCode
+from onelog.protocols.kafka.producing import INFLATED_HERE_BYTES
 from onelog.record.batch import build_batch
+from onelog.record.compression import deflate
 from tests.support.kafka_hub import batch, desk, rows_of
 
 
@@ -125,14 +127,38 @@ async def test_what_is_wrong_with_a_batch_has_its_own_code(here, data, code):
     assert not client.line.closed
 
 
-async def test_records_without_a_key_are_refused_where_only_the_last_of_a_key_is_kept(here):
+@pytest.mark.parametrize("size", [1, INFLATED_HERE_BYTES * 3], ids=["small", "large"])
+@pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
+async def test_records_without_a_key_are_refused_where_only_the_last_of_a_key_is_kept(
+    here, codec, size
+):
+    """Compressed or not, inflated on the loop or in a thread."""
     await here.make("table", cleanup=Cleanup.COMPACT)
-    client = here.client()
-    keyless = build_batch([(None, None, b"v", (), 1)], base_offset=0, tag_topics=False)
-    client.send(client.produce(keyless, topic="table"), client.produce(batch(b"v"), topic="table"))
+    client, value = here.client(), b"v" * size
+    keyless = build_batch(
+        [(None, None, value, (), 1)], base_offset=0, tag_topics=False, codec=codec
+    )
+    client.send(
+        client.produce(keyless, topic="table"),
+        client.produce(batch(value, codec=codec), topic="table"),
+    )
     (_, refused), (_, taken) = await client.wait_for(2)
     assert rows_of(refused) == [(0, ErrorCode.invalid_record, -1)]
     assert rows_of(taken) == [(0, 0, 0)]
+
+
+@pytest.mark.parametrize("size", [1, INFLATED_HERE_BYTES * 3], ids=["small", "large"])
+async def test_what_compression_hides_is_checked(here, size):
+    client = here.client()
+    records = bytearray(batch(b"a" * size, b"b")[61:])
+    records[-6] = 0  # the second record's offset delta
+    head = bytearray(batch(b"a" * size, b"b", codec=1)[:61])
+    packed = deflate(1, bytes(records))
+    struct.pack_into(">i", head, 8, 49 + len(packed))
+    client.send(client.produce(mended(bytes(head) + packed, 16, ">b", 2)))
+    ((_, answer),) = await client.wait_for(1)
+    assert rows_of(answer) == [(0, ErrorCode.invalid_record, -1)]
+    assert here.log().end_offset == 0
 
 
 # -- idempotent producers
@@ -274,11 +300,12 @@ async def test_a_request_begins_when_the_produces_before_it_are_answered(here):
     assert answers[1][1].topics[0].partitions[0].offset == 1, "what came before, not what after"
 
 
-async def test_compressed_batches_keep_their_place_among_the_others(here):
+@pytest.mark.parametrize("size", [1, INFLATED_HERE_BYTES * 3], ids=["small", "large"])
+async def test_compressed_batches_keep_their_place_among_the_others(here, size):
     client = here.client()
     client.send(
         client.produce(batch(b"a")),
-        client.produce(batch(b"b", codec=1)),
+        client.produce(batch(b"b" * size, codec=1)),
         client.produce(batch(b"c")),
     )
     answers = await client.wait_for(3)

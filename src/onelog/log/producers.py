@@ -98,10 +98,12 @@ class Producers:
     @property
     def first_open_offset(self) -> Offset | None:
         """First offset of the earliest transaction that is open or not visibly ended."""
+        if not self._open and not self._ended:
+            return None
         first = next(iter(self._open.values()), _NEVER)  # they were opened in the order of offsets
         if self._ended:
             first = min(first, *(begun for begun, _ in self._ended))
-        return None if first == _NEVER else Offset(first)
+        return Offset(first)
 
     def settle(self, high_watermark: int) -> None:
         """Markers below the high watermark are visible: their transactions are decided."""

@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Final
 
 from onelog.base.errors import CorruptBatch
+from onelog.base.limits import INFLATED_BYTES_MAX
 from onelog.kernel import (
     ATTR_CODEC_MASK,
     ATTR_CONTROL,
@@ -96,13 +97,18 @@ def append_time_of(info: BatchInfo) -> int:
     return info.max_timestamp_ms if info.attributes & ATTR_LOG_APPEND_TIME else NO_TIME
 
 
-def inflated_records(data: Buffer, info: BatchInfo) -> bytes | None:
-    """The inflated records of a compressed batch; None when it is not compressed."""
+def inflated_records(
+    data: Buffer, info: BatchInfo, limit: int = INFLATED_BYTES_MAX
+) -> bytes | None:
+    """The inflated records of a compressed batch; None when it is not compressed.
+
+    Raises MessageTooLarge when they have more bytes than `limit`.
+    """
     codec = info.attributes & ATTR_CODEC_MASK
     if not codec:
         return None
     section = memoryview(data)[info.position + HEADER_BYTES : info.position + info.size_bytes]
-    return inflate(codec, section)
+    return inflate(codec, section, limit)
 
 
 def decode(data: Buffer, info: BatchInfo, *, check_crc: bool = True) -> Slices:

@@ -13,6 +13,7 @@ from libc.string cimport memcpy, memset
 from onelog.kernel._native.crc cimport crc_of
 from onelog.kernel._native.format cimport (
     BAD_HEADERS,
+    NO_KEY,
     Head,
     Span,
     bytes_at,
@@ -46,7 +47,7 @@ cdef inline object _part(bytes_at data, uint32_t position, int32_t size):
     return PyBytes_FromStringAndSize(<const char *> data + position, size)
 
 
-def validate_records(buf, Py_ssize_t pos=0, records=None):
+def validate_records(buf, Py_ssize_t pos=0, records=None, bint need_keys=False):
     """Check every record of the batch at `pos`; CorruptBatch says what is wrong."""
     cdef Source source
     cdef Span span
@@ -60,6 +61,8 @@ def validate_records(buf, Py_ssize_t pos=0, records=None):
             code = read_span(source.data, at, source.end, &span)
             if code == 0:
                 code = check_deltas(&source.head, &span, last)
+            if code == 0 and need_keys and span.key_bytes < 0:
+                code = NO_KEY
             if code:
                 fail(&source, code, index)
             last = span.offset_delta

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from onelog.kernel import corruption as why
 from onelog.kernel.pure.crc import crc32c
-from onelog.kernel.pure.records import walk
+from onelog.kernel.pure.records import check_keys, walk
 from onelog.kernel.pure.scan import CRC_FROM, HEADER, check_span, read_header
 from onelog.kernel.types import ATTR_CODEC_MASK, HEADER_BYTES, MAGIC, PREFIX_BYTES, BatchInfo
 
@@ -47,7 +47,5 @@ def check_produce_batch(buf: Buffer, start: int, end: int, need_keys: bool = Fal
         raise why.corrupt(info, start)
     if not info.attributes & ATTR_CODEC_MASK:
         # They ascend, and are as many as the offsets that the batch spans: dense.
-        for index, span in enumerate(walk(info, view, start + HEADER_BYTES, end)):
-            if need_keys and span.key_bytes < 0:
-                raise why.corrupt(why.NO_KEY, start, index)
+        check_keys(start, walk(info, view, start + HEADER_BYTES, end), need_keys)
     return info

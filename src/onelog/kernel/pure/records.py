@@ -26,7 +26,7 @@ from onelog.kernel.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from onelog.kernel.types import Buffer, Header, Record
 
@@ -194,9 +194,19 @@ def open_batch(
     return Batch(info, view, list(walk(info, view, start, end)))
 
 
-def validate_records(buf: Buffer, pos: int = 0, records: Buffer | None = None) -> None:
+def validate_records(
+    buf: Buffer, pos: int = 0, records: Buffer | None = None, need_keys: bool = False
+) -> None:
     """Check every record of the batch at `pos`; CorruptBatch says what is wrong."""
-    open_batch(buf, pos, records)
+    batch = open_batch(buf, pos, records)
+    check_keys(pos, batch.spans, need_keys)
+
+
+def check_keys(position: int, spans: Iterable[Span], need_keys: bool) -> None:
+    """Look at every record, for its key if it must have one."""
+    for index, span in enumerate(spans):
+        if need_keys and span.key_bytes < 0:
+            raise why.corrupt(why.NO_KEY, position, index)
 
 
 def batch_topics(buf: Buffer, pos: int = 0, records: Buffer | None = None) -> bytes:

@@ -2,7 +2,8 @@
 
 Rules:
 - A batch is opaque: CRC, counts, offsets and sequence are checked, and its bytes are stored as
-  they are, compressed ones too. Only to check what compression hides is it inflated, off the loop.
+  they are, compressed ones too. Only to check what compression hides is it inflated: a small one
+  at once, a large one off the loop.
 - Each partition of a request succeeds or fails alone; a refused one appends nothing.
 - `acks` 0 gets no answer; then an error ends the connection, for there is no other way to tell.
 """
@@ -11,7 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from onelog.base.errors import OnelogError
+from onelog.base.errors import MessageTooLarge, OnelogError
+from onelog.base.limits import INFLATED_BYTES_MAX
 from onelog.kernel import (
     ATTR_CODEC_MASK,
     ATTR_TRANSACTIONAL,
@@ -36,8 +38,9 @@ _NONE: Final = -1
 Row = tuple[int, int, int, int, int, str | None]
 """(partition, error code, base offset, append time, log start, message), as the kernel takes it."""
 
-
 _NO_RECORDS: Final = "there are no records to append"
+INFLATED_HERE_BYTES: Final = 64 * 1024
+"""A batch of no more bytes, inflated or not, is inflated on the loop."""
 _SLICED_BYTES: Final = 4096
 """Up to so many bytes a copy costs less than a view."""
 
@@ -52,13 +55,17 @@ class _Compressed(NamedTuple):
     rows: list[Row]
     at: int
 
-    def inflate(self) -> tuple[Buffer, BatchInfo] | OnelogError:
-        """Look into it; runs in a thread. The batch as its partition wants it, or what is wrong."""
+    def inflate(self, limit: int = INFLATED_BYTES_MAX) -> tuple[Buffer, BatchInfo]:
+        """Look into it: the batch as its partition wants it. Raises OnelogError."""
+        info = self.info._replace(position=0)
+        records = inflated_records(self.data, info, limit)
+        validate_records(self.data, 0, records, self.target.needs_keys)
+        return self.target.unpack(self.data, info, records)
+
+    def try_inflate(self) -> tuple[Buffer, BatchInfo] | OnelogError:
+        """The same in a thread: what is wrong is given, not raised."""
         try:
-            info = self.info._replace(position=0)
-            records = inflated_records(self.data, info)
-            validate_records(self.data, 0, records)
-            return self.target.unpack(self.data, info, records)
+            return self.inflate()
         except OnelogError as error:
             return error
 
@@ -102,7 +109,9 @@ class Produce(Slot):
                     info = check_produce_batch(buffer, first, last, target.needs_keys)
                     if info.attributes & ATTR_CODEC_MASK:
                         data = memoryview(buffer)[first:last]
-                        compressed.append(_Compressed(name, target, data, info, rows, at))
+                        batch = _Compressed(name, target, data, info, rows, at)
+                        if not self._append_small(batch):
+                            compressed.append(batch)
                     elif info.size_bytes <= _SLICED_BYTES:
                         self._append(name, target, buffer[first:last], info, rows, at)
                     else:
@@ -118,9 +127,23 @@ class Produce(Slot):
         else:
             self.settle()
 
+    def _append_small(self, batch: _Compressed) -> bool:
+        """Append a batch that is inflated faster than a thread is asked; False when it is large.
+
+        Raises OnelogError.
+        """
+        if batch.info.size_bytes > INFLATED_HERE_BYTES:
+            return False
+        try:
+            data, info = batch.inflate(INFLATED_HERE_BYTES)
+        except MessageTooLarge:
+            return False
+        self._append(batch.topic, batch.target, data, info, batch.rows, batch.at)
+        return True
+
     async def _inflate_and_append(self, compressed: list[_Compressed]) -> None:
         def work() -> list[tuple[Buffer, BatchInfo] | OnelogError]:
-            return [batch.inflate() for batch in compressed]
+            return [batch.try_inflate() for batch in compressed]
 
         found = await self.connection.hub.broker.in_thread(work)
         for (topic, target, _data, _info, rows, at), batch in zip(compressed, found, strict=True):

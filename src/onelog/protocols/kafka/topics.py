@@ -102,7 +102,7 @@ class TopicPartition(Protocol):
     def unpack(
         self, data: Buffer, info: BatchInfo, records: bytes | None
     ) -> tuple[Buffer, BatchInfo]:
-        """In a thread: a compressed batch, of which these are the records, as it is appended."""
+        """May run in a thread: a compressed batch with these records, as it is appended."""
         ...
 
     def fetch(self, offset: int, max_bytes: int, *, committed: bool) -> Fetched:
@@ -194,7 +194,6 @@ class StreamPartition:
         if committed:
             return self.log.when_stable(Offset(offset), callback)
         return self.log.when_visible(Offset(offset), callback)
-
 
     def offset_for_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
         """Where a consumer begins that wants records from this time on."""
