@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from onelog.base.errors import OnelogError
 from onelog.broker import Action
 from onelog.protocols.kafka.codec import Body, given, millis
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
@@ -53,7 +54,7 @@ def check_places(hub: Hub, request: Request, topics: Iterable[Any]) -> dict[Plac
             known = hub.topics.get(topic.name)
             hub.authorize(request.connection.principal, Action.SUBSCRIBE, known)
             count, error = known.partition_count, ErrorCode.unknown_topic_or_partition
-        except KafkaError as refused:
+        except OnelogError as refused:
             count, error = 0, code_of(refused)
         for row in topic.partitions:
             if not 0 <= row.partition_index < count:
