@@ -12,15 +12,21 @@ PYTEST   := $(PY) -m pytest
 KERNEL   := $(wildcard setup.py) $(shell find src/onelog/kernel -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi' -o -name '*.h')
 STAMP    := $(VENV)/.stamp
 
+# KafkaJS has only gzip itself: the packages after it bring the other codecs.
+JS_CLIENTS := mqtt@5 kafkajs@2 kafkajs-snappy@1 @bokuweb/zstd-wasm@0 @platformatic/kafka@1
+
 # What failed is run once more: the suite starts real processes and waits for real clocks, and a busy
 # machine is not a broken broker. A test that passes only then is named and wants mending.
 again = $(PYTEST) --last-failed --last-failed-no-failures none $(1)
 
+SHORT := -m "not fault_long and not kafka_peer"
+
 .DEFAULT_GOAL := help
-.PHONY: help run setup check format test test-pure conformance fault bench bench-log bench-mqtt docs clean
+.PHONY: help run setup check format test test-pure conformance conformance-kafka fault \
+        bench bench-log bench-mqtt bench-kafka docs clean
 
 help: ## List the tasks
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "  Options: PYTHON=python3.12 (which Python), VENV=dir (where to install), ARGS='…' (passed on)"
 
 run: $(STAMP)-run ## Install and start `onelog serve`, data under ./data
@@ -39,19 +45,23 @@ format: $(STAMP)-dev ## Format the sources and fix what lint can fix
 	$(BIN)/ruff format --quiet .
 	$(BIN)/ruff check --quiet --fix .
 
-test: check test-pure ## Check, then run every test but the long fault tests
-	$(PYTEST) -m "not fault_long" $(ARGS) || $(call again,-m "not fault_long" $(ARGS))
+test: check test-pure ## Check, then run every test but the long ones
+	$(PYTEST) $(SHORT) $(ARGS) || $(call again,$(SHORT) $(ARGS))
 
 test-pure: $(STAMP)-dev ## Run the unit tests with the interpreted kernel
 	ONELOG_PURE=1 $(PYTEST) tests/unit || ONELOG_PURE=1 $(call again,tests/unit)
 
 conformance: $(STAMP)-dev ## Run the tests with real clients, beside Mosquitto
-	$(PYTEST) tests/conformance $(ARGS)
+	$(PYTEST) tests/conformance -m "not kafka_peer" $(ARGS)
+
+conformance-kafka: $(STAMP)-dev ## Run the Kafka client scenarios on OneLog and on Apache Kafka
+	@$(PY) -m bench.kafka_jars broker client-3 client-4
+	$(PYTEST) tests/conformance/test_kafka_clients_*.py $(ARGS)
 
 fault: $(STAMP)-dev ## Kill processes and break disks, also for minutes
 	$(PYTEST) -m "fault or fault_long" $(ARGS)
 
-bench: bench-log bench-mqtt ## Run every benchmark
+bench: bench-log bench-mqtt bench-kafka ## Run every benchmark
 
 bench-log: $(STAMP)-dev ## Measure the kernel, storage and cursors; prints a table, writes JSON
 	$(PY) -m bench.log $(ARGS)
@@ -59,6 +69,10 @@ bench-log: $(STAMP)-dev ## Measure the kernel, storage and cursors; prints a tab
 bench-mqtt: $(STAMP)-dev ## Measure MQTT against Mosquitto; prints a table, writes JSON
 	@sh tools/provision $(PYTHON) package mosquitto
 	$(PY) -m bench.mqtt
+
+bench-kafka: $(STAMP)-dev ## Measure Kafka against Apache Kafka; prints a table, writes JSON
+	@$(PY) -m bench.kafka_jars broker
+	$(PY) -m bench.kafka $(ARGS)
 
 docs: $(STAMP)-dev ## Write the generated reference pages anew
 	$(PY) tools/gen_config_docs.py
@@ -90,8 +104,9 @@ $(STAMP)-dev: $(STAMP)-run
 	@echo "onelog: installing what tests and checks need"
 	@$(PY) tools/dev_requirements.py | $(PIP) install --requirement /dev/stdin
 	@sh tools/provision $(PY) tests
-	@# MQTT.js, a client of the conformance tests; without npm they are skipped.
+	@# Clients of the conformance tests; without npm and Maven their tests are skipped.
 	@if command -v npm >/dev/null 2>&1; then \
-	    mkdir -p build/js && npm install --prefix build/js --silent --no-audit --no-fund mqtt@5 || \
-	    echo "onelog: MQTT.js could not be installed: its tests are skipped" >&2; fi
+	    mkdir -p build/js && npm install --prefix build/js --silent --no-audit --no-fund $(JS_CLIENTS) || \
+	    echo "onelog: JavaScript clients could not be installed: their tests are skipped" >&2; fi
+	@if command -v mvn >/dev/null 2>&1; then $(PY) -m bench.kafka_jars client-3 client-4; fi
 	@touch $@

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[1] / "build" / "kafka"
-FETCH_S = 900
+FETCH_S = 300
 
 # The log4j binding is the one that Kafka ships; clients keep silent.
 SETS: dict[str, tuple[str, ...]] = {
