@@ -196,6 +196,15 @@ async def test_a_node_has_a_limit_of_partitions(tmp_path) -> None:
             validate_only=False,
         )
         assert grown.results[0].error_code is E.policy_violation
+        await admin.create("c", 1)
+        row = {"topic_id": None, "name": "by-use"}
+        answer = await admin.ask(
+            K.METADATA,
+            topics=[row],
+            allow_auto_topic_creation=True,
+            include_topic_authorized_operations=False,
+        )
+        assert answer.topics[0].error_code is E.policy_violation
 
 
 async def test_a_topic_may_have_the_name_of_a_stream_of_other_topics(admin) -> None:

@@ -123,10 +123,22 @@ class Hub:
 
     async def make_topic(self, name: str, partitions: int) -> Stream:
         """Make a topic with a stream of its own. Raises KafkaError or OnelogError."""
+        self.check_room(partitions)
         config = default_config(
             self.config.defaults.stream, self.stream_name(name), check_name(name), partitions
         )
         return await self.broker.streams.create(config)
+
+    def check_room(self, more: int) -> None:
+        """Refuse partitions that this node has no room for."""
+        most = self.settings.topics.partitions_total
+        held = sum(len(stream.partitions) for stream in self.broker.streams.streams())
+        if held + more > most:
+            raise KafkaError(
+                ErrorCode.policy_violation,
+                f"this node has {held} partitions and takes {most} (kafka.topics.partitions_total):"
+                f" there is no room for {more} more",
+            )
 
     def stream_name(self, topic: str) -> str:
         """The name of a new topic's stream: its own, unless a stream of other topics has that."""

@@ -91,7 +91,7 @@ async def _create_stream(
     config = put_all(
         default_config(hub.config.defaults.stream, stream_name, address, partitions), values
     )
-    _check_room(hub, partitions)
+    hub.check_room(partitions)
     answer = _described(row.name, partitions, config_rows(hub.config, config))
     try:
         if request.body.validate_only:
@@ -194,17 +194,6 @@ def _check_assigned(hub: Hub, assigned: Sequence[Sequence[int]]) -> None:
             )
 
 
-def _check_room(hub: Hub, more: int) -> None:
-    most = hub.settings.topics.partitions_total
-    held = sum(len(stream.partitions) for stream in hub.broker.streams.streams())
-    if held + more > most:
-        raise KafkaError(
-            ErrorCode.policy_violation,
-            f"this node has {held} partitions and takes {most} (kafka.topics.partitions_total):"
-            f" there is no room for {more} more",
-        )
-
-
 # -- more partitions
 
 
@@ -245,7 +234,7 @@ async def _grow(hub: Hub, request: Request, row: Any) -> None:
                 f"{row.count - held} partitions are new, {len(row.assignments)} are assigned",
             )
         _check_assigned(hub, [part.broker_ids for part in row.assignments])
-    _check_room(hub, row.count - held)
+    hub.check_room(row.count - held)
     config = with_partitions(topic.stream.config, row.count)
     if request.body.validate_only:
         hub.broker.streams.check_altered(config)
