@@ -22,6 +22,7 @@ from onelog.protocols.kafka.producing import INFLATED_HERE_BYTES
 from onelog.record.batch import build_batch
 from onelog.record.compression import deflate
 from tests.support.kafka_hub import batch, desk, rows_of
+from tests.support.mqtt import until
 
 
 @pytest.fixture
@@ -368,3 +369,17 @@ async def test_a_client_that_leaves_harms_nobody(here):
     other.send(other.produce(batch(b"b")))
     assert rows_of((await other.wait_for(1))[0][1]) == [(0, 0, 1)]
     assert gone.line.written == []
+
+
+async def test_work_that_breaks_ends_its_connection(here, monkeypatch):
+    """I10: else every answer behind it would wait for ever."""
+    client = here.client()
+    large = batch(b"x" * (INFLATED_HERE_BYTES * 3), codec=1)
+    monkeypatch.setattr(here.hub.broker, "in_thread", broken)
+    client.send(client.produce(large))
+    await until(lambda: client.line.closed)
+    assert here.log().end_offset == 0
+
+
+async def broken(work):
+    raise RuntimeError("a bug")

@@ -319,7 +319,15 @@ class Connection:
         task = self.hub.loop.create_task(work)
         self._tasks.add(task)
         slot.cancel = task.cancel
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ran)
+
+    def _ran(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:  # its slot stays empty, and nothing behind it could be answered
+            if not isinstance(error, OnelogError):
+                _log.error("a Kafka request failed", exc_info=error)
+            self.fail(error)
 
     async def _raw(self, slot: Slot, work: Coroutine[Any, Any, bytes]) -> None:
         try:
