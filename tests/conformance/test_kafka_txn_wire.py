@@ -1,0 +1,398 @@
+"""Every version of the transactional requests, byte for byte, and what each refuses."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+from kio.serial.errors import OutOfBoundValue
+
+from onelog.kernel import ATTR_TRANSACTIONAL
+from onelog.protocols.kafka.apis import APIS, ApiKey
+from onelog.record.batch import build_batch
+from tests.conformance.kafka_brokers import KafkaOnelog, unique
+from tests.support.kafka_wire import Wire
+
+E = ErrorCode
+K = ApiKey
+NOW_MS = 1_700_000_000_000
+
+
+class Talk:
+    """One connection, and the requests of a transaction at one version (or the last before it)."""
+
+    def __init__(self, port: int, version: int = 99) -> None:
+        self.wire = Wire(port)
+        self._version = version
+
+    def ask(self, key: ApiKey, **body: Any) -> Any:
+        api = APIS[key]
+        version = min(max(self._version, api.first, api.served), api.last)
+        return self.wire.ask(key, version, **body)
+
+    def topic(self, name: str) -> str:
+        """Make a topic, by asking for it."""
+        while True:
+            answer = self.wire.ask(
+                K.METADATA, 4, topics=[{"name": name}], allow_auto_topic_creation=True
+            )
+            if answer.topics[0].error_code is E.none:
+                return name
+
+    def init(self, name: str | None, timeout_ms: int = 60_000, expected=(-1, -1)) -> Any:
+        return self.ask(
+            K.INIT_PRODUCER_ID,
+            transactional_id=name,
+            transaction_timeout=timeout_ms,
+            producer_id=expected[0],
+            producer_epoch=expected[1],
+        )
+
+    def producer(self, name: str | None) -> tuple[int, int]:
+        answer = self.init(name)
+        assert answer.error_code is E.none
+        return answer.producer_id, answer.producer_epoch
+
+    def add(self, name: str, producer: tuple[int, int], **topics: list[int]) -> dict:
+        answer = self.ask(
+            K.ADD_PARTITIONS_TO_TXN,
+            v3_and_below_transactional_id=name,
+            v3_and_below_producer_id=producer[0],
+            v3_and_below_producer_epoch=producer[1],
+            v3_and_below_topics=[
+                {"name": topic, "partitions": rows} for topic, rows in topics.items()
+            ],
+        )
+        return {
+            (topic.name, row.partition_index): row.partition_error_code
+            for topic in answer.results_by_topic_v3_and_below
+            for row in topic.results_by_partition
+        }
+
+    def produce(
+        self, name: str | None, producer: tuple[int, int], topic: str, value: bytes, **rest: int
+    ) -> ErrorCode:
+        batch = build_batch(
+            [(None, None, value, (), NOW_MS)],
+            attributes=ATTR_TRANSACTIONAL,
+            producer=(*producer, rest.get("sequence", 0)),
+        )
+        answer = self.ask(
+            K.PRODUCE,
+            transactional_id=name,
+            acks=-1,
+            timeout=5000,
+            topic_data=[
+                {
+                    "name": topic,
+                    "partition_data": [{"index": rest.get("partition", 0), "records": batch}],
+                }
+            ],
+        )
+        return answer.responses[0].partition_responses[0].error_code
+
+    def add_offsets(self, name: str, producer: tuple[int, int], group: str) -> ErrorCode:
+        return self.ask(
+            K.ADD_OFFSETS_TO_TXN,
+            transactional_id=name,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            group_id=group,
+        ).error_code
+
+    def commit_offset(
+        self, name: str, producer: tuple[int, int], group: str, topic: str, offset: int, **rest: Any
+    ) -> ErrorCode:
+        answer = self.ask(
+            K.TXN_OFFSET_COMMIT,
+            transactional_id=name,
+            group_id=group,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            generation_id=rest.get("generation", -1),
+            member_id=rest.get("member", ""),
+            group_instance_id=None,
+            topics=[
+                {
+                    "name": topic,
+                    "partitions": [
+                        {
+                            "partition_index": 0,
+                            "committed_offset": offset,
+                            "committed_leader_epoch": 0,
+                            "committed_metadata": "m",
+                        }
+                    ],
+                }
+            ],
+        )
+        return answer.topics[0].partitions[0].error_code
+
+    def end(self, name: str, producer: tuple[int, int], *, commit: bool) -> ErrorCode:
+        return self.ask(
+            K.END_TXN,
+            transactional_id=name,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            committed=commit,
+        ).error_code
+
+    def ended(self, name: str, producer: tuple[int, int], *, commit: bool = True) -> None:
+        """End a transaction and wait until its markers are written."""
+        assert self.end(name, producer, commit=commit) is E.none
+        while self.end(name, producer, commit=commit) is E.concurrent_transactions:
+            pass
+
+    def state(self, name: str) -> Any:
+        (row,) = self.ask(K.DESCRIBE_TRANSACTIONS, transactional_ids=[name]).transaction_states
+        return row
+
+    def offset(self, group: str, topic: str) -> int:
+        answer = self.wire.ask(
+            K.OFFSET_FETCH,
+            7,
+            group_id=group,
+            topics=[{"name": topic, "partition_indexes": [0]}],
+            require_stable=False,
+        )
+        return answer.topics[0].partitions[0].committed_offset
+
+    def latest(self, topic: str, *, committed: bool, partition: int = 0) -> int:
+        answer = self.wire.ask(
+            K.LIST_OFFSETS,
+            2,
+            replica_id=-1,
+            isolation_level=int(committed),
+            topics=[
+                {
+                    "name": topic,
+                    "partitions": [{"partition_index": partition, "timestamp": -1}],
+                }
+            ],
+        )
+        return answer.topics[0].partitions[0].offset
+
+
+@pytest.fixture
+def talk(kafka_onelog: KafkaOnelog) -> Iterator[Talk]:
+    made = Talk(kafka_onelog.port)
+    yield made
+    made.wire.close()
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_a_transaction_at_every_version(kafka_onelog: KafkaOnelog, version: int):
+    talk = Talk(kafka_onelog.port, version)
+    name, group, topic = unique("txn"), unique("g"), talk.topic(unique())
+    for number, commit in enumerate((False, True)):
+        producer = talk.producer(name)
+        assert set(talk.add(name, producer, **{topic: [0, 1]}).values()) == {E.none}
+        assert talk.produce(name, producer, topic, b"v") is E.none
+        assert talk.add_offsets(name, producer, group) is E.none
+        assert talk.commit_offset(name, producer, group, topic, 10 + number) is E.none
+        assert talk.latest(topic, committed=True) == number * 2
+        assert talk.latest(topic, committed=False) == number * 2 + 1
+        assert talk.state(name).transaction_state == "Ongoing"
+        talk.ended(name, producer, commit=commit)
+        assert talk.latest(topic, committed=True) == number * 2 + 2
+    assert talk.offset(group, topic) == 11
+    talk.wire.close()
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_a_producer_without_a_transactional_id_at_every_version(kafka_onelog, version: int):
+    talk = Talk(kafka_onelog.port, version)
+    first, second = talk.producer(None), talk.producer(None)
+    assert first[1] == second[1] == 0
+    assert first[0] != second[0]
+    talk.wire.close()
+
+
+@pytest.mark.parametrize(
+    ("version", "told"), [(0, E.invalid_producer_epoch), (5, E.producer_fenced)]
+)
+def test_a_fenced_producer_is_told_in_the_words_of_its_version(kafka_onelog, version, told):
+    talk = Talk(kafka_onelog.port, version)
+    name, topic = unique("txn"), talk.topic(unique())
+    old = talk.producer(name)
+    assert talk.producer(name) == (old[0], old[1] + 1)
+    assert talk.add(name, old, **{topic: [0]}) == {(topic, 0): told}
+    assert talk.add_offsets(name, old, "g") is told
+    assert talk.end(name, old, commit=True) is told
+    assert talk.produce(name, old, topic, b"v") is E.invalid_producer_epoch
+    assert talk.commit_offset(name, old, "g", topic, 1) is E.invalid_producer_epoch
+    talk.wire.close()
+
+
+def test_a_producer_bumps_its_epoch_and_a_zombie_cannot(talk: Talk):
+    """KIP-360"""
+    name = unique("txn")
+    first = talk.producer(name)
+    bumped = talk.init(name, expected=first)
+    assert (bumped.producer_id, bumped.producer_epoch) == (first[0], first[1] + 1)
+    again = talk.init(name, expected=first)
+    assert again == bumped
+    talk.producer(name)
+    assert talk.init(name, expected=first).error_code is E.producer_fenced
+    assert talk.init(name, expected=(first[0], -1)).error_code is E.invalid_request
+    assert talk.init("", 1000).error_code is E.invalid_request
+
+
+def test_timeouts_beyond_the_limit_are_refused(talk: Talk):
+    for timeout_ms in (0, 900_001, 2**31 - 1):
+        answer = talk.init(unique("txn"), timeout_ms)
+        assert answer.error_code is E.invalid_transaction_timeout
+        assert (answer.producer_id, answer.producer_epoch) == (-1, 0)
+    assert talk.init(None, 2**31 - 1).error_code is E.none
+
+
+def test_partitions_are_added_together_or_not_at_all(talk: Talk):
+    name, topic = unique("txn"), talk.topic(unique())
+    producer = talk.producer(name)
+    answer = talk.add(name, producer, **{topic: [0, 7], "missing-topic": [0]})
+    assert answer == {
+        (topic, 0): E.operation_not_attempted,
+        (topic, 7): E.unknown_topic_or_partition,
+        ("missing-topic", 0): E.unknown_topic_or_partition,
+    }
+    assert talk.end(name, producer, commit=True) is E.invalid_txn_state, "nothing was begun"
+
+
+def test_a_write_outside_its_transaction_is_refused(talk: Talk):
+    """KIP-890"""
+    name, topic = unique("txn"), talk.topic(unique())
+    producer = talk.producer(name)
+    assert talk.produce(name, producer, topic, b"early") is E.invalid_txn_state
+    talk.add(name, producer, **{topic: [0]})
+    assert talk.produce(name, producer, topic, b"other", partition=1) is E.invalid_txn_state
+    assert talk.commit_offset(name, producer, "g", topic, 1) is E.invalid_txn_state
+    assert talk.produce(name, producer, topic, b"now") is E.none
+    talk.ended(name, producer)
+    assert talk.produce(name, producer, topic, b"late", sequence=1) is E.invalid_txn_state
+    assert talk.produce(None, producer, topic, b"late", sequence=1) is (
+        E.transactional_id_authorization_failed
+    )
+    assert talk.produce("nobody", producer, topic, b"late") is E.invalid_producer_id_mapping
+    assert talk.latest(topic, committed=False) == 2
+    assert talk.end("nobody", producer, commit=True) is E.invalid_producer_id_mapping
+
+
+def test_an_end_over_an_old_connection_does_not_end_the_next_transaction(
+    kafka_onelog: KafkaOnelog, talk: Talk
+):
+    """KIP-890: what a client gave up on arrives when it has gone on over a new connection."""
+    name, topic = unique("txn"), talk.topic(unique())
+    producer = talk.producer(name)
+    talk.add(name, producer, **{topic: [0]})
+    newer = Talk(kafka_onelog.port)
+    newer.ended(name, producer)
+    assert newer.add(name, producer, **{topic: [0]}) == {(topic, 0): E.none}
+    assert talk.end(name, producer, commit=True) is E.invalid_txn_state
+    assert talk.add(name, producer, **{topic: [1]}) == {(topic, 1): E.invalid_txn_state}
+    assert newer.state(name).transaction_state == "Ongoing"
+    newer.ended(name, producer, commit=False)
+    newer.wire.close()
+
+
+def test_taking_over_aborts_what_was_open(talk: Talk):
+    name, topic = unique("txn"), talk.topic(unique())
+    old = talk.producer(name)
+    talk.add(name, old, **{topic: [0]})
+    talk.produce(name, old, topic, b"v")
+    assert talk.init(name).error_code is E.concurrent_transactions
+    while (answer := talk.init(name)).error_code is E.concurrent_transactions:
+        pass
+    assert (answer.producer_id, answer.producer_epoch) == (old[0], old[1] + 2)
+    assert talk.latest(topic, committed=True) == 2
+
+
+def test_an_outcome_is_not_turned_around(talk: Talk):
+    name, topic = unique("txn"), talk.topic(unique())
+    producer = talk.producer(name)
+    assert talk.end(name, producer, commit=True) is E.invalid_txn_state
+    talk.add(name, producer, **{topic: [0]})
+    talk.ended(name, producer)
+    assert talk.end(name, producer, commit=False) is E.invalid_txn_state
+
+
+def test_offsets_of_a_stranger_to_the_group_are_refused(talk: Talk):
+    name, group, topic = unique("txn"), unique("g"), talk.topic(unique())
+    producer = talk.producer(name)
+    talk.add_offsets(name, producer, group)
+    for rest in ({"member": "m", "generation": 3}, {"generation": 1}):
+        told = talk.commit_offset(name, producer, group, topic, 5, **rest)
+        assert told in (E.illegal_generation, E.unknown_member_id)
+    assert talk.add_offsets(name, producer, "") is E.invalid_group_id
+    talk.ended(name, producer)
+    assert talk.offset(group, topic) == -1
+
+
+# -- what is told of it
+
+
+def test_transactions_are_listed_by_state_producer_and_age(talk: Talk):
+    open_name, idle_name, topic = unique("txn"), unique("txn"), talk.topic(unique())
+    producer, idle = talk.producer(open_name), talk.producer(idle_name)
+    talk.add(open_name, producer, **{topic: [1]})
+
+    def listed(**filters: Any) -> set[str]:
+        asked = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1, **filters}
+        answer = talk.ask(K.LIST_TRANSACTIONS, **asked)
+        assert answer.error_code is E.none
+        rows = {row.transactional_id: row for row in answer.transaction_states}
+        return rows.keys() & {open_name, idle_name}
+
+    assert listed() == {open_name, idle_name}
+    assert listed(state_filters=["Ongoing"]) == {open_name}
+    assert listed(state_filters=["Empty", "Nonsense"]) == {idle_name}
+    assert listed(producer_id_filters=[idle[0]]) == {idle_name}
+    assert listed(duration_filter=0) <= {open_name}
+    assert listed(duration_filter=3_600_000) == set()
+    answer = talk.ask(
+        K.LIST_TRANSACTIONS,
+        state_filters=["Nonsense"],
+        producer_id_filters=[],
+        duration_filter=-1,
+    )
+    assert (answer.unknown_state_filters, answer.transaction_states) == (("Nonsense",), ())
+
+
+def test_a_transaction_is_described(talk: Talk):
+    name, topic = unique("txn"), talk.topic(unique())
+    producer = talk.producer(name)
+    with pytest.raises(OutOfBoundValue):  # -1, as in Kafka: kio knows no time before 1970
+        talk.state(name)
+    talk.add(name, producer, **{topic: [1, 0]})
+    row = talk.state(name)
+    assert row.error_code is E.none
+    assert (row.producer_id, row.producer_epoch) == producer
+    assert row.transaction_state == "Ongoing"
+    assert row.transaction_timeout == datetime.timedelta(minutes=1)
+    assert [(held.topic, held.partitions) for held in row.topics] == [(topic, (0, 1))]
+    assert row.transaction_start_time.year >= 2024
+    assert talk.state("nobody").error_code is E.transactional_id_not_found
+    assert talk.state("").error_code is E.invalid_request
+
+
+def test_producers_of_a_partition_are_described(talk: Talk):
+    name, topic = unique("txn"), talk.topic(unique())
+    producer = talk.producer(name)
+    talk.add(name, producer, **{topic: [0]})
+    talk.produce(name, producer, topic, b"v")
+    answer = talk.ask(
+        K.DESCRIBE_PRODUCERS,
+        topics=[
+            {"name": topic, "partition_indexes": [0, 1, 9]},
+            {"name": "missing-topic", "partition_indexes": [0]},
+        ],
+    )
+    used, unused, beyond = answer.topics[0].partitions
+    (row,) = used.active_producers
+    assert (row.producer_id, row.producer_epoch) == producer
+    assert (row.last_sequence, row.current_txn_start_offset) == (0, 0)
+    assert (unused.error_code, unused.active_producers) == (E.none, ())
+    assert beyond.error_code is E.unknown_topic_or_partition
+    assert answer.topics[1].partitions[0].error_code is E.unknown_topic_or_partition
