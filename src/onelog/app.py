@@ -16,7 +16,6 @@ import platform
 import resource
 import signal
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -32,6 +31,7 @@ from onelog.base.clock import Clock, SystemClock
 from onelog.base.errors import Unavailable
 from onelog.base.faults import arm_from_environment
 from onelog.broker import MAIN, Broker, BrokerSettings, Durability, Retention, StreamConfig
+from onelog.broker.view_commands import is_view_command, run_view_command
 from onelog.config import Config, Loaded
 from onelog.metadata.store import MetadataStore
 from onelog.net import Listener, bind
@@ -140,7 +140,7 @@ class Server:
                 self._broker() as broker,
             ):
                 if broker is not None and not self._stop.is_set():
-                    async with self._security() as authenticator, _closing(protocols):
+                    async with self._security(broker) as authenticator, _closing(protocols):
                         for protocol in protocols:
                             await protocol.start(broker, authenticator)
                         endpoints.broker = View(broker)
@@ -219,8 +219,8 @@ class Server:
                 await broker.close()
 
     @contextlib.asynccontextmanager
-    async def _security(self) -> AsyncIterator[Authenticator]:
-        """Who peers are, and the control socket through which `onelog user` changes that."""
+    async def _security(self, broker: Broker) -> AsyncIterator[Authenticator]:
+        """Who peers are, and the control socket of `onelog user` and `onelog view`."""
         assert self._store is not None
         chosen = self._loaded.config.security
         settings = SecuritySettings(
@@ -235,9 +235,13 @@ class Server:
         )
         authenticator = await Authenticator.open(self._store, self._clock, settings)
         self.metrics.register("security", authenticator.samples)
-        control = ControlServer(
-            Path(self._loaded.config.data_dir), partial(run_command, authenticator.users)
-        )
+
+        async def run(message: bytes) -> bytes:
+            if is_view_command(message):
+                return await run_view_command(broker.views, message)
+            return await run_command(authenticator.users, message)
+
+        control = ControlServer(Path(self._loaded.config.data_dir), run)
         try:
             await control.start()
             yield authenticator

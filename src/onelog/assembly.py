@@ -10,7 +10,8 @@ import asyncio
 from pathlib import Path
 
 from onelog.base.clock import Clock, SystemClock
-from onelog.broker import Authorizer, Broker, BrokerSettings, Quotas
+from onelog.broker import Authorizer, Broker, BrokerSettings, NamedViews, Quotas
+from onelog.broker.view_commands import is_view_command, run_view_command
 from onelog.metadata.local import LocalStore
 from onelog.metadata.store import MetadataStore
 from onelog.security.commands import run_command
@@ -30,7 +31,7 @@ async def open_store(data_dir: Path, clock: Clock) -> MetadataStore:
 
 
 def run_offline(data_dir: Path, command: bytes) -> bytes:
-    """Run a command on users in the data directory of a stopped server; the answer.
+    """Run a command on users or views in the data directory of a stopped server; the answer.
 
     Raises DataDirLocked when a server runs there: it takes commands over its control socket.
     """
@@ -39,6 +40,10 @@ def run_offline(data_dir: Path, command: bytes) -> bytes:
         clock, threads = SystemClock(), HashThreads()
         store = await open_store(data_dir, clock)
         try:
+            if is_view_command(command):
+                views = NamedViews(store, clock)
+                await views.open()
+                return await run_view_command(views, command)
             return await run_command(Users(store, threads, clock), command)
         finally:
             await threads.close()

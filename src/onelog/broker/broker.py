@@ -128,7 +128,7 @@ class Broker:
             "a session could not be ended", error=str(error)
         )
         await self.sessions.open()
-        self.views = NamedViews(self.store, streams, clock)
+        self.views = NamedViews(self.store, clock)
         await self.views.open()
         self.maintenance = Maintenance(
             streams,

@@ -17,7 +17,7 @@ from onelog.base.errors import AlreadyExists, Conflict, InvalidName, InvalidRequ
 from onelog.base.limits import VIEWS_MAX
 from onelog.base.names import from_kafka
 from onelog.base.topics import check_filter, is_exact
-from onelog.log.catalog import Catalog
+from onelog.log.catalog import stored_configs
 from onelog.metadata.store import Compare, MetadataStore, Put
 
 _VIEWS: Final = "views/"
@@ -34,9 +34,8 @@ class NamedView(msgspec.Struct, frozen=True, kw_only=True):
 class NamedViews:
     """All names of filters."""
 
-    def __init__(self, store: MetadataStore, catalog: Catalog, clock: Clock) -> None:
+    def __init__(self, store: MetadataStore, clock: Clock) -> None:
         self._store = store
-        self._catalog = catalog
         self._clock = clock
         self._views: dict[str, NamedView] = {}
         self.on_change: list[Callable[[str], None]] = []
@@ -58,7 +57,7 @@ class NamedViews:
 
     async def create(self, name: str, text: str) -> NamedView:
         """Give a filter a name, durably."""
-        self.check_new(name, text)
+        await self.check_new(name, text)
         view = NamedView(name=name, filter=text, created_ms=self._clock.now_ms())
         put = Put(_VIEWS + name, msgspec.json.encode(view))
         if not (await self._store.txn([Compare(put.key, "version", "==", 0)], [put])).succeeded:
@@ -66,7 +65,7 @@ class NamedViews:
         self._changed(name, view)
         return view
 
-    def check_new(self, name: str, text: str) -> None:
+    async def check_new(self, name: str, text: str) -> None:
         """Raise what `create` would raise."""
         check_filter(text)
         topic = from_kafka(name)
@@ -76,9 +75,9 @@ class NamedViews:
             raise InvalidRequest(f"the topic {text!r} has the name {name!r} already")
         if name in self._views:
             raise AlreadyExists(f"the view {name!r} exists already")
-        for stream in self._catalog.streams():
-            if name == stream.name or topic == stream.config.single_topic:
-                raise AlreadyExists(f"the name {name!r} belongs to the stream {stream.name}")
+        for config in await stored_configs(self._store):
+            if name == config.name or topic == config.single_topic:
+                raise AlreadyExists(f"the name {name!r} belongs to the stream {config.name}")
         if len(self._views) >= VIEWS_MAX:
             raise Conflict(f"there are {VIEWS_MAX} named views already; delete one first")
 

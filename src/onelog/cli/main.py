@@ -20,6 +20,7 @@ from onelog.cli import client, render
 from onelog.cli.example import example_toml
 from onelog.cli.options import Assignments, ConfigFile, DataDir, load_options
 from onelog.cli.users import RunOffline, build_users
+from onelog.cli.views import build_views
 from onelog.config import Loaded
 
 EXIT_OK: Final = 0
@@ -75,6 +76,7 @@ def build(serve: Serve, run_offline: RunOffline | None = None) -> App:
 
     app.command(_build_config())
     app.command(build_users(run_offline))
+    app.command(build_views(run_offline))
     return app
 
 

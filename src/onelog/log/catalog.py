@@ -401,3 +401,9 @@ def _damage(name: str, error: OnelogError) -> PartitionStopped:
 def _new_id(config: StreamConfig) -> str:
     """An id that no stream had before."""
     return f"{config.name[:200]}-{secrets.token_hex(4)}"
+
+
+async def stored_configs(store: MetadataStore) -> list[StreamConfig]:
+    """The configuration of every stream that a store knows, whether they are open or not."""
+    entries = (await store.range(_STREAMS)).entries
+    return [msgspec.json.decode(entry.value, type=StreamRecord).config for entry in entries]

@@ -104,11 +104,11 @@ async def run_command(desk: UserDesk, message: bytes) -> bytes:
     try:
         command = msgspec.json.decode(message, type=Command)
     except msgspec.MsgspecError as error:
-        return _failed(InvalidRequest(f"the command is not understood: {error}"))
+        return failed(InvalidRequest(f"the command is not understood: {error}"))
     try:
         return msgspec.json.encode(await _run(desk, command))
     except OnelogError as error:
-        return _failed(error)
+        return failed(error)
 
 
 def decode_answer(message: bytes) -> Answer:
@@ -117,9 +117,14 @@ def decode_answer(message: bytes) -> Answer:
         answer = msgspec.json.decode(message, type=Answer)
     except msgspec.MsgspecError as error:
         raise InvalidRequest(f"the server's answer is not understood: {error}") from None
-    if answer.error:
-        raise _error_class(answer.error)(answer.message)
+    raise_error(answer.error, answer.message)
     return answer
+
+
+def raise_error(name: str, message: str) -> None:
+    """Raise the error that an answer tells of, by its class; an empty name is none."""
+    if name:
+        raise _error_class(name)(message)
 
 
 def _error_class(name: str) -> type[OnelogError]:
@@ -142,5 +147,6 @@ async def _run(desk: UserDesk, command: Command) -> Answer:
     return Answer()
 
 
-def _failed(error: OnelogError) -> bytes:
+def failed(error: OnelogError) -> bytes:
+    """The message of an answer that tells of an error."""
     return msgspec.json.encode(Answer(error=type(error).__name__, message=str(error)))

@@ -121,7 +121,7 @@ async def _create_view(hub: Hub, request: Request, row: Any, values: dict[str, s
     text = values[FILTER]
     try:
         if request.body.validate_only:
-            hub.broker.views.check_new(row.name, text)
+            await hub.broker.views.check_new(row.name, text)
             return _described(row.name, _DEFAULT, [])
         made = await hub.views.create(row.name, text)
     except InvalidRequest as error:

@@ -1,0 +1,83 @@
+"""Commands on named views as messages: what `onelog view` sends, and what runs them.
+
+Rules: as for commands on users (`security/commands.py`): the same message runs in a server, which
+gets it over its control socket, and on the data directory of a stopped one.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from onelog.base.errors import InvalidRequest, OnelogError
+from onelog.broker.views import NamedView, NamedViews
+from onelog.security.commands import failed, raise_error
+
+
+class CreateView(msgspec.Struct, frozen=True, kw_only=True, tag="view.create"):
+    """Give a filter a name."""
+
+    name: str
+    filter: str
+
+
+class DeleteView(msgspec.Struct, frozen=True, kw_only=True, tag="view.delete"):
+    """Take a name away."""
+
+    name: str
+
+
+class ListViews(msgspec.Struct, frozen=True, kw_only=True, tag="view.list"):
+    """Show every named view."""
+
+
+ViewCommand = CreateView | DeleteView | ListViews
+
+
+class ViewAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What came of a command."""
+
+    views: tuple[NamedView, ...] = ()
+    error: str = ""
+    """The class of the error; empty when all went well."""
+    message: str = ""
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    type: str = ""
+
+
+def is_view_command(message: bytes) -> bool:
+    """Whether a message of the control socket is one of these."""
+    try:
+        return msgspec.json.decode(message, type=_Kind).type.startswith("view.")
+    except msgspec.MsgspecError:
+        return False
+
+
+async def run_view_command(views: NamedViews, message: bytes) -> bytes:
+    """Run the command of a message; the message of its answer, also when it failed."""
+    try:
+        command = msgspec.json.decode(message, type=ViewCommand)
+    except msgspec.MsgspecError as error:
+        return failed(InvalidRequest(f"the command is not understood: {error}"))
+    try:
+        match command:
+            case CreateView():
+                await views.create(command.name, command.filter)
+            case DeleteView():
+                await views.delete(command.name)
+            case ListViews():
+                return msgspec.json.encode(ViewAnswer(views=tuple(views.all())))
+    except OnelogError as error:
+        return failed(error)
+    return msgspec.json.encode(ViewAnswer())
+
+
+def decode_view_answer(message: bytes) -> ViewAnswer:
+    """The answer of a message. Raises the error that it tells of."""
+    try:
+        answer = msgspec.json.decode(message, type=ViewAnswer)
+    except msgspec.MsgspecError as error:
+        raise InvalidRequest(f"the server's answer is not understood: {error}") from None
+    raise_error(answer.error, answer.message)
+    return answer

@@ -1,0 +1,90 @@
+"""`onelog view …`: names for filters, in a running server or in the data of a stopped one.
+
+Rules: what only these commands need is imported when one of them runs; all others start faster.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cyclopts import App
+from rich.table import Table
+from rich.text import Text
+
+from onelog.base.errors import DataDirLocked, NotFound
+from onelog.cli import render
+from onelog.cli.users import HERE, Place, RunOffline
+
+if TYPE_CHECKING:
+    from onelog.broker.view_commands import ViewAnswer, ViewCommand
+
+
+def build_views(run_offline: RunOffline | None) -> App:
+    """The commands of `onelog view`."""
+    app = App(name="view", help="Give filters names, under which Kafka clients read them.")
+
+    def perform(place: Place, command: ViewCommand) -> tuple[ViewAnswer, str]:
+        assert run_offline is not None, "the command line was built without a store"
+        return _perform(run_offline, place.data_dir, command)
+
+    @app.command
+    def create(name: str, filter: str, /, *, place: Place = HERE) -> None:  # noqa: A002
+        """Give a filter a name, as in: onelog view create telemetry 'sensors/+/telemetry'."""
+        from onelog.broker.view_commands import CreateView  # noqa: PLC0415
+
+        where = perform(place, CreateView(name=name, filter=filter))[1]
+        _say(f"made view {name} of {filter} {where}")
+
+    @app.command
+    def delete(name: str, /, *, place: Place = HERE) -> None:
+        """Take a name away; no record is deleted."""
+        from onelog.broker.view_commands import DeleteView  # noqa: PLC0415
+
+        _say(f"deleted view {name} {perform(place, DeleteView(name=name))[1]}")
+
+    @app.command(name="list")
+    def list_command(*, place: Place = HERE) -> None:
+        """List the views that have names."""
+        from onelog.broker.view_commands import ListViews  # noqa: PLC0415
+
+        _show(*perform(place, ListViews()))
+
+    return app
+
+
+def _perform(
+    run_offline: RunOffline, data_dir: Path, command: ViewCommand
+) -> tuple[ViewAnswer, str]:
+    """Run a command where the views are; the answer, and the place in words."""
+    import msgspec  # noqa: PLC0415
+
+    from onelog.broker.view_commands import decode_view_answer  # noqa: PLC0415
+    from onelog.net.control import call  # noqa: PLC0415
+
+    if not (data_dir / "metadata.db").exists():
+        raise NotFound(
+            f"there is no OneLog data in {str(data_dir)!r}; name the directory with --data DIR"
+        )
+    message = msgspec.json.encode(command)
+    try:
+        answer = run_offline(data_dir, message)
+    except DataDirLocked:
+        return decode_view_answer(call(data_dir, message)), "in the running server"
+    return decode_view_answer(answer), f"in {data_dir}"
+
+
+def _show(found: ViewAnswer, where: str) -> None:
+    if not found.views:
+        _say(f"there are no named views {where}; `onelog view create NAME FILTER` makes one")
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for title in ("view", "filter"):
+        table.add_column(title, overflow="fold")
+    for view in found.views:
+        table.add_row(Text(view.name), Text(view.filter))
+    render.OUT.print(table)
+
+
+def _say(line: str) -> None:
+    render.OUT.print(Text(line))
