@@ -8,8 +8,7 @@ it ends; it expires by a timer, also when the broker was down in between.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -49,11 +48,32 @@ class Session:
 
 
 class _Turn:
-    __slots__ = ("lock", "waiting")
+    """Whose turn it is for a client; forgotten when nobody waits for it."""
 
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.waiting = 0
+    __slots__ = ("_client_id", "_lock", "_turns", "_waiting")
+
+    def __init__(self, turns: dict[str, _Turn], client_id: str) -> None:
+        self._turns = turns
+        self._client_id = client_id
+        self._lock = asyncio.Lock()
+        self._waiting = 0
+
+    async def __aenter__(self) -> None:
+        self._waiting += 1
+        try:
+            await self._lock.acquire()
+        except BaseException:
+            self._leave()
+            raise
+
+    async def __aexit__(self, *_error: object) -> None:
+        self._lock.release()
+        self._leave()
+
+    def _leave(self) -> None:
+        self._waiting -= 1
+        if not self._waiting:
+            del self._turns[self._client_id]
 
 
 class Sessions:
@@ -128,18 +148,12 @@ class Sessions:
                 await self._keep(record)
             return session
 
-    @contextlib.asynccontextmanager
-    async def _turn(self, client_id: str) -> AsyncIterator[None]:
+    def _turn(self, client_id: str) -> _Turn:
         """One connection at a time attaches, detaches or expires for a client."""
-        turn = self._turns.setdefault(client_id, _Turn())
-        turn.waiting += 1
-        try:
-            async with turn.lock:
-                yield
-        finally:
-            turn.waiting -= 1
-            if not turn.waiting:
-                self._turns.pop(client_id, None)
+        turn = self._turns.get(client_id)
+        if turn is None:
+            turn = self._turns[client_id] = _Turn(self._turns, client_id)
+        return turn
 
     async def update(self, session: Session, record: SessionRecord) -> None:
         """Keep what changed of an attached session."""

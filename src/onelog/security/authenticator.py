@@ -7,6 +7,7 @@ peers are let in from this machine only, unless the settings say otherwise.
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import secrets
 from collections.abc import Callable, Mapping
@@ -215,6 +216,7 @@ async def _load_salt_seed(store: MetadataStore) -> bytes:
     return entry.value
 
 
+@functools.lru_cache(maxsize=256)
 def _is_loopback(host: str) -> bool:
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
