@@ -124,7 +124,7 @@ FetchedRow: TypeAlias = (
 )
 """(partition, error code, high watermark, last stable offset, log start offset, aborted
 transactions as (producer id, first offset), preferred read replica, records)."""
-RECORDS_COPIED_MAX = 2048
+RECORDS_COPIED_MAX = 8192
 """Bytes of fetched records that are cheaper copied into the answer than written as a piece."""
 AbortedRow: TypeAlias = "tuple[int, int, int]"
 """(producer id, first offset, last offset) of an aborted transaction."""
