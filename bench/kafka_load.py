@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from bench.kafka_peer import KafkaPeer, available, free_ports
 from bench.mqtt import process_of
 from bench.report import ROOT, say
+from onelog.config.listeners import Listeners
 
 RDLOAD = ROOT / "build" / "kafka_rdload"
 RAWLOAD = ROOT / "build" / "kafkaload"
@@ -31,6 +32,7 @@ LACKS_PEER = (
     "Apache Kafka is not here: run 'apt-get install maven' as root and 'make bench-kafka' again "
     "for the ratios"
 )
+OTHERS = [name for name in Listeners.__struct_fields__ if name not in ("kafka", "admin")]
 _numbers = itertools.count()
 
 
@@ -90,8 +92,7 @@ def onelog(folder: Path, durability: str, *settings: str) -> Iterator[Target]:
     values = (
         f"listeners.kafka.port={port}",
         f"listeners.admin.port={admin}",
-        "listeners.mqtt.enabled=false",
-        "listeners.mqtt_ws.enabled=false",
+        *(f"listeners.{name}.enabled=false" for name in OTHERS),
         f'defaults.stream.durability="{durability}"',
         *settings,
     )

@@ -27,9 +27,6 @@ _numbers = itertools.count()
 class KafkaOnelog(Onelog):
     """`onelog serve` with its Kafka listener."""
 
-    def __init__(self, folder: Path, *assignments: str) -> None:
-        super().__init__(folder, *assignments, listeners=("kafka",))
-
     @property
     def port(self) -> int:
         return self.ports["kafka"]
