@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -240,6 +242,51 @@ def test_a_producer_of_a_deleted_topic_is_told_that_it_is_gone(admin, settings, 
         "UNKNOWN_TOPIC_OR_PART",
         "_MSG_TIMED_OUT",
     )
+
+
+def test_topics_that_come_and_go_under_load_break_nothing(admin, settings, server) -> None:
+    """Who writes and reads meanwhile is told of topics that are gone, and of nothing worse."""
+    names = [unique("churn") for _ in range(3)]
+    settled(admin.create_topics([NewTopic(name, 2, 1) for name in names]))
+    told: set[str] = set()
+    until = time.monotonic() + 3
+    quick = settings | {"topic.metadata.refresh.interval.ms": 200, "log_level": 0}
+
+    def note(error: Any, _message: Any = None) -> None:
+        told.add("ok" if error is None else error.name())
+
+    def write() -> None:
+        producer = Producer(quick | {"message.timeout.ms": 1000, "enable.idempotence": True})
+        while time.monotonic() < until:
+            for name in names:
+                producer.produce(name, b"x" * 100, on_delivery=note)
+            producer.poll(0.005)
+        producer.flush(DEADLINE_S)
+
+    def read() -> None:
+        consumer = Consumer(quick | {"group.id": names[0], "auto.offset.reset": "earliest"})
+        consumer.subscribe(names)
+        while time.monotonic() < until:
+            message = consumer.poll(0.1)
+            if message is not None:
+                note(message.error())
+        consumer.close()
+
+    threads = [threading.Thread(target=work) for work in (write, read)]
+    for thread in threads:
+        thread.start()
+    while time.monotonic() < until:
+        for name in names:
+            settled(admin.delete_topics([name]))
+            for future in admin.create_topics([NewTopic(name, 2, 1)]).values():
+                with contextlib.suppress(KafkaException):  # a first use was faster
+                    future.result(DEADLINE_S)
+    for thread in threads:
+        thread.join()
+    assert "ok" in told
+    by_broker = {name for name in told if not name.startswith("_")}  # the others are the client's
+    assert by_broker <= {"ok", "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "OFFSET_OUT_OF_RANGE"}
+    assert not server.errors()
 
 
 # -- kafka-python

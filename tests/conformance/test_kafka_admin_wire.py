@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from onelog.kernel import scan_batches
 from onelog.protocols.kafka.apis import ApiKey
 from onelog.protocols.kafka.errors import ErrorCode
+from onelog.record.batch import build_batch, stamp_batch
 from tests.conformance.kafka_brokers import unique
 from tests.support.kafka_admin import (
     APPEND,
@@ -289,6 +291,30 @@ def test_log_dirs_name_what_is_there(admin) -> None:
     assert row.total_bytes > row.usable_bytes > 0
     rows = [(topic.name, [p.partition_index for p in topic.partitions]) for topic in row.topics]
     assert rows == [(name, [0])]
+
+
+def test_the_time_of_the_append_is_the_broker_s_to_write(admin) -> None:
+    name = admin.make(message__timestamp__type="LogAppendTime")
+    begun_ms = int(time.time() * 1000) - 1
+
+    def send(batch: bytearray) -> Any:
+        part = {"index": 0, "records": bytes(batch)}
+        answer = admin.wire.ask(
+            K.PRODUCE,
+            9,
+            transactional_id=None,
+            acks=-1,
+            timeout=5000,
+            topic_data=[{"name": name, "partition_data": [part]}],
+        )
+        return answer.responses[0].partition_responses[0]
+
+    batch = bytearray(build_batch([(None, b"k", b"v", (), 1_700_000_000_000)]))
+    good = send(batch)
+    assert good.error_code is E.none
+    assert good.log_append_time.timestamp() * 1000 >= begun_ms
+    stamp_batch(batch, scan_batches(batch)[0], 1_700_000_000_000)
+    assert send(batch).error_code is E.invalid_timestamp
 
 
 @pytest.mark.parametrize("version", [12, 17])

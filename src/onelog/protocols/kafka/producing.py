@@ -16,6 +16,7 @@ from onelog.base.errors import MessageTooLarge, OnelogError
 from onelog.base.limits import INFLATED_BYTES_MAX
 from onelog.kernel import (
     ATTR_CODEC_MASK,
+    ATTR_LOG_APPEND_TIME,
     ATTR_TRANSACTIONAL,
     BatchInfo,
     check_produce_batch,
@@ -38,6 +39,7 @@ _NONE: Final = -1
 Row = tuple[int, int, int, int, int, str | None]
 """(partition, error code, base offset, append time, log start, message), as the kernel takes it."""
 
+_OWN_TIME: Final = "the time of the append is the broker's to write"
 _NO_RECORDS: Final = "there are no records to append"
 INFLATED_HERE_BYTES: Final = 64 * 1024
 """A batch of no more bytes, inflated or not, is inflated on the loop."""
@@ -107,6 +109,8 @@ class Produce(Slot):
                     if last < 0:
                         raise KafkaError(ErrorCode.invalid_record, _NO_RECORDS)
                     info = check_produce_batch(buffer, first, last, target.needs_keys)
+                    if info.attributes & ATTR_LOG_APPEND_TIME:
+                        raise KafkaError(ErrorCode.invalid_timestamp, _OWN_TIME)
                     if info.attributes & ATTR_CODEC_MASK:
                         data = memoryview(buffer)[first:last]
                         batch = _Compressed(name, target, data, info, rows, at)
