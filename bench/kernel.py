@@ -240,15 +240,16 @@ def run() -> list[dict[str, Any]]:
     return [*crc_rows(), *batch_rows(), *trie_rows(), *index_rows()]
 
 
-def main() -> None:
+def show(rows: list[dict[str, Any]]) -> None:
+    """Print a table."""
     print(f"kernel: {'compiled' if kernel.COMPILED else 'interpreted'}")
-    for line in run():
+    for line in rows:
         bar = (
             "" if line["bar"] is None else f"bar {line['bar']:g}  {'ok' if line['holds'] else 'NO'}"
         )
         peer = f"{line['peer']} {line['peer_value']:g}" if line["peer"] else ""
-        print(f"{line['name']:<44}{line['value']:>10.3f} {line['unit']:<9}{bar:<18}{peer}")
+        print(f"{line['name']:<44}{line['value']:>10.3f} {line['unit']:<11}{bar:<18}{peer}")
 
 
 if __name__ == "__main__":
-    main()
+    show(run())

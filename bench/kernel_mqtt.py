@@ -9,7 +9,7 @@ import gc
 import tracemalloc
 from typing import Any
 
-from bench.kernel import VALUE, row, seconds
+from bench.kernel import VALUE, row, seconds, show
 from onelog import kernel
 from onelog.kernel import pure
 
@@ -165,15 +165,5 @@ def run() -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def main() -> None:
-    print(f"kernel: {'compiled' if kernel.COMPILED else 'interpreted'}")
-    for line in run():
-        bar = (
-            "" if line["bar"] is None else f"bar {line['bar']:g}  {'ok' if line['holds'] else 'NO'}"
-        )
-        peer = f"{line['peer']} {line['peer_value']:g}" if line["peer"] else ""
-        print(f"{line['name']:<44}{line['value']:>10.2f} {line['unit']:<9}{bar:<18}{peer}")
-
-
 if __name__ == "__main__":
-    main()
+    show(run())
