@@ -165,14 +165,14 @@ def _read_listed(
     topic = wanted.exact.encode()
     position, upto = span
     following = Offset(offsets[-1] + 1) if len(offsets) >= limit else upto
-    found: list[Record] = []
+    all_rows: list[Row] = []
     number, last_number, looked_at = 0, len(offsets), 0
     while number < last_number:
         offset = offsets[number]
         held = _shared.find(source.partition, offset)
         if held is None:
             if looked_at >= max_bytes:
-                return found, offset
+                return _as_records(source, all_rows), offset
             data = source.partition.read(offset, 1, committed=True)
             looked_at += len(data)
             infos = _check(source, data, offset)
@@ -192,9 +192,9 @@ def _read_listed(
         else:
             span = (offset, batch_end)
             rows, _next = _select(wanted, source, read.data, infos, span, last_number)
-        found += _as_records(source, rows)
+        all_rows += rows
         number = stop
-    return found, max(following, position)
+    return _as_records(source, all_rows), max(following, position)
 
 
 def _scan(

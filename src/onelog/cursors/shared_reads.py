@@ -51,13 +51,16 @@ class Held:
 
         Where records lie is found out once and for all when the read is `shared`.
         """
-        info = self.infos[0]
-        base = info.base_offset
-        if not shared or info.count != info.last_offset - base + 1:
-            return pick_records(self.data, offsets)
         slices = self._slices
         if slices is None:
+            info = self.infos[0]
+            if not shared or info.count != info.last_offset - info.base_offset + 1:
+                return pick_records(self.data, offsets)
             slices = self._slices = decode_batch(self.data, 0, None, False)
+        base = self.infos[0].base_offset
+        if len(offsets) == 1:
+            at = offsets[0] - base
+            return [(slices.topic(at), *slices.record(at))]
         return [(slices.topic(at - base), *slices.record(at - base)) for at in offsets]
 
 

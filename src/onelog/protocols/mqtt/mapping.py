@@ -46,6 +46,7 @@ BASE64_SUFFIX: Final = ";base64"
 _EXPIRY_S_MAX: Final = 0xFFFF_FFFF
 _NUMBER_CHARS_MAX: Final = 20
 _FIXED: Final = frozenset((TOPIC, QOS, RETAIN, PUBLISHER))
+_STORED_QOS: Final = {b"1": 1, b"2": 2}
 
 
 def to_message(publish: Publish | Will, *, topic: str, now_ms: int) -> Message:
@@ -144,7 +145,10 @@ def to_properties(
 
 def _has_no_properties(headers: Headers) -> bool:
     """Whether a record says nothing beside what a PUBLISH has in its fixed header: most do."""
-    return all(name in _FIXED for name, _value in headers)
+    for name, _value in headers:  # noqa: SIM110 - twice as fast as `all`, and asked per message
+        if name not in _FIXED:
+            return False
+    return True
 
 
 def user_properties(headers: Headers) -> tuple[tuple[str, str], ...]:
@@ -165,7 +169,7 @@ def user_properties(headers: Headers) -> tuple[tuple[str, str], ...]:
 
 def stored_qos(headers: Headers) -> int:
     """The QoS of the publish; 0 when it is not said."""
-    return {b"1": 1, b"2": 2}.get(find_header(headers, QOS) or b"", 0)
+    return _STORED_QOS.get(find_header(headers, QOS) or b"", 0)
 
 
 def is_retained(headers: Headers) -> bool:

@@ -450,12 +450,15 @@ class MqttSession:
         matcher = self._matching()
         now_ms = self.hub.clock.now_ms()
         packets: list[Outgoing] = []
+        number, key, source = -1, ("", 0), None
         for index, record in reading.read(room):
-            key = reading.sources.sources[index].key
-            may = self.may_have(record.topic)
-            publish = matcher.publish(key, record, now_ms) if may else None
-            source = self.hub.broker.live.find(key)
-            if publish is not None and source is not None:
+            if index != number:
+                number, key = index, reading.sources.sources[index].key
+                source = self.hub.broker.live.find(key)
+            if source is None or not self.may_have(record.topic):
+                continue
+            publish = matcher.publish(key, record, now_ms)
+            if publish is not None:
                 packet = prepare(self.output, publish, (source.number, record.offset))
                 if packet is not None:
                     packets.append(packet)
