@@ -116,6 +116,8 @@ class Appends:
         for run in runs.values():
             self._write(run)
         self._flushing = False
+        if self._runs:
+            self._flush_soon()  # what came while this was written
         ready, self._ready = self._ready, {}
         for connection in ready:
             connection.answers_ready()
