@@ -170,6 +170,8 @@ class StreamPartition:
     def fetch(self, offset: int, max_bytes: int, *, committed: bool) -> Fetched:
         """Whole batches from `offset` on, at least one when there is one."""
         log = self.log
+        if offset == log.high_watermark and log.stopped is None:
+            return NOTHING  # at the end, as most are that a consumer of many asks for
         if not log.start_offset <= offset <= log.high_watermark:
             if log.stopped is not None:
                 raise log.stopped
