@@ -31,6 +31,7 @@ MODULES = [
     "mqtt_delivery",
     "mqtt_fanout",
     "kafka_request",
+    "kafka_shape",
     "kafka_batch",
     "kafka_response",
     "kafka_view",

@@ -6,7 +6,7 @@ Each constant has one line that says what it bounds; docs/reference/limits.md li
 BATCH_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of one record batch, on disk and on the wire."""
 
-INFLATED_BYTES_MAX = 256 * 1024 * 1024
+INFLATED_BYTES_MAX = 128 * 1024 * 1024
 """Bytes that one compressed batch may inflate to."""
 
 RECORDS_PER_BATCH_MAX = 1_000_000

@@ -27,6 +27,7 @@ from onelog.kernel._native.kafka_response import (
     encode_fetch_response,
     encode_produce_response,
 )
+from onelog.kernel._native.kafka_shape import check_shape
 from onelog.kernel._native.kafka_view import (
     tag_batch,
     view_batches,
@@ -96,6 +97,7 @@ __all__ = [
     "encode_acks",
     "send_acks",
     "encode_publish",
+    "check_shape",
     "check_produce_batch",
     "encode_fetch_response",
     "encode_produce_response",

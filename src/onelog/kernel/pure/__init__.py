@@ -29,6 +29,7 @@ from onelog.kernel.pure.kafka_response import (
     encode_fetch_response,
     encode_produce_response,
 )
+from onelog.kernel.pure.kafka_shape import check_shape
 from onelog.kernel.pure.kafka_view import (
     tag_batch,
     view_batches,
@@ -90,6 +91,7 @@ __all__ = [
     "encode_acks",
     "send_acks",
     "encode_publish",
+    "check_shape",
     "check_produce_batch",
     "encode_fetch_response",
     "encode_produce_response",

@@ -81,6 +81,16 @@ class Reader:
         """Where nullable bytes start, and their size; -1 is null."""
         return self._span(_I32, nullable=True)
 
+    def nullable_span(self) -> None:
+        """A string or null, passed over."""
+        self._span(_I16, nullable=True)
+
+    def skip(self, size: int) -> None:
+        """So many bytes, passed over."""
+        if self.end - self.at < size:
+            raise why.violation(why.CUT_SHORT, self.at)
+        self.at += size
+
     def text(self) -> str:
         """A string."""
         text = self.nullable_text(nullable=False)
@@ -115,6 +125,14 @@ class Reader:
             raise why.violation(why.TOO_MANY, before)
         self.nameable -= count
         return range(count)
+
+    def nullable_count(self, element_bytes_min: int) -> range:
+        """As `count`, of an array that may be null."""
+        before = self.at
+        if self._length(_I32) == -1:
+            return range(0)
+        self.at = before
+        return self.count(element_bytes_min)
 
     def tag(self) -> tuple[int, int]:
         """One tagged field: its number and where it starts; it ends where the reader then is."""

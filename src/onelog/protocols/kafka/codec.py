@@ -25,6 +25,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from onelog.base.errors import ProtocolViolation
+from onelog.kernel import check_shape
 from onelog.protocols.kafka.apis import APIS, Api, ApiKey
 from onelog.protocols.kafka.errors import ErrorCode
 
@@ -44,6 +45,8 @@ FLEXIBLE_FROM: Final = bytes(
 
 def decode_request(api: Api, version: int, frame: bytes, at: int) -> Any:
     """The typed request of a control API. Raises ProtocolViolation."""
+    # kio makes room for as many elements as an array says; a wrong count would end the process.
+    check_shape(frame, at, len(frame), _shape(api.key, version), version >= api.flexible)
     try:
         body, _size = _reader(api.key, version)(frame, at)
     except (SerialError, ValueError, OverflowError) as error:
@@ -51,6 +54,60 @@ def decode_request(api: Api, version: int, frame: bytes, at: int) -> Any:
             f"a request {api.key.name} version {version} cannot be read: {error}"
         ) from None
     return body
+
+
+@cache
+def _shape(key: ApiKey, version: int) -> bytes:
+    """What a request looks like, for the kernel (`kernel/pure/kafka_shape.py`)."""
+    return _shape_of(load_request_schema(int(key), version))[0]
+
+
+def _shape_of(schema: Any) -> tuple[bytes, int]:
+    """The program of a structure, and the least bytes that it has."""
+    flexible = bool(schema.__flexible__)
+    program, least = b"", 0
+    for field in dataclasses.fields(schema):
+        inner, is_array = _inner(_hints(schema)[field.name])
+        if "tag" in field.metadata:
+            assert not is_array and not dataclasses.is_dataclass(inner), "a tag that has counts"
+            continue
+        part, part_least = (
+            _shape_of(inner)
+            if dataclasses.is_dataclass(inner)
+            else _SHAPES[field.metadata["kafka_type"]]
+        )
+        if part in (b"S", b"B"):
+            part_least = 1 if flexible else part_least
+        if is_array:
+            part = b"A" + bytes((min(part_least, 255),)) + struct.pack(">H", len(part)) + part
+            part_least = 1 if flexible else 4
+        program += part
+        least += part_least
+    return (program + b"T", least + 1) if flexible else (program, least)
+
+
+def _fixed(size: int) -> tuple[bytes, int]:
+    return b"F" + bytes((size,)), size
+
+
+_SHAPES: Final[dict[str, tuple[bytes, int]]] = {
+    "bool": _fixed(1),
+    "int8": _fixed(1),
+    "int16": _fixed(2),
+    "int32": _fixed(4),
+    "int64": _fixed(8),
+    "uint16": _fixed(2),
+    "float64": _fixed(8),
+    "uuid": _fixed(16),
+    "error_code": _fixed(2),
+    "timedelta_i32": _fixed(4),
+    "timedelta_i64": _fixed(8),
+    "datetime_i64": _fixed(8),
+    "string": (b"S", 2),
+    "bytes": (b"B", 4),
+    "records": (b"B", 4),
+}
+"""How each type of the protocol's schemas is passed over, and its least bytes."""
 
 
 @cache
@@ -100,6 +157,22 @@ def encode_response(api: Api, version: int, correlation_id: int, body: Body | by
         head.pack(size, correlation_id) if head is _FRAME else head.pack(size, correlation_id, 0)
     )
     return frame.tobytes()
+
+
+@cache
+def element_writer(key: ApiKey, version: int, *path: str) -> Callable[[Body], bytes]:
+    """Writes one element of an answer's array by itself; `path` are the names of the arrays."""
+    schema: Any = load_response_schema(int(key), version)
+    for name in path:
+        schema = _inner(_hints(schema)[name])[0]
+    build, write = _builder(schema), entity_writer(schema)
+
+    def written(body: Body) -> bytes:
+        out = io.BytesIO()
+        write(out, build(body))
+        return out.getvalue()
+
+    return written
 
 
 @cache

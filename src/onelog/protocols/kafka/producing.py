@@ -69,7 +69,7 @@ class _Compressed(NamedTuple):
         try:
             return self.inflate()
         except OnelogError as error:
-            return error
+            return error.with_traceback(None)  # which holds what was inflated
 
 
 class Produce(Slot):
@@ -151,11 +151,13 @@ class Produce(Slot):
 
         found = await self.connection.hub.broker.in_thread(work)
         for (topic, target, _data, _info, rows, at), batch in zip(compressed, found, strict=True):
+            refusal = batch if isinstance(batch, OnelogError) else None
             try:
-                if isinstance(batch, OnelogError):
-                    raise batch
-                self._append(topic, target, *batch, rows, at)
-            except OnelogError as refusal:
+                if not isinstance(batch, OnelogError):
+                    self._append(topic, target, *batch, rows, at)
+            except OnelogError as error:
+                refusal = error
+            if refusal is not None:
                 self.refuse(rows, at, target.number, refusal)
                 self._left -= 1
         self.settle()

@@ -1,0 +1,43 @@
+"""The shape of a Kafka request, interpreted: whether its lengths and counts fit before it is read.
+
+Rules: a shape is a little program of bytes: `F n` takes n bytes, `S` a string, `B` bytes, `T` the
+tagged fields, `A m h l …` an array of elements that are described by the next h*256+l bytes and have at
+least m bytes each. Strings, bytes and arrays may be null. A decoder that believes the counts in a
+request can be handed one that passed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onelog.kernel.pure.kafka_wire import Reader
+
+if TYPE_CHECKING:
+    from onelog.kernel.types import Buffer
+
+
+def check_shape(buf: Buffer, start: int, end: int, shape: bytes, flexible: bool) -> int:
+    """Where the fields of `shape` end in `buf[start:end]`. Raises ProtocolViolation."""
+    reader = Reader(buf, start, end, flexible)
+    _walk(reader, shape, 0, len(shape))
+    return reader.at
+
+
+def _walk(reader: Reader, shape: bytes, at: int, stop: int) -> None:
+    while at < stop:
+        step = shape[at : at + 1]
+        at += 1
+        if step == b"F":
+            reader.skip(shape[at])
+            at += 1
+        elif step == b"S":
+            reader.nullable_span()
+        elif step == b"B":
+            reader.records()
+        elif step == b"T":
+            reader.skip_tags()
+        else:
+            size = shape[at + 1] << 8 | shape[at + 2]
+            for _ in reader.nullable_count(shape[at]):
+                _walk(reader, shape, at + 3, at + 3 + size)
+            at += 3 + size
