@@ -6,6 +6,7 @@ of everything, on this node; who asks for more is refused, and not given less si
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -14,10 +15,12 @@ from onelog.base.errors import AlreadyExists, Conflict, InvalidRequest, OnelogEr
 from onelog.base.limits import PARTITIONS_PER_STREAM_MAX
 from onelog.base.topics import is_exact
 from onelog.broker import Action
+from onelog.protocols.kafka.admin.answers import Shown, answer, created_row, element
 from onelog.protocols.kafka.admin.choosing import default_config, put_all, with_partitions
 from onelog.protocols.kafka.admin.describing import config_rows, topic_rows
-from onelog.protocols.kafka.admin.resources import need_stream, topic_for
+from onelog.protocols.kafka.admin.resources import named_twice, need_stream, topic_for
 from onelog.protocols.kafka.admin.topic_settings import FILTER
+from onelog.protocols.kafka.apis import ApiKey
 from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
@@ -26,30 +29,43 @@ from onelog.protocols.kafka.topics import KafkaTopic, check_name
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
 
+_Made = tuple[Body, list[Shown]]
+"""What is answered for a topic, and its settings."""
+
 _DEFAULT: Final = -1
+_SETTINGS_VERSION: Final = 5
+"""From here on an answer tells the settings of the new topic."""
 _REPLICAS: Final = 1
 
 
-async def create_topics(hub: Hub, request: Request) -> Body:
+async def create_topics(hub: Hub, request: Request) -> bytes:
     """Topics, each with its own stream; or views, where a filter is given."""
     named = Counter(row.name for row in request.body.topics)
     answers = []
-    for name in named:
-        row = next(row for row in request.body.topics if row.name == name)
+    for row in {row.name: row for row in request.body.topics}.values():
+        body: Body
+        rows: list[Shown] = []
         try:
-            if named[name] > 1:
-                raise KafkaError(
-                    ErrorCode.invalid_request, f"the request names {name!r} more than once"
-                )
-            answers.append(await _create(hub, request, row))
+            if named[row.name] > 1:
+                raise named_twice(row.name)
+            body, rows = await _create(hub, request, row)
         except OnelogError as error:
-            answers.append(
-                {"name": name, "error_code": code_of(error), "error_message": str(error)}
+            body = {"name": row.name, "error_code": code_of(error), "error_message": str(error)}
+        told = rows if request.version >= _SETTINGS_VERSION else ()
+        answers.append(
+            element(
+                ApiKey.CREATE_TOPICS,
+                request.version,
+                "topics",
+                body,
+                [created_row(request.version, each) for each in told],
             )
-    return {"topics": answers}
+        )
+        await asyncio.sleep(0)  # there may be thousands, and others have their turn
+    return answer(ApiKey.CREATE_TOPICS, request.version, answers)
 
 
-async def _create(hub: Hub, request: Request, row: Any) -> Body:
+async def _create(hub: Hub, request: Request, row: Any) -> _Made:
     address = check_name(row.name)
     principal = request.connection.principal
     assert principal is not None
@@ -85,27 +101,27 @@ def _values(row: Any) -> dict[str, str]:
 
 async def _create_stream(
     hub: Hub, request: Request, row: Any, address: str, values: dict[str, str]
-) -> Body:
+) -> _Made:
     partitions = _partitions(hub, row)
     stream_name = hub.stream_name(row.name)
     config = put_all(
         default_config(hub.config.defaults.stream, stream_name, address, partitions), values
     )
     hub.check_room(partitions)
-    answer = _described(row.name, partitions, config_rows(hub.config, config))
+    body, rows = _described(row.name, partitions), config_rows(hub.config, config)
     try:
         if request.body.validate_only:
             hub.broker.streams.check_new(config)
-            return answer
+            return body, rows
         await hub.broker.streams.create(config)
     except (AlreadyExists, Conflict) as error:
         raise KafkaError(ErrorCode.topic_already_exists, str(error)) from None
     except InvalidRequest as error:
         raise KafkaError(ErrorCode.invalid_config, str(error)) from None
-    return answer | {"topic_id": hub.topics.get(row.name).id}
+    return body | {"topic_id": hub.topics.get(row.name).id}, rows
 
 
-async def _create_view(hub: Hub, request: Request, row: Any, values: dict[str, str]) -> Body:
+async def _create_view(hub: Hub, request: Request, row: Any, values: dict[str, str]) -> _Made:
     others = sorted(values.keys() - {FILTER})
     if others:
         raise KafkaError(
@@ -122,23 +138,22 @@ async def _create_view(hub: Hub, request: Request, row: Any, values: dict[str, s
     try:
         if request.body.validate_only:
             await hub.broker.views.check_new(row.name, text)
-            return _described(row.name, _DEFAULT, [])
+            return _described(row.name, _DEFAULT), []
         made = await hub.views.create(row.name, text)
     except InvalidRequest as error:
         raise KafkaError(ErrorCode.invalid_config, f"{FILTER}: {error}") from None
-    answer = _described(row.name, made.partition_count, topic_rows(hub, made))
-    return answer | {"topic_id": made.id}
+    body = _described(row.name, made.partition_count) | {"topic_id": made.id}
+    return body, topic_rows(hub, made)
 
 
-def _described(name: str, partitions: int, rows: list[Body]) -> Body:
-    names = ("name", "value", "read_only", "config_source", "is_sensitive")
+def _described(name: str, partitions: int) -> Body:
     return {
         "name": name,
         "error_code": ErrorCode.none,
         "error_message": None,
         "num_partitions": partitions,
         "replication_factor": _REPLICAS,
-        "configs": [{key: row[key] for key in names} for row in rows],
+        "configs": [],
     }
 
 
@@ -201,18 +216,16 @@ async def create_partitions(hub: Hub, request: Request) -> Body:
     """More partitions for topics."""
     named = Counter(row.name for row in request.body.topics)
     answers = []
-    for name in named:
-        row = next(row for row in request.body.topics if row.name == name)
-        answer: Body = {"name": name, "error_code": ErrorCode.none, "error_message": None}
+    for row in {row.name: row for row in request.body.topics}.values():
+        result: Body = {"name": row.name, "error_code": ErrorCode.none, "error_message": None}
         try:
-            if named[name] > 1:
-                raise KafkaError(
-                    ErrorCode.invalid_request, f"the request names {name!r} more than once"
-                )
+            if named[row.name] > 1:
+                raise named_twice(row.name)
             await _grow(hub, request, row)
         except OnelogError as error:
-            answer |= {"error_code": code_of(error), "error_message": str(error)}
-        answers.append(answer)
+            result |= {"error_code": code_of(error), "error_message": str(error)}
+        answers.append(result)
+        await asyncio.sleep(0)
     return {"results": answers}
 
 

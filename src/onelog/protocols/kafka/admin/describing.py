@@ -6,12 +6,14 @@ that its records lie in, where there is one such stream, and can change none.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.errors import OnelogError
 from onelog.broker import Action, StreamConfig
 from onelog.config import Config
 from onelog.config.model import StreamDefaults
+from onelog.protocols.kafka.admin.answers import Shown, answer, described_row, element
 from onelog.protocols.kafka.admin.broker_settings import BROKER_SETTINGS, BrokerSetting
 from onelog.protocols.kafka.admin.choosing import default_config
 from onelog.protocols.kafka.admin.resources import (
@@ -23,6 +25,7 @@ from onelog.protocols.kafka.admin.resources import (
 from onelog.protocols.kafka.admin.setting import TopicSetting
 from onelog.protocols.kafka.admin.topic_settings import FILTER, TOPIC_SETTINGS
 from onelog.protocols.kafka.admin.values import Source, ValueType
+from onelog.protocols.kafka.apis import ApiKey
 from onelog.protocols.kafka.codec import Body, given
 from onelog.protocols.kafka.errors import ErrorCode, code_of
 from onelog.protocols.kafka.request import Request
@@ -31,32 +34,42 @@ from onelog.protocols.kafka.topics import KafkaTopic
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
 
+_KEY: Final = ApiKey.DESCRIBE_CONFIGS
 
-async def describe_configs(hub: Hub, request: Request) -> Body:
+
+async def describe_configs(hub: Hub, request: Request) -> bytes:
     """Settings of resources."""
-    return {"results": [_describe(hub, request, row) for row in request.body.resources]}
+    described = []
+    for resource in request.body.resources:
+        described.append(_describe(hub, request, resource))
+        await asyncio.sleep(0)  # there may be thousands, and others have their turn
+    return answer(_KEY, request.version, described)
 
 
-def _describe(hub: Hub, request: Request, resource: Any) -> Body:
-    answer: Body = {
+def _describe(hub: Hub, request: Request, resource: Any) -> bytes:
+    body: Body = {
         "error_code": ErrorCode.none,
         "error_message": None,
         "resource_type": resource.resource_type,
         "resource_name": resource.resource_name,
         "configs": [],
     }
+    rows: list[bytes] = []
     try:
-        rows = _settings(hub, request, resource.resource_type, resource.resource_name)
+        wanted = resource.configuration_keys
+        synonyms = request.body.include_synonyms
+        documentation = given(request.body, "include_documentation", False)
+        rows = [
+            described_row(request.version, row, synonyms=synonyms, documentation=documentation)
+            for row in _settings(hub, request, resource.resource_type, resource.resource_name)
+            if not wanted or row.name in wanted
+        ]
     except OnelogError as error:
-        return answer | {"error_code": code_of(error), "error_message": str(error)}
-    wanted = resource.configuration_keys
-    answer["configs"] = [
-        _trimmed(row, request) for row in rows if not wanted or row["name"] in wanted
-    ]
-    return answer
+        body |= {"error_code": code_of(error), "error_message": str(error)}
+    return element(_KEY, request.version, "results", body, rows)
 
 
-def _settings(hub: Hub, request: Request, kind: int, name: str) -> list[Body]:
+def _settings(hub: Hub, request: Request, kind: int, name: str) -> list[Shown]:
     if kind == ResourceType.TOPIC:
         return topic_rows(hub, topic_for(hub, request, Action.SUBSCRIBE, name))
     if kind == ResourceType.BROKER:
@@ -67,19 +80,10 @@ def _settings(hub: Hub, request: Request, kind: int, name: str) -> list[Body]:
     raise no_resource(kind)
 
 
-def _trimmed(row: Body, request: Request) -> Body:
-    """A row with what the client asked for."""
-    if not request.body.include_synonyms:
-        row["synonyms"] = []
-    if not given(request.body, "include_documentation", False):
-        row["documentation"] = None
-    return row
-
-
 # -- topics
 
 
-def topic_rows(hub: Hub, topic: KafkaTopic) -> list[Body]:
+def topic_rows(hub: Hub, topic: KafkaTopic) -> list[Shown]:
     """Every setting of a topic."""
     stream = topic.stream
     if stream is not None:
@@ -91,24 +95,22 @@ def topic_rows(hub: Hub, topic: KafkaTopic) -> list[Body]:
         else default_config(hub.config.defaults.stream, "view", "view", topic.partition_count)
     )
     rows = config_rows(hub.config, config, topic.address)
-    for row in rows:
-        row["read_only"] = True
-    return rows
+    return [row._replace(read_only=True) for row in rows]
 
 
-def config_rows(config: Config, stream: StreamConfig, shown: str = "") -> list[Body]:
+def config_rows(config: Config, stream: StreamConfig, shown: str = "") -> list[Shown]:
     """Every setting of a stream's topic; `shown` is the filter of a view."""
     now = _defaults(config.defaults.stream, stream)
     always = _defaults(StreamDefaults(), stream)
     rows = [_topic_row(row, stream, now, always) for row in TOPIC_SETTINGS.values()]
     rows.append(
-        _row(
+        Shown(
             FILTER,
             shown,
             ValueType.STRING,
             "The filter that a view shows; empty: the topic has records of its own.",
-            [(FILTER, shown, Source.TOPIC)] if shown else [(FILTER, "", Source.DEFAULT)],
-            read_only=True,
+            True,
+            ((FILTER, shown, Source.TOPIC if shown else Source.DEFAULT),),
         )
     )
     return rows
@@ -120,7 +122,7 @@ def _defaults(defaults: StreamDefaults, stream: StreamConfig) -> StreamConfig:
 
 def _topic_row(
     row: TopicSetting, stream: StreamConfig, now: StreamConfig, always: StreamConfig
-) -> Body:
+) -> Shown:
     """`now` are the defaults of this broker's configuration, `always` those without one."""
     value, default, built_in = row.text(stream), row.text(now), row.text(always)
     origin = row.synonym or row.name
@@ -129,41 +131,16 @@ def _topic_row(
         synonyms.insert(0, (origin, default, Source.BROKER))
     if row.name in stream.chosen or value != default:
         synonyms.insert(0, (row.name, value, Source.TOPIC))
-    return _row(
-        row.name, value, row.type, row.about, synonyms, read_only=row.fixed or row.at_creation
-    )
+    stays = row.fixed or row.at_creation
+    return Shown(row.name, value, row.type, row.about, stays, tuple(synonyms))
 
 
 # -- this node
 
 
-def _broker_row(config: Config, row: BrokerSetting) -> Body:
+def _broker_row(config: Config, row: BrokerSetting) -> Shown:
     value, built_in = row.text(config), row.text(Config())
     synonyms = [(row.name, built_in, Source.DEFAULT)]
     if value != built_in:
         synonyms.insert(0, (row.name, value, Source.BROKER))
-    return _row(row.name, value, row.type, row.about, synonyms, read_only=True)
-
-
-def _row(
-    name: str,
-    value: str,
-    kind: ValueType,
-    about: str,
-    synonyms: list[tuple[str, str, Source]],
-    *,
-    read_only: bool,
-) -> Body:
-    """One setting; where its value comes from is what stands first among its synonyms."""
-    return {
-        "name": name,
-        "value": value,
-        "read_only": read_only,
-        "config_source": int(synonyms[0][2]),
-        "is_sensitive": False,
-        "synonyms": [
-            {"name": word, "value": text, "source": int(source)} for word, text, source in synonyms
-        ],
-        "config_type": int(kind),
-        "documentation": about,
-    }
+    return Shown(row.name, value, row.type, row.about, True, tuple(synonyms))

@@ -57,3 +57,8 @@ def need_stream(topic: KafkaTopic, what: str) -> None:
             ErrorCode.policy_violation,
             f"{topic.name} is a view of {topic.address!r} and {what}; do it to the topic's stream",
         )
+
+
+def named_twice(name: str) -> KafkaError:
+    """The error for a topic that a request names more than once."""
+    return KafkaError(ErrorCode.invalid_request, f"the request names {name[:100]!r} more than once")
