@@ -176,22 +176,6 @@ def element_writer(key: ApiKey, version: int, *path: str) -> Callable[[Body], by
 
 
 @cache
-def element_writer(key: ApiKey, version: int, *path: str) -> Callable[[Body], bytes]:
-    """Writes one element of an answer's array by itself; `path` are the names of the arrays."""
-    schema: Any = load_response_schema(int(key), version)
-    for name in path:
-        schema = _inner(_hints(schema)[name])[0]
-    build, write = _builder(schema), entity_writer(schema)
-
-    def written(body: Body) -> bytes:
-        out = io.BytesIO()
-        write(out, build(body))
-        return out.getvalue()
-
-    return written
-
-
-@cache
 def _writer(
     key: ApiKey, version: int
 ) -> tuple[Callable[[Body], Any], Callable[[io.BytesIO, Any], None]]:
