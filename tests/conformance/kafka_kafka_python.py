@@ -143,7 +143,8 @@ class KafkaPython(MembersInThreads):
         consumer.subscribe([topic])
 
         def poll() -> list[tuple[int, int]]:
-            found = consumer.poll(50)
+            # A poll that ends between the request and the answer of SyncGroup loses the assignment.
+            found = consumer.poll(1000)
             return [(row.partition, row.offset) for rows in found.values() for row in rows]
 
         def assigned() -> list[int]:

@@ -94,7 +94,7 @@ def values(records: list[Record]) -> list[bytes | None]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_filter_is_read_from_its_beginning(kind, world, clients):
-    client = clients.for_scenario(world.server, kind, "records")
+    client = clients.get(world.server, kind)
     wanted = list(world.telemetry)
     for committed in (True, False):
         (found,) = client.read({VIEW: len(wanted)}, committed=committed).values()
@@ -109,7 +109,7 @@ def test_a_filter_is_read_from_its_beginning(kind, world, clients):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_one_topic_out_of_many_is_read_from_its_beginning(kind, world, clients):
-    client = clients.for_scenario(world.server, kind, "records")
+    client = clients.get(world.server, kind)
     wanted = list(world.of_device[1])
     (found,) = client.read({"sensors.d1.telemetry": len(wanted)}, committed=True).values()
     assert values(found) == wanted
@@ -138,7 +138,7 @@ def test_a_group_on_a_view_takes_what_is_published_and_goes_on_where_it_was(kind
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_sent_to_a_topic_is_stored_where_it_lives(kind, world, clients):
     """I1: MQTT subscribers, the exact view and the filter's view show the one record."""
-    client = clients.for_scenario(world.server, kind, "records")
+    client = clients.get(world.server, kind)
     topic = unique(f"orders/{kind}/o")
     subscriber = Paho(Options(port=world.server.ports["mqtt"], client_id=unique("s")), 5)
     subscriber.connect()
@@ -162,7 +162,7 @@ def test_what_is_sent_to_a_topic_is_stored_where_it_lives(kind, world, clients):
 
 
 def test_one_idempotent_producer_may_write_to_many_topics_of_one_partition(world, clients):
-    client = clients.for_scenario(world.server, "confluent", "records")
+    client = clients.get(world.server, "confluent")
     names = []
     for number in range(5):
         topic = unique(f"many/{number}/t")
@@ -190,7 +190,7 @@ def test_one_idempotent_producer_may_write_to_many_topics_of_one_partition(world
 
 @pytest.mark.parametrize("kind", ["confluent", "aiokafka", "kafka-python", "kafkajs"])
 def test_a_filter_takes_no_records(kind, world, clients):
-    client = clients.for_scenario(world.server, kind, "records")
+    client = clients.get(world.server, kind)
     with pytest.raises(Refused) as refused:
         client.produce(VIEW, [Record(b"x")], "none")
     assert refused.value.code == 44
@@ -198,7 +198,7 @@ def test_a_filter_takes_no_records(kind, world, clients):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_filter_may_be_given_a_name(kind, world, clients):
-    client = clients.for_scenario(world.server, kind, "configs")
+    client = clients.for_scenario(world.server, kind, "admin")
     name = unique("telemetry-")
     client.create(name, 1, {"onelog.filter": "sensors/+/telemetry"})
     assert name in client.topics()
@@ -263,7 +263,7 @@ def test_a_consumer_reaches_the_end_that_it_is_told_of(wide):
 
 
 def test_time_finds_where_to_begin(world, clients):
-    client = clients.for_scenario(world.server, "confluent", "records")
+    client = clients.get(world.server, "confluent")
     (found,) = client.read({VIEW: len(world.telemetry)}, committed=True).values()
     middle = found[len(found) // 2]
     consumer = Consumer(
