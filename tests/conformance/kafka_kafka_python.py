@@ -125,7 +125,7 @@ class KafkaPython(MembersInThreads):
         left, deadline = count, time.monotonic() + DEADLINE_S
         while left:
             assert time.monotonic() < deadline
-            for place, rows in consumer.poll(100, max_records=left).items():
+            for place, rows in consumer.poll(1000, max_records=left).items():
                 for row in rows:
                     producer.send(target, b"> " + row.value, partition=0)
                     offsets[place] = OffsetAndMetadata(row.offset + 1, "", -1)
