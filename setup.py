@@ -30,6 +30,7 @@ MODULES = [
     "mqtt_plan",
     "mqtt_delivery",
     "mqtt_fanout",
+    "amqp_wire",
     "kafka_request",
     "kafka_shape",
     "kafka_batch",

@@ -2,6 +2,7 @@
 
 # mypy: ignore-errors
 
+from onelog.kernel._native.amqp_wire import encode_delivery, split_amqp
 from onelog.kernel._native.build import (
     BatchBuilder,
 )
@@ -97,6 +98,8 @@ __all__ = [
     "encode_acks",
     "send_acks",
     "encode_publish",
+    "encode_delivery",
+    "split_amqp",
     "check_shape",
     "check_produce_batch",
     "encode_fetch_response",

@@ -1,5 +1,6 @@
 """The kernel interpreted: the reference that the compiled one is held to, and its stand-in."""
 
+from onelog.kernel.pure.amqp_wire import encode_delivery, split_amqp
 from onelog.kernel.pure.build import (
     BatchBuilder,
     keep_records,
@@ -91,6 +92,8 @@ __all__ = [
     "encode_acks",
     "send_acks",
     "encode_publish",
+    "encode_delivery",
+    "split_amqp",
     "check_shape",
     "check_produce_batch",
     "encode_fetch_response",

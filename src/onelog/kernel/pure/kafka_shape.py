@@ -1,9 +1,9 @@
 """The shape of a Kafka request, interpreted: whether its lengths and counts fit before it is read.
 
 Rules: a shape is a little program of bytes: `F n` takes n bytes, `S` a string, `B` bytes, `T` the
-tagged fields, `A m h l …` an array of elements that are described by the next h*256+l bytes and have at
-least m bytes each. Strings, bytes and arrays may be null. A decoder that believes the counts in a
-request can be handed one that passed.
+tagged fields, `A m h l …` an array of elements of at least m bytes that the next h*256+l bytes of
+the program describe. Strings, bytes and arrays may be null. A decoder that believes the counts in
+a request can be handed one that passed.
 """
 
 from __future__ import annotations
