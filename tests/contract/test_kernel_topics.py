@@ -156,6 +156,15 @@ def test_relative_offsets_that_do_not_fit_are_refused(kernel):
         kernel.sort_topic_entries(b"1234567")
 
 
+def test_moved_pairs_keep_their_order(kernel):
+    rows = [(9, 4), (1, 7), (9, 2), (0xFFFFFFFF, 0)]
+    assert kernel.move_topic_entries(entries(rows), 10) == entries([(k, r + 10) for k, r in rows])
+    assert kernel.move_topic_entries(b"", 3) == b""
+    for bad, add in ((entries([(1, 0xFFFFFFFF)]), 1), (entries([(1, 3)]), -4), (b"1234567", 0)):
+        with pytest.raises(InvalidRequest):
+            kernel.move_topic_entries(bad, add)
+
+
 def test_a_value_bound_by_several_filters_is_answered_once_and_in_order(kernel):
     trie = kernel.TopicTrie()
     for text, value in ((b"a/b", 7), (b"a/+", 3), (b"#", 7), (b"a/#", 1), (b"a/b", 7)):

@@ -200,6 +200,7 @@ def packed(rows):
 def test_topic_chunks_are_made_and_looked_up_the_same(chunks, key, rel_min, limit):
     index = b""
     for rows in chunks:
+        both("move_topic_entries", packed(rows), 7)
         entries = both("sort_topic_entries", packed(rows), 7)
         index += both("make_topic_chunk", entries)
     found = both("lookup_topic_chunks", index, len(index), key, rel_min, limit)

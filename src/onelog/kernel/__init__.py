@@ -64,6 +64,7 @@ if TYPE_CHECKING:
         keep_records,
         lookup_topic_chunks,
         make_topic_chunk,
+        move_topic_entries,
         parse_fetch,
         parse_produce,
         parse_request_header,
@@ -155,6 +156,7 @@ __all__ = [
     "check_topic_chunks",
     "lookup_topic_chunks",
     "make_topic_chunk",
+    "move_topic_entries",
     "sort_topic_entries",
     "TopicTrie",
 ]

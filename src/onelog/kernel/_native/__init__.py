@@ -71,6 +71,7 @@ from onelog.kernel._native.topics import (
     check_topic_chunks,
     lookup_topic_chunks,
     make_topic_chunk,
+    move_topic_entries,
     sort_topic_entries,
 )
 from onelog.kernel._native.trie import (
@@ -130,6 +131,7 @@ __all__ = [
     "check_topic_chunks",
     "lookup_topic_chunks",
     "make_topic_chunk",
+    "move_topic_entries",
     "sort_topic_entries",
     "TopicTrie",
     "check_topic",

@@ -75,8 +75,17 @@ cdef int _check_pairs(Py_ssize_t size) except -1:
     return 0
 
 
+def move_topic_entries(entries, int64_t add):
+    """The pairs in their order, `add` added to each relative offset."""
+    return _moved(entries, add, False)
+
+
 def sort_topic_entries(entries, int64_t add=0):
     """The pairs sorted by (hash, relative offset), `add` added to each relative offset."""
+    return _moved(entries, add, True)
+
+
+cdef bytes _moved(object entries, int64_t add, bint sorted_too):
     cdef Py_buffer view
     cdef uint64_t *items = NULL
     cdef Py_ssize_t at, count
@@ -106,9 +115,9 @@ def sort_topic_entries(entries, int64_t add=0):
                     f"relative offset {rel - add} + {add} does not fit 32 bits"
                 )
             items[at] = (<uint64_t> ol_le32(p + 8 * at) << 32) | <uint64_t> rel
-        if count < RADIX_MIN:
+        if sorted_too and count < RADIX_MIN:
             _insertion_sort(items, count)
-        else:
+        elif sorted_too:
             _radix_sort(items, items + count, count)
         out = PyBytes_FromStringAndSize(NULL, view.len)
         q = <unsigned char *> PyBytes_AS_STRING(out)

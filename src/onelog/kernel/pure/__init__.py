@@ -63,6 +63,7 @@ from onelog.kernel.pure.topics import (
     check_topic_chunks,
     lookup_topic_chunks,
     make_topic_chunk,
+    move_topic_entries,
     sort_topic_entries,
 )
 from onelog.kernel.pure.trie import (
@@ -133,6 +134,7 @@ __all__ = [
     "check_topic_chunks",
     "lookup_topic_chunks",
     "make_topic_chunk",
+    "move_topic_entries",
     "sort_topic_entries",
     "TopicTrie",
 ]

@@ -29,15 +29,26 @@ def _pairs(entries: Buffer) -> list[tuple[int, int]]:
     return list(struct.iter_unpack("<II", view))
 
 
+def move_topic_entries(entries: Buffer, add: int) -> bytes:
+    """The pairs in their order, `add` added to each relative offset."""
+    return _packed(_moved(entries, add))
+
+
 def sort_topic_entries(entries: Buffer, add: int = 0) -> bytes:
     """The pairs sorted by (hash, relative offset), `add` added to each relative offset."""
+    return _packed(sorted(_moved(entries, add)))
+
+
+def _moved(entries: Buffer, add: int) -> list[tuple[int, int]]:
     pairs = _pairs(entries)
     for _, rel in pairs:
         if not 0 <= rel + add <= _U32_MAX:
             raise InvalidRequest(f"relative offset {rel} + {add} does not fit 32 bits")
-    return b"".join(
-        struct.pack("<II", key, rel) for key, rel in sorted((k, r + add) for k, r in pairs)
-    )
+    return [(key, rel + add) for key, rel in pairs]
+
+
+def _packed(pairs: list[tuple[int, int]]) -> bytes:
+    return b"".join(struct.pack("<II", key, rel) for key, rel in pairs)
 
 
 def make_topic_chunk(sorted_entries: Buffer) -> bytes:

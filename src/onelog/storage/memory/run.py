@@ -11,7 +11,13 @@ from bisect import bisect_left
 from itertools import accumulate
 from typing import Final
 
-from onelog.kernel import BatchInfo, lookup_topic_chunks, make_topic_chunk, sort_topic_entries
+from onelog.kernel import (
+    BatchInfo,
+    lookup_topic_chunks,
+    make_topic_chunk,
+    move_topic_entries,
+    sort_topic_entries,
+)
 
 _PENDING_BYTES: Final = 1024 * 8
 """Unsorted topic entries, 8 bytes each, that a lookup sorts by itself."""
@@ -63,7 +69,7 @@ class Run:
 
     def add_topics(self, pairs: bytes, first_offset: int) -> None:
         """Add the topic entries of batches, relative to `first_offset`."""
-        self._pending += sort_topic_entries(pairs, first_offset - self.base_offset)
+        self._pending += move_topic_entries(pairs, first_offset - self.base_offset)
         if len(self._pending) >= _PENDING_BYTES:
             self._chunks += make_topic_chunk(sort_topic_entries(self._pending))
             self._pending.clear()

@@ -15,6 +15,7 @@ from onelog.kernel import (
     batch_topics,
     lookup_topic_chunks,
     make_topic_chunk,
+    move_topic_entries,
     sort_topic_entries,
 )
 from onelog.record.batch import inflated_records
@@ -75,11 +76,10 @@ class TopicTail:
         raw, self._raw = self._raw, []
         fresh = bytearray()
         for pairs, add in raw:
-            entries = sort_topic_entries(pairs, add)
-            if len(entries) >= _LONG_RUN_ENTRIES * _ENTRY_BYTES:
-                self._chunks += make_topic_chunk(entries)
+            if len(pairs) >= _LONG_RUN_ENTRIES * _ENTRY_BYTES:
+                self._chunks += make_topic_chunk(sort_topic_entries(pairs, add))
             else:
-                fresh += entries
+                fresh += move_topic_entries(pairs, add)
         self._entries += fresh
         return fresh
 
