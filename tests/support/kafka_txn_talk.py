@@ -1,0 +1,177 @@
+"""The requests of a transaction one by one, at any version, without a client's own will."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from onelog.kernel import ATTR_TRANSACTIONAL
+from onelog.protocols.kafka.apis import APIS, ApiKey
+from onelog.record.batch import build_batch
+from tests.support.kafka_wire import Wire
+
+E = ErrorCode
+K = ApiKey
+NOW_MS = 1_700_000_000_000
+
+
+class Talk:
+    """One connection, and the requests of a transaction at one version (or the last before it)."""
+
+    def __init__(self, port: int, version: int = 99) -> None:
+        self.wire = Wire(port)
+        self._version = version
+
+    def __enter__(self) -> Talk:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.wire.close()
+
+    def ask(self, key: ApiKey, **body: Any) -> Any:
+        api = APIS[key]
+        version = min(max(self._version, api.first, api.served), api.last)
+        return self.wire.ask(key, version, **body)
+
+    def topic(self, name: str) -> str:
+        """Make a topic, by asking for it."""
+        while True:
+            answer = self.wire.ask(
+                K.METADATA, 4, topics=[{"name": name}], allow_auto_topic_creation=True
+            )
+            if answer.topics[0].error_code is E.none:
+                return name
+
+    def init(self, name: str | None, timeout_ms: int = 60_000, expected=(-1, -1)) -> Any:
+        return self.ask(
+            K.INIT_PRODUCER_ID,
+            transactional_id=name,
+            transaction_timeout=timeout_ms,
+            producer_id=expected[0],
+            producer_epoch=expected[1],
+        )
+
+    def producer(self, name: str | None) -> tuple[int, int]:
+        answer = self.init(name)
+        assert answer.error_code is E.none
+        return answer.producer_id, answer.producer_epoch
+
+    def add(self, name: str, producer: tuple[int, int], **topics: list[int]) -> dict:
+        answer = self.ask(
+            K.ADD_PARTITIONS_TO_TXN,
+            v3_and_below_transactional_id=name,
+            v3_and_below_producer_id=producer[0],
+            v3_and_below_producer_epoch=producer[1],
+            v3_and_below_topics=[
+                {"name": topic, "partitions": rows} for topic, rows in topics.items()
+            ],
+        )
+        return {
+            (topic.name, row.partition_index): row.partition_error_code
+            for topic in answer.results_by_topic_v3_and_below
+            for row in topic.results_by_partition
+        }
+
+    def produce(
+        self, name: str | None, producer: tuple[int, int], topic: str, value: bytes, **rest: int
+    ) -> ErrorCode:
+        batch = build_batch(
+            [(None, None, value, (), NOW_MS)],
+            attributes=ATTR_TRANSACTIONAL,
+            producer=(*producer, rest.get("sequence", 0)),
+        )
+        answer = self.ask(
+            K.PRODUCE,
+            transactional_id=name,
+            acks=-1,
+            timeout=5000,
+            topic_data=[
+                {
+                    "name": topic,
+                    "partition_data": [{"index": rest.get("partition", 0), "records": batch}],
+                }
+            ],
+        )
+        return answer.responses[0].partition_responses[0].error_code
+
+    def add_offsets(self, name: str, producer: tuple[int, int], group: str) -> ErrorCode:
+        return self.ask(
+            K.ADD_OFFSETS_TO_TXN,
+            transactional_id=name,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            group_id=group,
+        ).error_code
+
+    def commit_offset(
+        self, name: str, producer: tuple[int, int], group: str, topic: str, offset: int, **rest: Any
+    ) -> ErrorCode:
+        answer = self.ask(
+            K.TXN_OFFSET_COMMIT,
+            transactional_id=name,
+            group_id=group,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            generation_id=rest.get("generation", -1),
+            member_id=rest.get("member", ""),
+            group_instance_id=None,
+            topics=[
+                {
+                    "name": topic,
+                    "partitions": [
+                        {
+                            "partition_index": 0,
+                            "committed_offset": offset,
+                            "committed_leader_epoch": 0,
+                            "committed_metadata": "m",
+                        }
+                    ],
+                }
+            ],
+        )
+        return answer.topics[0].partitions[0].error_code
+
+    def end(self, name: str, producer: tuple[int, int], *, commit: bool) -> ErrorCode:
+        return self.ask(
+            K.END_TXN,
+            transactional_id=name,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            committed=commit,
+        ).error_code
+
+    def ended(self, name: str, producer: tuple[int, int], *, commit: bool = True) -> None:
+        """End a transaction and wait until its markers are written."""
+        assert self.end(name, producer, commit=commit) is E.none
+        while self.end(name, producer, commit=commit) is E.concurrent_transactions:
+            pass
+
+    def state(self, name: str) -> Any:
+        (row,) = self.ask(K.DESCRIBE_TRANSACTIONS, transactional_ids=[name]).transaction_states
+        return row
+
+    def offset(self, group: str, topic: str) -> int:
+        answer = self.wire.ask(
+            K.OFFSET_FETCH,
+            7,
+            group_id=group,
+            topics=[{"name": topic, "partition_indexes": [0]}],
+            require_stable=False,
+        )
+        return answer.topics[0].partitions[0].committed_offset
+
+    def latest(self, topic: str, *, committed: bool, partition: int = 0) -> int:
+        answer = self.wire.ask(
+            K.LIST_OFFSETS,
+            2,
+            replica_id=-1,
+            isolation_level=int(committed),
+            topics=[
+                {
+                    "name": topic,
+                    "partitions": [{"partition_index": partition, "timestamp": -1}],
+                }
+            ],
+        )
+        return answer.topics[0].partitions[0].offset
