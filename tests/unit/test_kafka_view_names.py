@@ -129,3 +129,12 @@ async def test_a_new_stream_appears_in_a_view_that_is_known_already(here):
     view = here.hub.topics.get("_x2B_")
     assert view.partition_count == before + 2
     assert [view.partition(number) for number in range(before)] == old
+
+
+async def test_a_stream_that_is_made_for_the_name_of_a_view_comes_first(here):
+    await here.hub.views.create("telemetry", "sensors/+/telemetry")
+    await here.make("telemetry")
+    assert isinstance(here.hub.topics.get("telemetry"), StreamTopic)
+    assert [topic.name for topic in here.hub.topics.listed()] == ["t", "telemetry"]
+    await here.broker.streams.delete("telemetry")
+    assert isinstance(here.hub.topics.get("telemetry"), View)
