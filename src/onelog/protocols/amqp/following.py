@@ -26,7 +26,12 @@ from onelog.kernel import (
     decode_batch,
     scan_batches,
 )
-from onelog.protocols.amqp.addresses import address_of, capture_of
+from onelog.protocols.amqp.addresses import (
+    DEFAULT_VHOST,
+    ROOT_EXCHANGE,
+    address_of,
+    capture_of,
+)
 from onelog.protocols.amqp.mapping import BLIND_KEYS, extra_keys_of, headers_of
 from onelog.protocols.amqp.queues.ready import pack
 from onelog.protocols.amqp.router import Binding, Router
@@ -53,17 +58,29 @@ class Follower:
         self._topics: dict[bytes, Queues | None] = {}
         """Topic → its queues; None: every record has to be looked at."""
         self._refused: set[tuple[str, int, int]] = set()
+        self._root_matters = False
+        """Whether `amq.topic`, the root of the topic space, is bound to anything."""
+        self._has_queues = False
 
     def topology_changed(self) -> None:
         """What is remembered may be wrong now."""
         self._topics.clear()
+        root = self._hub.vhosts.find(DEFAULT_VHOST)
+        self._root_matters = root is not None and bool(root.router.bindings_from(ROOT_EXCHANGE))
+        self._has_queues = self._hub.has_queues
+
+    def _concerns(self, source: LiveSource) -> bool:
+        """Whether any queue may take records of a partition."""
+        if not self._has_queues:
+            return False
+        return self._root_matters or source.stream.name.startswith(STREAM_PREFIX)
 
     # -- live
 
     def deliver(self, source: LiveSource, data: bytes | bytearray) -> int:
         """Take batches that became visible; the offset that the routing came to."""
-        if not self._hub.has_queues:
-            return _end_of(source, data)
+        if not self._concerns(source):
+            return _end_of(source, data)  # what MQTT and Kafka write to each other costs nothing
         fixed = source.fixed_topic
         many_keys = BLIND_KEYS in data
         for info in scan_batches(data, 0, False):
@@ -147,6 +164,7 @@ class Follower:
 
     async def catch_up(self, queues: list[Queue], created_ms: dict[str, int]) -> None:
         """Route what came after the positions that queues kept, then follow the end."""
+        self.topology_changed()
         self.live.start(self)
         for queue in queues:
             self._restore(queue)
