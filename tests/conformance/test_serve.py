@@ -48,7 +48,7 @@ def environment() -> dict[str, str]:
     clean = {name: text for name, text in os.environ.items() if not name.startswith("ONELOG_")}
     keep = {name: os.environ[name] for name in ("ONELOG_PURE",) if name in os.environ}
     paths = os.pathsep.join(filter(None, [str(SOURCES), os.environ.get("PYTHONPATH")]))
-    free = {f"ONELOG_LISTENERS_{name}_PORT": "0" for name in ("MQTT", "MQTT_WS")}
+    free = {f"ONELOG_LISTENERS_{name}_PORT": "0" for name in ("MQTT", "MQTT_WS", "KAFKA", "AMQP")}
     return clean | keep | free | {"PYTHONPATH": paths}
 
 
