@@ -20,7 +20,6 @@ TOPIC: Final = b"~t"
 EXPIRY: Final = b"~ex"
 """When the message expires: milliseconds since the Unix epoch, decimal."""
 
-
 QOS: Final = b"~q"
 """MQTT's quality of service of the publish, decimal; absent is 0."""
 
@@ -31,8 +30,18 @@ PUBLISHER: Final = b"~nl"
 """The client that published, where somebody has to know (`no local`, hash by client)."""
 
 CONTENT_TYPE: Final = b"~ct"
+CONTENT_ENCODING: Final = b"~ce"
 REPLY_TO: Final = b"~rt"
+"""Where an answer goes: a topic."""
 CORRELATION: Final = b"~ci"
+MESSAGE_ID: Final = b"~id"
+TYPE: Final = b"~ty"
+USER_ID: Final = b"~ui"
+APP_ID: Final = b"~ai"
+CLUSTER_ID: Final = b"~cl"
+PRIORITY: Final = b"~pr"
+TIMESTAMP: Final = b"~ts"
+"""The time that the application gave, in seconds since the Unix epoch, decimal."""
 PAYLOAD_FORMAT: Final = b"~pf"
 """MQTT's payload format indicator, decimal; absent is 0 (bytes)."""
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from onelog.base.errors import NotAuthenticated, NotAuthorized, OnelogError
+from onelog.base.topics import is_writable
 from onelog.broker import Principal
 from onelog.broker.sessions import NEVER_MS
 from onelog.observe import get_logger
@@ -225,7 +226,7 @@ def _check_will(connection: Connection, will: Will | None) -> None:
         return
     if len(will.payload) > connection.hub.limits.will_bytes:
         raise MqttError(ReasonCode.QUOTA_EXCEEDED, "the will is too large")
-    if will.topic.startswith("$") and not will.topic.startswith(DELAYED):
+    if not is_writable(will.topic) and not will.topic.startswith(DELAYED):
         raise NotAuthorized(f"clients may not publish to {will.topic}")
     if not connection.hub.fits(will.topic.encode()):
         raise MqttError(ReasonCode.TOPIC_NAME_INVALID, "the topic of the will is too long")

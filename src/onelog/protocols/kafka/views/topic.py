@@ -7,7 +7,7 @@ the view showed before keep what they know.
 
 from __future__ import annotations
 
-from onelog.base.topics import is_exact
+from onelog.base.topics import is_amqp_address, is_exact
 from onelog.broker import Broker, Stream
 from onelog.kernel import TopicFilter
 from onelog.protocols.kafka.topics import no_partition, topic_id
@@ -68,7 +68,9 @@ class View:
         return self._partitions[number]
 
     def is_known(self) -> bool:
-        """Whether it is a filter, or a topic of which there is a record."""
-        return not is_exact(self.address) or any(
-            view.high_watermark > view.log.start_offset for view in self._partitions
+        """Whether it is a filter, an address of AMQP, or a topic of which there is a record."""
+        return (
+            not is_exact(self.address)
+            or is_amqp_address(self.address)
+            or any(view.high_watermark > view.log.start_offset for view in self._partitions)
         )
