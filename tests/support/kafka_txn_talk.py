@@ -13,6 +13,7 @@ from tests.support.kafka_wire import Wire
 
 E = ErrorCode
 K = ApiKey
+UNREADY = (E.not_coordinator, E.coordinator_not_available, E.coordinator_load_in_progress)
 NOW_MS = 1_700_000_000_000
 
 
@@ -35,22 +36,43 @@ class Talk:
         return self.wire.ask(key, version, **body)
 
     def topic(self, name: str) -> str:
-        """Make a topic, by asking for it."""
+        """Make a topic of four partitions that can be written to."""
+        row = {
+            "name": name,
+            "num_partitions": 4,
+            "replication_factor": 1,
+            "assignments": [],
+            "configs": [],
+        }
+        made = self.wire.ask(K.CREATE_TOPICS, 4, topics=[row], timeout=30_000, validate_only=False)
+        assert made.topics[0].error_code is E.none
         while True:
-            answer = self.wire.ask(
-                K.METADATA, 4, topics=[{"name": name}], allow_auto_topic_creation=True
-            )
-            if answer.topics[0].error_code is E.none:
+            topics = [{"name": name}]
+            (found,) = self.wire.ask(
+                K.METADATA, 4, topics=topics, allow_auto_topic_creation=False
+            ).topics
+            codes = {found.error_code, *(part.error_code for part in found.partitions)}
+            if codes == {E.none} and len(found.partitions) == 4:
                 return name
 
     def init(self, name: str | None, timeout_ms: int = 60_000, expected=(-1, -1)) -> Any:
-        return self.ask(
-            K.INIT_PRODUCER_ID,
-            transactional_id=name,
-            transaction_timeout=timeout_ms,
-            producer_id=expected[0],
-            producer_epoch=expected[1],
-        )
+        """The answer to InitProducerId of a broker that is ready for it."""
+        while True:
+            answer = self.ask(
+                K.INIT_PRODUCER_ID,
+                transactional_id=name,
+                transaction_timeout=timeout_ms,
+                producer_id=expected[0],
+                producer_epoch=expected[1],
+            )
+            if answer.error_code not in UNREADY:
+                return answer
+            self.find_coordinator(name or "", 1)
+
+    def find_coordinator(self, key: str, kind: int) -> None:
+        """Apache Kafka makes its own topics for coordinators when it is asked for one."""
+        while self.wire.ask(K.FIND_COORDINATOR, 1, key=key, key_type=kind).error_code is not E.none:
+            pass
 
     def producer(self, name: str | None) -> tuple[int, int]:
         answer = self.init(name)
@@ -81,19 +103,18 @@ class Talk:
             attributes=ATTR_TRANSACTIONAL,
             producer=(*producer, rest.get("sequence", 0)),
         )
-        answer = self.ask(
-            K.PRODUCE,
-            transactional_id=name,
-            acks=-1,
-            timeout=5000,
-            topic_data=[
-                {
-                    "name": topic,
-                    "partition_data": [{"index": rest.get("partition", 0), "records": batch}],
-                }
-            ],
-        )
-        return answer.responses[0].partition_responses[0].error_code
+        part = {"index": rest.get("partition", 0), "records": batch}
+        while True:
+            answer = self.ask(
+                K.PRODUCE,
+                transactional_id=name,
+                acks=-1,
+                timeout=5000,
+                topic_data=[{"name": topic, "partition_data": [part]}],
+            )
+            code = answer.responses[0].partition_responses[0].error_code
+            if code is not E.not_leader_or_follower:
+                return code
 
     def add_offsets(self, name: str, producer: tuple[int, int], group: str) -> ErrorCode:
         return self.ask(
@@ -107,30 +128,28 @@ class Talk:
     def commit_offset(
         self, name: str, producer: tuple[int, int], group: str, topic: str, offset: int, **rest: Any
     ) -> ErrorCode:
-        answer = self.ask(
-            K.TXN_OFFSET_COMMIT,
-            transactional_id=name,
-            group_id=group,
-            producer_id=producer[0],
-            producer_epoch=producer[1],
-            generation_id=rest.get("generation", -1),
-            member_id=rest.get("member", ""),
-            group_instance_id=None,
-            topics=[
-                {
-                    "name": topic,
-                    "partitions": [
-                        {
-                            "partition_index": 0,
-                            "committed_offset": offset,
-                            "committed_leader_epoch": 0,
-                            "committed_metadata": "m",
-                        }
-                    ],
-                }
-            ],
-        )
-        return answer.topics[0].partitions[0].error_code
+        row = {
+            "partition_index": 0,
+            "committed_offset": offset,
+            "committed_leader_epoch": 0,
+            "committed_metadata": "m",
+        }
+        while True:
+            answer = self.ask(
+                K.TXN_OFFSET_COMMIT,
+                transactional_id=name,
+                group_id=group,
+                producer_id=producer[0],
+                producer_epoch=producer[1],
+                generation_id=rest.get("generation", -1),
+                member_id=rest.get("member", ""),
+                group_instance_id=None,
+                topics=[{"name": topic, "partitions": [row]}],
+            )
+            code = answer.topics[0].partitions[0].error_code
+            if code not in UNREADY:
+                return code
+            self.find_coordinator(group, 0)
 
     def end(self, name: str, producer: tuple[int, int], *, commit: bool) -> ErrorCode:
         return self.ask(

@@ -94,13 +94,13 @@ def test_another_producer_id_is_no_mapping_and_another_epoch_is_fenced() -> None
 @pytest.mark.parametrize("state", [state for state in State if state is not S.ONGOING])
 def test_nothing_is_written_outside_an_ongoing_transaction(state: State) -> None:
     with refused(E.invalid_txn_state):
-        rules.check_writable(facts(state), OWNER)
+        rules.check_writable(facts(state), OWNER, E.invalid_txn_state)
 
 
 def test_a_write_of_another_epoch_has_the_code_that_produce_knows() -> None:
-    rules.check_writable(facts(S.ONGOING), OWNER)
+    rules.check_writable(facts(S.ONGOING), OWNER, E.invalid_txn_state)
     with refused(E.invalid_producer_epoch):
-        rules.check_writable(facts(S.ONGOING), Producer(7, 2))
+        rules.check_writable(facts(S.ONGOING), Producer(7, 2), E.invalid_txn_state)
 
 
 # -- InitProducerId

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 _ACKS: Final = (-1, 0, 1)
 _NONE: Final = -1
+_ABORTABLE_FROM: Final = 11
+"""The version from which clients know that they may abort their transaction and go on."""
 
 Row = tuple[int, int, int, int, int, str | None]
 """(partition, error code, base offset, append time, log start, message), as the kernel takes it."""
@@ -178,7 +180,12 @@ class Produce(Slot):
         assert principal is not None, "nothing is asked before the login"
         if info.attributes & ATTR_TRANSACTIONAL:
             connection.hub.transactions.verify(
-                self._transactional_id, info.producer_id, info.producer_epoch, topic, target.number
+                self._transactional_id,
+                info.producer_id,
+                info.producer_epoch,
+                topic,
+                target.number,
+                abortable=self._version >= _ABORTABLE_FROM,
             )
         connection.hub.appends.add((self, rows, at), target, data, info, principal)
 

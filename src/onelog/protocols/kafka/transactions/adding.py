@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 from onelog.base.errors import OnelogError
 from onelog.broker import Action
 from onelog.protocols.kafka.codec import Body
-from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
+from onelog.protocols.kafka.errors import ErrorCode, code_of
+from onelog.protocols.kafka.groups.coordinator import GROUP_ID_CHARS_MAX
 from onelog.protocols.kafka.request import Request
-from onelog.protocols.kafka.transactions.fencing import as_known_to
+from onelog.protocols.kafka.transactions.fencing import code_as_known_to
 from onelog.protocols.kafka.transactions.state import Producer
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 FENCED_FROM: Final = 2
 """The version from which clients know the error of a fenced producer."""
-_GROUP_CHARS_MAX: Final = 1024
 
 
 async def add_partitions_to_txn(hub: Hub, request: Request) -> Body:
@@ -71,20 +71,16 @@ async def _add(hub: Hub, request: Request, partitions: frozenset[tuple[str, int]
             partitions,
             connection=request.connection.number,
         )
-    except KafkaError as error:
-        return as_known_to(request, error, FENCED_FROM).code
     except OnelogError as error:
-        return code_of(error)
+        return code_as_known_to(request, error, FENCED_FROM)
     return ErrorCode.none
 
 
 async def add_offsets_to_txn(hub: Hub, request: Request) -> Body:
     """Let a transaction commit offsets of a group."""
     body = request.body
-    if not 0 < len(body.group_id) <= _GROUP_CHARS_MAX:
-        raise KafkaError(
-            ErrorCode.invalid_group_id, f"a group has 1 to {_GROUP_CHARS_MAX} characters"
-        )
+    if len(body.group_id) > GROUP_ID_CHARS_MAX:
+        return {"error_code": ErrorCode.invalid_group_id}
     try:
         await hub.transactions.add(
             body.transactional_id,
@@ -92,6 +88,6 @@ async def add_offsets_to_txn(hub: Hub, request: Request) -> Body:
             groups=frozenset({body.group_id}),
             connection=request.connection.number,
         )
-    except KafkaError as error:
-        raise as_known_to(request, error, FENCED_FROM) from None
+    except OnelogError as error:
+        return {"error_code": code_as_known_to(request, error, FENCED_FROM)}
     return {"error_code": ErrorCode.none}

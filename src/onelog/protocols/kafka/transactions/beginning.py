@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from onelog.base.errors import OnelogError
 from onelog.protocols.kafka.codec import Body, given, millis
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.request import Request
-from onelog.protocols.kafka.transactions.fencing import as_known_to
+from onelog.protocols.kafka.transactions.fencing import code_as_known_to
 from onelog.protocols.kafka.transactions.state import NO_EPOCH, NO_PRODUCER_ID, Producer
 
 if TYPE_CHECKING:
@@ -24,13 +25,11 @@ async def init_producer_id(hub: Hub, request: Request) -> Body:
         producer = await hub.transactions.init_producer(
             body.transactional_id, millis(body.transaction_timeout), _expected(body)
         )
-    except KafkaError as error:
-        raise as_known_to(request, error, _FENCED_FROM) from None
-    return {
-        "error_code": ErrorCode.none,
-        "producer_id": producer.id,
-        "producer_epoch": producer.epoch,
-    }
+        code = ErrorCode.none
+    except OnelogError as error:
+        producer = Producer(NO_PRODUCER_ID, NO_EPOCH)
+        code = code_as_known_to(request, error, _FENCED_FROM)
+    return {"error_code": code, "producer_id": producer.id, "producer_epoch": producer.epoch}
 
 
 def _expected(body: Any) -> Producer | None:

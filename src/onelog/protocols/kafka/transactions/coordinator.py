@@ -52,6 +52,9 @@ PAUSE_MIN_S: Final = 1.0
 PAUSE_MAX_S: Final = 60.0
 FORGOTTEN_AT_ONCE: Final = 1000
 
+OUTSIDE: Final = (ErrorCode.invalid_txn_state, ErrorCode.transaction_abortable)
+"""What a write outside its transaction is told: to older clients, to those of KIP-890."""
+
 _log = get_logger("kafka")
 
 
@@ -178,37 +181,46 @@ class Coordinator:
         epoch: int,
         topic: str,
         partition: int,
+        *,
+        abortable: bool = False,
     ) -> None:
         """Raise KafkaError unless this record batch belongs to a transaction under way.
 
-        The caller appends in the same step of the loop.
+        The caller appends in the same step of the loop. `abortable`: the client knows the error
+        after which it may abort and go on.
         """
-        facts = self._writable(transactional_id, Producer(producer_id, epoch))
+        outside = OUTSIDE[abortable]
+        facts = self._writable(transactional_id, Producer(producer_id, epoch), outside)
         if (topic, partition) not in facts.partitions:
             raise KafkaError(
-                ErrorCode.invalid_txn_state,
+                outside,
                 f"partition {partition} of {topic} was not added to the transaction of"
                 f" {transactional_id}",
             )
 
-    def verify_group(self, transactional_id: str, producer: Producer, group: str) -> None:
+    def verify_group(
+        self, transactional_id: str, producer: Producer, group: str, *, abortable: bool = False
+    ) -> None:
         """As `verify`, for the offsets of a group."""
-        if group not in self._writable(transactional_id, producer).groups:
+        outside = OUTSIDE[abortable]
+        if group not in self._writable(transactional_id, producer, outside).groups:
             raise KafkaError(
-                ErrorCode.invalid_txn_state,
+                outside,
                 f"the group {group} was not added to the transaction of {transactional_id}",
             )
 
-    def _writable(self, transactional_id: str | None, producer: Producer) -> Facts:
+    def _writable(
+        self, transactional_id: str | None, producer: Producer, outside: ErrorCode
+    ) -> Facts:
         if not transactional_id:
             raise KafkaError(
                 ErrorCode.transactional_id_authorization_failed,
                 "records of a transaction came without a transactional id",
             )
         transaction = self._get(transactional_id)
-        rules.check_writable(transaction.written, producer)
+        rules.check_writable(transaction.written, producer, outside)
         if transaction.durable is not transaction.written:
-            rules.check_writable(transaction.durable, producer)
+            rules.check_writable(transaction.durable, producer, outside)
         return transaction.durable
 
     def _get(self, transactional_id: str) -> Transaction:

@@ -9,7 +9,7 @@ from onelog.broker import Action, Partition
 from onelog.protocols.kafka.codec import Body, given
 from onelog.protocols.kafka.errors import ErrorCode, code_of
 from onelog.protocols.kafka.request import Request
-from onelog.protocols.kafka.transactions.state import IDLE, Facts, State
+from onelog.protocols.kafka.transactions.state import Facts, State
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
@@ -25,7 +25,7 @@ async def list_transactions(hub: Hub, request: Request) -> Body:
     body = request.body
     states = frozenset(body.state_filters) & _STATES
     producers = frozenset(body.producer_id_filters)
-    oldest_ms = given(body, "duration_filter", _ANY_DURATION)
+    older_than_ms: int = given(body, "duration_filter", _ANY_DURATION)
     now_ms = hub.clock.now_ms()
 
     def matches(facts: Facts) -> bool:
@@ -33,9 +33,8 @@ async def list_transactions(hub: Hub, request: Request) -> Body:
             return False
         if producers and facts.producer_id not in producers:
             return False
-        if oldest_ms < 0:
-            return True
-        return facts.state not in IDLE and now_ms - facts.started_ms > oldest_ms
+        # As in Kafka, an id that never began a transaction counts as an old one.
+        return older_than_ms < 0 or now_ms - facts.started_ms > older_than_ms
 
     return {
         "error_code": ErrorCode.none,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from onelog.base.errors import OnelogError
 from onelog.protocols.kafka.codec import Body
-from onelog.protocols.kafka.errors import ErrorCode, KafkaError
+from onelog.protocols.kafka.errors import ErrorCode
 from onelog.protocols.kafka.request import Request
 from onelog.protocols.kafka.transactions.adding import FENCED_FROM
-from onelog.protocols.kafka.transactions.fencing import as_known_to
+from onelog.protocols.kafka.transactions.fencing import code_as_known_to
 from onelog.protocols.kafka.transactions.state import Producer
 
 if TYPE_CHECKING:
@@ -25,6 +26,6 @@ async def end_txn(hub: Hub, request: Request) -> Body:
             commit=body.committed,
             connection=request.connection.number,
         )
-    except KafkaError as error:
-        raise as_known_to(request, error, FENCED_FROM) from None
+    except OnelogError as error:
+        return {"error_code": code_as_known_to(request, error, FENCED_FROM)}
     return {"error_code": ErrorCode.none}

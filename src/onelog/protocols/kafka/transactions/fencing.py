@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from onelog.protocols.kafka.errors import ErrorCode, KafkaError
+from onelog.base.errors import OnelogError
+from onelog.protocols.kafka.errors import ErrorCode, code_of
 from onelog.protocols.kafka.request import Request
 
 
-def as_known_to(request: Request, error: KafkaError, fenced_from: int) -> KafkaError:
-    """The error as clients of the request's version know it."""
-    if error.code is ErrorCode.producer_fenced and request.version < fenced_from:
-        return KafkaError(ErrorCode.invalid_producer_epoch, str(error))
-    return error
+def code_as_known_to(request: Request, error: OnelogError, fenced_from: int) -> ErrorCode:
+    """The code of an error as clients of the request's version know it."""
+    code = code_of(error)
+    if code is ErrorCode.producer_fenced and request.version < fenced_from:
+        return ErrorCode.invalid_producer_epoch
+    return code

@@ -7,7 +7,7 @@ append, so the offsets are in this transaction and in no later one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import OnelogError
 from onelog.protocols.kafka.codec import Body, given
@@ -23,6 +23,9 @@ from onelog.protocols.kafka.transactions.state import Producer
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
 
+_ABORTABLE_FROM: Final = 4
+"""The version from which clients know that they may abort and go on."""
+
 
 async def txn_offset_commit(hub: Hub, request: Request) -> Body:
     """Keep offsets until their transaction ends; answered when durable."""
@@ -32,7 +35,12 @@ async def txn_offset_commit(hub: Hub, request: Request) -> Body:
     wanted, too_large = wanted_offsets(hub, body.topics, skip=errors)
     errors |= too_large
     try:
-        hub.transactions.verify_group(body.transactional_id, producer, body.group_id)
+        hub.transactions.verify_group(
+            body.transactional_id,
+            producer,
+            body.group_id,
+            abortable=request.version >= _ABORTABLE_FROM,
+        )
         error = hub.groups.check_commit(
             body.group_id,
             given(body, "member_id", ""),

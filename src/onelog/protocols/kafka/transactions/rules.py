@@ -171,7 +171,7 @@ def is_forgettable(facts: Facts, before_ms: int) -> bool:
     return facts.state in IDLE and facts.updated_ms < before_ms
 
 
-def check_writable(facts: Facts, producer: Producer) -> None:
+def check_writable(facts: Facts, producer: Producer, outside: ErrorCode) -> None:
     """Refuse a write that belongs to no transaction under way (KIP-890)."""
     try:
         check_owner(facts, producer)
@@ -182,7 +182,7 @@ def check_writable(facts: Facts, producer: Producer) -> None:
         raise
     if facts.state is not State.ONGOING:
         raise KafkaError(
-            ErrorCode.invalid_txn_state,
+            outside,
             f"producer {producer.id} has no transaction open, it is {facts.state}",
         )
 
