@@ -6,6 +6,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.conformance.amqp_fixtures import (  # noqa: F401  (fixtures)
+    amqp,
+    call,
+    channel,
+    rabbitmq_server,
+    writer,
+)
 from tests.conformance.kafka_fixtures import (  # noqa: F401  (fixtures)
     kafka_apache,
     kafka_clients,

@@ -55,7 +55,7 @@ def test_direct_compares_the_key_and_fanout_takes_all() -> None:
         ("a.#", "a.b.c", True),
         ("#", "", True),
         ("#", "a.b", True),
-        ("*", "", True),
+        ("*", "", False),
         ("*", "a", True),
         ("*.*", "a", False),
         ("a.#.z", "a.z", True),
@@ -81,10 +81,14 @@ def model(pattern: list[str], words: list[str]) -> bool:
     return bool(words) and pattern[0] in ("*", words[0]) and model(pattern[1:], words[1:])
 
 
-words = st.lists(st.sampled_from(["a", "b", ""]), min_size=1, max_size=5)
+# An empty key has no words, so a single empty word cannot be written.
+words = st.lists(st.sampled_from(["a", "b", ""]), max_size=5).filter(lambda row: row != [""])
 
 
-@given(st.lists(st.sampled_from(["a", "b", "", "*", "#"]), min_size=1, max_size=5), words)
+@given(
+    st.lists(st.sampled_from(["a", "b", "", "*", "#"]), max_size=5).filter(lambda row: row != [""]),
+    words,
+)
 def test_topic_patterns_match_as_the_definition_says(pattern, key) -> None:
     made = router()
     bind(made, "amq.topic", "a", ".".join(pattern))

@@ -48,6 +48,17 @@ class AmqpLimits(Section, frozen=True, kw_only=True):
     connects_per_second: Annotated[
         int, Meta(ge=0, description="New connections per second; 0: no bound.")
     ] = 0
+    ack_timeout_ms: Annotated[
+        int,
+        Meta(
+            ge=1000,
+            description="Time to acknowledge a message; then its channel is closed.",
+        ),
+    ] = 30 * 60 * 1000
+    unacked: Annotated[
+        int,
+        Meta(ge=1, description="Messages that one channel holds unacknowledged; then it waits."),
+    ] = 1_000_000
     login_timeout_ms: Annotated[
         int, Meta(ge=100, le=600_000, description="Time for TLS, the login and connection.open.")
     ] = 10_000

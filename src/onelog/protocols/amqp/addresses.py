@@ -6,6 +6,9 @@ Rules (ADR 9; docs/reference/amqp.md has the table):
   exchange) lie at `$q/<queue>`. Another virtual host has its name in the first level. Names are
   escaped into one level, so two different addresses never share a topic (I7), and `#` of a
   subscriber does not see them (a wildcard does not match `$…` at the first level).
+- Where an answer goes is a topic in the log. In AMQP it is the key of a publish to the default
+  exchange, as every RPC client and worker has it: the queue of a `$q/<queue>`, and for any other
+  topic `amq.topic/<topic>`. No client can declare a queue of such a name.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ class Address(NamedTuple):
 ROOT_EXCHANGE: Final = "amq.topic"
 DEFAULT_VHOST: Final = "/"
 QUEUES_STREAM: Final = "amqp.queues"
+TOPIC_PREFIX: Final = f"{ROOT_EXCHANGE}/"
+"""Before a topic, where AMQP wants the name of a queue."""
 
 _ESCAPE: Final = re.compile(r"_x([0-9A-F]{2})_")
 _ESCAPES: Final = re.compile(r"(?:_x[0-9A-F]{2}_)+")
@@ -91,9 +96,36 @@ def address_of(topic: str) -> Address:
 
 
 def _unlevel(text: str) -> str:
+    # Another protocol's topic may have escapes that no name has.
     return _ESCAPES.sub(
-        lambda match: bytes(int(pair, 16) for pair in _ESCAPE.findall(match.group())).decode(), text
+        lambda match: bytes(int(pair, 16) for pair in _ESCAPE.findall(match.group())).decode(
+            "utf-8", "surrogateescape"
+        ),
+        text,
     )
+
+
+def reply_topic(vhost: str, reply_to: str) -> str:
+    """The topic that a message's `reply_to` means."""
+    if reply_to.startswith(TOPIC_PREFIX):
+        return reply_to[len(TOPIC_PREFIX) :]
+    return queue_topic(vhost, reply_to)
+
+
+def reply_key(vhost: str, topic: str) -> str:
+    """The `reply_to` that leads to a topic, the inverse of `reply_topic`."""
+    found = address_of(topic)
+    if not found.exchange and queue_topic(vhost, found.routing_key) == topic:
+        return found.routing_key
+    return f"{TOPIC_PREFIX}{topic}"
+
+
+def topic_named(vhost: str, exchange: str, routing_key: str) -> Address | None:
+    """Where a publish goes whose key names a topic and no queue; None: it does not."""
+    if exchange or not routing_key.startswith(TOPIC_PREFIX):
+        return None
+    found = address_of(routing_key[len(TOPIC_PREFIX) :])
+    return found if found.vhost == vhost else None
 
 
 def capture_of(vhost: str, exchange: str) -> tuple[str, str] | None:

@@ -2,6 +2,8 @@
 
 Rules:
 - A method whose work has to wait holds the channel: later frames of it wait, bounded in bytes.
+- A method that looks at queues or bindings, or ends the channel, waits for the publishes before it
+  to be in their queues: one channel's methods take effect in their order.
 - A publish is its method, a content header and the body frames; anything else between is an
   UNEXPECTED_FRAME (4.2.6). A body is bounded before it is collected.
 - A soft error closes the channel: everything the peer sends on it is ignored until its close-ok.
@@ -10,24 +12,28 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from pamqp import commands
 
 from onelog.base.errors import OnelogError
+from onelog.observe import get_logger
 from onelog.protocols.amqp import frames
 from onelog.protocols.amqp.consuming import Consuming
 from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
 from onelog.protocols.amqp.frames import ContentHead, Frame
-from onelog.protocols.amqp.handlers import HANDLERS
+from onelog.protocols.amqp.handlers import AFTER_PUBLISHES, HANDLERS, Work
 from onelog.protocols.amqp.publishing import Publishing
 from onelog.protocols.amqp.transactions import Transaction
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.connection import Connection
     from onelog.protocols.amqp.vhosts import VirtualHost
+
+_log = get_logger("amqp")
 
 
 class Channel:
@@ -44,11 +50,12 @@ class Channel:
         """The queue that an empty name means: the last one declared here."""
         self._closing = False
         self._busy = False
+        self._idle: asyncio.Event | None = None
         self._waiting: deque[Frame] = deque()
         self._waiting_bytes = 0
         self._publish: Any = None
         self._head: ContentHead | None = None
-        self._body: list[bytes] = []
+        self._body = bytearray()
         self._body_left = 0
 
     @property
@@ -91,24 +98,43 @@ class Channel:
         if isinstance(method, commands.Channel.CloseOk):
             self.connection.forget_channel(self.number)
             return
-        if isinstance(method, commands.Channel.Close):
-            self.lost()
-            self.send(commands.Channel.CloseOk())
-            self.connection.forget_channel(self.number)
-            return
         if self._closing:
+            if isinstance(method, commands.Channel.Close):
+                self._close()
             return
         if self._publish is not None:
             raise AmqpError(Reply.UNEXPECTED_FRAME, f"{method.name} where a content was expected")
         if isinstance(method, commands.Basic.Publish):
             self._publish = method
             return
+        waiting = self.publishing.written() if type(method) in AFTER_PUBLISHES else None
+        if waiting is not None:
+            self._hold(self._handle_later(waiting, method), method)
+            return
+        work = self._handle(method)
+        if work is not None:
+            self._hold(work, method)
+
+    def _handle(self, method: Any) -> Work:
+        if isinstance(method, commands.Channel.Close):
+            self._close()
+            return None
         handler = HANDLERS.get(type(method))
         if handler is None:
             raise AmqpError(Reply.COMMAND_INVALID, f"{method.name} is not for a server")
-        work = handler(self, method)
-        if work is not None:
-            self._hold(work, method)
+        return handler(self, method)
+
+    async def _handle_later(self, waiting: Awaitable[None], method: Any) -> None:
+        await waiting
+        if not self._closing:
+            work = self._handle(method)
+            if work is not None:
+                await work
+
+    def _close(self) -> None:
+        self.lost()
+        self.send(commands.Channel.CloseOk())
+        self.connection.forget_channel(self.number)
 
     def _hold(self, work: Coroutine[Any, Any, None], method: Any) -> None:
         self._busy = True
@@ -118,11 +144,28 @@ class Channel:
                 await work
             except OnelogError as error:
                 self.fail(amqp_error(error), method)
+            except Exception as error:  # noqa: BLE001 - a bug ends one connection
+                _log.exception("an AMQP method failed", method=method.name)
+                self.connection.fail(AmqpError(Reply.INTERNAL_ERROR, str(error)), method)
             finally:
                 self._busy = False
             self._go_on()
+            if not self._busy and self._idle is not None:
+                self._idle.set()
 
         self.connection.run(finish())
+
+    async def quiet(self) -> None:
+        """Return when everything that came is done, and what was published is in its queues."""
+        while not self._closing:
+            waiting = self.publishing.written()
+            if self._busy:
+                self._idle = asyncio.Event()
+                await self._idle.wait()
+            elif waiting is not None:
+                await waiting
+            else:
+                return
 
     def _go_on(self) -> None:
         while self._waiting and not self._busy:
@@ -151,16 +194,18 @@ class Channel:
     def _take_body(self, frame: Frame) -> None:
         if self._head is None or len(frame.payload) > self._body_left:
             raise AmqpError(Reply.UNEXPECTED_FRAME, "a content body that no header announced")
-        self._body.append(bytes(frame.payload))
         self._body_left -= len(frame.payload)
+        if not self._body_left and not self._body:
+            self._content_done(bytes(frame.payload))
+            return
+        self._body += frame.payload
         if not self._body_left:
-            body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-            self._content_done(body)
+            self._content_done(bytes(self._body))
 
     def _content_done(self, body: bytes) -> None:
         method, head = self._publish, self._head
         assert head is not None
-        self._publish, self._head, self._body = None, None, []
+        self._publish, self._head, self._body = None, None, bytearray()
         work = self.publishing.publish(method, head.properties, body)
         if work is not None:
             self._hold(work, method)
@@ -211,7 +256,7 @@ class Channel:
         self._closing = True
         self._waiting.clear()
         self._waiting_bytes = 0
-        self._publish, self._head, self._body = None, None, []
+        self._publish, self._head, self._body = None, None, bytearray()
         self.connection.resume(f"channel {self.number}")
         self.consuming.close()
         self.publishing.close()

@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,6 +61,7 @@ class Connection:
         self.state = State.HEADER
         self.identity: Identity | None = None
         self.principal: Principal | None = None
+        self.login_name = ""
         self.vhost: VirtualHost | None = None
         self.properties: dict[str, Any] = {}
         """What the client says of itself."""
@@ -108,16 +110,20 @@ class Connection:
         try:
             if self.state is State.HEADER and not self._take_protocol_header():
                 return
-            whole, used = frames.split(self._buffer, self.frame_bytes_max)
-            if not used:
-                return
-            self._buffer = self._buffer[used:]
-            for frame in whole:
-                self._take(frame)
+            while True:
+                whole, used = frames.split(self._buffer, self.frame_bytes_max)
+                if not used:
+                    return
+                # Frames are views of the buffer: it stays as it is, the rest begins a new one.
+                self._buffer = self._buffer[used:]
+                for frame in whole:
+                    self._take(frame)
         except OnelogError as error:
+            self._buffer = bytearray()  # nothing after a wrong frame can be read
             self.fail(amqp_error(error))
         except Exception as error:  # noqa: BLE001 - a bug ends one connection
             _log.exception("an AMQP connection failed", peer=self.name)
+            self._buffer = bytearray()
             self.fail(AmqpError(Reply.INTERNAL_ERROR, str(error)))
 
     def _take_protocol_header(self) -> bool:
@@ -155,10 +161,28 @@ class Connection:
         if isinstance(method, commands.Connection.CloseOk):
             self._end()
         elif isinstance(method, commands.Connection.Close):
-            self.send(0, commands.Connection.CloseOk())
-            self._end()
+            if self.state is State.OPEN:
+                self.state = State.CLOSING
+                self.run(self._leave())
+            else:
+                self.send(0, commands.Connection.CloseOk())
+                self._end()
         elif self.state is not State.CLOSING:
             self._handshake.take(method)
+
+    async def _leave(self) -> None:
+        """The peer goes: first what it sent before takes effect, then what was its own goes."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_DEADLINE_S):
+                for channel in list(self.channels.values()):
+                    await channel.quiet()
+        for channel in list(self.channels.values()):
+            channel.lost()
+        self.channels.clear()
+        if self.vhost is not None:
+            await self.vhost.connection_gone(self)
+        self.send(0, commands.Connection.CloseOk())
+        self._end()
 
     def _take_channel(self, frame: Frame) -> None:
         channel = self.channels.get(frame.channel)
@@ -173,11 +197,11 @@ class Connection:
         if frame.kind == frames.METHOD:
             method = frames.decode_method(frame.payload)
             if isinstance(method, commands.Channel.Open):
-                if self.channel_max and number > self.channel_max:
+                if self.channel_max and len(self.channels) >= self.channel_max:
                     raise AmqpError(
                         Reply.NOT_ALLOWED,
-                        f"number of channels opened ({number}) has reached the negotiated"
-                        f" channel_max ({self.channel_max})",
+                        f"number of channels opened ({len(self.channels)}) has reached the"
+                        f" negotiated channel_max ({self.channel_max})",
                     )
                 self.channels[number] = Channel(self, number)
                 self.send(number, commands.Channel.OpenOk())
@@ -211,7 +235,7 @@ class Connection:
         for task in self._tasks:
             task.cancel()
         if self.vhost is not None:
-            self.vhost.connection_gone(self)
+            self.hub.run(self.vhost.connection_gone(self))
         self._transport = None
 
     def pause_writing(self) -> None:
@@ -240,9 +264,10 @@ class Connection:
             self._timer.cancel()
         self._beat()
 
-    def log_in(self, identity: Identity) -> None:
-        """The peer has proved who it is."""
+    def log_in(self, identity: Identity, login_name: str) -> None:
+        """The peer has proved who it is; the name that it gave may be another."""
         self.identity = identity
+        self.login_name = login_name or identity.name
         self.principal = Principal(identity.name, "amqp")
 
     def tuned(self, channel_max: int, frame_bytes_max: int, heartbeat_s: int) -> None:

@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
@@ -19,28 +20,30 @@ from pamqp import commands
 from onelog.broker import Record
 from onelog.protocols.amqp.addresses import address_of
 from onelog.protocols.amqp.errors import AmqpError, Reply
-from onelog.protocols.amqp.mapping import to_properties
-from onelog.protocols.amqp.properties import Properties, encode_properties, encode_table
-from onelog.protocols.amqp.queues.consumers import Consumer
+from onelog.protocols.amqp.mapping import SHORT_BYTES_MAX, to_properties
+from onelog.protocols.amqp.properties import Properties, encode_properties
+from onelog.protocols.amqp.queues.consumers import Consumer, Delivery
 from onelog.protocols.amqp.queues.queue import Queue
+from onelog.protocols.amqp.tables import change_table
 from onelog.protocols.amqp.transactions import Settlement
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.channel import Channel
 
 _NO_BOUND: Final = 1 << 30
-_DELIVERY_COUNT: Final = "x-delivery-count"
 
 
 class Held:
     """A message that was sent and is not acknowledged."""
 
-    __slots__ = ("consumer", "place", "queue")
+    __slots__ = ("consumer", "place", "queue", "since")
 
-    def __init__(self, queue: Queue, place: int, consumer: Consumer | None) -> None:
+    def __init__(self, queue: Queue, place: int, consumer: Consumer | None, since: float) -> None:
         self.queue = queue
         self.place = place
         self.consumer = consumer
+        self.since = since
+        """The loop's time when it was sent."""
 
 
 class Consuming:
@@ -55,6 +58,7 @@ class Consuming:
         self._channel_prefetch = 0
         self._is_flowing = True
         self._counted = 0
+        self._late: asyncio.TimerHandle | None = None
 
     @property
     def unacked(self) -> int:
@@ -84,9 +88,12 @@ class Consuming:
         """How many messages may be sent on this channel now."""
         if not self._channel.connection.is_writable or not self._is_flowing:
             return 0
-        if no_ack or not self._channel_prefetch:
+        if no_ack:
             return _NO_BOUND
-        return self._channel_prefetch - self._counted
+        room = self._channel.connection.hub.limits.unacked - len(self._held)
+        if self._channel_prefetch:
+            room = min(room, self._channel_prefetch - self._counted)
+        return room
 
     def may_deliver(self) -> None:
         """There may be room again."""
@@ -135,52 +142,78 @@ class Consuming:
                 del self.consumers[tag]
                 if told:
                     self._channel.send(commands.Basic.Cancel(consumer_tag=tag, nowait=True))
-        for held_tag, held in list(self._held.items()):
-            if held.queue is queue:
-                self._forget(held_tag)
 
     # -- deliveries
 
-    def deliver(
-        self, consumer: Consumer, queue: Queue, place: int, record: Record, count: int
-    ) -> None:
+    def deliver(self, consumer: Consumer, delivery: Delivery) -> None:
         """Send a message to a consumer."""
         tag = self._take_tag()
         if not consumer.no_ack:
-            self._held[tag] = Held(queue, place, consumer)
+            self._hold(tag, delivery, consumer)
             consumer.unacked += 1
             self._counted += 1
-        address = address_of(record.topic)
+        exchange, key = _address(delivery.record)
         method = commands.Basic.Deliver(
             consumer_tag=consumer.tag,
             delivery_tag=tag,
-            redelivered=count > 0,
-            exchange=address.exchange,
-            routing_key=address.routing_key,
+            redelivered=delivery.redelivered,
+            exchange=exchange,
+            routing_key=key,
         )
-        self._channel.send_content(method, _properties(queue, record, count), record.value or b"")
+        self._send(method, delivery)
+
+    def _send(self, method: Any, delivery: Delivery) -> None:
+        body = delivery.record.value or b""
+        now_ms = self._channel.connection.hub.clock.now_ms()
+        self._channel.send_content(method, _properties(delivery, now_ms), body)
+
+    def _hold(self, tag: int, delivery: Delivery, consumer: Consumer | None) -> None:
+        loop = self._channel.connection.hub.loop
+        self._held[tag] = Held(delivery.queue, delivery.place, consumer, loop.time())
+        if self._late is None:
+            timeout_s = self._channel.connection.hub.limits.ack_timeout_ms / 1000
+            self._late = loop.call_later(timeout_s, self._check_late)
+
+    def _check_late(self) -> None:
+        """Close the channel if its oldest message was not acknowledged in time."""
+        self._late = None
+        if not self._held:
+            return
+        hub = self._channel.connection.hub
+        timeout_ms = hub.limits.ack_timeout_ms
+        oldest = next(iter(self._held.values()))
+        left_s = oldest.since + timeout_ms / 1000 - hub.loop.time()
+        if left_s > 0:
+            self._late = hub.loop.call_later(left_s, self._check_late)
+            return
+        self._channel.fail(
+            AmqpError(
+                Reply.PRECONDITION_FAILED,
+                f"delivery acknowledgement on channel {self._channel.number} timed out. Timeout"
+                f" value used: {timeout_ms} ms",
+            )
+        )
 
     def get(self, queue: Queue, *, no_ack: bool) -> None:
         """basic.get."""
-        found = queue.get()
-        if found is None:
+        delivery = queue.get()
+        if delivery is None:
             self._channel.send(commands.Basic.GetEmpty())
             return
-        place, record, count = found
         tag = self._take_tag()
         if not no_ack:
-            self._held[tag] = Held(queue, place, None)
-        address = address_of(record.topic)
+            self._hold(tag, delivery, None)
+        exchange, key = _address(delivery.record)
         method = commands.Basic.GetOk(
             delivery_tag=tag,
-            redelivered=count > 0,
-            exchange=address.exchange,
-            routing_key=address.routing_key,
+            redelivered=delivery.redelivered,
+            exchange=exchange,
+            routing_key=key,
             message_count=queue.ready.size,
         )
-        self._channel.send_content(method, _properties(queue, record, count), record.value or b"")
+        self._send(method, delivery)
         if no_ack:
-            queue.ack(place)
+            queue.ack(delivery.place)
 
     def _take_tag(self) -> int:
         tag = self._next_tag
@@ -194,13 +227,16 @@ class Consuming:
         if multiple:
             if tag == 0:
                 return list(self._held)
-            found = list(takewhile(lambda known: known <= tag, self._held))  # tags ascend
-            if not found or tag >= self._next_tag:
+            if tag not in self._held:
                 raise _unknown_tag(tag)
-            return found
+            return list(takewhile(lambda known: known <= tag, self._held))  # tags ascend
         if tag not in self._held:
             raise _unknown_tag(tag)
         return [tag]
+
+    def holds(self, tag: int) -> bool:
+        """Whether a message is still to be acknowledged."""
+        return tag in self._held
 
     def described(self, kind: str, tags: list[int]) -> list[Settlement]:
         """What an acknowledgement does, in words that survive a restart."""
@@ -218,7 +254,7 @@ class Consuming:
             held = self._forget(tag)
             if not held.queue.is_deleted:
                 held.queue.ack(held.place)
-        self._room_made()
+        self._room_made(len(tags))
 
     def reject(self, tags: list[int], *, requeue: bool) -> None:
         """These messages are not wanted, here or at all."""
@@ -234,7 +270,7 @@ class Consuming:
             else:
                 for place in places:
                     queue.reject(place)
-        self._room_made()
+        self._room_made(len(tags))
 
     def recover(self) -> None:
         """basic.recover(requeue=true): everything unacknowledged comes again."""
@@ -247,12 +283,16 @@ class Consuming:
             self._counted -= 1
         return held
 
-    def _room_made(self) -> None:
-        if self._channel_prefetch:
+    def _room_made(self, count: int) -> None:
+        """A consumer's own queue was woken; where all of them waited, all are."""
+        limit = self._channel.connection.hub.limits.unacked
+        if self._channel_prefetch or len(self._held) + count >= limit:
             self.may_deliver()
 
     def close(self) -> None:
         """The channel is over."""
+        if self._late is not None:
+            self._late.cancel()
         consumers, self.consumers = list(self.consumers.values()), {}
         tags = list(self._held)
         # First nobody of this channel takes any more, then what it held goes back.
@@ -268,8 +308,17 @@ def _unknown_tag(tag: int) -> AmqpError:
     return AmqpError(Reply.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
 
 
-def _properties(queue: Queue, record: Record, count: int) -> bytes:
-    found: Properties = to_properties(record)
-    if queue.settings.type == "quorum" and count:
-        found.headers = encode_table(found.table() | {_DELIVERY_COUNT: count})
+def _address(record: Record) -> tuple[str, str]:
+    """Exchange and key of a delivery; a topic that is too long for a key is cut."""
+    found = address_of(record.topic)
+    if len(found.routing_key) <= SHORT_BYTES_MAX // 4:
+        return found.exchange, found.routing_key
+    key = found.routing_key.encode()[:SHORT_BYTES_MAX].decode(errors="ignore")
+    return found.exchange, key
+
+
+def _properties(delivery: Delivery, now_ms: int) -> bytes:
+    found: Properties = to_properties(delivery.record, now_ms)
+    if delivery.headers:
+        found.headers = change_table(found.headers, delivery.headers)
     return encode_properties(found)

@@ -3,8 +3,8 @@
 Rules (RabbitMQ, dlx):
 - `x-death` has one entry per queue and reason, the newest first, with a count; what led to the
   first death stays in `x-first-death-*`. A dead letter does not expire again.
-- A message that would come back to a queue by expiry or length alone, without anybody rejecting
-  it, goes round for ever: it is dropped there.
+- A queue that the message was in before, with nobody rejecting it since, does not get it again:
+  it would go round for ever. Other queues behind the exchange get it.
 - A message is settled in its queue only after it is durable where it went (at least once).
 """
 
@@ -17,16 +17,18 @@ from onelog.base.errors import OnelogError
 from onelog.broker import Published, Record
 from onelog.observe import get_logger
 from onelog.protocols.amqp.addresses import address_of, message_topic
-from onelog.protocols.amqp.mapping import to_message, to_properties
-from onelog.protocols.amqp.properties import Properties, encode_table
+from onelog.protocols.amqp.mapping import extra_keys_of, to_message, to_properties
+from onelog.protocols.amqp.tables import change_table
 
 if TYPE_CHECKING:
+    from onelog.broker import Message
     from onelog.protocols.amqp.queues.queue import Queue
     from onelog.protocols.amqp.vhosts import VirtualHost
 
 _log = get_logger("amqp")
 
 RETRY_S: Final = 1.0
+REJECTED: Final = "rejected"
 
 
 class DeadLetters:
@@ -39,38 +41,29 @@ class DeadLetters:
         """Publish a message to its queue's dead-letter exchange, then settle it there."""
         exchange = queue.settings.dead_letter_exchange
         assert exchange is not None
+        if queue.is_deleted:
+            return
         if self._vhost.router.find(exchange) is None:
             queue.settled_elsewhere(place)  # as RabbitMQ: it is dropped
             return
-        self._vhost.hub.run(self._send(queue, place, record, reason, exchange))
+        waiting = self._vhost.streams.make_ready(exchange)
+        if waiting is None:
+            self._send(queue, place, record, reason, exchange)
+        else:
+            self._vhost.hub.run(self._send_later(waiting, queue, place, record, reason))
 
-    async def _send(
-        self, queue: Queue, place: int, record: Record, reason: str, exchange: str
+    async def _send_later(
+        self, waiting: Any, queue: Queue, place: int, record: Record, reason: str
     ) -> None:
+        await waiting
+        self.send(queue, place, record, reason)
+
+    def _send(self, queue: Queue, place: int, record: Record, reason: str, exchange: str) -> None:
         vhost = self._vhost
-        address = address_of(record.topic)
-        properties = to_properties(record)
-        table = properties.table()
-        keys = [address.routing_key, *table.get("CC", [])]
-        key = queue.settings.dead_letter_routing_key
-        table = _with_death(table, queue, reason, address.exchange, keys, properties, vhost)
-        properties.expiration = None
-        if key is not None:
-            table.pop("CC", None)
-        properties.headers = encode_table(table)
-        chosen = key if key is not None else address.routing_key
-        targets = vhost.router.route(exchange, chosen, table)
-        if targets and all(_goes_round(table, name, reason) for name in targets):
+        message = self._letter(queue, record, reason, exchange)
+        if message is None:
             queue.settled_elsewhere(place)
             return
-        waiting = vhost.streams.make_ready(exchange)
-        if waiting is not None:
-            await waiting
-        now_ms = vhost.hub.clock.now_ms()
-        message = to_message(
-            message_topic(vhost.name, exchange, chosen), properties, record.value or b"", now_ms,
-            table,
-        )  # fmt: skip
 
         def done(_published: list[Published] | None, error: OnelogError | None) -> None:
             if error is None:
@@ -85,57 +78,74 @@ class DeadLetters:
         except OnelogError as error:
             done(None, error)
 
-
-def _with_death(
-    table: dict[str, Any],
-    queue: Queue,
-    reason: str,
-    exchange: str,
-    keys: list[str],
-    properties: Properties,
-    vhost: VirtualHost,
-) -> dict[str, Any]:
-    """The headers with this death in them."""
-    deaths = [row for row in table.get("x-death", []) if isinstance(row, dict)]
-    entry: dict[str, Any] | None = None
-    for row in deaths:
-        if row.get("queue") == queue.name and row.get("reason") == reason:
-            entry = row
-    now = datetime.datetime.fromtimestamp(vhost.hub.clock.now_ms() // 1000, datetime.UTC)
-    if entry is None:
-        entry = {
-            "count": 0,
+    def _letter(self, queue: Queue, record: Record, reason: str, exchange: str) -> Message | None:
+        """The message that is published; None when no queue would get it."""
+        vhost = self._vhost
+        address = address_of(record.topic)
+        properties = to_properties(record)
+        table = properties.table()
+        now_ms = vhost.hub.clock.now_ms()
+        death: dict[str, Any] = {
             "reason": reason,
             "queue": queue.name,
-            "time": now,
-            "exchange": exchange,
-            "routing-keys": keys,
+            "time": datetime.datetime.fromtimestamp(now_ms // 1000, datetime.UTC),
+            "exchange": address.exchange,
+            "routing-keys": [address.routing_key, *_texts(table.get("CC"))],
         }
         if properties.expiration is not None:
-            entry["original-expiration"] = properties.expiration
+            death["original-expiration"] = properties.expiration
+        changes = _with_death(table, death)
+        key = queue.settings.dead_letter_routing_key
+        keys = [address.routing_key, *extra_keys_of(record)] if key is None else [key]
+        drop = () if key is None else ("CC",)
+        properties.expiration = None
+        properties.headers = change_table(properties.headers, changes, drop)
+        table = {name: row for name, row in (table | changes).items() if name not in drop}
+        targets = {name for one in keys for name in vhost.router.route(exchange, one, table)}
+        cyclic = {name for name in targets if _goes_round(changes["x-death"], name, reason)}
+        if not targets - cyclic:
+            return None
+        return to_message(
+            message_topic(vhost.name, exchange, keys[0]), properties, record.value or b"", now_ms,
+            table, tuple(keys[1:]), tuple(sorted(cyclic)),
+        )  # fmt: skip
+
+
+def _texts(value: Any) -> list[str]:
+    return [row for row in value if isinstance(row, str)] if isinstance(value, list) else []
+
+
+def _with_death(table: dict[str, Any], death: dict[str, Any]) -> dict[str, Any]:
+    """The header fields that tell of this death."""
+    old = table.get("x-death")
+    deaths = [row for row in old if isinstance(row, dict)] if isinstance(old, list) else []
+    same = [
+        row
+        for row in deaths
+        if row.get("queue") == death["queue"] and row.get("reason") == death["reason"]
+    ]
+    count = 1
+    if same:
+        known = same[0].get("count")
+        count += known if isinstance(known, int) else 0
+        # It tells of its first time, and how often it came to that.
+        entry = {**same[0], "count": count}
     else:
-        deaths.remove(entry)
-    entry["count"] = int(entry.get("count", 0)) + 1
-    first = {
-        "x-first-death-exchange": exchange,
-        "x-first-death-queue": queue.name,
-        "x-first-death-reason": reason,
-    }
-    found = {**first, **table} if "x-first-death-queue" not in table else dict(table)
-    found["x-death"] = [entry, *deaths]
-    found |= {
-        "x-last-death-exchange": exchange,
-        "x-last-death-queue": queue.name,
-        "x-last-death-reason": reason,
-    }
-    return found
+        entry = {"count": count, **death}
+    changes: dict[str, Any] = {"x-death": [entry, *(row for row in deaths if row not in same)]}
+    parts = ("reason", "queue", "exchange")
+    if "x-first-death-queue" not in table:
+        changes |= {f"x-first-death-{part}": death[part] for part in parts}
+    return changes | {f"x-last-death-{part}": death[part] for part in parts}
 
 
-def _goes_round(table: dict[str, Any], queue: str, reason: str) -> bool:
-    """Whether a message came to a queue before, and nobody rejected it since."""
-    deaths = table["x-death"]
-    return (
-        reason != "rejected"
-        and any(row.get("queue") == queue for row in deaths)
-        and all(row.get("reason") != "rejected" for row in deaths)
-    )
+def _goes_round(deaths: list[dict[str, Any]], queue: str, reason: str) -> bool:
+    """Whether a message was in a queue before, and nobody rejected it since."""
+    if reason == REJECTED:
+        return False
+    for row in deaths:
+        if row.get("reason") == REJECTED:
+            return False
+        if row.get("queue") == queue:
+            return True
+    return False

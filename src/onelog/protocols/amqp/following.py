@@ -12,7 +12,8 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import heapq
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from onelog.base.ids import Offset, TimestampMs
@@ -28,11 +29,19 @@ from onelog.kernel import (
 )
 from onelog.protocols.amqp.addresses import (
     DEFAULT_VHOST,
+    QUEUES_STREAM,
     ROOT_EXCHANGE,
     address_of,
     capture_of,
+    queue_topic,
 )
-from onelog.protocols.amqp.mapping import BLIND_KEYS, extra_keys_of, headers_of
+from onelog.protocols.amqp.mapping import (
+    BLIND_KEYS,
+    LEFT_OUT,
+    extra_keys_of,
+    headers_of,
+    left_out_of,
+)
 from onelog.protocols.amqp.queues.ready import pack
 from onelog.protocols.amqp.router import Binding, Router
 
@@ -40,13 +49,17 @@ if TYPE_CHECKING:
     from onelog.broker import Published
     from onelog.protocols.amqp.hub import Hub
     from onelog.protocols.amqp.queues.queue import Queue
+    from onelog.protocols.amqp.vhosts import VirtualHost
 
 _SPECIAL: Final = ATTR_CODEC_MASK | ATTR_CONTROL | ATTR_TRANSACTIONAL
 _TOPICS_MAX: Final = 100_000
 _READ_ROWS: Final = 1_000
+_REFUSED_MAX: Final = 100_000
 STREAM_PREFIX: Final = "amqp."
 
 Queues = tuple["Queue", ...]
+Waiting = tuple[int, int, int]
+"""When a record was written, the number of its partition, and its offset."""
 
 
 class Follower:
@@ -57,7 +70,8 @@ class Follower:
         self.live = hub.broker.new_live()
         self._topics: dict[bytes, Queues | None] = {}
         """Topic → its queues; None: every record has to be looked at."""
-        self._refused: set[tuple[str, int, int]] = set()
+        self._refused: dict[tuple[str, int, int], None] = {}
+        """What queues refused of late, the oldest first."""
         self._root_matters = False
         """Whether `amq.topic`, the root of the topic space, is bound to anything."""
         self._has_queues = False
@@ -82,7 +96,7 @@ class Follower:
         if not self._concerns(source):
             return _end_of(source, data)  # what MQTT and Kafka write to each other costs nothing
         fixed = source.fixed_topic
-        many_keys = BLIND_KEYS in data
+        many_keys = BLIND_KEYS in data or LEFT_OUT in data
         for info in scan_batches(data, 0, False):
             if info.attributes & _SPECIAL:
                 return info.base_offset
@@ -118,15 +132,14 @@ class Follower:
         for queue in queues:
             if not queue.take_in(place, record):
                 source = self.live.source(number)
-                self._refused.add((source.stream.name, int(source.partition.id), offset))
+                self._refused[source.stream.name, int(source.partition.id), offset] = None
+                if len(self._refused) > _REFUSED_MAX:  # of publishers that do not ask
+                    del self._refused[next(iter(self._refused))]
 
     def take_refusal(self, published: Published) -> bool:
         """Whether a queue refused a message; told once."""
         key = (published.stream, published.partition, int(published.offset))
-        if key in self._refused:
-            self._refused.discard(key)
-            return True
-        return False
+        return self._refused.pop(key, self) is None
 
     # -- routing
 
@@ -158,19 +171,28 @@ class Follower:
         names: set[str] = set()
         for key in (address.routing_key, *extra_keys_of(record)):
             names |= vhost.router.route(address.exchange, key, headers)
+        names.difference_update(left_out_of(record))
         return tuple(vhost.queues[name] for name in names if name in vhost.queues)
 
     # -- recovery
 
-    async def catch_up(self, queues: list[Queue], created_ms: dict[str, int]) -> None:
-        """Route what came after the positions that queues kept, then follow the end."""
-        self.topology_changed()
+    async def catch_up(
+        self, queues: list[Queue], created_ms: dict[str, int], *, is_clean: bool
+    ) -> None:
+        """Route what came after the positions that queues kept, then follow the end.
+
+        After a crash nobody knows what was handed out since the last checkpoint.
+        """
         self.live.start(self)
-        for queue in queues:
-            self._restore(queue)
+        fresh: dict[Queue, list[Waiting]] = {queue: [] for queue in queues}
         for source in list(self.live.sources()):
-            await self._catch_up_source(source, queues, created_ms)
+            starts = self._starts(source, queues, created_ms)
+            if starts:
+                await self._route_again(source, starts, fresh)
         for queue in queues:
+            self._restore(queue, fresh[queue])
+            if not is_clean:
+                queue.uncertain = {row.number: row.position for row in self.live.sources()}
             queue.cursor.position_of = self.position_of
 
     def position_of(self, key: tuple[str, int]) -> int | None:
@@ -178,35 +200,50 @@ class Follower:
         source = self.live.find(key)
         return None if source is None else source.position
 
-    def _restore(self, queue: Queue) -> None:
-        gone: set[tuple[str, int]] = set()
-        for key, offset in queue.cursor.places():
-            source = self.live.find(key)
-            if source is None:
-                gone.add(key)
-                continue
-            record = None
-            if queue.needs_records:
-                rows = self._hub.read(source.number, [offset])
-                record = rows[0] if rows else None
-            queue.restore(pack(source.number, offset), record)
-        for key in gone:
-            queue.cursor.forget(key)
-
-    async def _catch_up_source(
+    def _starts(
         self, source: LiveSource, queues: list[Queue], created_ms: dict[str, int]
-    ) -> None:
-        starts: dict[Queue, int] = {}
+    ) -> dict[Queue, int]:
+        """From which offset each queue may lack records of a partition."""
+        found: dict[Queue, int] = {}
+        reached: dict[str, set[str]] = {}
         for queue in queues:
+            vhost = queue.vhost
+            if vhost.name not in reached:
+                reached[vhost.name] = self._reached(vhost, source)
+            if queue.name not in reached[vhost.name] and source.key != self._own_key(queue):
+                continue
             kept = queue.cursor.routed_to(source.key)
             if kept is None:
-                # A stream that is younger than what the queue kept: all of it is new to it.
+                # The stream is younger than the queue and its bindings, which noted what there
+                # was: all of it is new. An older one was of no interest then, and is not now.
                 younger = source.stream.record.created_ms >= created_ms.get(queue.cursor.name, 0)
-                kept = 0 if younger and source.stream.name.startswith(STREAM_PREFIX) else None
-            if kept is not None and kept < source.position:
-                starts[queue] = kept
-        if not starts:
-            return
+                kept = 0 if younger else source.position
+            queue.cursor.set_routed_to(source.key, source.position)
+            if kept < source.position:
+                found[queue] = kept
+        return found
+
+    def _reached(self, vhost: VirtualHost, source: LiveSource) -> set[str]:
+        """The queues that bindings lead to from what lies in a partition."""
+        for record in vhost.router.exchanges():
+            own = capture_of(vhost.name, record.name) if record.name else None
+            if own is not None and own[0] == source.stream.name:
+                return vhost.router.queues_behind(record.name)
+        if source.stream.name.startswith(STREAM_PREFIX):
+            return set()
+        return vhost.router.queues_behind(ROOT_EXCHANGE)
+
+    def _own_key(self, queue: Queue) -> tuple[str, int] | None:
+        """The partition of what the default exchange sends to a queue."""
+        stream = self._hub.broker.streams.find(QUEUES_STREAM)
+        if stream is None:
+            return None
+        topic = queue_topic(queue.vhost.name, queue.name)
+        return stream.record.id, int(stream.partition_of(topic.encode()).id)
+
+    async def _route_again(
+        self, source: LiveSource, starts: dict[Queue, int], fresh: dict[Queue, list[Waiting]]
+    ) -> None:
         wanted = Everything(source.as_source)
         position = Offset(max(min(starts.values()), source.partition.start_offset))
         while position < source.position:
@@ -214,26 +251,81 @@ class Follower:
                 wanted, wanted.sources[0], position, _READ_ROWS, upto=source.position
             )
             for record in records:
-                place = pack(source.number, record.offset)
+                row = (record.timestamp_ms, source.number, int(record.offset))
                 for queue in self._route(record):
-                    if starts.get(
-                        queue, source.position
-                    ) <= record.offset and not queue.cursor.holds(source.key, record.offset):
-                        queue.take_in(place, record)
+                    start = starts.get(queue)
+                    if start is not None and start <= record.offset:
+                        fresh[queue].append(row)
             await asyncio.sleep(0)
+
+    def _restore(self, queue: Queue, fresh: list[Waiting]) -> None:
+        """Give a queue its places again: what it kept, and what came since."""
+        kept: dict[int, list[int]] = {}
+        for key, offset in queue.cursor.places():
+            source = self.live.find(key)
+            if source is not None:
+                kept.setdefault(source.number, []).append(offset)
+        for key in {key for key, _offset in queue.cursor.places() if self.live.find(key) is None}:
+            queue.cursor.forget(key)
+        new = {pack(number, offset) for _time, number, offset in fresh}
+        new -= {pack(number, offset) for number, rows in kept.items() for offset in rows}
+        if len(kept.keys() | {row[1] for row in fresh}) <= 1:
+            # One partition is in order as it is, however much it holds.
+            for number, offsets in kept.items():
+                for offset in offsets:
+                    self._restore_place(queue, pack(number, offset), is_new=False)
+            for _time, number, offset in fresh:
+                self._restore_place(queue, pack(number, offset), is_new=True)
+            return
+        lines = [self._timed(queue, number, offsets) for number, offsets in kept.items()]
+        lines.append(row for row in sorted(fresh) if pack(row[1], row[2]) in new)
+        for _time, number, offset in heapq.merge(*lines):
+            place = pack(number, offset)
+            self._restore_place(queue, place, is_new=place in new)
+
+    def _timed(self, queue: Queue, number: int, offsets: list[int]) -> Iterator[Waiting]:
+        for start in range(0, len(offsets), _READ_ROWS):
+            for record in self._hub.read(number, offsets[start : start + _READ_ROWS]):
+                yield record.timestamp_ms, number, int(record.offset)
+
+    def _restore_place(self, queue: Queue, place: int, *, is_new: bool) -> None:
+        key, offset = self._hub.place(place)
+        if is_new and queue.cursor.holds(key, offset):
+            return
+        record = queue.record_at(place) if queue.needs_records else None
+        if is_new:
+            queue.take_in(place, record)
+        else:
+            queue.restore(place, record)
 
     # -- which partitions
 
-    def amqp_sources(self) -> Iterator[LiveSource]:
-        """Partitions that hold what exchanges and queues are sent."""
-        return (row for row in self.live.sources() if row.stream.name.startswith(STREAM_PREFIX))
+    def queue_sources(self, queue: Queue) -> list[LiveSource]:
+        """Where a queue's own messages lie."""
+        own = self._own_key(queue)
+        source = None if own is None else self.live.find(own)
+        return [] if source is None else [source]
+
+    def sources_behind(self, vhost: VirtualHost, exchange: str) -> list[LiveSource]:
+        """Partitions of everything that may come to an exchange, also through others."""
+        upstream = vhost.router.exchanges_before(exchange)
+        return list(
+            {
+                source.number: source
+                for name in upstream
+                for source in self.sources_of(vhost.name, name)
+            }.values()
+        )
 
     def sources_of(self, vhost: str, exchange: str) -> Iterator[LiveSource]:
         """Partitions that may hold messages of an exchange."""
+        if not exchange:
+            return (row for row in self.live.sources() if row.stream.name == QUEUES_STREAM)
         own = capture_of(vhost, exchange)
         if own is not None:
             return (row for row in self.live.sources() if row.stream.name == own[0])
-        return (row for row in self.live.sources())
+        # Topics of the root lie in any stream but those of other exchanges.
+        return (row for row in self.live.sources() if not row.stream.name.startswith(STREAM_PREFIX))
 
     # -- history
 
@@ -291,7 +383,7 @@ def _end_of(source: LiveSource, data: bytes | bytearray) -> int:
     return infos[-1].last_offset + 1 if infos else source.position
 
 
-def note_positions(cursor: RoutedCursor, live_sources: Iterator[LiveSource]) -> None:
+def note_positions(cursor: RoutedCursor, live_sources: Iterable[LiveSource]) -> None:
     """Let a cursor begin at the routing's position in these partitions."""
     for source in live_sources:
         if cursor.routed_to(source.key) is None:

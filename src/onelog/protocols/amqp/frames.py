@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from pamqp import commands, exceptions
+from pamqp import commands
 from pamqp import frame as pamqp_frame
 
 from onelog.protocols.amqp.errors import AmqpError, Reply
@@ -25,6 +25,8 @@ BASIC_CLASS: Final = 60
 _HEAD: Final = struct.Struct(">BHI")
 _CONTENT: Final = struct.Struct(">HHQ")
 _INDEX: Final = struct.Struct(">I")
+_SIZES: Final = {"octet": 1, "short": 2, "long": 4, "longlong": 8, "timestamp": 8}
+_LENGTHS: Final = {"shortstr": 1, "longstr": 4, "table": 4}
 HEARTBEAT_FRAME: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 
 
@@ -45,25 +47,30 @@ class ContentHead(NamedTuple):
 
 
 def split(buffer: bytearray, frame_bytes_max: int) -> tuple[list[Frame], int]:
-    """The whole frames of a buffer, and how many bytes of it they are. Raises AmqpError."""
+    """The whole frames of a buffer, and how many bytes of it they are.
+
+    Raises AmqpError for a wrong frame, once those before it were taken. A payload may be as large
+    as the whole frame was agreed to be: clients that forget the eight bytes around it are let be.
+    """
     view = memoryview(buffer)
     frames: list[Frame] = []
     at, end = 0, len(buffer)
     while end - at >= _HEAD.size:
         kind, channel, size = _HEAD.unpack_from(buffer, at)
-        if frame_bytes_max and size + OVERHEAD_BYTES > frame_bytes_max:
-            raise AmqpError(
-                Reply.FRAME_ERROR,
-                f"a frame of {size + OVERHEAD_BYTES} bytes is larger than the {frame_bytes_max}"
-                " that were agreed",
-            )
         after = at + _HEAD.size + size
-        if after >= end:
+        wrong = None
+        if size > frame_bytes_max:
+            wrong = f"a frame of type {kind} and {size} bytes is larger than {frame_bytes_max}"
+        elif after >= end:
             break
-        if buffer[after] != FRAME_END:
-            raise AmqpError(Reply.FRAME_ERROR, "a frame does not end with 0xCE")
-        if kind not in (METHOD, HEADER, BODY, HEARTBEAT):
-            raise AmqpError(Reply.FRAME_ERROR, f"there is no frame type {kind}")
+        elif buffer[after] != FRAME_END:
+            wrong = "a frame does not end with 0xCE"
+        elif kind not in (METHOD, HEADER, BODY, HEARTBEAT):
+            wrong = f"there is no frame type {kind}"
+        if wrong is not None:
+            if frames:
+                break
+            raise AmqpError(Reply.FRAME_ERROR, wrong)
         frames.append(Frame(kind, channel, view[at + _HEAD.size : after]))
         at = after + 1
     return frames, at
@@ -83,17 +90,32 @@ def decode_method(payload: memoryview) -> Any:
     method = kind()
     try:
         method.unmarshal(data[4:])
-    except (
-        exceptions.UnmarshalingException,
-        struct.error,
-        ValueError,
-        IndexError,
-        KeyError,
-        TypeError,
-        OverflowError,
-    ) as error:
+        check_arguments(kind, data[4:])
+    except Exception as error:  # noqa: BLE001 - pamqp raises whatever the bytes make it raise
         raise AmqpError(Reply.SYNTAX_ERROR, f"{method.name} cannot be read: {error}") from None
     return method
+
+
+def check_arguments(kind: Any, data: bytes) -> None:
+    """Raise ValueError unless the arguments of a method end where its frame does.
+
+    pamqp takes what is there and does not miss what is cut off.
+    """
+    at, bits = 0, 0
+    for name in kind.attributes():
+        shape = kind.amqp_type(name)
+        if shape == "bit":
+            at += bits % 8 == 0
+            bits += 1
+            continue
+        bits = 0
+        size = _SIZES.get(shape)
+        if size is None:
+            head = _LENGTHS[shape]
+            size = head + int.from_bytes(data[at : at + head], "big")
+        at += size
+    if at != len(data):
+        raise ValueError(f"its arguments take {at} bytes and not {len(data)}")
 
 
 def encode_method(channel: int, method: Any) -> bytes:
@@ -117,7 +139,7 @@ def encode_content(
     """The frames of a message's properties and body, in pieces for one write."""
     head = _CONTENT.pack(BASIC_CLASS, 0, len(body)) + properties
     yield _HEAD.pack(HEADER, channel, len(head)) + head + b"\xce"
-    room = frame_bytes_max - OVERHEAD_BYTES if frame_bytes_max else max(len(body), 1)
+    room = frame_bytes_max - OVERHEAD_BYTES
     for start in range(0, len(body), room):
         part = body[start : start + room]
         yield _HEAD.pack(BODY, channel, len(part))

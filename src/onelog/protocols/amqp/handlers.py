@@ -31,7 +31,7 @@ def channel_open(channel: Channel, method: Any) -> Work:
     """A channel that is open already."""
     del method
     raise AmqpError(
-        Reply.CHANNEL_ERROR, f"second 'channel.open' on channel {channel.number}", hard=True
+        Reply.CHANNEL_ERROR, f"second 'channel.open' seen on channel {channel.number}", hard=True
     )
 
 
@@ -252,7 +252,7 @@ def _refuse(channel: Channel, tags: list[int], *, requeue: bool) -> None:
 def basic_recover(channel: Channel, method: Any) -> Work:
     """Everything unacknowledged comes again."""
     if not method.requeue:
-        raise AmqpError(Reply.NOT_IMPLEMENTED, "recover with requeue=false")
+        raise AmqpError(Reply.NOT_IMPLEMENTED, "requeue=false")
     channel.consuming.recover()
     channel.send(commands.Basic.RecoverOk())
     return None
@@ -260,7 +260,8 @@ def basic_recover(channel: Channel, method: Any) -> Work:
 
 def basic_recover_async(channel: Channel, method: Any) -> Work:
     """The same without an answer (deprecated)."""
-    del method
+    if not method.requeue:
+        raise AmqpError(Reply.NOT_IMPLEMENTED, "requeue=false")
     channel.consuming.recover()
     return None
 
@@ -338,3 +339,21 @@ HANDLERS: Final[dict[type[Any], Handler]] = {
     commands.Tx.Rollback: tx_rollback,
 }
 """What each method does."""
+
+AFTER_PUBLISHES: Final[frozenset[type[Any]]] = frozenset(
+    {
+        commands.Channel.Close,
+        commands.Exchange.Declare,
+        commands.Exchange.Delete,
+        commands.Exchange.Bind,
+        commands.Exchange.Unbind,
+        commands.Queue.Declare,
+        commands.Queue.Bind,
+        commands.Queue.Unbind,
+        commands.Queue.Purge,
+        commands.Queue.Delete,
+        commands.Basic.Get,
+        commands.Tx.Commit,
+    }
+)
+"""Methods that have to see what their channel published before them."""

@@ -2,12 +2,12 @@
 
 Rules: one step at a time, in order; a step out of turn is COMMAND_INVALID. A refused login is told
 with 403 to clients that announced to understand that, and otherwise the connection just ends, as
-the specification has it. What is agreed is the lower of both sides' wishes; 0 is no limit.
+the specification has it. What a tune-ok asks for beyond the offer is refused; so is 0, which asks
+for no bound at all (channels and frames; heartbeats may be off).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
@@ -15,7 +15,7 @@ from pamqp import commands
 import onelog
 from onelog.base.errors import NotAuthenticated, OnelogError
 from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
-from onelog.protocols.amqp.properties import decode_table
+from onelog.protocols.amqp.tables import decode_table
 from onelog.security.identity import Identity
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class Handshake:
         self._connection = connection
         self._expected: type[Any] | None = None
         self._mechanism = ""
+        self._login_name = ""
 
     def begin(self) -> None:
         """Say who we are and how to log in."""
@@ -118,7 +119,7 @@ class Handshake:
             connection.hub.counters.refused += 1
             self._refuse(error)
             return
-        connection.log_in(identity)
+        connection.log_in(identity, self._login_name)
         limits = connection.hub.limits
         self._expected = commands.Connection.TuneOk
         connection.send(
@@ -141,18 +142,24 @@ class Handshake:
         if self._mechanism not in readers:
             raise NotAuthenticated(f"the mechanism {self._mechanism[:40]!r} is not known here")
         name, password = readers[self._mechanism](response)
-        known = authenticator.recall(name, password)
+        self._login_name = name
+        return await self._check_secret(name, password)
+
+    async def _check_secret(self, name: str, secret: bytes) -> Identity:
+        """Who a name and a password or token are. Raises NotAuthenticated."""
+        authenticator = self._connection.hub.authenticator
+        known = authenticator.recall(name, secret)
         if known is not None:
             return known
-        try:
-            waiting: Awaitable[Identity] = authenticator.password(name, password)
-            return await waiting
-        except NotAuthenticated:
+        if (name, secret) == ("guest", b"guest") and not authenticator.knows("guest"):
             # The name that every AMQP client has by default is nobody here: where peers may come
             # without a name it is that, and elsewhere it is refused like any other.
-            if (name, password) == ("guest", b"guest") and not authenticator.knows("guest"):
-                return connection.hub.anonymous(peer)
-            raise
+            return self._connection.hub.anonymous(self._connection.peer)
+        if authenticator.takes_tokens and secret.count(b".") == 2:
+            found = authenticator.token(secret.decode("ascii", "replace"))
+            self._login_name = found.name  # clients give any name beside a token
+            return found
+        return await authenticator.password(name, secret)
 
     def _refuse(self, error: OnelogError) -> None:
         connection = self._connection
@@ -174,28 +181,22 @@ class Handshake:
         secret = method.new_secret
         data = secret.encode() if isinstance(secret, str) else bytes(secret)
         try:
-            renewed = await connection.hub.authenticator.password(identity.name, data)
+            renewed = await self._check_secret(self._login_name, data)
+            if renewed.name != identity.name:
+                raise NotAuthenticated(f"the secret is of {renewed.name}, not of {identity.name}")
         except OnelogError as error:
-            connection.fail(AmqpError(Reply.NOT_ALLOWED, f"the new secret was refused: {error}"))
+            connection.fail(AmqpError(Reply.NOT_ALLOWED, f"new secret was refused: {error}"))
             return
-        connection.log_in(renewed)
+        connection.log_in(renewed, self._login_name)
         connection.send(0, commands.Connection.UpdateSecretOk())
 
     # -- tune and open
 
     def _tune_ok(self, method: Any) -> None:
         limits = self._connection.hub.limits
-        channel_max = _lower(method.channel_max, limits.channels)
-        frame_max = _lower(method.frame_max, limits.frame_bytes)
-        if method.channel_max > limits.channels > 0 or method.frame_max > limits.frame_bytes > 0:
-            raise AmqpError(Reply.NOT_ALLOWED, "tune-ok asks for more than was offered")
-        if 0 < frame_max < FRAME_BYTES_MIN:
-            raise AmqpError(
-                Reply.NOT_ALLOWED,
-                f"negotiated frame_max = {frame_max} is lower than the minimum allowed value"
-                f" ({FRAME_BYTES_MIN})",
-            )
-        self._connection.tuned(channel_max, frame_max, method.heartbeat)
+        _check_tune("channel_max", method.channel_max, 1, limits.channels)
+        _check_tune("frame_max", method.frame_max, FRAME_BYTES_MIN, limits.frame_bytes)
+        self._connection.tuned(method.channel_max, method.frame_max, method.heartbeat)
         self._expected = commands.Connection.Open
 
     def _open(self, method: Any) -> None:
@@ -214,10 +215,18 @@ class _Nothing:
     name = "nothing"
 
 
-def _lower(wish: int, ours: int) -> int:
-    if not wish or not ours:
-        return wish or ours
-    return min(wish, ours)
+def _check_tune(name: str, wish: int, low: int, high: int) -> None:
+    """Refuse what a tune-ok asks for beyond the offer; 0 asks for no bound at all."""
+    if 0 < wish < low:
+        raise AmqpError(
+            Reply.NOT_ALLOWED,
+            f"negotiated {name} = {wish} is lower than the minimum allowed value ({low})",
+        )
+    if wish > high or not wish:
+        raise AmqpError(
+            Reply.NOT_ALLOWED,
+            f"negotiated {name} = {wish} is higher than the maximum allowed value ({high})",
+        )
 
 
 def _plain(response: bytes) -> tuple[str, bytes]:

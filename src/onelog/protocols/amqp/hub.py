@@ -7,19 +7,18 @@ places again, commits that a crash interrupted are finished; only then somebody 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
-
-import msgspec
 
 from onelog.base.clock import Clock
 from onelog.base.errors import NotAuthenticated
 from onelog.broker import Broker, Published, Record, RoutedCursor
 from onelog.config import Config
+from onelog.metadata.store import Delete, Put
 from onelog.net import Peer
 from onelog.observe import get_logger
 from onelog.protocols.amqp.addresses import DEFAULT_VHOST
+from onelog.protocols.amqp.definitions import KINDS, MADE, ROOT, decode_row, parse_key
 from onelog.protocols.amqp.following import Follower, note_positions
 from onelog.protocols.amqp.intents import Intents
 from onelog.protocols.amqp.queues.queue import Queue
@@ -27,7 +26,7 @@ from onelog.protocols.amqp.queues.ready import pack, unpack
 from onelog.protocols.amqp.queues.settings import QueueRecord
 from onelog.protocols.amqp.router import Binding, ExchangeRecord
 from onelog.protocols.amqp.transactions import Settlement
-from onelog.protocols.amqp.vhosts import ROOT, TRANSIENT_PREFIX, VirtualHost
+from onelog.protocols.amqp.vhosts import TRANSIENT_PREFIX, VirtualHost
 from onelog.security.authenticator import Authenticator
 from onelog.security.identity import Identity
 
@@ -36,8 +35,8 @@ if TYPE_CHECKING:
 
 _log = get_logger("amqp")
 
-ORDER: Final = ("exchanges", "queues", "bindings")
-"""In which order what was kept is read back."""
+CLEAN_KEY: Final = "amqp/clean"
+"""There when the last run ended in order."""
 
 
 class Counters:
@@ -75,6 +74,10 @@ class VirtualHosts:
             found = self._found[name] = VirtualHost(self._hub, name)
         return found
 
+    def remove(self, name: str) -> None:
+        """A virtual host is gone."""
+        del self._found[name]
+
     def all(self) -> list[VirtualHost]:
         """Every virtual host, by name."""
         return [self._found[name] for name in sorted(self._found)]
@@ -109,34 +112,47 @@ class Hub:
         for name in self.config.amqp.vhosts.split(","):
             if name.strip():
                 self.vhosts.add(name.strip())
+        is_clean = await self._take_clean_mark()
         queues = await self._read_topology()
         created_ms = {queue.cursor.name: int(queue.cursor.settings or b"0") for queue in queues}
         self.saw_expiry = bool(queues)
-        await self.follower.catch_up(queues, created_ms)
+        await self.follower.catch_up(queues, created_ms, is_clean=is_clean)
+        for vhost in self.vhosts.all():
+            await vhost.drop_transient()
+        self.topology_changed()
         for queue in queues:
             await self.broker.cursors.adopt(queue.cursor)
-            queue.wake()
-        self.intents = await Intents.open(self.broker, self._settle_again)
+        self.intents = await Intents.open(self.broker, self.settle_again, self._save_settled)
+        for queue in queues:
+            queue.expiry.watch()
         self.authenticator.on_change(self._user_changed)
+
+    async def _take_clean_mark(self) -> bool:
+        """Whether the last run ended in order; that it did counts once."""
+        found = await self.broker.store.get(CLEAN_KEY)
+        if found is not None:
+            await self.broker.store.txn([], [Delete(CLEAN_KEY)])
+        return found is not None
 
     async def _read_topology(self) -> list[Queue]:
         for name in self.broker.cursors.names():
             if name.startswith(TRANSIENT_PREFIX):
                 await self.broker.cursors.delete(name)  # of an earlier run, and of no use now
-        rows: dict[str, list[tuple[str, bytes]]] = {kind: [] for kind in ORDER}
+        rows: dict[str, list[tuple[str, bytes]]] = {kind: [] for kind in (MADE, *KINDS)}
         for entry in (await self.broker.store.range(ROOT)).entries:
-            vhost, kind, _rest = entry.key.removeprefix(ROOT).split("/", 2)
-            if kind in rows:
-                rows[kind].append((unquote(vhost), entry.value))
-        queues: list[Queue] = []
+            vhost, kind = parse_key(entry.key)
+            rows[kind].append((vhost, entry.value))
+        for vhost, _value in rows[MADE]:
+            self.vhosts.add(vhost)
         for vhost, value in rows["exchanges"]:
-            record = msgspec.json.decode(value, type=ExchangeRecord)
-            self.vhosts.add(vhost).router.add_exchange(record)
-        for vhost, value in rows["queues"]:
-            queues.append(self._restore_queue(vhost, msgspec.json.decode(value, type=QueueRecord)))
+            self.vhosts.add(vhost).router.add_exchange(decode_row(value, ExchangeRecord))
+        queues = [
+            self._restore_queue(vhost, decode_row(value, QueueRecord))
+            for vhost, value in rows["queues"]
+        ]
         for vhost, value in rows["bindings"]:
             found = self.vhosts.add(vhost)
-            binding = msgspec.json.decode(value, type=Binding)
+            binding = decode_row(value, Binding)
             if found.router.find(binding.source) is not None:
                 found.router.bind(binding)
         return queues
@@ -151,27 +167,39 @@ class Hub:
             cursor = RoutedCursor.restore(state, self.broker.cursors.parts(name))
         return found.restore_queue(record, cursor)
 
-    def _settle_again(self, vhost: str, row: Settlement) -> None:
-        """An acknowledgement of a commit that a crash interrupted."""
+    def settle_again(self, vhost: str, rows: Sequence[Settlement]) -> None:
+        """Acknowledgements of a commit whose channel is gone, perhaps with a crash."""
+        by_queue: dict[Queue, dict[int, str]] = {}
+        for row in rows:
+            queue = self._queue_of(vhost, row)
+            stream_id, partition, offset = row.place
+            source = self.follower.live.find((stream_id, partition))
+            if queue is not None and source is not None:
+                by_queue.setdefault(queue, {})[pack(source.number, offset)] = row.kind
+        for queue, places in by_queue.items():
+            queue.settled_again(places)
+
+    async def _save_settled(self, vhost: str, rows: Sequence[Settlement]) -> None:
+        queues = {queue for row in rows if (queue := self._queue_of(vhost, row)) is not None}
+        await self.broker.cursors.save(*(queue.cursor for queue in queues))
+
+    def _queue_of(self, vhost: str, row: Settlement) -> Queue | None:
         found = self.vhosts.find(vhost)
-        queue = None if found is None else found.queues.get(row.queue)
-        stream_id, partition, offset = row.place
-        source = self.follower.live.find((stream_id, partition))
-        if queue is None or source is None or row.kind == "requeue":
-            return
-        queue.settled_again(pack(source.number, offset))
+        return None if found is None else found.queues.get(row.queue)
 
     async def close(self) -> None:
-        """Tell everybody to leave, save queues."""
+        """Tell everybody to leave, save queues, say that all is in order."""
         for connection in list(self.connections):
             connection.close(320, "CONNECTION_FORCED - the broker stops")
         await asyncio.sleep(0)
-        for vhost in self.vhosts.all():
-            for queue in vhost.queues.values():
-                queue.close()
+        await self.intents.close()
+        queues = [queue for vhost in self.vhosts.all() for queue in vhost.queues.values()]
+        for queue in queues:
+            queue.close()
         for task in list(self._tasks):
             task.cancel()
-        await self.intents.close()
+        await self.broker.cursors.save(*(row.cursor for row in queues if row.record.is_kept))
+        await self.broker.store.txn([], [Put(CLEAN_KEY, b"")])
 
     def run(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run something that belongs to no connection."""
@@ -220,9 +248,12 @@ class Hub:
 
     async def watch(self, queue: Queue) -> None:
         """A new queue: it takes what comes from now on, and its places are kept."""
+        waiting = queue.vhost.streams.make_ready("")
+        if waiting is not None:
+            await waiting  # other protocols may write to the queue before AMQP does
         cursor = queue.cursor
         cursor.keep(b"%d" % self.clock.now_ms())
-        note_positions(cursor, self.follower.amqp_sources())
+        note_positions(cursor, self.follower.queue_sources(queue))
         cursor.position_of = self.follower.position_of
         await self.broker.cursors.adopt(cursor)
 
@@ -234,18 +265,18 @@ class Hub:
     async def bound(self, vhost: VirtualHost, binding: Binding) -> None:
         """A binding counts from now on: what queues behind it kept says so before it is told."""
         queues = self._queues_behind(vhost, binding)
+        sources = self.follower.sources_behind(vhost, binding.source)
         for queue in queues:
-            note_positions(queue.cursor, self.follower.sources_of(vhost.name, binding.source))
+            note_positions(queue.cursor, sources)
         await self.broker.cursors.save(*(queue.cursor for queue in queues))
         for queue in queues:
             if queue.settings.start is not None:
                 await self.take_history(queue, binding)
 
-    async def unbound(self, vhost: VirtualHost, binding: Binding) -> None:
-        """A binding counts no more; what it brought stays, and is kept before that is told."""
-        await self.broker.cursors.save(
-            *(queue.cursor for queue in self._queues_behind(vhost, binding))
-        )
+    async def unbound(self, vhost: VirtualHost, bindings: Iterable[Binding]) -> None:
+        """Bindings count no more; what they brought stays, and is kept before that is told."""
+        queues = {queue for row in bindings for queue in self._queues_behind(vhost, row)}
+        await self.broker.cursors.save(*(queue.cursor for queue in queues))
 
     def _queues_behind(self, vhost: VirtualHost, binding: Binding) -> list[Queue]:
         if binding.destination.kind == "queue":

@@ -1,26 +1,36 @@
 """Commits of tx: written down first, then done, then forgotten; done again after a crash.
 
 Rules: an intent is one row of `~amqp-transactions`. Its messages are written by a producer of its
-own, with sequence numbers, so that doing it again writes none twice (`append_once`).
+own, with sequence numbers, so that doing it again writes none twice (`append_once`). Once it is
+written down it is done, whatever becomes of its connection; where the disk is full it is tried
+again until there is room.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from onelog.base.errors import OnelogError
-from onelog.broker import LOCAL, Broker, KeptTable, Message
+from onelog.base import faults
+from onelog.base.errors import OnelogError, StorageFull
+from onelog.broker import LOCAL, Broker, KeptTable, Message, Principal
 from onelog.broker.producer_ids import ProducerIds
+from onelog.observe import get_logger
 from onelog.protocols.amqp.transactions import Intent, Settlement
 
 if TYPE_CHECKING:
     from onelog.log.partition import Partition
 
+_log = get_logger("amqp")
+
 STREAM: Final = "~amqp-transactions"
+RETRY_S: Final = 1.0
+
+Settle = Callable[[str, Sequence[Settlement]], None]
+SaveQueues = Callable[[str, Sequence[Settlement]], Awaitable[None]]
 
 
 class Intents:
@@ -30,32 +40,83 @@ class Intents:
         self._broker = broker
         self._table = table
         self._producer_ids = producer_ids
+        self._running: set[asyncio.Task[None]] = set()
+        self.save_queues: SaveQueues
 
     @classmethod
-    async def open(cls, broker: Broker, settle: Callable[[str, Settlement], None]) -> Intents:
-        """Finish what a crash interrupted; `settle` does one acknowledgement again."""
+    async def open(cls, broker: Broker, settle: Settle, save_queues: SaveQueues) -> Intents:
+        """Finish what a crash interrupted; `settle` does acknowledgements again."""
         table = await broker.open_kept(STREAM)
         producer_ids = ProducerIds(broker.store)
         await producer_ids.open()
         intents = cls(broker, table, producer_ids)
+        intents.save_queues = save_queues
         for key, value in table.rows():
             intent = msgspec.msgpack.decode(value, type=Intent)
             await intents._write(intent.producer_id, intent.messages)
-            for row in intent.settlements:
-                settle(intent.vhost, row)
+            settle(intent.vhost, intent.settlements)
+            await save_queues(intent.vhost, intent.settlements)
             await table.put([(key, None)])
         return intents
 
     async def commit(
-        self, vhost: str, messages: Sequence[Message], settlements: Sequence[Settlement]
+        self,
+        vhost: str,
+        principal: Principal,
+        messages: Sequence[Message],
+        settlements: Sequence[Settlement],
+        settle: Callable[[], None],
     ) -> None:
-        """Write messages and note acknowledgements, all or none; returns when it is durable."""
+        """Write messages and settle, all or none; returns when it is durable.
+
+        Raises, with nothing done, when a message may not be published.
+        """
+        for message in messages:
+            self._broker.publisher.admit(message, principal)
+        work = self._commit(vhost, messages, settlements, settle)
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._done)
+        await asyncio.shield(task)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("a commit failed", error=str(task.exception()))
+
+    async def _commit(
+        self,
+        vhost: str,
+        messages: Sequence[Message],
+        settlements: Sequence[Settlement],
+        settle: Callable[[], None],
+    ) -> None:
+        if not messages:
+            settle()
+            await self.save_queues(vhost, settlements)
+            return
         producer_id = self._producer_ids.take()
         key = b"%d" % producer_id
         intent = Intent(vhost, producer_id, list(messages), list(settlements))
         await self._table.put([(key, msgspec.msgpack.encode(intent))])
-        await self._write(producer_id, messages)
+        faults.hit("amqp.tx_intended")
+        await self._write_at_last(producer_id, messages)
+        faults.hit("amqp.tx_written")
+        settle()
+        if settlements:
+            await self.save_queues(vhost, settlements)
+        faults.hit("amqp.tx_settled")
         await self._table.put([(key, None)])
+
+    async def _write_at_last(self, producer_id: int, messages: Sequence[Message]) -> None:
+        while True:
+            try:
+                await self._write(producer_id, messages)
+            except StorageFull as error:
+                _log.warning("a commit waits for room on the disk", why=str(error))
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
 
     async def _write(self, producer_id: int, messages: Sequence[Message]) -> None:
         loop, publisher = asyncio.get_running_loop(), self._broker.publisher
@@ -80,5 +141,7 @@ class Intents:
         await asyncio.gather(*waiting)
 
     async def close(self) -> None:
-        """Fetch no more producer ids."""
+        """Wait for what runs, fetch no more producer ids."""
+        if self._running:
+            await asyncio.wait(self._running, timeout=2 * RETRY_S)
         await self._producer_ids.close()

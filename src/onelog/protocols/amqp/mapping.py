@@ -4,51 +4,68 @@ Rules:
 - The body is the value, untouched. Headers are plain record headers, strings as they are and other
   values as text, so that every protocol can read them; the encoded table is kept beside them
   where it holds anything but strings, so that it comes out byte for byte (I6).
-- Every other property has a reserved header, written only when the message has the property.
+- Every other property has a reserved header (`record/fields.py`), written only when the message
+  has the property. What a property cannot hold that another protocol wrote is left out, not cut.
 - `expiration` is relative and a string; what counts across protocols is when it ends.
+- `reply_to` is a topic in the log (`addresses.py`). A correlation that is not text, or too long,
+  is base64 for AMQP, so that a worker that sends back what it got answers the right request.
+- A persistent message is one of QoS 1, and the other way.
+- Who writes with another key than the topic (Kafka) says when: that is the `timestamp`.
 """
 
 from __future__ import annotations
 
+import binascii
 import datetime
 import json
+import struct
+from base64 import b64decode, b64encode
 from decimal import Decimal
 from typing import Any, Final
 
+import msgspec
+
 from onelog.broker import Message, Record
-from onelog.protocols.amqp.properties import Properties, decode_table, encode_table
+from onelog.protocols.amqp.addresses import address_of, reply_key, reply_topic
+from onelog.protocols.amqp.errors import AmqpError
+from onelog.protocols.amqp.properties import Properties
+from onelog.protocols.amqp.tables import decode_table, encode_table
 from onelog.record import headers as names
-from onelog.record.headers import Headers, application_headers, stored_name
+from onelog.record.fields import FIELDS
+from onelog.record.headers import Headers, application_headers, find_header, stored_name
 
 TABLE: Final = b"~ah"
 """The encoded headers table, when it holds anything but strings."""
 BLIND_KEYS: Final = b"~bc"
 """Routing keys beside the first (CC and BCC), JSON; the delivered message shows only CC."""
+LEFT_OUT: Final = b"~nq"
+"""Queues that a dead letter must not come to again, JSON."""
 LIFETIME: Final = b"~xp"
 """The `expiration` as it was sent: a string of milliseconds."""
 
+SHORT_BYTES_MAX: Final = 255
+"""Bytes of a short string."""
+DELIVERY_MODE: Final = b"~dm"
+"""The delivery mode, when it is none that a QoS says."""
+PERSISTENT: Final = 2
+_LASTING: Final = (b"1", b"2")
+"""The QoS of messages that are persistent."""
+
 _TEXTS: Final[dict[str, bytes]] = {
-    "content_type": names.CONTENT_TYPE,
-    "content_encoding": b"~ce",
-    "correlation_id": names.CORRELATION,
-    "reply_to": names.REPLY_TO,
-    "expiration": LIFETIME,
-    "message_id": b"~id",
-    "type": b"~ty",
-    "user_id": b"~ui",
-    "app_id": b"~ai",
-    "cluster_id": b"~cl",
-}
+    row.amqp: row.header for row in FIELDS if row.amqp and row.form == "text"
+} | {"expiration": LIFETIME}
 _NUMBERS: Final[dict[str, bytes]] = {
-    "delivery_mode": b"~dm",
-    "priority": b"~pr",
-    "timestamp": b"~ts",
+    row.amqp: row.header
+    for row in FIELDS
+    if row.amqp and row.form == "number" and row.header != names.QOS
 }
-PRIORITY: Final = _NUMBERS["priority"]
-_BY_HEADER: Final[dict[bytes, tuple[str, bool]]] = {
-    **{header: (name, False) for name, header in _TEXTS.items()},
-    **{header: (name, True) for name, header in _NUMBERS.items()},
-}
+PRIORITY: Final = names.PRIORITY
+_NAMES: Final[dict[bytes, str]] = {header: name for name, header in _TEXTS.items()}
+_LIMITS: Final[dict[bytes, tuple[str, int]]] = {
+    row.header: (row.amqp, row.most) for row in FIELDS if row.amqp in _NUMBERS
+} | {DELIVERY_MODE: ("delivery_mode", 255)}
+_DIGITS_MAX: Final = 19
+_BASE64: Final = "base64:"
 
 
 def to_message(
@@ -58,8 +75,26 @@ def to_message(
     now_ms: int,
     table: dict[str, Any],
     extra_keys: tuple[str, ...] = (),
+    left_out: tuple[str, ...] = (),
 ) -> Message:
     """The record of a publish; `table` holds the decoded headers."""
+    rows = _property_rows(topic, properties)
+    if properties.expiration is not None:
+        rows.append((names.EXPIRY, b"%d" % (now_ms + int(properties.expiration))))
+    listed = ((BLIND_KEYS, extra_keys), (LEFT_OUT, left_out))
+    rows += [(header, json.dumps(names_).encode()) for header, names_ in listed if names_]
+    if properties.headers is not None:
+        if not _is_all_strings(properties.headers, table):
+            rows.append((TABLE, properties.headers))
+        rows += [
+            (stored_name(name.encode("utf-8", "surrogateescape")), _text(value))
+            for name, value in table.items()
+        ]
+    return Message(topic, body, None, tuple(rows), now_ms)
+
+
+def _property_rows(topic: str, properties: Properties) -> list[tuple[bytes, bytes | None]]:
+    """The reserved headers of what a message says of itself."""
     rows: list[tuple[bytes, bytes | None]] = []
     for name, header in _TEXTS.items():
         text = getattr(properties, name)
@@ -69,18 +104,16 @@ def to_message(
         number = getattr(properties, name)
         if number is not None:
             rows.append((header, b"%d" % number))
-    if properties.expiration is not None:
-        rows.append((names.EXPIRY, b"%d" % (now_ms + int(properties.expiration))))
-    if extra_keys:
-        rows.append((BLIND_KEYS, json.dumps(extra_keys).encode()))
-    if properties.headers is not None:
-        if not _is_all_strings(properties.headers, table):
-            rows.append((TABLE, properties.headers))
-        rows += [
-            (stored_name(name.encode("utf-8", "surrogateescape")), _text(value))
-            for name, value in table.items()
-        ]
-    return Message(topic, body, None, tuple(rows), now_ms)
+    if properties.delivery_mode == PERSISTENT:
+        rows.append((names.QOS, b"1"))
+    elif properties.delivery_mode is not None:
+        rows.append((DELIVERY_MODE, b"%d" % properties.delivery_mode))
+    if properties.reply_to is not None:
+        address = reply_topic(address_of(topic).vhost, properties.reply_to)
+        rows.append((names.REPLY_TO, address.encode("utf-8", "surrogateescape")))
+    if properties.correlation_id is not None:
+        rows.append((names.CORRELATION, _correlation(properties.correlation_id)))
+    return rows
 
 
 def _is_all_strings(encoded: bytes, table: dict[str, Any]) -> bool:
@@ -109,24 +142,79 @@ def _text(value: Any) -> bytes | None:
     return json.dumps(value, default=str).encode()
 
 
-def to_properties(record: Record) -> Properties:
-    """The properties of a delivery, whoever wrote the record."""
+def to_properties(record: Record, now_ms: int | None = None) -> Properties:
+    """The properties of a delivery, whoever wrote the record.
+
+    With `now_ms` also what is left of an expiry that another protocol wrote.
+    """
     found = Properties()
-    table: bytes | None = None
+    if record.key != record.topic.encode():
+        found.timestamp = max(0, record.timestamp_ms // 1000)
     for header, value in record.headers:
-        if header == TABLE:
-            table = value
+        if value is None:
             continue
-        row = _BY_HEADER.get(header)
-        if row is None or value is None:
-            continue
-        name, is_number = row
-        if not is_number:
-            setattr(found, name, value.decode("utf-8", "surrogateescape")[:255])
-        elif value.isdigit():
-            setattr(found, name, int(value))
-    found.headers = table if table is not None else _table_of(application_headers(record.headers))
+        if header in _NAMES:
+            if len(value) <= SHORT_BYTES_MAX:
+                setattr(found, _NAMES[header], value.decode("utf-8", "surrogateescape"))
+        elif header in _LIMITS:
+            name, most = _LIMITS[header]
+            number = _number(value)
+            if number is not None and number <= most:
+                setattr(found, name, number)
+        elif header == names.REPLY_TO:
+            found.reply_to = _reply_to(record.topic, value)
+        elif header == names.CORRELATION:
+            found.correlation_id = _correlation_id(value)
+    headers = record.headers
+    if found.delivery_mode is None and find_header(headers, names.QOS) in _LASTING:
+        found.delivery_mode = PERSISTENT
+    if found.expiration is None and now_ms is not None:
+        found.expiration = _remaining(find_header(headers, names.EXPIRY), now_ms)
+    found.headers = _encoded_table(headers)
     return found
+
+
+def _encoded_table(headers: Headers) -> bytes | None:
+    if _kept_table(headers) is not None:
+        return find_header(headers, TABLE)
+    return _table_of(application_headers(headers))
+
+
+def _remaining(ends: bytes | None, now_ms: int) -> str | None:
+    ends_ms = None if ends is None else _number(ends)
+    return None if ends_ms is None else str(max(0, ends_ms - now_ms))
+
+
+def _number(value: bytes) -> int | None:
+    return int(value) if value.isdigit() and len(value) <= _DIGITS_MAX else None
+
+
+def _reply_to(topic: str, value: bytes) -> str | None:
+    text = reply_key(address_of(topic).vhost, value.decode("utf-8", "surrogateescape"))
+    return text if len(text.encode("utf-8", "surrogateescape")) <= SHORT_BYTES_MAX else None
+
+
+def _correlation(text: str) -> bytes:
+    """What a `correlation_id` stands for: base64 only where `_correlation_id` writes it."""
+    if text.startswith(_BASE64):
+        try:
+            data = b64decode(text[len(_BASE64) :], validate=True)
+        except (binascii.Error, ValueError):
+            data = b""
+        if _correlation_id(data) == text:
+            return data
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _correlation_id(data: bytes) -> str | None:
+    """A correlation as text; None when it is too long for that."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = _BASE64 + b64encode(data).decode()
+    if len(text.encode()) > SHORT_BYTES_MAX:
+        text = _BASE64 + b64encode(data).decode()
+    return text if len(text) <= SHORT_BYTES_MAX else None
 
 
 def _table_of(rows: Headers) -> bytes | None:
@@ -134,7 +222,7 @@ def _table_of(rows: Headers) -> bytes | None:
         return None
     table: dict[str, Any] = {}
     for name, value in rows:  # a table has a name once: the last one counts
-        table[name.decode("utf-8", "replace")[:128]] = _value(value)
+        table[name[:SHORT_BYTES_MAX].decode("utf-8", "ignore")] = _value(value)
     return encode_table(table)
 
 
@@ -147,11 +235,22 @@ def _value(value: bytes | None) -> Any:
         return bytearray(value)
 
 
+def _kept_table(headers: Headers) -> dict[str, Any] | None:
+    """The table that was kept as it was encoded; None: there is none, or another's that is bad."""
+    encoded = find_header(headers, TABLE)
+    if encoded is None:
+        return None
+    try:
+        return decode_table(encoded)
+    except (AmqpError, ValueError, IndexError, struct.error):
+        return None
+
+
 def headers_of(record: Record) -> dict[str, Any]:
     """The headers of a record as routing sees them."""
-    for header, value in record.headers:
-        if header == TABLE and value is not None:
-            return decode_table(value)
+    kept = _kept_table(record.headers)
+    if kept is not None:
+        return kept
     return {
         name.decode("utf-8", "replace"): _value(value)
         for name, value in application_headers(record.headers)
@@ -160,7 +259,19 @@ def headers_of(record: Record) -> dict[str, Any]:
 
 def extra_keys_of(record: Record) -> tuple[str, ...]:
     """Routing keys beside the first."""
-    for header, value in record.headers:
-        if header == BLIND_KEYS and value is not None:
-            return tuple(json.loads(value))
-    return ()
+    return _listed(record, BLIND_KEYS)
+
+
+def left_out_of(record: Record) -> tuple[str, ...]:
+    """Queues that must not get the record."""
+    return _listed(record, LEFT_OUT)
+
+
+def _listed(record: Record, wanted: bytes) -> tuple[str, ...]:
+    value = find_header(record.headers, wanted)
+    if value is None:
+        return ()
+    try:
+        return msgspec.json.decode(value, type=tuple[str, ...])
+    except msgspec.DecodeError:
+        return ()  # another protocol's header that only looks like ours

@@ -12,9 +12,9 @@ import struct
 from typing import Any, Final
 
 import msgspec
-from pamqp import decode, encode
 
 from onelog.protocols.amqp.errors import AmqpError, Reply
+from onelog.protocols.amqp.tables import decode_table
 
 _SHORT: Final = struct.Struct(">H")
 _LONG: Final = struct.Struct(">I")
@@ -124,19 +124,3 @@ def encode_properties(properties: Properties) -> bytes:
         else:
             parts.append(_LONG.pack(len(value)) + value)
     return _SHORT.pack(flags) + b"".join(parts)
-
-
-def decode_table(data: bytes) -> dict[str, Any]:
-    """A field table as values. Raises AmqpError."""
-    try:
-        consumed, table = decode.field_table(_LONG.pack(len(data)) + data)
-    except Exception as error:  # noqa: BLE001 - pamqp raises whatever the bytes make it raise
-        raise AmqpError(Reply.SYNTAX_ERROR, f"a field table cannot be read: {error}") from None
-    if consumed != len(data) + 4:
-        raise AmqpError(Reply.SYNTAX_ERROR, "a field table does not end where it says")
-    return dict(table)
-
-
-def encode_table(table: dict[str, Any]) -> bytes:
-    """A field table, without its length."""
-    return encode.field_table(table)[4:]

@@ -10,26 +10,28 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
 
 from onelog.base.errors import OnelogError
 from onelog.broker import Message, Published
-from onelog.protocols.amqp.addresses import message_topic
+from onelog.protocols.amqp.addresses import message_topic, topic_named
 from onelog.protocols.amqp.errors import AmqpError, Reply
 from onelog.protocols.amqp.mapping import to_message
 from onelog.protocols.amqp.properties import (
     Properties,
     decode_properties,
     encode_properties,
-    encode_table,
 )
+from onelog.protocols.amqp.tables import change_table
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.channel import Channel
+    from onelog.protocols.amqp.vhosts import VirtualHost
 
 _ACK, _NACK = 1, 2
 _EXPIRATION_DIGITS_MAX: Final = 10
@@ -45,6 +47,12 @@ class Outgoing:
         self.returned = returned
         """The return of a mandatory message that no queue takes: method, properties, body."""
 
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes in memory."""
+        body = self.message.value if self.message is not None else None
+        return len(body or b"") + (len(self.returned[2]) if self.returned else 0)
+
 
 class Publishing:
     """The publishes of one channel."""
@@ -58,11 +66,29 @@ class Publishing:
         self._first_tag = 1
         self._confirming = False
         self._closed = False
+        self._unwritten = 0
+        self._waiters: list[asyncio.Future[None]] = []
 
     @property
     def unconfirmed(self) -> int:
         """Publishes that wait for their confirm."""
         return len(self._outcomes)
+
+    def written(self) -> Awaitable[None] | None:
+        """What to wait for until every publish so far is in its queues; None: nothing."""
+        if not self._unwritten:
+            return None
+        future: asyncio.Future[None] = self._channel.connection.hub.loop.create_future()
+        self._waiters.append(future)
+        return future
+
+    def _one_written(self) -> None:
+        self._unwritten -= 1
+        if not self._unwritten:
+            waiters, self._waiters = self._waiters, []
+            for future in waiters:
+                if not future.done():
+                    future.set_result(None)
 
     def select_confirms(self) -> None:
         """confirm.select."""
@@ -74,8 +100,11 @@ class Publishing:
         """One publish; a coroutine when it has to wait for something."""
         channel = self._channel
         found = decode_properties(properties)
+        lead_to_topic(method, channel.vhost.name)
         exchange = channel.vhost.exchange_to_publish(method, channel.connection)
-        _check(found, channel)
+        principal = channel.connection.principal
+        assert principal is not None
+        check_properties(found, channel.connection.login_name, principal.name)
         if method.immediate:
             raise AmqpError(Reply.NOT_IMPLEMENTED, "immediate=true")
         waiting = channel.vhost.streams.make_ready(exchange)
@@ -91,33 +120,12 @@ class Publishing:
         self._publish_now(method, found, body)
 
     def _publish_now(self, method: Any, found: Properties, body: bytes) -> None:
-        outgoing = self._route(method, found, body)
+        outgoing = prepare(self._channel.vhost, method, found, body)
         transaction = self._channel.transaction
         if transaction is not None:
             transaction.add_publish(outgoing)
         else:
             self.send(outgoing)
-
-    def _route(self, method: Any, found: Properties, body: bytes) -> Outgoing:
-        channel = self._channel
-        vhost, hub = channel.vhost, channel.connection.hub
-        table = found.table()
-        extra = _extra_keys(table)
-        if "BCC" in table:
-            table = {name: value for name, value in table.items() if name != "BCC"}
-            found.headers = encode_table(table) if table else None
-        queues = vhost.router.route(method.exchange, method.routing_key, table)
-        for key in extra:
-            queues |= vhost.router.route(method.exchange, key, table)
-        returned = None
-        if method.mandatory and not queues:
-            returned = (method, found, body)
-        topic = message_topic(vhost.name, method.exchange, method.routing_key)
-        if not method.exchange and not queues:
-            return Outgoing(None, returned)  # nobody could ever read it
-        if found.expiration is not None:
-            hub.saw_expiry = True
-        return Outgoing(to_message(topic, found, body, hub.clock.now_ms(), table, extra), returned)
 
     # -- writing and confirming
 
@@ -136,11 +144,13 @@ class Publishing:
 
         principal = channel.connection.principal
         assert principal is not None
+        self._unwritten += 1
         try:
             channel.connection.hub.broker.publisher.publish_soon(
                 [outgoing.message], done, principal=principal
             )
         except OnelogError:
+            self._one_written()
             self._outcome(number, _NACK)
             raise
 
@@ -170,14 +180,16 @@ class Publishing:
         self, number: int, published: list[Published] | None, error: OnelogError | None
     ) -> None:
         if error is not None or published is None:
+            self._one_written()
             self._outcome(number, _NACK)
-        elif number:
+        else:
             # The queues take it in this pass, too; one of them may refuse it.
             hub = self._channel.connection.hub
             hub.loop.call_soon(self._took, number, published[0])
 
     def _took(self, number: int, published: Published) -> None:
         refused = self._channel.connection.hub.take_refusal(published)
+        self._one_written()
         self._outcome(number, _NACK if refused else _ACK)
 
     def _outcome(self, number: int, outcome: int) -> None:
@@ -207,15 +219,42 @@ class Publishing:
         self._outcomes.clear()
 
 
-def _check(found: Properties, channel: Channel) -> None:
-    """Refuse properties that say what cannot be."""
-    principal = channel.connection.principal
-    assert principal is not None
-    if found.user_id is not None and found.user_id != principal.name:
+def prepare(vhost: VirtualHost, method: Any, found: Properties, body: bytes) -> Outgoing:
+    """What is written of a publish, and whether it is returned."""
+    table = found.table()
+    extra = _extra_keys(table)
+    if "BCC" in table:
+        table = {name: value for name, value in table.items() if name != "BCC"}
+        found.headers = change_table(found.headers, {}, ("BCC",))
+    queues = vhost.router.route(method.exchange, method.routing_key, table)
+    for key in extra:
+        queues |= vhost.router.route(method.exchange, key, table)
+    returned = None
+    if method.mandatory and not queues:
+        returned = (method, found, body)
+    topic = message_topic(vhost.name, method.exchange, method.routing_key)
+    if not method.exchange and not queues:
+        return Outgoing(None, returned)  # nobody could ever read it
+    if found.expiration is not None:
+        vhost.hub.saw_expiry = True
+    now_ms = vhost.hub.clock.now_ms()
+    return Outgoing(to_message(topic, found, body, now_ms, table, extra), returned)
+
+
+def lead_to_topic(method: Any, vhost: str) -> None:
+    """Send an answer to the topic that its key names, where no queue could have that name."""
+    address = topic_named(vhost, method.exchange, method.routing_key)
+    if address is not None:
+        method.exchange, method.routing_key = address.exchange, address.routing_key
+        method.mandatory = False  # who waits for it may be no queue
+
+
+def check_properties(found: Properties, name: str, user: str) -> None:
+    """Refuse properties that say what cannot be; a login has the name it gave and the user's."""
+    if found.user_id is not None and found.user_id not in (name, user):
         raise AmqpError(
             Reply.PRECONDITION_FAILED,
-            f"user_id property set to '{found.user_id}' but authenticated user was"
-            f" '{principal.name}'",
+            f"user_id property set to '{found.user_id}' but authenticated user was '{name}'",
         )
     text = found.expiration
     if text is not None and (not text.isdigit() or len(text) > _EXPIRATION_DIGITS_MAX):

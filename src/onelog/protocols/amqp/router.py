@@ -136,13 +136,13 @@ class _Words:
 
     def add(self, pattern: str, destination: Destination) -> None:
         node = self
-        for word in pattern.split("."):
+        for word in _words(pattern):
             node = node.children.setdefault(word, _Words())
         node.destinations.add(destination)
 
     def find(self, key: str) -> set[Destination]:
         found: set[Destination] = set()
-        words = key.split(".")
+        words = _words(key)
         seen: set[tuple[int, int]] = set()
         waiting: list[tuple[_Words, int]] = [(self, 0)]
         while waiting:
@@ -162,6 +162,11 @@ class _Words:
                 if child is not None and (word == "*" or words[at] not in ("*", "#")):
                     waiting.append((child, at + 1))
         return found
+
+
+def _words(text: str) -> list[str]:
+    """The words of a key or pattern; an empty one has none."""
+    return text.split(".") if text else []
 
 
 def _direct(binding: Binding) -> Matcher:
@@ -301,6 +306,46 @@ class Router:
     def bindings_to(self, destination: Destination) -> list[Binding]:
         """What leads to a queue or an exchange."""
         return list(self._to.get(destination, {}).values())
+
+    # -- ways
+
+    def queues_behind(self, exchange: str) -> set[str]:
+        """The queues that bindings and alternates lead to from an exchange."""
+        found: set[str] = set()
+        visited: set[str] = set()
+        waiting = [exchange]
+        while waiting:
+            name = waiting.pop()
+            node = self._exchanges.get(name)
+            if node is None or name in visited:
+                continue
+            visited.add(name)
+            for row in node.bindings.values():
+                if row.destination.kind == "queue":
+                    found.add(row.destination.name)
+                else:
+                    waiting.append(row.destination.name)
+            if node.record.alternate is not None:
+                waiting.append(node.record.alternate)
+        return found
+
+    def exchanges_before(self, exchange: str) -> set[str]:
+        """The exchanges whose messages may come to an exchange, itself among them."""
+        feeds: dict[str, set[str]] = {}
+        for name, node in self._exchanges.items():
+            for row in node.bindings.values():
+                if row.destination.kind == "exchange":
+                    feeds.setdefault(row.destination.name, set()).add(name)
+            if node.record.alternate is not None:
+                feeds.setdefault(node.record.alternate, set()).add(name)
+        found: set[str] = set()
+        waiting = [exchange]
+        while waiting:
+            name = waiting.pop()
+            if name not in found:
+                found.add(name)
+                waiting += feeds.get(name, ())
+        return found
 
     # -- routing
 

@@ -89,6 +89,6 @@ class Streams:
         except AlreadyExists:
             return  # another connection was faster
 
-    async def exchange_gone(self, exchange: str) -> None:
+    def exchange_gone(self, exchange: str) -> None:
         """An exchange was deleted: what it was sent stays as long as retention says."""
         self._ready.discard(exchange)

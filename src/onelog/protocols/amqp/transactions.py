@@ -8,15 +8,20 @@ producer, so that none is written twice, and acknowledgements, which may be repe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from onelog.broker import Message
+from onelog.protocols.amqp.errors import AmqpError, Reply
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.channel import Channel
     from onelog.protocols.amqp.publishing import Outgoing
+
+PUBLISHES_MAX: Final = 100_000
+"""Publishes and acknowledgements of one transaction, each; and bytes of its messages."""
+BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 class Settlement(msgspec.Struct, array_like=True, frozen=True):
@@ -43,40 +48,58 @@ class Transaction:
         self._channel = channel
         self._publishes: list[Outgoing] = []
         self._settlements: list[tuple[str, list[int]]] = []
+        self._bytes = 0
 
     def add_publish(self, outgoing: Outgoing) -> None:
-        """A publish waits for the commit."""
+        """A publish waits for the commit. Raises AmqpError when there are too many."""
+        self._bytes += outgoing.size_bytes
+        if len(self._publishes) >= PUBLISHES_MAX or self._bytes > BYTES_MAX:
+            raise AmqpError(
+                Reply.PRECONDITION_FAILED,
+                f"a transaction has at most {PUBLISHES_MAX} publishes and {BYTES_MAX} bytes",
+            )
         self._publishes.append(outgoing)
 
     def add_settlement(self, kind: str, tags: list[int]) -> None:
         """An acknowledgement waits for the commit; `kind` is ack, requeue or reject."""
+        if len(self._settlements) >= PUBLISHES_MAX:
+            raise AmqpError(
+                Reply.PRECONDITION_FAILED,
+                f"a transaction has at most {PUBLISHES_MAX} acknowledgements",
+            )
         self._settlements.append((kind, tags))
 
     async def commit(self) -> None:
         """Do all of it, atomically; returns when that is durable."""
-        publishes, self._publishes = self._publishes, []
-        settlements, self._settlements = self._settlements, []
+        publishes, settlements = self._publishes, self._settlements
+        self.rollback()
         channel = self._channel
-        consuming = channel.consuming
-        rows: list[Settlement] = [
-            row for kind, tags in settlements for row in consuming.described(kind, tags)
+        hub, principal = channel.connection.hub, channel.connection.principal
+        assert principal is not None
+        rows = [
+            row
+            for kind, tags in settlements
+            for row in channel.consuming.described(kind, tags)
+            if kind != "requeue"
         ]
         messages = [row.message for row in publishes if row.message is not None]
+
+        def settle() -> None:
+            # A channel that ended meanwhile has given back what it held.
+            held = {tag for _kind, tags in settlements for tag in tags}
+            if held and not all(map(channel.consuming.holds, held)):
+                hub.settle_again(channel.vhost.name, rows)
+                return
+            for kind, tags in settlements:
+                if kind == "ack":
+                    channel.consuming.ack(tags)
+                else:
+                    channel.consuming.reject(tags, requeue=kind == "requeue")
+
+        await hub.intents.commit(channel.vhost.name, principal, messages, rows, settle)
         for outgoing in publishes:
             channel.publishing.send_return(outgoing)
-        if messages:
-            await channel.connection.hub.intents.commit(channel.vhost.name, messages, rows)
-        for kind, tags in settlements:
-            _SETTLE[kind](consuming, tags)
 
     def rollback(self) -> None:
         """Do none of it: publishes are forgotten, what was acknowledged is still held."""
-        self._publishes.clear()
-        self._settlements.clear()
-
-
-_SETTLE: dict[str, Any] = {
-    "ack": lambda consuming, tags: consuming.ack(tags),
-    "requeue": lambda consuming, tags: consuming.reject(tags, requeue=True),
-    "reject": lambda consuming, tags: consuming.reject(tags, requeue=False),
-}
+        self._publishes, self._settlements, self._bytes = [], [], 0

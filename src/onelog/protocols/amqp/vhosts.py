@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import secrets
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote
 
 import msgspec
 
 from onelog.broker import RoutedCursor
 from onelog.metadata.store import Delete, Op, Put
 from onelog.protocols.amqp.dead_letters import DeadLetters
+from onelog.protocols.amqp.definitions import binding_key, encode_row, key_of
 from onelog.protocols.amqp.errors import AmqpError, Reply
 from onelog.protocols.amqp.queues.queue import Queue
 from onelog.protocols.amqp.queues.settings import (
@@ -42,14 +42,10 @@ if TYPE_CHECKING:
     from onelog.protocols.amqp.hub import Hub
 
 RESERVED: Final = "amq."
-ROOT: Final = "amqp/vhosts/"
 NAME_BYTES_MAX: Final = 255
 CURSOR_PREFIX: Final = "amqp:"
 TRANSIENT_PREFIX: Final = "amqp-transient:"
-
-
-def _part(text: str) -> str:
-    return quote(text, safe="")
+_DEFAULT_EXCHANGE: Final = "operation not permitted on the default exchange"
 
 
 class VirtualHost:
@@ -63,43 +59,45 @@ class VirtualHost:
         self.streams = Streams(hub, name)
         self.dead_letters = DeadLetters(self)
 
-    # -- keys of the metadata store
-
-    def _key(self, kind: str, *parts: str) -> str:
-        return f"{ROOT}{_part(self.name)}/{kind}/{'/'.join(map(_part, parts))}"
-
-    def _exchange_key(self, name: str) -> str:
-        return self._key("exchanges", name)
-
-    def _queue_key(self, name: str) -> str:
-        return self._key("queues", name)
-
-    def _binding_key(self, binding: Binding) -> str:
-        digest = repr(sorted(binding.arguments.items()))
-        return self._key(
-            "bindings",
-            binding.source,
-            binding.destination.kind,
-            binding.destination.name,
-            binding.routing_key,
-            digest,
-        )
+    # -- what is kept
 
     async def _save(self, *ops: Op) -> None:
         if ops:
             await self.hub.broker.store.txn([], list(ops))
 
+    def _key(self, kind: str, name: str) -> str:
+        return key_of(self.name, kind, name)
+
     def _is_kept(self, binding: Binding) -> bool:
-        """Whether both ends of a binding survive a restart."""
+        """Whether a binding is needed to know where messages went."""
+        if binding.destination.kind == "exchange":
+            return True
+        queue = self.queues.get(binding.destination.name)
+        return queue is not None and queue.record.is_kept
+
+    def is_lasting(self, binding: Binding) -> bool:
+        """Whether both ends of a kept binding survive a restart."""
         source = self.router.find(binding.source)
         if source is None or not source.durable:
             return False
-        name = binding.destination.name
         if binding.destination.kind == "queue":
-            queue = self.queues.get(name)
-            return queue is not None and queue.record.durable and not queue.record.exclusive
-        exchange = self.router.find(name)
+            return binding.destination.name in self.queues
+        exchange = self.router.find(binding.destination.name)
         return exchange is not None and exchange.durable
+
+    async def drop_transient(self) -> None:
+        """After a restart: what was not durable is gone."""
+        router = self.router
+        ops: list[Op] = []
+        for binding in router.bindings():
+            if not self.is_lasting(binding):
+                router.unbind(binding)
+                ops.append(Delete(binding_key(self.name, binding)))
+        for record in router.exchanges():
+            if not record.durable:
+                router.remove_exchange(record.name)
+                ops.append(Delete(self._key("exchanges", record.name)))
+        await self._save(*ops)
 
     # -- exchanges
 
@@ -123,6 +121,8 @@ class VirtualHost:
 
     async def declare_exchange(self, record: ExchangeRecord, *, passive: bool) -> None:
         """exchange.declare."""
+        if not record.name:
+            raise AmqpError(Reply.ACCESS_REFUSED, _DEFAULT_EXCHANGE)
         if passive:
             self.exchange(record.name)
             return
@@ -132,11 +132,14 @@ class VirtualHost:
             return
         self._check_new_name("exchange", record.name)
         if record.type not in TYPES:
-            raise AmqpError(Reply.COMMAND_INVALID, f"unknown exchange type '{record.type}'")
-        if record.durable:
-            await self._save(Put(self._exchange_key(record.name), msgspec.json.encode(record)))
-        self.router.add_exchange(record)
+            raise AmqpError(Reply.COMMAND_INVALID, f"invalid exchange type '{record.type}'")
+        self.router.add_exchange(record)  # two declarations at once make one exchange
         self.hub.topology_changed()
+        try:
+            await self._save(Put(self._key("exchanges", record.name), encode_row(record)))
+        except BaseException:
+            self.router.remove_exchange(record.name)
+            raise
 
     def _check_same_exchange(self, current: ExchangeRecord, record: ExchangeRecord) -> None:
         rows = [
@@ -155,20 +158,22 @@ class VirtualHost:
                 )
 
     def _check_new_name(self, kind: str, name: str) -> None:
-        if not name or name.startswith(RESERVED):
+        if name.startswith(RESERVED):
             raise AmqpError(
                 Reply.ACCESS_REFUSED,
-                f"{kind} name '{name}' contains reserved prefix 'amq.*'"
-                if name
-                else "operation not permitted on the default exchange",
+                f"{kind} name '{name}' contains reserved prefix 'amq.*'",
             )
         if len(name.encode()) > NAME_BYTES_MAX:
             raise AmqpError(Reply.PRECONDITION_FAILED, f"the {kind} name is longer than 255 bytes")
 
     async def delete_exchange(self, name: str, *, if_unused: bool) -> None:
         """exchange.delete; one that is not there is fine."""
-        if not name or name.startswith(RESERVED):
-            raise AmqpError(Reply.ACCESS_REFUSED, f"operation not permitted on exchange '{name}'")
+        if not name:
+            raise AmqpError(Reply.ACCESS_REFUSED, _DEFAULT_EXCHANGE)
+        if name.startswith(RESERVED):
+            raise AmqpError(
+                Reply.ACCESS_REFUSED, f"exchange name '{name}' contains reserved prefix 'amq.*'"
+            )
         found = self.router.find(name)
         if found is None:
             return
@@ -176,16 +181,18 @@ class VirtualHost:
             raise AmqpError(
                 Reply.PRECONDITION_FAILED, f"exchange '{name}' in vhost '{self.name}' in use"
             )
-        ops: list[Op] = [Delete(self._exchange_key(name))] if found.durable else []
         rows = [
             *self.router.bindings_from(name),
             *self.router.bindings_to(Destination("exchange", name)),
         ]
-        ops += [Delete(self._binding_key(row)) for row in rows if self._is_kept(row)]
-        await self._save(*ops)
+        ops: list[Op] = [Delete(self._key("exchanges", name))]
+        ops += [Delete(binding_key(self.name, row)) for row in rows if self._is_kept(row)]
         gone = self.router.remove_exchange(name)
-        await self.streams.exchange_gone(name)
+        self.streams.exchange_gone(name)
         self.hub.topology_changed()
+        # What it brought to queues is kept with them before nobody knows any more that it did.
+        await self.hub.unbound(self, gone)
+        await self._save(*ops)
         await self._unused_exchanges(gone)
 
     async def _unused_exchanges(self, gone: list[Binding]) -> None:
@@ -212,7 +219,7 @@ class VirtualHost:
         return found
 
     async def declare_queue(
-        self, record: QueueRecord, connection: Connection, *, passive: bool
+        self, record: QueueRecord, connection: Connection | None, *, passive: bool
     ) -> Queue:
         """queue.declare."""
         if passive:
@@ -240,14 +247,13 @@ class VirtualHost:
                 Reply.PRECONDITION_FAILED,
                 f"vhost '{self.name}' has {limit} queues, which is the limit (amqp.limits.queues)",
             )
-        kept = record.durable and not record.exclusive
-        cursor = RoutedCursor(self._cursor_name(record), (f"{self.name}/{record.name}",))
+        cursor = RoutedCursor(self.cursor_name(record), (f"{self.name}/{record.name}",))
         queue = Queue(self, record, settings, cursor, owner)
         self.queues[record.name] = queue  # two declarations at once make one queue
         try:
             await self.hub.watch(queue)
-            if kept:
-                await self._save(Put(self._queue_key(record.name), msgspec.json.encode(record)))
+            if record.is_kept:
+                await self._save(Put(self._key("queues", record.name), encode_row(record)))
         except BaseException:
             del self.queues[record.name]
             queue.close()
@@ -260,10 +266,6 @@ class VirtualHost:
             ))  # fmt: skip
         return queue
 
-    def _cursor_name(self, record: QueueRecord) -> str:
-        kept = record.durable and not record.exclusive
-        return f"{CURSOR_PREFIX if kept else TRANSIENT_PREFIX}{self.name}:{record.name}"
-
     def restore_queue(self, record: QueueRecord, cursor: RoutedCursor) -> Queue:
         """A durable queue of an earlier run."""
         queue = Queue(self, record, read_settings(record, self.name), cursor, None)
@@ -273,7 +275,8 @@ class VirtualHost:
 
     def cursor_name(self, record: QueueRecord) -> str:
         """The name that a queue's places are kept under."""
-        return self._cursor_name(record)
+        prefix = CURSOR_PREFIX if record.is_kept else TRANSIENT_PREFIX
+        return f"{prefix}{self.name}:{record.name}"
 
     async def delete_queue(
         self, queue: Queue, *, if_unused: bool = False, if_empty: bool = False
@@ -292,9 +295,9 @@ class VirtualHost:
         count = queue.ready.size
         rows = self.router.bindings_to(Destination("queue", queue.name))
         ops: list[Op] = []
-        if queue.record.durable and not queue.record.exclusive:
-            ops.append(Delete(self._queue_key(queue.name)))
-            ops += [Delete(self._binding_key(row)) for row in rows if self._is_kept(row)]
+        if queue.record.is_kept:
+            ops.append(Delete(self._key("queues", queue.name)))
+            ops += [Delete(binding_key(self.name, row)) for row in rows]
         del self.queues[queue.name]
         queue.close()
         gone = self.router.remove_queue(queue.name)
@@ -308,16 +311,20 @@ class VirtualHost:
 
     def queue_unused(self, queue: Queue) -> None:
         """The last consumer of an auto-delete queue left."""
-        self.hub.run(self.delete_queue(queue))
+        self.hub.run(self._delete_unused(queue))
+
+    async def _delete_unused(self, queue: Queue) -> None:
+        if not queue.consumers:  # nobody came meanwhile
+            await self.delete_queue(queue)
 
     def queue_expired(self, queue: Queue) -> None:
         """Nobody used a queue for as long as it said."""
         self.hub.run(self.delete_queue(queue))
 
-    def connection_gone(self, connection: Connection) -> None:
+    async def connection_gone(self, connection: Connection) -> None:
         """A connection ended: its exclusive queues go with it."""
         for queue in [row for row in self.queues.values() if row.owner is connection]:
-            self.hub.run(self.delete_queue(queue))
+            await self.delete_queue(queue)
 
     # -- bindings
 
@@ -325,7 +332,7 @@ class VirtualHost:
         """queue.bind and exchange.bind; both ends were looked up."""
         source = self.exchange(binding.source)
         if not binding.source:
-            raise AmqpError(Reply.ACCESS_REFUSED, "operation not permitted on the default exchange")
+            raise AmqpError(Reply.ACCESS_REFUSED, _DEFAULT_EXCHANGE)
         check_binding_arguments(source, binding.arguments)
         waiting = self.streams.make_ready(binding.source)
         if waiting is not None:
@@ -335,17 +342,19 @@ class VirtualHost:
         self.hub.topology_changed()
         await self.hub.bound(self, binding)
         if self._is_kept(binding):
-            await self._save(Put(self._binding_key(binding), msgspec.json.encode(binding)))
+            await self._save(Put(binding_key(self.name, binding), encode_row(binding)))
 
     async def unbind(self, binding: Binding) -> None:
         """queue.unbind and exchange.unbind; a binding that is not there is fine."""
+        if not binding.source:
+            raise AmqpError(Reply.ACCESS_REFUSED, _DEFAULT_EXCHANGE)
         kept = self._is_kept(binding)
         if not self.router.unbind(binding):
             return
         self.hub.topology_changed()
-        await self.hub.unbound(self, binding)
+        await self.hub.unbound(self, [binding])
         if kept:
-            await self._save(Delete(self._binding_key(binding)))
+            await self._save(Delete(binding_key(self.name, binding)))
         await self._unused_exchanges([binding])
 
 

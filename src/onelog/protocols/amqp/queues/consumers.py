@@ -7,7 +7,8 @@ alone. With a single active consumer the first one gets everything until it leav
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from onelog.protocols.amqp.errors import AmqpError, Reply
 from onelog.protocols.amqp.queues.settings import QueueSettings
@@ -16,6 +17,19 @@ if TYPE_CHECKING:
     from onelog.broker import Record
     from onelog.protocols.amqp.consuming import Consuming
     from onelog.protocols.amqp.queues.queue import Queue
+
+
+class Delivery(NamedTuple):
+    """A message that goes out."""
+
+    queue: Queue
+    place: int
+    record: Record
+    times_before: int
+    """How often it was handed out before, as far as is known."""
+    redelivered: bool
+    headers: dict[str, Any]
+    """What its headers get beside their own."""
 
 
 class Consumer:
@@ -64,9 +78,9 @@ class Consumer:
             return room
         return min(room, self.prefetch - self.unacked)
 
-    def deliver(self, queue: Queue, place: int, record: Record, count: int) -> None:
-        """Send it a message that was handed out `count` times before."""
-        self.owner.deliver(self, queue, place, record, count)
+    def deliver(self, delivery: Delivery) -> None:
+        """Send it a message."""
+        self.owner.deliver(self, delivery)
 
 
 class Consumers:
@@ -80,7 +94,7 @@ class Consumers:
     def __len__(self) -> int:
         return len(self._order)
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
+    def __iter__(self) -> Iterator[Consumer]:
         return iter(self._order)
 
     @property
@@ -105,6 +119,16 @@ class Consumers:
             line.remove(consumer)
             if not line:
                 del self._by_priority[consumer.priority]
+
+    def have_room(self, count: int) -> bool:
+        """Whether so many messages could go out at once."""
+        for consumer in self._order:
+            count -= max(consumer.room, 0)
+            if count <= 0:
+                return True
+            if self._single_active:
+                return False
+        return False
 
     def next_ready(self) -> Consumer | None:
         """Who gets the next message; None when nobody has room."""

@@ -5,7 +5,8 @@ Rules:
   first; what comes back goes out again before what never left, marked as redelivered.
 - A message leaves when it is acknowledged, expires, is dropped by a length limit or is given up;
   with a dead-letter exchange the last three are published there first, and only then settled.
-- Message TTL counts at the head, as in a classic queue of RabbitMQ; a timer waits for the head.
+- A message is handed out at once where a consumer has room, whatever its TTL and the length
+  limit of the queue: those count for what waits.
 - Nothing is copied: a message is read from the log when it goes out (I1, I3).
 """
 
@@ -17,10 +18,15 @@ from typing import TYPE_CHECKING, Final
 
 from onelog.broker import Record, RoutedCursor
 from onelog.protocols.amqp.mapping import PRIORITY
-from onelog.protocols.amqp.queues.consumers import Consumers
+from onelog.protocols.amqp.queues.consumers import Consumers, Delivery
+from onelog.protocols.amqp.queues.expiry import Expiry
 from onelog.protocols.amqp.queues.ready import ReadyList, unpack
-from onelog.protocols.amqp.queues.settings import QueueRecord, QueueSettings
-from onelog.record.headers import EXPIRY, find_header
+from onelog.protocols.amqp.queues.settings import (
+    DELIVERY_LIMIT_QUORUM,
+    QueueRecord,
+    QueueSettings,
+)
+from onelog.record.headers import find_header
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.connection import Connection
@@ -28,10 +34,11 @@ if TYPE_CHECKING:
     from onelog.protocols.amqp.vhosts import VirtualHost
 
 BATCH: Final = 64
-"""Messages that are read from the log together."""
+"""Messages that are read from the log together, and about how many bytes."""
+BATCH_BYTES: Final = 1024 * 1024
 TURN: Final = 512
 """Messages that one queue hands out before others have their turn."""
-_DIGITS_MAX: Final = 19
+_DELIVERY_COUNT: Final = "x-delivery-count"
 
 
 class Queue:
@@ -64,7 +71,11 @@ class Queue:
         self._sizes: dict[int, int] = {}
         self._ready_bytes = 0
         self._pumping = False
-        self._ttl_timer: asyncio.TimerHandle | None = None
+        self._batch = 1
+        self._at_once: set[int] = set()
+        self.uncertain: dict[int, int] = {}
+        """After a crash, per partition: below this, nobody knows what was handed out."""
+        self.expiry = Expiry(self)
         self._idle_timer: asyncio.TimerHandle | None = None
         self._used()
 
@@ -87,20 +98,29 @@ class Queue:
         size = 0
         if chosen.max_length_bytes is not None and record is not None:
             size = len(record.value or b"")
+        if self._is_full(size) and self.consumers:
+            self._pump()  # what a consumer has room for does not count
         if chosen.overflow != "drop-head" and self._is_full(size):
             if chosen.overflow == "reject-publish-dlx":
                 self._note(place)
                 self._give_up(place, "maxlen")
             return False
         self._note(place)
-        self.ready.append(place, self._priority(record))
         self.published += 1
+        if (
+            self.expiry.matters
+            and self.ready.size == len(self._at_once)
+            and self.consumers.have_room(self.ready.size + 1)
+        ):
+            # A message that goes out at once is sent, however short it lives (TTL 0).
+            self._at_once.add(place)
+        self.ready.append(place, self._priority(record))
         if chosen.max_length_bytes is not None:
             self._sizes[place] = size
             self._ready_bytes += size
         self._drop_excess()
-        if chosen.message_ttl_ms is not None or self.vhost.hub.saw_expiry:
-            self._watch_head()
+        if not self._at_once:
+            self.expiry.watch()
         self.wake()
         return True
 
@@ -111,6 +131,9 @@ class Queue:
     def restore(self, place: int, record: Record | None) -> None:
         """A message that waited before a restart."""
         self.ready.append(place, self._priority(record))
+        self._weigh(place, record)
+
+    def _weigh(self, place: int, record: Record | None) -> None:
         if self.settings.max_length_bytes is not None and record is not None:
             self._sizes[place] = len(record.value or b"")
             self._ready_bytes += self._sizes[place]
@@ -134,7 +157,7 @@ class Queue:
             (chosen.max_length is not None and self.ready.size > chosen.max_length)
             or (chosen.max_length_bytes is not None and self._ready_bytes > chosen.max_length_bytes)
         ):
-            self._give_up(self._took(self.ready.take_oldest()), "maxlen")
+            self._give_up(self._took(self.ready.take()), "maxlen")
 
     def _took(self, place: int) -> int:
         """A place is no longer ready."""
@@ -148,80 +171,76 @@ class Queue:
         """Hand out what waits, soon."""
         if not self._pumping and self.ready.size and self.consumers:
             self._pumping = True
-            self._loop.call_soon(self._pump)
+            self._loop.call_soon(self._pump_soon)
+
+    def _pump_soon(self) -> None:
+        self._pumping = False
+        if not self.is_deleted:
+            self._pump()
 
     def _pump(self) -> None:
-        self._pumping = False
         given = 0
-        while self.ready.size and given < TURN and not self.is_deleted:
+        while self.ready.size and given < TURN:
             consumer = self.consumers.next_ready()
             if consumer is None:
-                return
-            count = min(consumer.room, BATCH, self.ready.size)
+                break
+            count = min(consumer.room, self._batch, self.ready.size)
             # With several consumers each gets one in turn; one alone may get many.
             count = count if self.consumers.is_single else 1
-            places = [self._took(self.ready.take()) for _ in range(count)]
-            for place, record in self._read(places):
-                if record is not None:
-                    self._deliver(consumer, place, record)
+            for place, record in self._read([self._took(self.ready.take()) for _ in range(count)]):
+                self._deliver(consumer, place, record)
             given += count
-        self._watch_head()
-        self.wake()
+        self._at_once.clear()
+        self.expiry.watch()
+        if given >= TURN:
+            self.wake()
 
-    def _read(self, places: list[int]) -> list[tuple[int, Record | None]]:
+    def _read(self, places: list[int]) -> list[tuple[int, Record]]:
         """The records of places, in their order; gone and expired ones are dealt with."""
         hub = self.vhost.hub
         found: dict[int, Record] = {}
+        size = 0
         for number, group in groupby(sorted(places), key=lambda place: unpack(place)[0]):
             rows = {unpack(place)[1]: place for place in group}
             for record in hub.read(number, list(rows)):
                 found[rows[record.offset]] = record
+                size += len(record.value or b"")
+        self._batch = min(BATCH, max(1, BATCH_BYTES * len(places) // max(size, 1)))
         now_ms = self._clock.now_ms()
-        answer: list[tuple[int, Record | None]] = []
+        answer: list[tuple[int, Record]] = []
         for place in places:
             row = found.get(place)
             if row is None:
                 self._settle(place)  # retention took it
-            elif self._ends_ms(row, now_ms) <= now_ms:
+            elif self.expiry.ends_ms(row, now_ms) <= now_ms and place not in self._at_once:
                 self._give_up(place, "expired", row)
-                row = None
-            answer.append((place, row))
+            else:
+                answer.append((place, row))
         return answer
 
-    def _ends_ms(self, record: Record, now_ms: int) -> int:
-        """When a message expires; later than `now_ms` when it does not."""
-        ends = now_ms + 1
-        own = find_header(record.headers, EXPIRY)
-        if own is not None and own.isdigit() and len(own) <= _DIGITS_MAX:
-            ends = int(own)
-        ttl_ms = self.settings.message_ttl_ms
-        if ttl_ms is not None:
-            limit = record.timestamp_ms + ttl_ms
-            ends = min(ends, limit) if own is not None else limit
-        return ends
-
     def _deliver(self, consumer: Consumer, place: int, record: Record) -> None:
+        consumer.deliver(self._hand_out(place, record))
+        if consumer.no_ack:
+            self.ack(place)
+
+    def _hand_out(self, place: int, record: Record) -> Delivery:
         key, offset = self.vhost.hub.place(place)
         count = self.cursor.handed_out(key, offset)
         self.delivered += 1
         self.unacked += 1
-        consumer.deliver(self, place, record, count)
-        if consumer.no_ack:
-            self.ack(place)
+        again = count > 0 or offset < self.uncertain.get(unpack(place)[0], 0)
+        headers = {_DELIVERY_COUNT: count} if count and self.settings.type == "quorum" else {}
+        return Delivery(self, place, record, count, again, headers)
 
-    def get(self) -> tuple[int, Record, int] | None:
-        """The next message for basic.get: its place, the record, how often it was out before."""
+    def get(self) -> Delivery | None:
+        """The next message for basic.get."""
         self._used()
-        while self.ready.size:
-            place = self._took(self.ready.take())
-            ((_place, record),) = self._read([place])
-            if record is not None:
-                key, offset = self.vhost.hub.place(place)
-                count = self.cursor.handed_out(key, offset)
-                self.delivered += 1
-                self.unacked += 1
-                return place, record, count
-        return None
+        found: Delivery | None = None
+        while self.ready.size and found is None:
+            for place, record in self._read([self._took(self.ready.take())]):
+                found = self._hand_out(place, record)
+        self.expiry.watch()
+        return found
 
     # -- settling
 
@@ -236,19 +255,19 @@ class Queue:
         """Messages come back, in the order they had."""
         limit = self.settings.delivery_limit
         if limit is None and self.settings.type == "quorum":
-            limit = 20
+            limit = DELIVERY_LIMIT_QUORUM
         for place in places:
             self.unacked -= 1
             key, offset = self.vhost.hub.place(place)
+            if not self.cursor.holds(key, offset):
+                continue  # a commit settled it meanwhile
             if limit is not None and self.cursor.times_handed_out(key, offset) > limit:
                 self._give_up(place, "delivery_limit")
-            elif self.cursor.holds(key, offset):
-                record = self._record(place) if self.needs_records else None
-                self.ready.put_back(place, self._priority(record))
-                if self.settings.max_length_bytes is not None and record is not None:
-                    self._sizes[place] = len(record.value or b"")
-                    self._ready_bytes += self._sizes[place]
-        self._watch_head()
+                continue
+            record = self.record_at(place) if self.needs_records else None
+            self.ready.put_back(place, self._priority(record))
+            self._weigh(place, record)
+        self.expiry.watch()
         self.wake()
 
     def reject(self, place: int) -> None:
@@ -268,21 +287,32 @@ class Queue:
 
     def _settle(self, place: int) -> None:
         key, offset = self.vhost.hub.place(place)
+        self.ready.forget(place)
         self.cursor.settle(key, offset)
 
     def settled_elsewhere(self, place: int) -> None:
         """A dead letter is safe where it went."""
         self._settle(place)
 
-    def settled_again(self, place: int) -> None:
-        """A commit that a crash interrupted had settled this message."""
-        if place in set(self.ready.places()):
-            kept = [row for row in self.ready.clear() if row != place]
-            for row in kept:
-                self.ready.append(row, self._priority(self._record(row)))
-            self._settle(place)
+    def settled_again(self, places: dict[int, str]) -> None:
+        """Do what a commit says to messages that its channel does not hold (any more)."""
+        if not places.keys().isdisjoint(self.ready.places()):
+            self._sizes.clear()
+            self._ready_bytes = 0
+            for row in self.ready.clear():
+                if row not in places:
+                    self.restore(row, self.record_at(row) if self.needs_records else None)
+        for place, kind in places.items():
+            key, offset = self.vhost.hub.place(place)
+            if not self.cursor.holds(key, offset):
+                continue
+            if kind == "reject":
+                self._give_up(place, "rejected")
+            else:
+                self._settle(place)
 
-    def _record(self, place: int) -> Record | None:
+    def record_at(self, place: int) -> Record | None:
+        """The record at a place; None when retention took it."""
         number, offset = unpack(place)
         found = self.vhost.hub.read(number, [offset])
         return found[0] if found else None
@@ -291,46 +321,28 @@ class Queue:
         if self.settings.dead_letter_exchange is None:
             self._settle(place)
             return
-        record = record or self._record(place)
+        record = record or self.record_at(place)
         if record is None:
             self._settle(place)
         else:
             self.vhost.dead_letters.send(self, place, record, reason)
 
-    # -- time
-
-    def _watch_head(self) -> None:
-        """Be woken when the message at the head expires."""
-        if self._ttl_timer is not None or not self.ready.size:
-            return
-        if self.settings.message_ttl_ms is None and not self.vhost.hub.saw_expiry:
-            return
+    def expire_head(self, now_ms: int) -> bool:
+        """Give the head up if it has expired; whether it had."""
         place = self.ready.peek()
-        assert place is not None
-        record = self._record(place)
-        now_ms = self._clock.now_ms()
-        ends = now_ms if record is None else self._ends_ms(record, now_ms)
-        if ends == now_ms + 1:
-            return  # the head does not expire, and nothing behind it does before it leaves
-        delay_s = max(0, ends - now_ms) / 1000
-        self._ttl_timer = self._loop.call_later(delay_s, self._head_is_due)
+        if place is None or self.is_deleted:
+            return False
+        record = self.record_at(place)
+        if record is not None and self.expiry.ends_ms(record, now_ms) > now_ms:
+            return False
+        self._took(self.ready.take())
+        if record is None:
+            self._settle(place)
+        else:
+            self._give_up(place, "expired", record)
+        return True
 
-    def _head_is_due(self) -> None:
-        self._ttl_timer = None
-        now_ms = self._clock.now_ms()
-        for _ in range(TURN):
-            place = self.ready.peek()
-            if place is None or self.is_deleted:
-                return
-            record = self._record(place)
-            if record is not None and self._ends_ms(record, now_ms) > now_ms:
-                break
-            self._took(self.ready.take())
-            if record is None:
-                self._settle(place)
-            else:
-                self._give_up(place, "expired", record)
-        self._watch_head()
+    # -- use
 
     def _used(self) -> None:
         """Somebody uses the queue: it does not expire for so long (x-expires)."""
@@ -365,7 +377,7 @@ class Queue:
     def close(self) -> None:
         """The queue is gone, or the broker stops."""
         self.is_deleted = True
-        for timer in (self._ttl_timer, self._idle_timer):
-            if timer is not None:
-                timer.cancel()
-        self._ttl_timer = self._idle_timer = None
+        self.expiry.close()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None

@@ -1,8 +1,9 @@
 """The ready list: places of messages that wait in a queue, in the order they are to go out.
 
-Rules: what came back goes before what never left, lowest place first. A place is one number (which
-partition, which offset), eight bytes in packed arrays: ten million messages are 80 MB. With
-priorities there is one list per priority, the highest first.
+Rules: what came back goes to where it was, before what never left. A place is one number (which
+partition, which offset), eight bytes in packed arrays: ten million messages are 80 MB. Places of
+one partition sort by themselves; only a queue that takes from several remembers in which order it
+had what is out. With priorities there is one list per priority, the highest first.
 """
 
 from __future__ import annotations
@@ -30,41 +31,66 @@ def unpack(place: int) -> tuple[int, int]:
 class _Line:
     """Places of one priority."""
 
-    __slots__ = ("_again", "_chunks", "_head", "size")
+    __slots__ = ("_again", "_chunks", "_head", "_is_mixed", "_out", "_source", "_taken", "size")
 
     def __init__(self) -> None:
         self._chunks: deque[array[int]] = deque()
         self._head = 0
-        self._again: list[int] = []
+        self._again: list[tuple[int, int]] = []
+        """What came back: its number in the line, and its place; a heap."""
+        self._source = -1
+        self._is_mixed = False
+        self._taken = 0
+        self._out: dict[int, int] = {}
+        """Of what is out, its number in the line; only where places do not sort by themselves."""
         self.size = 0
 
     def append(self, place: int) -> None:
+        source = place >> OFFSET_BITS
+        if source != self._source:
+            self._is_mixed = self._is_mixed or self._source >= 0
+            self._source = source
         if not self._chunks or len(self._chunks[-1]) >= CHUNK:
             self._chunks.append(array("Q"))
         self._chunks[-1].append(place)
         self.size += 1
 
     def put_back(self, place: int) -> None:
-        heapq.heappush(self._again, place)
+        heapq.heappush(self._again, (self._out.pop(place, 0), place))
         self.size += 1
 
     def peek(self) -> int:
-        return self._again[0] if self._again else self._chunks[0][self._head]
+        return self._again[0][1] if self._again else self._chunks[0][self._head]
 
     def take(self) -> int:
         self.size -= 1
         if self._again:
-            return heapq.heappop(self._again)
+            number, place = heapq.heappop(self._again)
+            if number:
+                self._out[place] = number
+            return place
         chunk = self._chunks[0]
         place = chunk[self._head]
         self._head += 1
+        self._taken += 1
+        if self._is_mixed:
+            self._out[place] = self._taken
         if self._head == len(chunk):
             self._chunks.popleft()
             self._head = 0
         return place
 
+    def forget(self, place: int) -> None:
+        if self._out:
+            self._out.pop(place, None)
+
+    def clear(self) -> None:
+        self._chunks.clear()
+        self._again.clear()
+        self._head = self.size = 0
+
     def places(self) -> list[int]:
-        found = sorted(self._again)
+        found = [place for _number, place in sorted(self._again)]
         for number, chunk in enumerate(self._chunks):
             found += chunk[self._head if number == 0 else 0 :]
         return found
@@ -91,9 +117,14 @@ class ReadyList:
         self.size += 1
 
     def put_back(self, place: int, priority: int = 0) -> None:
-        """A message that was out: it goes before those that were not."""
+        """A message that was out: it goes to where it was."""
         self._line(priority).put_back(place)
         self.size += 1
+
+    def forget(self, place: int) -> None:
+        """A message that was out does not come back."""
+        for line in self._lines:
+            line.forget(place)
 
     def peek(self) -> int | None:
         """The next place to go out; None when nothing waits."""
@@ -110,14 +141,6 @@ class ReadyList:
                 return line.take()
         raise IndexError("nothing waits")
 
-    def take_oldest(self) -> int:
-        """Take what a full queue drops first: the head of the lowest priority that waits."""
-        for line in self._lines:
-            if line.size:
-                self.size -= 1
-                return line.take()
-        raise IndexError("nothing waits")
-
     def places(self) -> list[int]:
         """Every place that waits, in the order they would go out."""
         return [place for line in reversed(self._lines) for place in line.places()]
@@ -125,6 +148,7 @@ class ReadyList:
     def clear(self) -> list[int]:
         """Take everything."""
         found = self.places()
-        self._lines = [_Line() for _ in self._lines]
+        for line in self._lines:
+            line.clear()
         self.size = 0
         return found

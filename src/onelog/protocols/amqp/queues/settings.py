@@ -32,6 +32,11 @@ class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
     auto_delete: bool = False
     arguments: dict[str, Any] = {}
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether it survives a restart."""
+        return self.durable and not self.exclusive
+
 
 class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the arguments say."""

@@ -1,0 +1,87 @@
+"""When messages of a queue end: their own expiration, and the queue's message TTL.
+
+Rules: as in a classic queue of RabbitMQ a message ends when it is at the head, so that an earlier
+one that lives longer keeps it; one timer waits for the head. Until any message with an expiration
+was seen, queues without a TTL look at nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from onelog.record.headers import EXPIRY, find_header
+
+if TYPE_CHECKING:
+    from onelog.broker import Record
+    from onelog.protocols.amqp.queues.queue import Queue
+
+TURN: Final = 512
+"""Messages that end in one go before others have their turn."""
+_DIGITS_MAX: Final = 19
+
+
+class Expiry:
+    """The end of the head of one queue."""
+
+    __slots__ = ("_queue", "_timer", "_watched")
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._timer: asyncio.TimerHandle | None = None
+        self._watched: int | None = None
+
+    @property
+    def matters(self) -> bool:
+        """Whether any message of the queue may end."""
+        queue = self._queue
+        return queue.settings.message_ttl_ms is not None or queue.vhost.hub.saw_expiry
+
+    def ends_ms(self, record: Record, now_ms: int) -> int:
+        """When a message ends; later than `now_ms` when it does not."""
+        ends = now_ms + 1
+        own = find_header(record.headers, EXPIRY)
+        if own is not None and own.isdigit() and len(own) <= _DIGITS_MAX:
+            ends = int(own)
+        ttl_ms = self._queue.settings.message_ttl_ms
+        if ttl_ms is not None:
+            limit = record.timestamp_ms + ttl_ms
+            ends = min(ends, limit) if own is not None else limit
+        return ends
+
+    def watch(self) -> None:
+        """Be woken when the message at the head ends."""
+        queue = self._queue
+        if not self.matters:
+            return
+        place = queue.ready.peek()
+        if place == self._watched:
+            return
+        self.close()
+        if place is None:
+            return
+        record, now_ms = queue.record_at(place), queue.vhost.hub.clock.now_ms()
+        ends = now_ms if record is None else self.ends_ms(record, now_ms)
+        self._watched = place
+        if record is None or find_header(record.headers, EXPIRY) or self._has_ttl:
+            delay_s = max(0, ends - now_ms) / 1000
+            self._timer = queue.vhost.hub.loop.call_later(delay_s, self._due)
+
+    @property
+    def _has_ttl(self) -> bool:
+        return self._queue.settings.message_ttl_ms is not None
+
+    def _due(self) -> None:
+        self.close()
+        now_ms = self._queue.vhost.hub.clock.now_ms()
+        for _ in range(TURN):
+            if not self._queue.expire_head(now_ms):
+                break
+        self.watch()
+
+    def close(self) -> None:
+        """Wait for nothing."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._watched = None
