@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kio.index import load_request_schema
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_reader
 
 from onelog.base.errors import ProtocolViolation
 from onelog.kernel import check_shape as chosen
 from onelog.kernel.pure.kafka_shape import check_shape as pure
 from onelog.protocols.kafka.apis import APIS, Api, ApiKey
-from onelog.protocols.kafka.codec import _builder, _shape, decode_request
+from onelog.protocols.kafka.codec import _shape, decode_request
+from tests.support.kafka_entities import written
 
 CONTROL = [api for api in APIS.values() if api.key not in (ApiKey.PRODUCE, ApiKey.FETCH)]
 CASES = [
@@ -26,10 +26,7 @@ EVERY = [pure, chosen]
 
 def empty_request(api: Api, version: int) -> bytes:
     """A request in which every field has the value that says least."""
-    schema = load_request_schema(int(api.key), version)
-    out = io.BytesIO()
-    entity_writer(schema)(out, _builder(schema)({}))
-    return out.getvalue()
+    return written(load_request_schema(int(api.key), version), {})
 
 
 @pytest.mark.parametrize("check", EVERY)

@@ -24,7 +24,7 @@ from onelog.protocols.kafka.hub import Hub
 from onelog.protocols.kafka.request import Request
 from onelog.security.authenticator import Authenticator, SecuritySettings
 from tests.support.brokers import running
-from tests.support.kafka_wire import _build
+from tests.support.kafka_entities import entity
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)
@@ -60,7 +60,7 @@ class Desk:
         api = APIS[key]
         number = api.last if version is None else version
         schema: Any = load_request_schema(int(key), number)
-        request = Request(api, number, 1, "test", _build(schema, body), self._connection)
+        request = Request(api, number, 1, "test", entity(schema, body), self._connection)
         answer = await HANDLERS[key](self.hub, request)
         assert answer is not None
         frame = encode_response(api, number, 1, answer)

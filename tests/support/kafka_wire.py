@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-import datetime
-import io
 import socket
 import struct
 from typing import Any
 
 from kio.index import load_request_schema, load_response_schema
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_reader
 
 from onelog.protocols.kafka.apis import APIS, ApiKey
-from onelog.protocols.kafka.codec import _hints, _inner
+from tests.support.kafka_entities import written
 
 
 class Wire:
@@ -40,15 +37,13 @@ class Wire:
         return self.answer(key, version)
 
     def send(self, key: ApiKey, version: int, /, **body: Any) -> None:
-        schema: Any = load_request_schema(int(key), version)
-        out = io.BytesIO()
-        entity_writer(schema)(out, _build(schema, body))
+        data = written(load_request_schema(int(key), version), body)
         self._number += 1
         head = struct.pack(">hhih", key, version, self._number, len(self._client_id))
         head += self._client_id
         if version >= APIS[key].flexible:
             head += b"\0"
-        payload = head + out.getvalue()
+        payload = head + data
         self._socket.sendall(struct.pack(">i", len(payload)) + payload)
 
     def answer(self, key: ApiKey, version: int) -> Any:
@@ -69,21 +64,3 @@ class Wire:
             self._buffer += data
         found, self._buffer = self._buffer[:size], self._buffer[size:]
         return found
-
-
-def _build(schema: Any, body: dict[str, Any]) -> Any:
-    """A request of one version; durations are given in milliseconds."""
-    values = {}
-    for field in dataclasses.fields(schema):
-        if field.name not in body:
-            continue  # kio has a default, or says what is missing
-        value = body[field.name]
-        inner, is_array = _inner(_hints(schema)[field.name])
-        if dataclasses.is_dataclass(inner) and value is not None:
-            value = tuple(_build(inner, row) for row in value)
-        elif is_array and value is not None:
-            value = tuple(value)
-        elif field.metadata.get("kafka_type", "").startswith("timedelta"):
-            value = datetime.timedelta(milliseconds=value)
-        values[field.name] = value
-    return schema(**values)

@@ -10,30 +10,28 @@ Rules:
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
-import io
 import struct
-import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
-from types import NoneType, UnionType
-from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final
 
 from kio.index import load_request_schema, load_response_schema
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_reader
 from kio.serial.errors import SerialError
 
 from onelog.base.errors import ProtocolViolation
 from onelog.kernel import check_shape
 from onelog.protocols.kafka.apis import APIS, Api, ApiKey
-from onelog.protocols.kafka.errors import ErrorCode
+from onelog.protocols.kafka.encoding import structure_writer
+from onelog.protocols.kafka.schema import fields_of
 
 Body = dict[str, Any]
 """An answer in kio's field names, whatever the version."""
 
 _FRAME: Final = struct.Struct(">ii")
 _FRAME_TAGGED: Final = struct.Struct(">iib")
+"""With an empty list of tags behind."""
 _NEVER_FLEXIBLE: Final = 255
 
 FLEXIBLE_FROM: Final = bytes(
@@ -66,19 +64,16 @@ def _shape_of(schema: Any) -> tuple[bytes, int]:
     """The program of a structure, and the least bytes that it has."""
     flexible = bool(schema.__flexible__)
     program, least = b"", 0
-    for field in dataclasses.fields(schema):
-        inner, is_array = _inner(_hints(schema)[field.name])
-        if "tag" in field.metadata:
-            assert not is_array and not dataclasses.is_dataclass(inner), "a tag that has counts"
+    for field in fields_of(schema):
+        if field.tag is not None:
+            assert not field.is_array and field.structure is None, "a tag that has counts"
             continue
         part, part_least = (
-            _shape_of(inner)
-            if dataclasses.is_dataclass(inner)
-            else _SHAPES[field.metadata["kafka_type"]]
+            _SHAPES[field.kind] if field.structure is None else _shape_of(field.structure)
         )
         if part in (b"S", b"B"):
             part_least = 1 if flexible else part_least
-        if is_array:
+        if field.is_array:
             part = b"A" + bytes((min(part_least, 255),)) + struct.pack(">H", len(part)) + part
             part_least = 1 if flexible else 4
         program += part
@@ -137,26 +132,21 @@ def millis(value: datetime.timedelta | datetime.datetime | None, default: int = 
 
 def encode_response(api: Api, version: int, correlation_id: int, body: Body | bytes) -> bytes:
     """The whole frame of an answer; its body as fields, or written by its handler already."""
-    out = io.BytesIO()
-    if version >= api.flexible and api.key is not ApiKey.API_VERSIONS:
-        out.write(b"\0" * _FRAME_TAGGED.size)
-        head = _FRAME_TAGGED
-    else:
-        # ApiVersions is answered with the old header at every version: the client asks it before
-        # it knows what the broker speaks.
-        out.write(b"\0" * _FRAME.size)
-        head = _FRAME
+    # ApiVersions is answered with the old header at every version: the client asks it before it
+    # knows what the broker speaks.
+    tagged = version >= api.flexible and api.key is not ApiKey.API_VERSIONS
+    out = bytearray(_FRAME_TAGGED.size if tagged else _FRAME.size)
     if isinstance(body, bytes):
-        out.write(body)
+        out += body
     else:
-        build, write = _writer(api.key, version)
-        write(out, build(body))
-    frame = out.getbuffer()
-    size = len(frame) - 4
-    frame[: head.size] = (
-        head.pack(size, correlation_id) if head is _FRAME else head.pack(size, correlation_id, 0)
-    )
-    return frame.tobytes()
+        _response_writer(api.key, version)(out, body)
+    _FRAME.pack_into(out, 0, len(out) - 4, correlation_id)
+    return bytes(out)
+
+
+@cache
+def _response_writer(key: ApiKey, version: int) -> Callable[[bytearray, Body], None]:
+    return structure_writer(load_response_schema(int(key), version))
 
 
 @cache
@@ -164,130 +154,12 @@ def element_writer(key: ApiKey, version: int, *path: str) -> Callable[[Body], by
     """Writes one element of an answer's array by itself; `path` are the names of the arrays."""
     schema: Any = load_response_schema(int(key), version)
     for name in path:
-        schema = _inner(_hints(schema)[name])[0]
-    build, write = _builder(schema), entity_writer(schema)
+        (schema,) = (field.structure for field in fields_of(schema) if field.name == name)
+    write = structure_writer(schema)
 
     def written(body: Body) -> bytes:
-        out = io.BytesIO()
-        write(out, build(body))
-        return out.getvalue()
+        out = bytearray()
+        write(out, body)
+        return bytes(out)
 
     return written
-
-
-@cache
-def _writer(
-    key: ApiKey, version: int
-) -> tuple[Callable[[Body], Any], Callable[[io.BytesIO, Any], None]]:
-    schema: Any = load_response_schema(int(key), version)
-    return _builder(schema), entity_writer(schema)
-
-
-@cache
-def known_names(key: ApiKey) -> frozenset[str]:
-    """Every field name that some version of an API's answer has, at any depth."""
-    found: set[str] = set()
-    for version in range(0, 20):
-        try:
-            schema: Any = load_response_schema(int(key), version)
-        except Exception as error:  # noqa: BLE001 - kio has no such version
-            del error
-            continue
-        found |= _names(schema)
-    return frozenset(found)
-
-
-def _names(schema: Any) -> set[str]:
-    found = set()
-    for field in dataclasses.fields(schema):
-        found.add(field.name)
-        inner = _inner(_hints(schema)[field.name])[0]
-        if dataclasses.is_dataclass(inner):
-            found |= _names(inner)
-    return found
-
-
-@cache
-def _hints(schema: Any) -> dict[str, Any]:
-    return get_type_hints(schema)
-
-
-def _inner(hint: Any) -> tuple[Any, bool]:
-    """The type inside of optionals and arrays, and whether it is an array."""
-    origin = get_origin(hint)
-    if origin in (UnionType, Union):
-        (rest,) = (arg for arg in get_args(hint) if arg is not NoneType)
-        return _inner(rest)
-    if origin is tuple:
-        return _inner(get_args(hint)[0])[0], True
-    return hint, False
-
-
-def _duration(value: int) -> datetime.timedelta:
-    return datetime.timedelta(milliseconds=value)
-
-
-_CONVERSIONS: Final[dict[str, Callable[[Any], Any]]] = {
-    "error_code": ErrorCode,
-    "timedelta_i32": _duration,
-    "timedelta_i64": _duration,
-    "datetime_i64": lambda value: datetime.datetime.fromtimestamp(value / 1000, datetime.UTC),
-}
-
-_IMPLICIT: Final[dict[str, Any]] = {
-    "string": "",
-    "bytes": b"",
-    "records": None,
-    "bool": False,
-    "uuid": uuid.UUID(int=0),
-    "float64": 0.0,
-}
-"""What a field has that neither the handler nor kio gives a value; every other type has 0."""
-
-
-@cache
-def _builder(schema: Any) -> Callable[[Mapping[str, Any]], Any]:
-    """Makes an instance of a kio class from a Body."""
-    plan = []
-    for field in dataclasses.fields(schema):
-        inner, is_array = _inner(_hints(schema)[field.name])
-        convert: Callable[[Any], Any] | None = None
-        if dataclasses.is_dataclass(inner):
-            convert = _builder(inner)  # type: ignore[arg-type]
-        else:
-            convert = _CONVERSIONS.get(field.metadata.get("kafka_type", ""))
-        if field.default is not dataclasses.MISSING:
-            default: Any = field.default
-        elif is_array:
-            default = ()
-        else:
-            implicit = _IMPLICIT.get(field.metadata.get("kafka_type", ""), 0)
-            default = convert(implicit) if convert is not None else implicit
-        plan.append((field.name, convert, is_array, default))
-    names = frozenset(field.name for field in dataclasses.fields(schema))
-
-    def build(body: Mapping[str, Any]) -> Any:
-        values = {}
-        for name, convert, is_array, default in plan:
-            value = body.get(name, _ABSENT)
-            if value is _ABSENT:
-                values[name] = default
-            elif value is None:
-                values[name] = None
-            elif is_array:
-                values[name] = tuple(map(convert, value) if convert else value)
-            else:
-                values[name] = convert(value) if convert else value
-        if len(body) > len(values) or not body.keys() <= names:
-            _check_names(schema, body)
-        return schema(**values)
-
-    return build
-
-
-_ABSENT: Final = object()
-
-
-def _check_names(schema: Any, body: Mapping[str, Any]) -> None:
-    unknown = body.keys() - known_names(ApiKey(int(schema.__api_key__)))
-    assert not unknown, f"{schema.__name__} has no field {sorted(unknown)}"
