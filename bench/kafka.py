@@ -2,7 +2,8 @@
 
 Rules: both with the same flush policy: page cache (ours `os`, Kafka's default), then a sync before
 the answer (ours `fsync`, Kafka `flush.messages=1`). Ratios are of medians of rounds measured in
-turns, after Kafka's JVM has had its warm-up. `onelog` or `peer` as an argument runs one side only.
+turns, after Kafka's JVM has had its warm-up. Arguments: `onelog` or `peer` runs one side only;
+other words choose the throughput cases whose names hold one of them, and nothing else is measured.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from bench import kafka_load, kafka_scale
 from bench.kafka_load import Run, Target, fresh_topic, rawload, rdload
 from bench.report import Row, data_dir, median, report, row, say
 
+SIDES = ("onelog", "peer")
 ROUNDS = 3
 TIMES = ("-t", "2", "-w", "0.7")
 WARM_UP = ("-t", "6", "-w", "0")
@@ -114,17 +116,26 @@ def compare(
     return row(f"{name}, {unit}", mine / theirs, "ratio", bar, low=low, peer=("Kafka", theirs))
 
 
-def measure(policy: str, ours: Target | None, peer: Target | None) -> list[Row]:
-    """Every case of one flush policy."""
+def throughput(
+    policy: str, ours: Target | None, peer: Target | None, words: list[str]
+) -> list[Row]:
+    """The throughput cases of one flush policy."""
     flush = policy == "fsync"
     rows: list[Row] = []
     for name, case in THROUGHPUT.items():
-        if flush and name not in SYNCED:
+        if (flush and name not in SYNCED) or (words and not any(word in name for word in words)):
             continue
         measured = rounds(case, ours, peer, flush)
         label = f"{policy}, {name}"
         rows.append(compare(label, measured, lambda run: run.mb_s, "MB/s", RATE_BAR))
         rows.append(compare(label, measured, lambda run: run.mb_per_cpu, "MB/CPU-s", PER_CPU_BAR))
+    return rows
+
+
+def requests(policy: str, ours: Target | None, peer: Target | None) -> list[Row]:
+    """The cases of single records of one flush policy."""
+    flush = policy == "fsync"
+    rows: list[Row] = []
     measured = rounds(single, ours, peer, flush)
     label = f"{policy}, one record, 10 producers"
     rows.append(compare(label, measured, lambda run: run.requests_s, "requests/s", RATE_BAR))
@@ -155,23 +166,26 @@ def memory(ours: Target | None, peer: Target | None) -> list[Row]:
 def main(arguments: list[str]) -> int:
     """Measure everything."""
     kafka_load.build()
-    wanted = arguments or ["onelog", "peer"]
+    sides = [word for word in arguments if word in SIDES] or list(SIDES)
+    words = [word for word in arguments if word not in SIDES]
     rows: list[Row] = []
     with data_dir("kafka") as folder, contextlib.ExitStack() as stack:
         peer = None
-        if "peer" in wanted:
+        if "peer" in sides:
             peer = stack.enter_context(kafka_load.apache(folder / "apache"))
         if peer is not None:
             warm_up(peer)
         for policy in ("os", "fsync"):
             with contextlib.ExitStack() as running:
                 ours = None
-                if "onelog" in wanted:
+                if "onelog" in sides:
                     ours = running.enter_context(kafka_load.onelog(folder / policy, policy))
-                rows += measure(policy, ours, peer)
-                if policy == "os":
+                rows += throughput(policy, ours, peer, words)
+                if not words:
+                    rows += requests(policy, ours, peer)
+                if not words and policy == "os":
                     rows += memory(ours, peer)
-        if "onelog" in wanted:
+        if "onelog" in sides and not words:
             rows += kafka_scale.run(folder)
     report("kafka", rows)
     return 0
