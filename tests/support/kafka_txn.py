@@ -187,7 +187,7 @@ class Desk:
         quiet = 0
         while quiet < 3:  # what one pass of the loop calls shows in the next
             await asyncio.sleep(0)
-            rows = self.coordinator._transactions.values()
+            rows = self.coordinator._ids
             puts = [row.put for row in rows if row.put is not None and not row.put.done()]
             if puts:
                 await asyncio.wait(puts)

@@ -521,3 +521,26 @@ async def test_a_caller_that_went_away_does_not_take_its_step_back(tmp_path: Pat
         ending.cancel()
         await at.settle()
         assert at.committed(*A0) == ["a0"]
+
+
+async def test_the_metrics_count_what_happened(tmp_path: Path):
+    async with desk(tmp_path) as at:
+        producer = await begun(at, A0)
+
+        def numbers() -> dict[str, float]:
+            found = at.coordinator.samples()
+            return {row.name.removeprefix("onelog_kafka_"): row.value for row in found}
+
+        assert (numbers()["transactions"], numbers()["transactional_ids"]) == (1, 1)
+        await at.end(producer)
+        await at.settle()
+        await at.add(producer, A0)
+        at.timers.pass_time(TIMEOUT_MS / 1000)
+        await at.settle()
+        assert numbers() == {
+            "transactional_ids": 1,
+            "transactions": 0,
+            "transactions_committed_total": 1,
+            "transactions_aborted_total": 1,
+            "transactions_timed_out_total": 1,
+        }

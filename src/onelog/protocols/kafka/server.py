@@ -100,3 +100,4 @@ class KafkaServer:
             yield Sample(f"onelog_kafka_{name}", about, "counter", value)
         yield Sample("onelog_kafka_connections", "Connections now.", "gauge", len(hub.connections))
         yield from hub.groups.samples()
+        yield from hub.transactions.samples()

@@ -19,8 +19,8 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 
@@ -30,10 +30,16 @@ from onelog.base.errors import OnelogError, PartitionCorrupt
 from onelog.broker.kept import KeptTable
 from onelog.broker.producer_ids import ProducerIds
 from onelog.config.kafka import KafkaTransactions
-from onelog.observe import get_logger
+from onelog.observe import Sample, get_logger
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.transactions import rules
 from onelog.protocols.kafka.transactions.completion import Completion
+from onelog.protocols.kafka.transactions.ids import (
+    CallLater,
+    Timer,
+    Transaction,
+    TransactionalIds,
+)
 from onelog.protocols.kafka.transactions.state import (
     IDLE,
     OUTCOMES,
@@ -58,35 +64,6 @@ OUTSIDE: Final = (ErrorCode.invalid_txn_state, ErrorCode.transaction_abortable)
 _log = get_logger("kafka")
 
 
-class Timer(Protocol):
-    """A call that will come, unless it is cancelled."""
-
-    def cancel(self) -> None:
-        """Never call."""
-        ...
-
-
-CallLater = Callable[[float, Callable[[], None]], Timer]
-
-
-class Transaction:
-    """One transactional id."""
-
-    __slots__ = ("deadline", "durable", "id", "newest_connection", "put", "written")
-
-    def __init__(self, transactional_id: str, facts: Facts) -> None:
-        self.id = transactional_id
-        self.written = facts
-        """The last row that was appended: what the next step builds on."""
-        self.durable = facts
-        """The last row that survives a crash: what may be relied on outside."""
-        self.put: asyncio.Future[None] | None = None
-        """Done when the last row is durable; None when it was recovered."""
-        self.newest_connection = 0
-        """The newest one that added to a transaction or ended it."""
-        self.deadline: Timer | None = None
-
-
 class Coordinator:
     """Every transactional id of this broker. Make one with `Coordinator.open`."""
 
@@ -105,8 +82,7 @@ class Coordinator:
         self._clock = clock
         self._settings = settings
         self._call_later = call_later
-        self._transactions: dict[str, Transaction] = {}
-        """In the order of their last change: the longest unused one comes first."""
+        self._ids = TransactionalIds()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweep: Timer | None = None
         self.commits = 0
@@ -140,8 +116,7 @@ class Coordinator:
                     f"the stream {STREAM} holds a row that cannot be read ({key!r}: {error})."
                     " Restore the stream from a backup, then restart"
                 ) from None
-        rows.sort(key=lambda transaction: transaction.written.updated_ms)
-        self._transactions = {transaction.id: transaction for transaction in rows}
+        self._ids.fill(rows)
         self._completion.abort_strays(
             [row.written for row in rows if row.written.state not in IDLE]
         )
@@ -155,7 +130,7 @@ class Coordinator:
         """Stop all timers; what is being ended goes on at the next start."""
         if self._sweep is not None:
             self._sweep.cancel()
-        for transaction in self._transactions.values():
+        for transaction in self._ids:
             self._disarm(transaction)
         for task in self._tasks:
             task.cancel()
@@ -166,13 +141,24 @@ class Coordinator:
 
     def find(self, transactional_id: str) -> Facts | None:
         """What is durably known of a transactional id."""
-        transaction = self._transactions.get(transactional_id)
+        transaction = self._ids.find(transactional_id)
         return None if transaction is None else transaction.durable
 
     def listed(self) -> Iterator[tuple[str, Facts]]:
         """Every transactional id."""
-        for transaction in self._transactions.values():
+        for transaction in self._ids:
             yield transaction.id, transaction.durable
+
+    def samples(self) -> Iterator[Sample]:
+        """Numbers for the metrics."""
+        yield from self._ids.samples()
+        totals = (
+            ("committed", "Transactions that committed.", self.commits),
+            ("aborted", "Transactions that aborted.", self.aborts),
+            ("timed_out", "Transactions that took too long.", self.timeouts),
+        )
+        for name, about, value in totals:
+            yield Sample(f"onelog_kafka_transactions_{name}_total", about, "counter", value)
 
     def verify(
         self,
@@ -217,20 +203,11 @@ class Coordinator:
                 ErrorCode.transactional_id_authorization_failed,
                 "records of a transaction came without a transactional id",
             )
-        transaction = self._get(transactional_id)
+        transaction = self._ids.get(transactional_id)
         rules.check_writable(transaction.written, producer, outside)
         if transaction.durable is not transaction.written:
             rules.check_writable(transaction.durable, producer, outside)
         return transaction.durable
-
-    def _get(self, transactional_id: str) -> Transaction:
-        transaction = self._transactions.get(transactional_id)
-        if transaction is None:
-            raise KafkaError(
-                ErrorCode.invalid_producer_id_mapping,
-                f"the transactional id {transactional_id} is not known; begin with InitProducerId",
-            )
-        return transaction
 
     # -- requests
 
@@ -256,7 +233,7 @@ class Coordinator:
                 f" {timeout_ms} (kafka.transactions.timeout_max_ms)",
             )
         now_ms = self._clock.now_ms()
-        transaction = self._transactions.get(transactional_id)
+        transaction = self._ids.find(transactional_id)
         if transaction is None:
             self._make_room()
             facts = rules.first_producer(self._producer_ids.take(), timeout_ms, now_ms)
@@ -308,7 +285,7 @@ class Coordinator:
         faults.hit("kafka.txn.decided")
 
     def _own(self, transactional_id: str, producer: Producer, connection: int) -> Transaction:
-        transaction = self._get(transactional_id)
+        transaction = self._ids.get(transactional_id)
         rules.check_owner(transaction.written, producer)
         if connection < transaction.newest_connection:
             raise KafkaError(
@@ -327,8 +304,7 @@ class Coordinator:
             return transaction.put
         put = self._table.put([(transaction.id.encode(), encode(facts))])
         transaction.written, transaction.put = facts, put
-        self._transactions.pop(transaction.id, None)
-        self._transactions[transaction.id] = transaction
+        self._ids.touch(transaction)
         if facts.state is not State.ONGOING:
             self._disarm(transaction)
         elif transaction.deadline is None:
@@ -426,12 +402,7 @@ class Coordinator:
 
     def _forget_unused(self) -> None:
         before_ms = self._clock.now_ms() - self._settings.id_expiry_ms
-        unused: list[Transaction] = []
-        for transaction in self._transactions.values():
-            if transaction.written.updated_ms >= before_ms or len(unused) == FORGOTTEN_AT_ONCE:
-                break
-            if rules.is_forgettable(transaction.written, before_ms):
-                unused.append(transaction)
+        unused = self._ids.unused(before_ms, FORGOTTEN_AT_ONCE)
         try:
             self._forget(unused)
         except OnelogError as error:
@@ -442,17 +413,16 @@ class Coordinator:
             self._sweep_later()
 
     def _make_room(self) -> None:
-        if len(self._transactions) < self._settings.ids:
+        if len(self._ids) < self._settings.ids:
             return
-        for transaction in self._transactions.values():
-            if rules.is_forgettable(transaction.written, self._clock.now_ms() + 1):
-                self._forget([transaction])
-                return
-        raise KafkaError(
-            ErrorCode.policy_violation,
-            f"{self._settings.ids} transactional ids have a transaction open"
-            " (kafka.transactions.ids)",
-        )
+        idle = self._ids.longest_idle()
+        if idle is None:
+            raise KafkaError(
+                ErrorCode.policy_violation,
+                f"{self._settings.ids} transactional ids have a transaction open"
+                " (kafka.transactions.ids)",
+            )
+        self._forget([idle])
 
     def _forget(self, unused: list[Transaction]) -> None:
         if not unused:
@@ -462,7 +432,7 @@ class Coordinator:
         now_ms = self._clock.now_ms()
         for transaction in unused:
             transaction.written = rules.forgotten(transaction.written, now_ms)
-            del self._transactions[transaction.id]
+            self._ids.drop(transaction)
 
 
 def _ignore(future: asyncio.Future[None]) -> None:

@@ -13,7 +13,8 @@ from onelog.broker.producer_ids import ProducerIds
 from onelog.config.kafka import KafkaTransactions
 from onelog.protocols.kafka.topics import Topics
 from onelog.protocols.kafka.transactions.completion import Completion
-from onelog.protocols.kafka.transactions.coordinator import STREAM, CallLater, Coordinator
+from onelog.protocols.kafka.transactions.coordinator import STREAM, Coordinator
+from onelog.protocols.kafka.transactions.ids import CallLater
 
 
 class PendingOffsets(Protocol):

@@ -1,0 +1,107 @@
+"""The transactional ids that a broker remembers: a bounded table, the longest unused first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
+
+from onelog.observe import Sample
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError
+from onelog.protocols.kafka.transactions import rules
+from onelog.protocols.kafka.transactions.state import IDLE, Facts
+
+
+class Timer(Protocol):
+    """A call that will come, unless it is cancelled."""
+
+    def cancel(self) -> None:
+        """Never call."""
+        ...
+
+
+CallLater = Callable[[float, Callable[[], None]], Timer]
+
+
+class Transaction:
+    """One transactional id."""
+
+    __slots__ = ("deadline", "durable", "id", "newest_connection", "put", "written")
+
+    def __init__(self, transactional_id: str, facts: Facts) -> None:
+        self.id = transactional_id
+        self.written = facts
+        """The last row that was appended: what the next step builds on."""
+        self.durable = facts
+        """The last row that survives a crash: what may be relied on outside."""
+        self.put: asyncio.Future[None] | None = None
+        """Done when the last row is durable; None when it was recovered."""
+        self.newest_connection = 0
+        """The newest one that added to a transaction or ended it."""
+        self.deadline: Timer | None = None
+
+
+class TransactionalIds:
+    """Every transactional id, in the order of their last change."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, Transaction] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Transaction]:
+        return iter(self._rows.values())
+
+    def fill(self, rows: Iterable[Transaction]) -> None:
+        """What was recovered."""
+        for row in sorted(rows, key=lambda row: row.written.updated_ms):
+            self._rows[row.id] = row
+
+    def find(self, transactional_id: str) -> Transaction | None:
+        """What is known of an id."""
+        return self._rows.get(transactional_id)
+
+    def get(self, transactional_id: str) -> Transaction:
+        """What is known of an id. Raises KafkaError."""
+        found = self._rows.get(transactional_id)
+        if found is None:
+            raise KafkaError(
+                ErrorCode.invalid_producer_id_mapping,
+                f"the transactional id {transactional_id} is not known; begin with InitProducerId",
+            )
+        return found
+
+    def touch(self, transaction: Transaction) -> None:
+        """It changed: it goes last."""
+        self._rows.pop(transaction.id, None)
+        self._rows[transaction.id] = transaction
+
+    def drop(self, transaction: Transaction) -> None:
+        """Know it no more."""
+        del self._rows[transaction.id]
+
+    def unused(self, before_ms: int, count_max: int) -> list[Transaction]:
+        """Ids without a transaction that did not change since `before_ms`."""
+        found: list[Transaction] = []
+        for row in self._rows.values():
+            if row.written.updated_ms >= before_ms or len(found) == count_max:
+                break
+            if rules.is_forgettable(row.written, before_ms):
+                found.append(row)
+        return found
+
+    def longest_idle(self) -> Transaction | None:
+        """The id that did nothing for the longest time and has no transaction; None: all have."""
+        return next((row for row in self._rows.values() if row.written.state in IDLE), None)
+
+    def samples(self) -> Iterator[Sample]:
+        """Numbers for the metrics."""
+        open_now = sum(row.durable.state not in IDLE for row in self._rows.values())
+        yield Sample(
+            "onelog_kafka_transactional_ids",
+            "Transactional ids that are remembered.",
+            "gauge",
+            len(self._rows),
+        )
+        yield Sample("onelog_kafka_transactions", "Transactions open now.", "gauge", open_now)
