@@ -44,6 +44,7 @@ from onelog.protocols.amqp.mapping import (
 )
 from onelog.protocols.amqp.queues.ready import pack
 from onelog.protocols.amqp.router import Binding, Router
+from onelog.record.headers import EXPIRY, find_header
 
 if TYPE_CHECKING:
     from onelog.broker import Published
@@ -97,6 +98,8 @@ class Follower:
             return _end_of(source, data)  # what MQTT and Kafka write to each other costs nothing
         fixed = source.fixed_topic
         many_keys = BLIND_KEYS in data or LEFT_OUT in data
+        if EXPIRY in data:
+            self._hub.saw_expiry = True
         for info in scan_batches(data, 0, False):
             if info.attributes & _SPECIAL:
                 return info.base_offset
@@ -124,8 +127,13 @@ class Follower:
 
     def deliver_records(self, source: LiveSource, records: list[Record]) -> None:
         """Take committed records that `deliver` left."""
+        self._notice_expiry(records)
         for record in records:
             self._give(source.number, self._route(record), record.offset, record)
+
+    def _notice_expiry(self, records: list[Record]) -> None:
+        if any(find_header(record.headers, EXPIRY) is not None for record in records):
+            self._hub.saw_expiry = True
 
     def _give(self, number: int, queues: Queues, offset: int, record: Record | None) -> None:
         place = pack(number, offset)
@@ -354,6 +362,7 @@ class Follower:
             records, position = read_records(
                 wanted, wanted.sources[0], position, _READ_ROWS, upto=end
             )
+            self._notice_expiry(records)
             for record in records:
                 address = address_of(record.topic)
                 if address.vhost != queue.vhost.name or queue.cursor.holds(
