@@ -1,12 +1,15 @@
 """The commands of `onelog` and the exit codes they end with.
 
 Rules: what went wrong is one clear line on stderr, never a traceback, unless it is a bug of ours.
-Exit codes: 0 done, 1 failed, 2 the command line or the configuration is wrong. The server itself is
-handed in, because the command line stands below the composition root.
+Exit codes: 0 done, 1 failed, 2 the command line or the configuration is wrong, 130 Ctrl-C. Who
+reads our output may stop to read it. The server itself is handed in, because the command line
+stands below the composition root.
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -18,6 +21,7 @@ from onelog.admin.contract import ServerInfo
 from onelog.base.errors import ConfigError, OnelogError
 from onelog.cli import client, render
 from onelog.cli.example import example_toml
+from onelog.cli.messaging import add_messaging
 from onelog.cli.options import Assignments, ConfigFile, DataDir, load_options
 from onelog.cli.users import RunOffline, build_users
 from onelog.cli.views import build_views
@@ -26,6 +30,7 @@ from onelog.config import Loaded
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
 
 Serve = Callable[[Loaded, Callable[[ServerInfo], None]], None]
 
@@ -44,6 +49,11 @@ def run(arguments: Sequence[str], serve: Serve, run_offline: RunOffline | None =
     except OnelogError as error:
         render.print_error(str(error))
         return EXIT_FAILED
+    except BrokenPipeError:
+        # Nobody reads any more. Python would say so once more when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     return EXIT_OK
 
 
@@ -77,6 +87,7 @@ def build(serve: Serve, run_offline: RunOffline | None = None) -> App:
     app.command(_build_config())
     app.command(build_users(run_offline))
     app.command(build_views(run_offline))
+    add_messaging(app)
     return app
 
 

@@ -1,9 +1,9 @@
 """The fields of a message: what each one means, its reserved header, its name in each protocol.
 
-This is the table that `docs/reference/mapping.md` shows, that mappings of protocols are made from
-and that `tests/cross` has a test of every cell of. An empty name: the protocol has no word for
-the field; it neither writes nor shows it, and the record keeps it for those who have. Kafka has a
-word for everything: the header itself.
+This is the table that `docs/reference/mapping.md` shows, that mappings of protocols are made from,
+that the command line reads and writes by, and that `tests/cross` has a test of every cell of. An
+empty name: the protocol has no word for the field; it neither writes nor shows it, and the record
+keeps it for those who have. Kafka has a word for everything: the header itself.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ class Field(NamedTuple):
 
 FIELDS: Final = (
     Field(
-        "quality of service", headers.QOS, "number",
+        "qos", headers.QOS, "number",
         mqtt="qos", amqp="delivery_mode", most=2, mqtt3="qos",
     ),
-    Field("retained", headers.RETAIN, "mark", mqtt="retain", mqtt3="retain"),
+    Field("retain", headers.RETAIN, "mark", mqtt="retain", mqtt3="retain"),
     Field(
-        "content type", headers.CONTENT_TYPE, "text", mqtt="content_type", amqp="content_type"
+        "content_type", headers.CONTENT_TYPE, "text", mqtt="content_type", amqp="content_type"
     ),
-    Field("content encoding", headers.CONTENT_ENCODING, "text", amqp="content_encoding"),
-    Field("reply-to", headers.REPLY_TO, "topic", mqtt="response_topic", amqp="reply_to"),
+    Field("content_encoding", headers.CONTENT_ENCODING, "text", amqp="content_encoding"),
+    Field("reply_to", headers.REPLY_TO, "topic", mqtt="response_topic", amqp="reply_to"),
     Field(
         "correlation", headers.CORRELATION, "bytes",
         mqtt="correlation_data", amqp="correlation_id",
     ),
-    Field("expiry", headers.EXPIRY, "time_ms", mqtt="message_expiry", amqp="expiration"),
-    Field("payload format", headers.PAYLOAD_FORMAT, "number", mqtt="payload_format", most=1),
-    Field("message id", headers.MESSAGE_ID, "text", amqp="message_id"),
+    Field("expires_ms", headers.EXPIRY, "time_ms", mqtt="message_expiry", amqp="expiration"),
+    Field("payload_format", headers.PAYLOAD_FORMAT, "number", mqtt="payload_format", most=1),
+    Field("message_id", headers.MESSAGE_ID, "text", amqp="message_id"),
     Field("type", headers.TYPE, "text", amqp="type"),
-    Field("user id", headers.USER_ID, "text", amqp="user_id"),
-    Field("app id", headers.APP_ID, "text", amqp="app_id"),
-    Field("cluster id", headers.CLUSTER_ID, "text", amqp="cluster_id"),
+    Field("user_id", headers.USER_ID, "text", amqp="user_id"),
+    Field("app_id", headers.APP_ID, "text", amqp="app_id"),
+    Field("cluster_id", headers.CLUSTER_ID, "text", amqp="cluster_id"),
     Field("priority", headers.PRIORITY, "number", amqp="priority", most=255),
     Field("timestamp", headers.TIMESTAMP, "number", amqp="timestamp", most=2**63 - 1),
 )  # fmt: skip

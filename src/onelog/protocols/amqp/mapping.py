@@ -15,11 +15,9 @@ Rules:
 
 from __future__ import annotations
 
-import binascii
 import datetime
 import json
 import struct
-from base64 import b64decode, b64encode
 from decimal import Decimal
 from typing import Any, Final
 
@@ -27,6 +25,7 @@ import msgspec
 
 from onelog.broker import Message, Record
 from onelog.protocols.amqp.addresses import address_of, reply_key, reply_topic
+from onelog.protocols.amqp.correlation import to_correlation, to_correlation_id
 from onelog.protocols.amqp.errors import AmqpError
 from onelog.protocols.amqp.properties import Properties
 from onelog.protocols.amqp.tables import decode_table, encode_table
@@ -65,7 +64,6 @@ _LIMITS: Final[dict[bytes, tuple[str, int]]] = {
     row.header: (row.amqp, row.most) for row in FIELDS if row.amqp in _NUMBERS
 } | {DELIVERY_MODE: ("delivery_mode", 255)}
 _DIGITS_MAX: Final = 19
-_BASE64: Final = "base64:"
 
 
 def to_message(
@@ -112,7 +110,7 @@ def _property_rows(topic: str, properties: Properties) -> list[tuple[bytes, byte
         address = reply_topic(address_of(topic).vhost, properties.reply_to)
         rows.append((names.REPLY_TO, address.encode("utf-8", "surrogateescape")))
     if properties.correlation_id is not None:
-        rows.append((names.CORRELATION, _correlation(properties.correlation_id)))
+        rows.append((names.CORRELATION, to_correlation(properties.correlation_id)))
     return rows
 
 
@@ -164,7 +162,7 @@ def to_properties(record: Record, now_ms: int | None = None) -> Properties:
         elif header == names.REPLY_TO:
             found.reply_to = _reply_to(record.topic, value)
         elif header == names.CORRELATION:
-            found.correlation_id = _correlation_id(value)
+            found.correlation_id = to_correlation_id(value)
     headers = record.headers
     if found.delivery_mode is None and find_header(headers, names.QOS) in _LASTING:
         found.delivery_mode = PERSISTENT
@@ -192,29 +190,6 @@ def _number(value: bytes) -> int | None:
 def _reply_to(topic: str, value: bytes) -> str | None:
     text = reply_key(address_of(topic).vhost, value.decode("utf-8", "surrogateescape"))
     return text if len(text.encode("utf-8", "surrogateescape")) <= SHORT_BYTES_MAX else None
-
-
-def _correlation(text: str) -> bytes:
-    """What a `correlation_id` stands for: base64 only where `_correlation_id` writes it."""
-    if text.startswith(_BASE64):
-        try:
-            data = b64decode(text[len(_BASE64) :], validate=True)
-        except (binascii.Error, ValueError):
-            data = b""
-        if _correlation_id(data) == text:
-            return data
-    return text.encode("utf-8", "surrogateescape")
-
-
-def _correlation_id(data: bytes) -> str | None:
-    """A correlation as text; None when it is too long for that."""
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        text = _BASE64 + b64encode(data).decode()
-    if len(text.encode()) > SHORT_BYTES_MAX:
-        text = _BASE64 + b64encode(data).decode()
-    return text if len(text) <= SHORT_BYTES_MAX else None
 
 
 def _table_of(rows: Headers) -> bytes | None:

@@ -1,0 +1,350 @@
+"""`onelog pub|sub|tail|replay`: messages by any protocol, in one way of writing them.
+
+Rules: a topic is written as in `docs/reference/names.md`, `a/b/c`, whatever protocol carries it.
+Messages go to standard output, one per line, everything else to standard error. `sub` is for
+pipes, `tail` for eyes, `replay` for history: it ends where the log ended when it began, unless it
+is told to follow. Who wanted a number of messages and did not get them in time has failed.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from cyclopts import App, Parameter
+
+from onelog.base.errors import ConfigError, OnelogError, Timeout
+from onelog.base.topics import check_filter, check_topic
+from onelog.cli.options import Assignments, ConfigFile, load_options
+from onelog.cli.talk import (
+    Message,
+    Patience,
+    Place,
+    Start,
+    Talker,
+    Via,
+    Wanted,
+    open_talker,
+    parse_start,
+)
+from onelog.cli.talk.messages import from_json, to_json
+from onelog.config.units import parse_quantity
+
+IDLE_S: Final = 2.0
+"""A replay by MQTT has no end mark: it ends when nothing came for so long."""
+PAYLOAD_CHARS: Final = 200
+"""So much of a payload `tail` shows."""
+
+Flag = Parameter(negative=(), show_default=False)
+Count = Annotated[int | None, Parameter(name=["--count", "-n"], help="End after so many messages.")]
+TimeoutS = Annotated[float | None, Parameter(help="End after so many seconds.")]
+Json = Annotated[bool, Flag, Parameter(help="One JSON object per line, with all that is known.")]
+Queue = Annotated[str, Parameter(help="AMQP: take messages from this queue, and acknowledge them.")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Broker:
+    """Which broker, by which protocol."""
+
+    via: Annotated[Via, Parameter(help="The protocol that carries the messages.")] = "mqtt"
+    host: Annotated[str, Parameter(help="The broker; default: that of the configuration.")] = ""
+    port: Annotated[int, Parameter(help="Its port; default: that of the configuration.")] = 0
+    user: Annotated[str, Parameter(name=["--user", "-u"], help="Who comes.")] = ""
+    password_file: Annotated[
+        Path | None, Parameter(help="File with the password in its first line.")
+    ] = None
+    tls: Annotated[bool, Flag, Parameter(help="Speak TLS.")] = False
+    ca_file: Annotated[str, Parameter(help="PEM file: who may sign the broker's certificate.")] = ""
+    exchange: Annotated[
+        str | None,
+        Parameter(help="AMQP: this exchange; TOPIC is the routing key then ('' is the default)."),
+    ] = None
+    partition: Annotated[int | None, Parameter(help="Kafka: write to this partition.")] = None
+    config: ConfigFile = None
+    assignments: Assignments = ()
+
+    @contextmanager
+    def connected(self) -> Iterator[Talker]:
+        """A connection for the length of a block."""
+        listeners = load_options(self.config, None, self.assignments).config.listeners
+        listener = getattr(listeners, f"{self.via}_tls" if self.tls else self.via)
+        if not (self.port or listener.port):
+            raise ConfigError("the configuration has no port: name it with --port")
+        place = Place(
+            host=self.host or listener.host,
+            port=self.port or listener.port,
+            user=self.user,
+            password=self._password(),
+            tls=self.tls,
+            ca_file=self.ca_file,
+        )
+        talker = open_talker(self.via, place, exchange=self.exchange, partition=self.partition)
+        try:
+            yield talker
+        except BaseException:
+            with suppress(OnelogError):  # what went wrong first is what counts
+                talker.close()
+            raise
+        talker.close()
+
+    def _password(self) -> str:
+        if self.password_file is None:
+            if self.user:
+                raise ConfigError("--user needs --password-file FILE")
+            return ""
+        try:
+            return self.password_file.read_text().partition("\n")[0]
+        except OSError as error:
+            raise ConfigError(f"{self.password_file}: {error.strerror}") from error
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """What a message says beside its payload."""
+
+    key: Annotated[str | None, Parameter(name=["--key", "-k"], help="Kafka: the key.")] = None
+    header: Annotated[
+        tuple[str, ...],
+        Parameter(name=["--header", "-H"], negative=(), help="NAME=VALUE; repeatable, in order."),
+    ] = ()
+    qos: Annotated[
+        int, Parameter(name=["--qos", "-q"], help="0, 1 or 2; in AMQP above 0 is persistent.")
+    ] = 1
+    retain: Annotated[bool, Flag, Parameter(help="MQTT keeps it for later subscribers.")] = False
+    content_type: str | None = None
+    correlation: Annotated[str | None, Parameter(help="What an answer refers to.")] = None
+    reply_to: Annotated[str | None, Parameter(help="The topic that an answer goes to.")] = None
+    expiry: Annotated[str | None, Parameter(help="How long it is of use, such as 10s.")] = None
+    message_id: str | None = None
+    type: str | None = None
+    priority: int | None = None
+
+    def message(self, topic: str, payload: bytes | None) -> Message:
+        """A message that says this."""
+        fields: dict[str, Any] = {"qos": self.qos} if self.qos else {}
+        if self.retain:
+            fields["retain"] = True
+        if self.correlation is not None:
+            fields["correlation"] = self.correlation.encode()
+        if self.expiry is not None:
+            ends = time.time_ns() // 1_000_000 + _milliseconds(self.expiry)
+            fields["expires_ms"] = ends
+        for name in ("content_type", "reply_to", "message_id", "type", "priority"):
+            value = getattr(self, name)
+            if value is not None:
+                fields[name] = value
+        headers = [_pair(text) for text in self.header]
+        key = None if self.key is None else self.key.encode()
+        return Message(topic=topic, payload=payload, key=key, headers=headers, fields=fields)
+
+
+BROKER, NOTHING_SAID = Broker(), Said()
+
+
+def add_messaging(app: App) -> None:
+    """The commands of messages, at the top of the tree."""
+    app.command(pub)
+    app.command(sub)
+    app.command(tail)
+    app.command(replay)
+
+
+def pub(
+    topic: str = "",
+    payload: str | None = None,
+    /,
+    *,
+    lines: Annotated[bool, Flag, Parameter(help="Each line of the input is a message.")] = False,
+    file: Annotated[Path | None, Parameter(help="Read this, not standard input.")] = None,
+    null: Annotated[bool, Flag, Parameter(help="No payload: Kafka's tombstone.")] = False,
+    json: Annotated[
+        bool, Flag, Parameter(help="Each line of the input is a message as `sub --json` has it.")
+    ] = False,
+    said: Said = NOTHING_SAID,
+    broker: Broker = BROKER,
+) -> None:
+    """Publish: the payload that is given, or what comes from standard input or a file.
+
+    Ends when the broker has everything, as safe as it keeps it.
+    """
+    if said.qos not in (0, 1, 2):
+        raise ConfigError(f"--qos {said.qos}: it is 0, 1 or 2")
+    if (payload is not None or null) and (lines or json or file is not None):
+        raise ConfigError("a payload and --lines, --json, --null or --file exclude each other")
+    if not topic and not json:
+        raise ConfigError("which topic? onelog pub TOPIC PAYLOAD")
+    with broker.connected() as talker:
+        for message in _messages(topic, payload, file, said, (lines, null, json)):
+            if broker.exchange is None:
+                check_topic(message.topic)
+            talker.publish(message)
+        talker.flush()
+
+
+def sub(
+    filter: str = "",  # noqa: A002 - the word of the users
+    /,
+    *,
+    start: Annotated[
+        str, Parameter(name="--from", help="latest, earliest, offset:N, a time or milliseconds.")
+    ] = "latest",
+    count: Count = None,
+    timeout: TimeoutS = None,
+    json: Json = False,
+    qos: Annotated[int, Parameter(name=["--qos", "-q"], help="MQTT: the QoS at most.")] = 1,
+    queue: Queue = "",
+    broker: Broker = BROKER,
+) -> None:
+    """Print messages as they come: the payload, one per line, or JSON.
+
+    Parameters
+    ----------
+    filter
+        A topic, or a filter with + and #.
+    """
+    wanted = _wanted(filter, broker, queue, start=parse_start(start), qos=qos)
+    _read(broker, wanted, Patience(timeout), count, to_json if json else _payload)
+
+
+def tail(
+    filter: str = "#",  # noqa: A002
+    /,
+    *,
+    count: Count = None,
+    timeout: TimeoutS = None,
+    json: Json = False,
+    broker: Broker = BROKER,
+) -> None:
+    """Show what is published from now on, with topic, time and headers."""
+    wanted = _wanted(filter, broker, "", retained=False)
+    _read(broker, wanted, Patience(timeout), count, to_json if json else _shown)
+
+
+def replay(
+    filter: str,  # noqa: A002
+    /,
+    *,
+    start: Annotated[
+        str, Parameter(name="--from", help="earliest, offset:N, a time or milliseconds.")
+    ] = "earliest",
+    follow: Annotated[bool, Flag, Parameter(help="Go on with what comes.")] = False,
+    count: Count = None,
+    timeout: TimeoutS = None,
+    json: Json = False,
+    broker: Broker = BROKER,
+) -> None:
+    """Print what was published, from a place in the log up to its end."""
+    wanted = _wanted(filter, broker, "", start=parse_start(start), to_end=not follow)
+    idle_s = IDLE_S if broker.via == "mqtt" and not follow else None
+    _read(broker, wanted, Patience(timeout, idle_s), count, to_json if json else _payload)
+
+
+# -- reading
+
+
+def _wanted(text: str, broker: Broker, queue: str, **options: Any) -> Wanted:
+    if queue:
+        if broker.via != "amqp":
+            raise ConfigError("--queue needs --via amqp")
+        if options.get("start", Start("latest")).kind != "latest":
+            raise ConfigError("--queue has its own place: --from does not go with it")
+    elif not text:
+        raise ConfigError("which topic or filter? onelog sub FILTER")
+    elif broker.exchange is None:
+        check_filter(text)
+    return Wanted(filter=text, queue=queue, **options)
+
+
+def _read(broker: Broker, wanted: Wanted, patience: Patience, count: int | None, show: Any) -> None:
+    if count is not None and count < 1:
+        raise ConfigError(f"--count {count}: at least 1")
+    got, out = 0, sys.stdout.buffer
+    with broker.connected() as talker:
+        for message in talker.receive(wanted, patience):
+            out.write(show(message) + b"\n")
+            out.flush()
+            talker.settle()
+            got += 1
+            if got == count:
+                break
+    if count is not None and got < count and not wanted.to_end:
+        raise Timeout(f"{got} of {count} messages came in time")
+
+
+def _payload(message: Message) -> bytes:
+    return message.payload or b""
+
+
+def _shown(message: Message) -> bytes:
+    """A line for eyes: when, where, what, and what it says beside that."""
+    at_ms = message.timestamp_ms or time.time_ns() // 1_000_000
+    clock = datetime.fromtimestamp(at_ms / 1000).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    text = "(null)" if message.payload is None else message.payload.decode(errors="replace")
+    if len(text) > PAYLOAD_CHARS:
+        text = f"{text[:PAYLOAD_CHARS]}… ({len(message.payload or b'')} bytes)"
+    line = f"{clock}  {message.topic}  {text if text.isprintable() else repr(text)}"
+    said = [f"{name}={value!r}" for name, value in message.fields.items()]
+    said += [
+        f"{name}: {(value or b'').decode(errors='replace')}" for name, value in message.headers
+    ]
+    return (f"{line}  [{', '.join(said)}]" if said else line).encode()
+
+
+# -- writing
+
+
+def _messages(
+    topic: str,
+    payload: str | None,
+    file: Path | None,
+    said: Said,
+    how: tuple[bool, bool, bool],
+) -> Iterator[Message]:
+    lines, null, json = how
+    if payload is not None or null:
+        yield said.message(topic, None if null else (payload or "").encode())
+        return
+    with _input(file) as source:
+        if not lines and not json:
+            yield said.message(topic, source.read())
+            return
+        for line in source:
+            text = line.removesuffix(b"\n").removesuffix(b"\r")
+            if json and not text.strip():
+                continue
+            yield from_json(text, topic) if json else said.message(topic, text)
+
+
+@contextmanager
+def _input(file: Path | None) -> Iterator[Any]:
+    if file is None:
+        yield sys.stdin.buffer
+        return
+    try:
+        source = file.open("rb")
+    except OSError as error:
+        raise ConfigError(f"{file}: {error.strerror}") from error
+    with source:
+        yield source
+
+
+def _pair(text: str) -> tuple[str, bytes | None]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ConfigError(f"--header {text!r}: write NAME=VALUE")
+    return name, value.encode()
+
+
+def _milliseconds(text: str) -> int:
+    try:
+        return parse_quantity(text, "ms")
+    except ValueError as error:
+        raise ConfigError(f"--expiry {text}: {error}") from error

@@ -1,0 +1,127 @@
+"""A blocking connection to a broker: connect, send, receive, each with a deadline.
+
+Rules: what goes wrong is an OnelogError that names the address. Nobody waits for ever for an
+answer; how long somebody waits for messages is the user's choice (`Patience`).
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from onelog.base.errors import ConfigError, Timeout, Unavailable
+
+ANSWER_S: Final = 30.0
+"""How long a broker may take to answer."""
+CHUNK_BYTES: Final = 65_536
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a broker is, and who comes."""
+
+    host: str
+    port: int
+    user: str = ""
+    password: str = ""
+    tls: bool = False
+    ca_file: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Patience:
+    """How long to wait for messages: in all, and between two of them; None: for ever."""
+
+    def __init__(self, timeout_s: float | None = None, idle_s: float | None = None) -> None:
+        self._ends = None if timeout_s is None else time.monotonic() + timeout_s
+        self._idle_s = idle_s
+        self._idle_ends = 0.0
+        self.refresh()
+
+    def refresh(self) -> None:
+        """A message came."""
+        if self._idle_s is not None:
+            self._idle_ends = time.monotonic() + self._idle_s
+
+    def left_s(self, at_most_s: float) -> float:
+        """How long to wait now; 0 when there is no more time."""
+        now, left = time.monotonic(), at_most_s
+        if self._ends is not None:
+            left = min(left, self._ends - now)
+        if self._idle_s is not None:
+            left = min(left, self._idle_ends - now)
+        return max(0.0, left)
+
+
+class Link:
+    """A socket to a broker."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.buffer = bytearray()
+        try:
+            self._socket = socket.create_connection((place.host, place.port), ANSWER_S)
+        except OSError as error:
+            raise Unavailable(f"nothing answers at {place} ({error})") from error
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if place.tls:
+            self._secure()
+
+    def _secure(self) -> None:
+        import ssl  # noqa: PLC0415 - most connections have none
+
+        place = self.place
+        try:
+            context = ssl.create_default_context(cafile=place.ca_file or None)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigError(f"--ca-file {place.ca_file}: {error}") from error
+        try:
+            self._socket = context.wrap_socket(self._socket, server_hostname=place.host)
+        except (OSError, ssl.SSLError) as error:
+            raise Unavailable(f"{place} has no TLS that can be trusted ({error})") from error
+
+    def send(self, data: bytes) -> None:
+        """Write all of it. Raises Unavailable."""
+        try:
+            self._socket.settimeout(ANSWER_S)
+            self._socket.sendall(data)
+        except OSError as error:
+            self._fail(error)
+
+    def receive(self, timeout_s: float = ANSWER_S) -> bool:
+        """Take more bytes into the buffer; False when none came in time. Raises Unavailable."""
+        try:
+            # 0 would not wait at all for bytes that TLS has already.
+            self._socket.settimeout(max(timeout_s, 0.001))
+            data = self._socket.recv(CHUNK_BYTES)
+        except TimeoutError:
+            return False
+        except OSError as error:
+            self._fail(error)
+        if not data:
+            raise Unavailable(f"{self.place} closed the connection")
+        self.buffer += data
+        return True
+
+    def receive_answer(self) -> None:
+        """Take more bytes that have to come. Raises Unavailable, Timeout."""
+        if not self.receive():
+            raise Timeout(f"{self.place} does not answer")
+
+    def take(self, count: int) -> bytes:
+        """The first bytes of the buffer, which has them."""
+        data = bytes(self.buffer[:count])
+        del self.buffer[:count]
+        return data
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    def _fail(self, error: OSError) -> NoReturn:
+        raise Unavailable(f"the connection to {self.place} broke ({error})") from error
