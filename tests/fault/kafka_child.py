@@ -7,6 +7,7 @@ Nothing is saved by a timer: only what the broker saves before it answers surviv
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -95,6 +96,6 @@ class KafkaChild:
     def kill(self) -> None:
         """As kill -9 does."""
         if self._process is not None and self._process.pid is not None:
-            if self._process.is_alive():
+            with contextlib.suppress(ProcessLookupError):  # it died by itself
                 os.kill(self._process.pid, signal.SIGKILL)
             self.wait()
