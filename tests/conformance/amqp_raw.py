@@ -23,6 +23,10 @@ CAPABILITIES = {
     "publisher_confirms": True,
 }
 
+# pamqp refuses names that brokers take; what is sent here is what the test says.
+for _kind in commands.INDEX_MAPPING.values():
+    _kind.validate = lambda _method: None  # type: ignore[method-assign]
+
 Basic, Channel, Confirm = commands.Basic, commands.Channel, commands.Confirm
 Connection, Exchange, Queue, Tx = (
     commands.Connection,
@@ -258,6 +262,8 @@ class RawChannel:
     def __init__(self, raw: Raw, number: int) -> None:
         self.raw = raw
         self.number = number
+        self.sent = 0
+        self.confirmed: set[int] = set()
 
     def send(self, method: Any) -> None:
         self.raw.send(self.number, method)
@@ -335,6 +341,7 @@ class RawChannel:
         **properties: Any,
     ) -> None:
         data = body.encode() if isinstance(body, str) else body
+        self.sent += 1
         self.send(
             Basic.Publish(
                 exchange=exchange, routing_key=key, mandatory=mandatory, immediate=immediate
@@ -354,15 +361,16 @@ class RawChannel:
 
     def confirm(self) -> None:
         self.ask(Confirm.Select(), Confirm.SelectOk)
+        self.sent, self.confirmed = 0, set()
 
     def put(self, exchange: str, key: str, *bodies: str, **properties: Any) -> None:
         """Publish and wait until it is confirmed; the channel confirms."""
         for body in bodies:
             self.publish(exchange, key, body, **properties)
-        last = 0
-        while last < len(bodies):
+        while len(self.confirmed) < self.sent:
             found = self.expect(Basic.Ack)
-            last = last + 1 if not found.multiple else len(bodies)
+            first = 1 if found.multiple else found.delivery_tag
+            self.confirmed |= set(range(first, found.delivery_tag + 1))
 
     # -- consuming
 

@@ -27,6 +27,7 @@ from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
 from onelog.protocols.amqp.frames import ContentHead, Frame
 from onelog.protocols.amqp.handlers import AFTER_PUBLISHES, HANDLERS, Work
 from onelog.protocols.amqp.publishing import Publishing
+from onelog.protocols.amqp.replies import ReplyConsumer
 from onelog.protocols.amqp.transactions import Transaction
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class Channel:
         self.number = number
         self.publishing = Publishing(self)
         self.consuming = Consuming(self)
+        self.replies: ReplyConsumer | None = None
+        """Set while it waits for answers (direct reply-to)."""
         self.transaction: Transaction | None = None
         """Set by tx.select."""
         self.last_queue = ""
@@ -260,3 +263,10 @@ class Channel:
         self.connection.resume(f"channel {self.number}")
         self.consuming.close()
         self.publishing.close()
+        self.stop_replies()
+
+    def stop_replies(self) -> None:
+        """It waits for answers no more."""
+        if self.replies is not None:
+            self.vhost.replies.remove(self.replies)
+            self.replies = None

@@ -20,6 +20,7 @@ from pamqp import commands
 from onelog.broker import Record
 from onelog.protocols.amqp.addresses import address_of
 from onelog.protocols.amqp.errors import AmqpError, Reply
+from onelog.protocols.amqp.frames import make_method
 from onelog.protocols.amqp.mapping import SHORT_BYTES_MAX, to_properties
 from onelog.protocols.amqp.properties import Properties, encode_properties
 from onelog.protocols.amqp.queues.consumers import Consumer, Delivery
@@ -64,6 +65,16 @@ class Consuming:
     def unacked(self) -> int:
         """Messages that were sent and are not acknowledged."""
         return len(self._held)
+
+    @property
+    def channel(self) -> Channel:
+        """The channel whose consumers these are."""
+        return self._channel
+
+    @property
+    def delivered(self) -> int:
+        """Messages that were ever sent."""
+        return self._next_tag - 1
 
     @property
     def prefetch(self) -> int:
@@ -147,13 +158,14 @@ class Consuming:
 
     def deliver(self, consumer: Consumer, delivery: Delivery) -> None:
         """Send a message to a consumer."""
-        tag = self._take_tag()
+        tag = self.take_tag()
         if not consumer.no_ack:
             self._hold(tag, delivery, consumer)
             consumer.unacked += 1
             self._counted += 1
         exchange, key = _address(delivery.record)
-        method = commands.Basic.Deliver(
+        method = make_method(
+            commands.Basic.Deliver,
             consumer_tag=consumer.tag,
             delivery_tag=tag,
             redelivered=delivery.redelivered,
@@ -200,11 +212,12 @@ class Consuming:
         if delivery is None:
             self._channel.send(commands.Basic.GetEmpty())
             return
-        tag = self._take_tag()
+        tag = self.take_tag()
         if not no_ack:
             self._hold(tag, delivery, None)
         exchange, key = _address(delivery.record)
-        method = commands.Basic.GetOk(
+        method = make_method(
+            commands.Basic.GetOk,
             delivery_tag=tag,
             redelivered=delivery.redelivered,
             exchange=exchange,
@@ -215,7 +228,8 @@ class Consuming:
         if no_ack:
             queue.ack(delivery.place)
 
-    def _take_tag(self) -> int:
+    def take_tag(self) -> int:
+        """The next delivery tag."""
         tag = self._next_tag
         self._next_tag += 1
         return tag

@@ -11,8 +11,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from pamqp import commands
-from pamqp import frame as pamqp_frame
+from pamqp import commands, encode
 
 from onelog.protocols.amqp.errors import AmqpError, Reply
 
@@ -118,9 +117,35 @@ def check_arguments(kind: Any, data: bytes) -> None:
         raise ValueError(f"its arguments take {at} bytes and not {len(data)}")
 
 
+def make_method(kind: Any, **fields: Any) -> Any:
+    """A method to send. pamqp's own way refuses names that RabbitMQ and we take."""
+    method = kind.__new__(kind)
+    for name in kind.attributes():
+        setattr(method, name, fields[name])
+    return method
+
+
 def encode_method(channel: int, method: Any) -> bytes:
     """The whole frame of a method."""
-    return pamqp_frame.marshal(method, channel)
+    parts = [_INDEX.pack(method.index)]
+    bits: list[bool] = []
+    for name in method.attributes():
+        shape, value = method.amqp_type(name), getattr(method, name)
+        if shape == "bit":
+            bits.append(bool(value))
+            continue
+        if bits:
+            parts.append(_pack_bits(bits))
+            bits = []
+        parts.append(encode.by_type(value, shape))
+    if bits:
+        parts.append(_pack_bits(bits))
+    payload = b"".join(parts)
+    return _HEAD.pack(METHOD, channel, len(payload)) + payload + b"\xce"
+
+
+def _pack_bits(bits: list[bool]) -> bytes:
+    return bytes((sum(bit << number for number, bit in enumerate(bits)),))
 
 
 def decode_content_head(payload: memoryview) -> ContentHead:

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pamqp import commands
 
 from onelog.protocols.amqp.errors import AmqpError, Reply
+from onelog.protocols.amqp.frames import make_method
 from onelog.protocols.amqp.queues.settings import QueueRecord
+from onelog.protocols.amqp.replies import REPLY_TO
 from onelog.protocols.amqp.router import Binding, Destination, ExchangeRecord
 from onelog.protocols.amqp.transactions import Transaction
 
@@ -112,6 +114,10 @@ def _queue(channel: Channel, name: str) -> Queue:
 
 async def queue_declare(channel: Channel, method: Any) -> None:
     """Make a queue, or check that it is there."""
+    if method.passive and channel.vhost.replies.find(method.queue) is not None:
+        if not method.nowait:
+            _declared(channel, method.queue, 0, 1)
+        return
     record = QueueRecord(
         name=method.queue,
         durable=method.durable,
@@ -122,13 +128,18 @@ async def queue_declare(channel: Channel, method: Any) -> None:
     queue = await channel.vhost.declare_queue(record, channel.connection, passive=method.passive)
     channel.last_queue = queue.name
     if not method.nowait:
-        channel.send(
-            commands.Queue.DeclareOk(
-                queue=queue.name,
-                message_count=queue.ready.size,
-                consumer_count=len(queue.consumers),
-            )
+        _declared(channel, queue.name, queue.ready.size, len(queue.consumers))
+
+
+def _declared(channel: Channel, name: str, messages: int, consumers: int) -> None:
+    channel.send(
+        make_method(
+            commands.Queue.DeclareOk,
+            queue=name,
+            message_count=messages,
+            consumer_count=consumers,
         )
+    )
 
 
 def _queue_binding(channel: Channel, method: Any) -> Binding:
@@ -193,6 +204,11 @@ def basic_qos(channel: Channel, method: Any) -> Work:
 
 def basic_consume(channel: Channel, method: Any) -> Work:
     """Begin to consume."""
+    if method.queue == REPLY_TO:
+        consumer = channel.vhost.replies.add(channel, method)
+        if not method.nowait:
+            channel.send(commands.Basic.ConsumeOk(consumer_tag=consumer.tag))
+        return None
     queue = _queue(channel, method.queue)
     # The answer goes before the first delivery: deliveries begin with the next pass of the loop.
     tag = channel.consuming.consume(queue, method)
@@ -203,6 +219,8 @@ def basic_consume(channel: Channel, method: Any) -> Work:
 
 def basic_cancel(channel: Channel, method: Any) -> Work:
     """Consume no more."""
+    if channel.replies is not None and channel.replies.tag == method.consumer_tag:
+        channel.stop_replies()
     channel.consuming.cancel(method.consumer_tag)
     if not method.nowait:
         channel.send(commands.Basic.CancelOk(consumer_tag=method.consumer_tag))

@@ -78,6 +78,11 @@ class VirtualHosts:
         """A virtual host is gone."""
         del self._found[name]
 
+    @property
+    def have_queues(self) -> bool:
+        """Whether any of them has a queue."""
+        return any(vhost.queues for vhost in self._found.values())
+
     def all(self) -> list[VirtualHost]:
         """Every virtual host, by name."""
         return [self._found[name] for name in sorted(self._found)]
@@ -114,7 +119,7 @@ class Hub:
                 self.vhosts.add(name.strip())
         is_clean = await self._take_clean_mark()
         queues = await self._read_topology()
-        created_ms = {queue.cursor.name: int(queue.cursor.settings or b"0") for queue in queues}
+        created_ms = {queue.cursor.name: _created_ms(queue.cursor) for queue in queues}
         self.saw_expiry = bool(queues)
         await self.follower.catch_up(queues, created_ms, is_clean=is_clean)
         for vhost in self.vhosts.all():
@@ -240,7 +245,7 @@ class Hub:
     @property
     def has_queues(self) -> bool:
         """Whether anything could be routed anywhere."""
-        return any(vhost.queues for vhost in self.vhosts.all())
+        return self.vhosts.have_queues
 
     def topology_changed(self) -> None:
         """An exchange, a queue or a binding came or went."""
@@ -301,3 +306,9 @@ class Hub:
     def take_refusal(self, published: Published) -> bool:
         """Whether a queue refused a message."""
         return self.follower.take_refusal(published)
+
+
+def _created_ms(cursor: RoutedCursor) -> int:
+    """When a queue was made: the first of what is kept with its cursor."""
+    kept = cursor.settings.split()
+    return int(kept[0]) if kept else 0

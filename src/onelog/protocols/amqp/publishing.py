@@ -21,12 +21,14 @@ from onelog.base.errors import OnelogError
 from onelog.broker import Message, Published
 from onelog.protocols.amqp.addresses import message_topic, topic_named
 from onelog.protocols.amqp.errors import AmqpError, Reply
+from onelog.protocols.amqp.frames import make_method
 from onelog.protocols.amqp.mapping import to_message
 from onelog.protocols.amqp.properties import (
     Properties,
     decode_properties,
     encode_properties,
 )
+from onelog.protocols.amqp.replies import PREFIX, named_reply
 from onelog.protocols.amqp.tables import change_table
 
 if TYPE_CHECKING:
@@ -66,8 +68,14 @@ class Publishing:
         self._first_tag = 1
         self._confirming = False
         self._closed = False
+        self.published = 0
         self._unwritten = 0
         self._waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def confirmed(self) -> int:
+        """Publishes that were confirmed."""
+        return self._first_tag - 1
 
     @property
     def unconfirmed(self) -> int:
@@ -101,17 +109,29 @@ class Publishing:
         channel = self._channel
         found = decode_properties(properties)
         lead_to_topic(method, channel.vhost.name)
-        exchange = channel.vhost.exchange_to_publish(method, channel.connection)
+        exchange = channel.vhost.exchange_to_publish(method)
         principal = channel.connection.principal
         assert principal is not None
         check_properties(found, channel.connection.login_name, principal.name)
         if method.immediate:
             raise AmqpError(Reply.NOT_IMPLEMENTED, "immediate=true")
+        named_reply(channel, found)
+        if not exchange and method.routing_key.startswith(PREFIX):
+            self._answer(method, found, body)
+            return None
         waiting = channel.vhost.streams.make_ready(exchange)
         if waiting is not None:
             return self._publish_later(waiting, method, found, body)
         self._publish_now(method, found, body)
         return None
+
+    def _answer(self, method: Any, found: Properties, body: bytes) -> None:
+        """An answer goes straight to who asked (direct reply-to), or back."""
+        consumer = self._channel.vhost.replies.find(method.routing_key)
+        if consumer is not None:
+            consumer.deliver(method.routing_key, found, body)
+        returned = (method, found, body) if consumer is None and method.mandatory else None
+        self.send(Outgoing(None, returned))
 
     async def _publish_later(
         self, waiting: Coroutine[Any, Any, None], method: Any, found: Properties, body: bytes
@@ -134,6 +154,7 @@ class Publishing:
         self.send_return(outgoing)
         number = self._begin_confirm() if self.confirms else 0
         channel = self._channel
+        self.published += 1
         channel.connection.hub.counters.published += 1
         if outgoing.message is None:
             self._outcome(number, _ACK)
@@ -160,7 +181,8 @@ class Publishing:
             return
         method, properties, body = outgoing.returned
         self._channel.send_content(
-            commands.Basic.Return(
+            make_method(
+                commands.Basic.Return,
                 reply_code=int(Reply.NO_ROUTE),
                 reply_text="NO_ROUTE",
                 exchange=method.exchange,

@@ -15,6 +15,7 @@ from onelog.net import ConnectionLimits, Gate, Listener, ProtocolListeners
 from onelog.observe import Sample
 from onelog.protocols.amqp.connection import Connection
 from onelog.protocols.amqp.hub import Hub
+from onelog.protocols.amqp.management.door import Management
 from onelog.security.authenticator import Authenticator
 
 NAMES = ("amqp", "amqp_tls")
@@ -29,6 +30,8 @@ class AmqpServer:
         self._clock = clock
         self._listeners = ProtocolListeners(clock)
         self._hub: Hub | None = None
+        self.management: Management | None = None
+        """What management tools see and change; there once AMQP is served."""
         limits = config.amqp.limits
         self.gate = Gate(
             ConnectionLimits(
@@ -59,6 +62,10 @@ class AmqpServer:
         hub = Hub(broker, authenticator, self._config, self._clock)
         await hub.open()
         self._hub = hub
+        bound = [row.listener for row in self._listeners.bound]
+        management = Management(hub, {row.name: (row.host, row.port) for row in bound})
+        await management.open()
+        self.management = management
         await self._listeners.serve(
             lambda _bound, peer: Connection(hub, peer),
             self.gate,
@@ -69,6 +76,7 @@ class AmqpServer:
         """Accept no more, tell everybody to leave. Idempotent."""
         await self._listeners.stop_accepting()
         hub, self._hub = self._hub, None
+        self.management = None
         if hub is not None:
             await hub.close()
         self._listeners.close()

@@ -27,6 +27,8 @@ from onelog.protocols.amqp.queues.settings import (
     check_equivalent,
     read_settings,
 )
+from onelog.protocols.amqp.queues.stream import StreamQueue
+from onelog.protocols.amqp.replies import Replies
 from onelog.protocols.amqp.router import (
     TYPES,
     Binding,
@@ -45,6 +47,8 @@ RESERVED: Final = "amq."
 NAME_BYTES_MAX: Final = 255
 CURSOR_PREFIX: Final = "amqp:"
 TRANSIENT_PREFIX: Final = "amqp-transient:"
+_KINDS: Final[dict[str, type[Queue]]] = {"classic": Queue, "quorum": Queue, "stream": StreamQueue}
+"""How each type of queue behaves."""
 _DEFAULT_EXCHANGE: Final = "operation not permitted on the default exchange"
 
 
@@ -58,6 +62,7 @@ class VirtualHost:
         self.queues: dict[str, Queue] = {}
         self.streams = Streams(hub, name)
         self.dead_letters = DeadLetters(self)
+        self.replies = Replies()
 
     # -- what is kept
 
@@ -108,9 +113,8 @@ class VirtualHost:
             raise AmqpError(Reply.NOT_FOUND, f"no exchange '{name}' in vhost '{self.name}'")
         return found
 
-    def exchange_to_publish(self, method: Any, connection: Connection) -> str:
+    def exchange_to_publish(self, method: Any) -> str:
         """The exchange of a publish. Raises AmqpError."""
-        del connection
         found = self.exchange(method.exchange)
         if found.internal:
             raise AmqpError(
@@ -223,7 +227,9 @@ class VirtualHost:
     ) -> Queue:
         """queue.declare."""
         if passive:
-            return self.queue(record.name, connection)
+            found = self.queue(record.name, connection)
+            found.declared_again()
+            return found
         if record.name in self.queues:
             found = self.queue(record.name, connection)
             check_equivalent(found.record, record, self.name)
@@ -248,7 +254,7 @@ class VirtualHost:
                 f"vhost '{self.name}' has {limit} queues, which is the limit (amqp.limits.queues)",
             )
         cursor = RoutedCursor(self.cursor_name(record), (f"{self.name}/{record.name}",))
-        queue = Queue(self, record, settings, cursor, owner)
+        queue = _KINDS[settings.type](self, record, settings, cursor, owner)
         self.queues[record.name] = queue  # two declarations at once make one queue
         try:
             await self.hub.watch(queue)
@@ -268,7 +274,8 @@ class VirtualHost:
 
     def restore_queue(self, record: QueueRecord, cursor: RoutedCursor) -> Queue:
         """A durable queue of an earlier run."""
-        queue = Queue(self, record, read_settings(record, self.name), cursor, None)
+        settings = read_settings(record, self.name)
+        queue = _KINDS[settings.type](self, record, settings, cursor, None)
         self.queues[record.name] = queue
         self.router.add_queue(record.name)
         return queue
@@ -302,11 +309,11 @@ class VirtualHost:
         queue.close()
         gone = self.router.remove_queue(queue.name)
         self.hub.topology_changed()
-        for consumer in list(queue.consumers):
-            consumer.owner.queue_gone(queue)
         await self._save(*ops)
         await self.hub.unwatch(queue)
         await self._unused_exchanges(gone)
+        # Its consumers are told after whoever deleted it was answered.
+        self.hub.loop.call_soon(_tell_consumers, queue)
         return count
 
     def queue_unused(self, queue: Queue) -> None:
@@ -356,6 +363,11 @@ class VirtualHost:
         if kept:
             await self._save(Delete(binding_key(self.name, binding)))
         await self._unused_exchanges([binding])
+
+
+def _tell_consumers(queue: Queue) -> None:
+    for owner in {consumer.owner for consumer in queue.consumers}:
+        owner.queue_gone(queue)
 
 
 def _shown(value: Any) -> str:

@@ -66,6 +66,10 @@ class Queue:
         self.published = 0
         self.delivered = 0
         self.acked = 0
+        self.got = 0
+        """Of what was delivered: by basic.get."""
+        self.redelivered = 0
+        self.delivered_no_ack = 0
         self._loop = vhost.hub.loop
         self._clock = vhost.hub.clock
         self._sizes: dict[int, int] = {}
@@ -197,15 +201,7 @@ class Queue:
 
     def _read(self, places: list[int]) -> list[tuple[int, Record]]:
         """The records of places, in their order; gone and expired ones are dealt with."""
-        hub = self.vhost.hub
-        found: dict[int, Record] = {}
-        size = 0
-        for number, group in groupby(sorted(places), key=lambda place: unpack(place)[0]):
-            rows = {unpack(place)[1]: place for place in group}
-            for record in hub.read(number, list(rows)):
-                found[rows[record.offset]] = record
-                size += len(record.value or b"")
-        self._batch = min(BATCH, max(1, BATCH_BYTES * len(places) // max(size, 1)))
+        found = self._records(places)
         now_ms = self._clock.now_ms()
         answer: list[tuple[int, Record]] = []
         for place in places:
@@ -218,9 +214,22 @@ class Queue:
                 answer.append((place, row))
         return answer
 
+    def _records(self, places: list[int]) -> dict[int, Record]:
+        """The records of places, as far as they are there."""
+        found: dict[int, Record] = {}
+        size = 0
+        for number, group in groupby(sorted(places), key=lambda place: unpack(place)[0]):
+            rows = {unpack(place)[1]: place for place in group}
+            for record in self.vhost.hub.read(number, list(rows)):
+                found[rows[record.offset]] = record
+                size += len(record.value or b"")
+        self._batch = min(BATCH, max(1, BATCH_BYTES * len(places) // max(size, 1)))
+        return found
+
     def _deliver(self, consumer: Consumer, place: int, record: Record) -> None:
         consumer.deliver(self._hand_out(place, record))
         if consumer.no_ack:
+            self.delivered_no_ack += 1
             self.ack(place)
 
     def _hand_out(self, place: int, record: Record) -> Delivery:
@@ -228,6 +237,7 @@ class Queue:
         count = self.cursor.handed_out(key, offset)
         self.delivered += 1
         self.unacked += 1
+        self.redelivered += count > 0
         again = count > 0 or offset < self.uncertain.get(unpack(place)[0], 0)
         headers = {_DELIVERY_COUNT: count} if count and self.settings.type == "quorum" else {}
         return Delivery(self, place, record, count, again, headers)
@@ -239,6 +249,7 @@ class Queue:
         while self.ready.size and found is None:
             for place, record in self._read([self._took(self.ready.take())]):
                 found = self._hand_out(place, record)
+                self.got += 1
         self.expiry.watch()
         return found
 

@@ -52,6 +52,8 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_priority: int = 0
     single_active_consumer: bool = False
     delivery_limit: int | None = None
+    max_age_ms: int | None = None
+    """Of a stream: how long its messages stay."""
     start: str | int | None = None
     """`x-onelog-from`: history that the queue takes when it is bound."""
 
@@ -78,6 +80,20 @@ def _one_of(*known: str) -> Callable[[Any], str]:
         return str(value)
 
     return check
+
+
+_UNITS_S: Final = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3600, "m": 60, "s": 1}
+
+
+def interval_ms(text: str) -> int:
+    """The milliseconds of an interval such as 7D or 30s."""
+    return int(text[:-1]) * _UNITS_S[text[-1]] * 1000
+
+
+def _interval(value: Any) -> int:
+    if not isinstance(value, str) or not value[:-1].isdigit() or value[-1] not in _UNITS_S:
+        raise ValueError("expected a number and one of Y, M, D, h, m, s")
+    return min(interval_ms(value), _MS_MAX * 1000)
 
 
 def _flag(value: Any) -> bool:
@@ -110,6 +126,7 @@ ARGUMENTS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
     "x-max-priority": ("max_priority", _number(0, PRIORITY_MAX)),
     "x-single-active-consumer": ("single_active_consumer", _flag),
     "x-delivery-limit": ("delivery_limit", _number(0, 2**31)),
+    "x-max-age": ("max_age_ms", _interval),
     "x-onelog-from": ("start", _start),
 }
 """Every argument that does something: the setting it becomes, and its check."""
@@ -128,6 +145,8 @@ def read_settings(record: QueueRecord, vhost: str) -> QueueSettings:
                     f"invalid arg '{name}' for queue '{record.name}' in vhost '{vhost}': {error}",
                 ) from None
     settings = QueueSettings(**found)
+    if settings.type == "stream":
+        _check_stream(record, vhost)
     if settings.type != "classic" and not (record.durable and not record.exclusive):
         kind = "non-durable" if not record.durable else "exclusive"
         raise AmqpError(
@@ -141,6 +160,26 @@ def read_settings(record: QueueRecord, vhost: str) -> QueueSettings:
             f" '{record.name}' in vhost '{vhost}': routing_key_but_no_dlx_defined",
         )
     return settings
+
+
+_NOT_FOR_STREAMS: Final = tuple(
+    name
+    for name in ARGUMENTS
+    if name not in ("x-queue-type", "x-max-length-bytes", "x-max-age", "x-onelog-from")
+)
+
+
+def _check_stream(record: QueueRecord, vhost: str) -> None:
+    """A stream is durable, everybody's, and keeps everything: refuse what says otherwise."""
+    where = f"queue '{record.name}' in vhost '{vhost}'"
+    if record.auto_delete:
+        raise AmqpError(Reply.PRECONDITION_FAILED, f"invalid property 'auto-delete' for {where}")
+    for name in _NOT_FOR_STREAMS:
+        if name in record.arguments:
+            raise AmqpError(
+                Reply.PRECONDITION_FAILED,
+                f"invalid arg '{name}' for {where} of queue type rabbit_stream_queue",
+            )
 
 
 def check_equivalent(old: QueueRecord, new: QueueRecord, vhost: str) -> None:

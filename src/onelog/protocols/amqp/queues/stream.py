@@ -1,0 +1,254 @@
+"""Stream queues (`x-queue-type: stream`): everybody reads everything, from where they like.
+
+Rules (RabbitMQ, streams):
+- A message has a number, from 0 on, told in the header `x-stream-offset`. A consumer begins at the
+  number, time, `first`, `last` or `next` of its `x-stream-offset`, and reads on from there;
+  acknowledging is asking for more, whatever the kind. Nothing is settled by reading.
+- Messages leave by age (`x-max-age`) or size (`x-max-length-bytes`), or with their stream's own
+  retention, the oldest first.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from array import array
+from typing import TYPE_CHECKING, Any, Final
+
+from onelog.protocols.amqp.errors import AmqpError, Reply
+from onelog.protocols.amqp.queues.consumers import Delivery
+from onelog.protocols.amqp.queues.queue import TURN, Queue
+from onelog.protocols.amqp.queues.settings import interval_ms
+
+if TYPE_CHECKING:
+    from onelog.broker import Record
+    from onelog.protocols.amqp.queues.consumers import Consumer
+
+OFFSET: Final = "x-stream-offset"
+TRIM_EVERY_S: Final = 1.0
+_SLACK: Final = 4096
+_INTERVAL: Final = re.compile(r"\d+[YMDhms]")
+
+
+class StreamLog:
+    """The places of a stream by their number, the oldest first."""
+
+    def __init__(self) -> None:
+        self._places: array[int] = array("Q")
+        self._head = 0
+        self.first = 0
+        """The number of the oldest message."""
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return len(self._places) - self._head
+
+    @property
+    def next(self) -> int:
+        """The number that the next message gets."""
+        return self.first + self.size
+
+    def append(self, place: int) -> None:
+        """A new message."""
+        self._places.append(place)
+
+    def slice(self, number: int, count: int) -> list[int]:
+        """Places from a number on."""
+        at = self._head + max(number - self.first, 0)
+        return self._places[at : at + count].tolist()
+
+    def drop(self) -> int:
+        """Take the oldest."""
+        place = self._places[self._head]
+        self._head += 1
+        self.first += 1
+        if self._head >= _SLACK and self._head * 2 > len(self._places):
+            del self._places[: self._head]
+            self._head = 0
+        return place
+
+    def peek(self) -> int | None:
+        """The oldest place; None when there is none."""
+        return self._places[self._head] if self.size else None
+
+    def forget(self, place: int) -> None:
+        """Nothing is ever out."""
+
+    def places(self) -> list[int]:
+        """Every place."""
+        return self._places[self._head :].tolist()
+
+
+class StreamQueue(Queue):
+    """A queue whose consumers each have a place of their own in it."""
+
+    ready: StreamLog  # type: ignore[assignment]
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.ready = StreamLog()
+        kept = self.cursor.settings.split()
+        self.ready.first = int(kept[1]) if len(kept) > 1 else 0
+        self._positions: dict[Consumer, int] = {}
+        self._bytes = 0
+        self._trimmed_at = self._loop.time()
+
+    @property
+    def needs_records(self) -> bool:
+        """Whether it has to look at a message when it takes it."""
+        return self.settings.max_length_bytes is not None
+
+    # -- taking in
+
+    def take_in(self, place: int, record: Record | None) -> bool:
+        """A message was routed here."""
+        self._note(place)
+        self.published += 1
+        self.restore(place, record)
+        self._trim()
+        self.wake()
+        return True
+
+    def restore(self, place: int, record: Record | None) -> None:
+        """A message that was here before a restart."""
+        self.ready.append(place)
+        self._bytes += len(record.value or b"") if record is not None else 0
+
+    def _trim(self) -> None:
+        limit = self.settings.max_length_bytes
+        if limit is not None:
+            while self._bytes > limit and self.ready.size > 1:
+                self._drop_oldest()
+        age_ms = self.settings.max_age_ms
+        now_s = self._loop.time()
+        if age_ms is None or now_s < self._trimmed_at + TRIM_EVERY_S:
+            return
+        self._trimmed_at = now_s
+        oldest_ms = self._clock.now_ms() - age_ms
+        while (place := self.ready.peek()) is not None:
+            record = self.record_at(place)
+            if record is not None and record.timestamp_ms >= oldest_ms:
+                return
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        place = self.ready.drop()
+        if self.settings.max_length_bytes is not None:
+            record = self.record_at(place)
+            self._bytes -= len(record.value or b"") if record is not None else 0
+        self._settle(place)
+        created = (self.cursor.settings.split() or [b"0"])[0]
+        self.cursor.keep(b"%b %d" % (created, self.ready.first))
+
+    # -- consumers
+
+    def add_consumer(self, consumer: Consumer) -> None:
+        """Somebody reads from here. Raises AmqpError."""
+        where = f"queue '{self.name}' in vhost '{self.vhost.name}'"
+        if consumer.no_ack:
+            raise AmqpError(
+                Reply.NOT_IMPLEMENTED, f"automatic acknowledgement not supported by stream {where}"
+            )
+        if consumer.owner.channel_prefetch:
+            raise AmqpError(Reply.NOT_IMPLEMENTED, f"{where} does not support global qos")
+        if not consumer.prefetch:
+            raise AmqpError(
+                Reply.PRECONDITION_FAILED, f"consumer prefetch count is not set for stream {where}"
+            )
+        self._positions[consumer] = self._start(consumer.arguments.get(OFFSET, "next"))
+        try:
+            super().add_consumer(consumer)
+        except AmqpError:
+            del self._positions[consumer]
+            raise
+
+    def remove_consumer(self, consumer: Consumer) -> None:
+        """Somebody stops to read."""
+        self._positions.pop(consumer, None)
+        super().remove_consumer(consumer)
+
+    def _start(self, chosen: Any) -> int:
+        log = self.ready
+        fixed = {"first": log.first, "next": log.next, "last": max(log.first, log.next - 1)}
+        if isinstance(chosen, str) and chosen in fixed:
+            return fixed[chosen]
+        if isinstance(chosen, int) and not isinstance(chosen, bool) and chosen >= 0:
+            return min(max(chosen, log.first), log.next)
+        if isinstance(chosen, datetime.datetime):
+            return self._number_at(int(chosen.timestamp() * 1000))
+        if isinstance(chosen, str) and _INTERVAL.fullmatch(chosen):
+            return self._number_at(self._clock.now_ms() - interval_ms(chosen))
+        raise AmqpError(
+            Reply.PRECONDITION_FAILED,
+            f"invalid arg '{OFFSET}' for queue '{self.name}' in vhost '{self.vhost.name}':"
+            " expected first, last, next, an offset, a time or an interval such as 1h",
+        )
+
+    def _number_at(self, time_ms: int) -> int:
+        """The first message that is not older than a time."""
+        low, high = self.ready.first, self.ready.next
+        while low < high:
+            middle = (low + high) // 2
+            record = self.record_at(self.ready.slice(middle, 1)[0])
+            if record is None or record.timestamp_ms < time_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    # -- handing out
+
+    def _pump(self) -> None:
+        log, given, more = self.ready, 0, False
+        for consumer in list(self.consumers):
+            position = max(self._positions[consumer], log.first)
+            count = min(consumer.room, self._batch, log.next - position)
+            if count <= 0:
+                continue
+            places = log.slice(position, count)
+            numbers = {place: position + at for at, place in enumerate(places)}
+            for place, record in self._read_all(places):
+                self.delivered += 1
+                self.unacked += 1
+                headers = {OFFSET: numbers[place]}
+                consumer.deliver(
+                    Delivery(self, place, record, 0, redelivered=False, headers=headers)
+                )
+            self._positions[consumer] = position + len(places)
+            given += len(places)
+            more = more or (consumer.room > 0 and self._positions[consumer] < log.next)
+        if more and given < TURN:
+            self.wake()
+        elif more:
+            self._loop.call_soon(self.wake)
+
+    def _read_all(self, places: list[int]) -> list[tuple[int, Record]]:
+        """The records of places, in their order, without those that retention took."""
+        found = self._records(places)
+        return [(place, found[place]) for place in places if place in found]
+
+    # -- acknowledging is asking for more
+
+    def ack(self, place: int) -> None:
+        """The consumer has room again."""
+        del place
+        self.unacked -= 1
+        self.acked += 1
+        self.wake()
+
+    def reject(self, place: int) -> None:
+        """The same."""
+        self.ack(place)
+
+    def requeue(self, places: list[int]) -> None:
+        """The same: a stream gives nothing again but to who begins anew."""
+        for place in places:
+            self.ack(place)
+
+    def settled_again(self, places: dict[int, str]) -> None:
+        """Nothing of a stream is settled."""
+
+    def purge(self) -> int:
+        """A stream is not purged."""
+        raise AmqpError(Reply.NOT_IMPLEMENTED, f"purge not supported by stream '{self.name}'")

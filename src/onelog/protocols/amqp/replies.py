@@ -1,0 +1,83 @@
+"""Direct reply-to: answers that go straight to the channel that asked, past every queue.
+
+Rules (RabbitMQ, direct-reply-to): a channel consumes from the pseudo queue `amq.rabbitmq.reply-to`
+without acknowledging, and publishes requests with that as `reply_to`; they carry the name of the
+channel instead. An answer to that name is sent to the channel and nowhere written: it is at most
+once, also towards a client that does not read.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+from pamqp import commands
+
+from onelog.protocols.amqp.errors import AmqpError, Reply
+from onelog.protocols.amqp.frames import make_method
+from onelog.protocols.amqp.properties import Properties, encode_properties
+
+if TYPE_CHECKING:
+    from onelog.protocols.amqp.channel import Channel
+
+REPLY_TO: Final = "amq.rabbitmq.reply-to"
+PREFIX: Final = f"{REPLY_TO}."
+
+
+class Replies:
+    """The channels of one virtual host that wait for answers, by the name they are reached by."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, ReplyConsumer] = {}
+
+    def find(self, name: str) -> ReplyConsumer | None:
+        """Who an answer is for."""
+        return self._waiting.get(name)
+
+    def add(self, channel: Channel, method: Any) -> ReplyConsumer:
+        """basic.consume of the pseudo queue. Raises AmqpError."""
+        if not method.no_ack:
+            raise AmqpError(Reply.PRECONDITION_FAILED, "reply consumer cannot acknowledge")
+        if channel.replies is not None:
+            raise AmqpError(Reply.PRECONDITION_FAILED, "reply consumer already set")
+        tag = method.consumer_tag or f"amq.ctag-{secrets.token_urlsafe(16)}"
+        consumer = ReplyConsumer(channel, f"{PREFIX}{secrets.token_urlsafe(24)}", tag)
+        self._waiting[consumer.name] = channel.replies = consumer
+        return consumer
+
+    def remove(self, consumer: ReplyConsumer) -> None:
+        """The channel waits no more."""
+        self._waiting.pop(consumer.name, None)
+
+
+class ReplyConsumer:
+    """A channel that waits for answers."""
+
+    def __init__(self, channel: Channel, name: str, tag: str) -> None:
+        self._channel = channel
+        self.name = name
+        self.tag = tag
+
+    def deliver(self, routing_key: str, properties: Properties, body: bytes) -> None:
+        """Send it an answer."""
+        channel = self._channel
+        if not channel.connection.is_writable:
+            return
+        method = make_method(
+            commands.Basic.Deliver,
+            consumer_tag=self.tag,
+            delivery_tag=channel.consuming.take_tag(),
+            redelivered=False,
+            exchange="",
+            routing_key=routing_key,
+        )
+        channel.send_content(method, encode_properties(properties), body)
+
+
+def named_reply(channel: Channel, properties: Properties) -> None:
+    """Give a request the name that its answer comes by. Raises AmqpError."""
+    if properties.reply_to != REPLY_TO:
+        return
+    if channel.replies is None:
+        raise AmqpError(Reply.PRECONDITION_FAILED, "fast reply consumer does not exist")
+    properties.reply_to = channel.replies.name
