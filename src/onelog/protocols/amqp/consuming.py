@@ -81,6 +81,11 @@ class Consuming:
         """What the next consumer may hold."""
         return self._prefetch
 
+    @property
+    def channel_prefetch(self) -> int:
+        """What all its consumers may hold together; 0: no bound."""
+        return self._channel_prefetch
+
     def set_prefetch(self, count: int, *, whole_channel: bool) -> None:
         """basic.qos."""
         if whole_channel:
