@@ -23,8 +23,10 @@ import onelog
 from onelog import kernel
 from onelog.admin.contract import ListenerInfo, ServerInfo
 from onelog.admin.endpoints import Endpoints
+from onelog.admin.rabbitmq.application import build_management
+from onelog.admin.rabbitmq.desk import Desk
 from onelog.admin.samples import broker_samples
-from onelog.admin.server import AdminServer
+from onelog.admin.server import AdminServer, HttpServer
 from onelog.admin.view import View
 from onelog.assembly import open_broker, open_store
 from onelog.base.clock import Clock, SystemClock
@@ -134,8 +136,10 @@ class Server:
         """Start, call `on_ready`, serve until `request_stop`, shut down cleanly."""
         with lock_data_dir(Path(self._loaded.config.data_dir)):
             endpoints = Endpoints(self.health, self.metrics, self.info)
+            desk = Desk(self.health, self.info)
             async with (
                 self._admin(endpoints) as admin_end,
+                self._management(desk),
                 self._protocols() as protocols,
                 self._broker() as broker,
             ):
@@ -144,12 +148,14 @@ class Server:
                         for protocol in protocols:
                             await protocol.start(broker, authenticator)
                         endpoints.broker = View(broker)
+                        self._open_desk(desk, protocols, authenticator)
                         self._watch(broker)
                         self._state = "running"
                         spare_the_collector()
                         on_ready(self.info())
                         await self._until_stop_or(admin_end)
                         endpoints.broker = None
+                        desk.close()
                 if not self._stop.is_set():
                     raise Unavailable("the admin listener ended by itself")
                 _log.info("stopping")
@@ -174,6 +180,32 @@ class Server:
                 await server.close()
         finally:
             listener.close()
+
+    @contextlib.asynccontextmanager
+    async def _management(self, desk: Desk) -> AsyncIterator[None]:
+        """RabbitMQ's management API; it answers 503 until AMQP is served."""
+        settings = self._loaded.config.listeners.amqp_management
+        if not settings.enabled:
+            yield
+            return
+        listener = bind("amqp_management", settings.host, settings.port)
+        self._listening(listener, f"http://{listener.address}/")
+        try:
+            server = HttpServer(listener, build_management(desk), settings.connections_max)
+            server.start()
+            try:
+                yield
+            finally:
+                await server.close()
+        finally:
+            listener.close()
+
+    def _open_desk(
+        self, desk: Desk, protocols: list[ProtocolServer], authenticator: Authenticator
+    ) -> None:
+        for protocol in protocols:
+            if isinstance(protocol, AmqpServer) and protocol.management is not None:
+                desk.open(protocol.management, authenticator)
 
     @contextlib.asynccontextmanager
     async def _protocols(self) -> AsyncIterator[list[ProtocolServer]]:

@@ -187,6 +187,7 @@ def test_default_ports_are_distinct_and_only_existing_listeners_have_keys():
         "kafka_tls",
         "amqp",
         "amqp_tls",
+        "amqp_management",
     ]
     assert {name: getattr(listeners, name).port for name in names} == {
         name: DEFAULT_PORTS[name] for name in names

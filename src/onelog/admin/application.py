@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
-
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -12,6 +10,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from onelog.admin.endpoints import Endpoints, refuse
+from onelog.admin.guard import names_loopback
 from onelog.base.errors import InvalidRequest, NotFound, OnelogError, Unavailable
 from onelog.observe import get_logger
 
@@ -41,8 +40,7 @@ def build_application(endpoints: Endpoints) -> Starlette:
 class LoopbackHostOnly:
     """Refuses requests whose Host is not this machine's own name for itself.
 
-    The API has no credentials and lives on loopback. Without this a web page could point a name of
-    its own at 127.0.0.1 and read the answers in the visitor's browser (DNS rebinding).
+    The API has no credentials and lives on loopback.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -50,21 +48,11 @@ class LoopbackHostOnly:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 403."""
-        if scope["type"] == "http" and not _names_loopback(Request(scope).headers.get("host", "")):
+        if scope["type"] == "http" and not names_loopback(Request(scope).headers.get("host", "")):
             response = refuse(403, "wrong_host", "the Host header must be localhost or 127.0.0.1")
             await response(scope, receive, send)
             return
         await self._app(scope, receive, send)
-
-
-def _names_loopback(host: str) -> bool:
-    name = host[1 : host.find("]")] if host.startswith("[") else host.partition(":")[0]
-    if name.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:

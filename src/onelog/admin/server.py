@@ -1,4 +1,4 @@
-"""The admin listener: uvicorn inside our own event loop.
+"""HTTP listeners: uvicorn inside our own event loop.
 
 Rules: uvicorn touches no signal, no logging configuration and no loop policy; the process owns
 those. Its main loop, which polls ten times a second, does not run: it accepts by the event loop
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from onelog.admin.application import build_application
 from onelog.admin.endpoints import Endpoints
@@ -17,19 +18,20 @@ from onelog.base.errors import ConfigError
 from onelog.net import Listener
 
 
-class AdminServer:
-    """Serves the admin API until it is closed."""
+class HttpServer:
+    """Serves one application until it is closed."""
 
-    def __init__(self, listener: Listener, endpoints: Endpoints, connections_max: int) -> None:
+    def __init__(self, listener: Listener, application: ASGIApp, connections_max: int) -> None:
         if not listener.is_loopback:
             raise ConfigError(
-                f"listeners.admin.host = {listener.host!r} is reachable by other machines, and "
-                "the admin API has no credentials yet: use 127.0.0.1, ::1 or localhost"
+                f"listeners.{listener.name}.host = {listener.host!r} is reachable by other "
+                "machines, and what it serves has no credentials yet: use 127.0.0.1, ::1 or "
+                "localhost"
             )
         self._listener = listener
         self._server = uvicorn.Server(
             uvicorn.Config(
-                build_application(endpoints),
+                application,
                 loop="none",
                 http="httptools",
                 ws="none",
@@ -50,7 +52,7 @@ class AdminServer:
     def start(self) -> asyncio.Task[None]:
         """Begin to answer; the task ends with `close`, or with the error that ended the server."""
         assert self._task is None
-        self._task = asyncio.create_task(self._serve(), name="admin-server")
+        self._task = asyncio.create_task(self._serve(), name=f"{self._listener.name}-server")
         return self._task
 
     async def _serve(self) -> None:
@@ -67,3 +69,10 @@ class AdminServer:
             task, self._task = self._task, None
             await task
         self._listener.close()
+
+
+class AdminServer(HttpServer):
+    """Serves the admin API."""
+
+    def __init__(self, listener: Listener, endpoints: Endpoints, connections_max: int) -> None:
+        super().__init__(listener, build_application(endpoints), connections_max)

@@ -34,6 +34,13 @@ class AdminListener(Section, frozen=True, kw_only=True):
     ] = 100
 
 
+class AmqpManagementListener(AdminListener, frozen=True, kw_only=True):
+    """RabbitMQ's management HTTP API, for its command line and for exporters. Loopback only."""
+
+    enabled: Enabled = False
+    port: Port = DEFAULT_PORTS["amqp_management"]
+
+
 class ListenerTls(Section, frozen=True, kw_only=True):
     """The TLS of the listener above. Changed files are taken without a restart."""
 
@@ -155,3 +162,4 @@ class Listeners(Section, frozen=True, kw_only=True):
     kafka_tls: KafkaTlsListener = KafkaTlsListener()
     amqp: AmqpListener = AmqpListener()
     amqp_tls: AmqpTlsListener = AmqpTlsListener()
+    amqp_management: AmqpManagementListener = AmqpManagementListener()

@@ -196,11 +196,18 @@ def is_loopback(host: str) -> bool:
 
 def check_whole(config: Config) -> None:
     """Check what no single key can say about itself. Raises ConfigError."""
-    admin = config.listeners.admin
-    if admin.enabled and not is_loopback(admin.host):
+    for name in ("admin", "amqp_management"):
+        admin = getattr(config.listeners, name)
+        if admin.enabled and not is_loopback(admin.host):
+            raise ConfigError(
+                f"listeners.{name}.host = {admin.host!r} would open the API to other machines, "
+                "and it has no credentials yet: use 127.0.0.1, ::1 or localhost"
+            )
+    if config.listeners.amqp_management.enabled and not (
+        config.listeners.amqp.enabled or config.listeners.amqp_tls.enabled
+    ):
         raise ConfigError(
-            f"listeners.admin.host = {admin.host!r} would open the admin API to other machines, "
-            "and it has no credentials yet: use 127.0.0.1, ::1 or localhost"
+            "listeners.amqp_management is on, and AMQP is not: turn listeners.amqp on, too"
         )
     for name in ("mqtt_tls", "mqtt_wss", "kafka_tls", "amqp_tls"):
         listener = getattr(config.listeners, name)

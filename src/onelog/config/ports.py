@@ -17,5 +17,6 @@ DEFAULT_PORTS: Final[dict[str, int]] = {
     "kafka_tls": 9093,
     "amqp": 5672,
     "amqp_tls": 5671,
+    "amqp_management": 15672,
     "admin": 8080,
 }

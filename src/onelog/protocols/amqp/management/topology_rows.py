@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import quote_plus, unquote_plus
 
 from onelog.broker import Broker
-from onelog.protocols.amqp.addresses import QUEUES_STREAM, ROOT_EXCHANGE, capture_of
+from onelog.protocols.amqp.addresses import QUEUES_STREAM, capture_of
 from onelog.protocols.amqp.management.rates import Rates
 from onelog.protocols.amqp.management.values import jsonable
 from onelog.protocols.amqp.queues.queue import Queue
@@ -58,11 +58,6 @@ def published_to(broker: Broker, vhost: str, exchange: str) -> int:
         return 0  # its messages lie among others
     stream = broker.streams.find(own[0])
     return 0 if stream is None else sum(row.high_watermark for row in stream.partitions)
-
-
-def is_countable(exchange: str) -> bool:
-    """Whether an exchange has a stream of its own, and so a number of messages."""
-    return exchange != ROOT_EXCHANGE
 
 
 def queue_row(queue: Queue, node: str, rates: Rates) -> Row:
@@ -121,8 +116,12 @@ def queue_stats(queue: Queue) -> dict[str, int]:
     """What happened to a queue since the start."""
     return {
         "publish": queue.published,
+        "deliver": queue.delivered - queue.got - queue.delivered_no_ack,
+        "deliver_no_ack": queue.delivered_no_ack,
+        "get": queue.got,
         "deliver_get": queue.delivered,
-        "ack": queue.acked,
+        "redeliver": queue.redelivered,
+        "ack": queue.acked - queue.delivered_no_ack,
     }
 
 

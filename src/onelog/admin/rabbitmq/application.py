@@ -1,0 +1,141 @@
+"""The ASGI application of the management API: paths, the guard, errors as RabbitMQ writes them.
+
+Rules: paths are split before they are decoded, since names hold slashes (`%2F` is the virtual host
+`/`). What failed is told as `{"error", "reason"}`. There is no page here, so what a page of another
+site asks is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from onelog.admin.guard import names_loopback
+from onelog.admin.rabbitmq.broker_paths import BrokerPaths
+from onelog.admin.rabbitmq.connection_paths import ConnectionPaths
+from onelog.admin.rabbitmq.definition_paths import DefinitionPaths
+from onelog.admin.rabbitmq.desk import Desk
+from onelog.admin.rabbitmq.listing import PageError, answer
+from onelog.admin.rabbitmq.requests import BadRequest
+from onelog.admin.rabbitmq.topology_paths import TopologyPaths
+from onelog.admin.rabbitmq.user_paths import UserPaths
+from onelog.base.errors import (
+    AlreadyExists,
+    Conflict,
+    InvalidRequest,
+    LimitExceeded,
+    NotAuthenticated,
+    NotAuthorized,
+    NotFound,
+    OnelogError,
+    ProtocolViolation,
+    QuotaExceeded,
+    Unavailable,
+)
+from onelog.observe import get_logger
+
+_log = get_logger("amqp")
+
+_BAD_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_REALM: Final = {"www-authenticate": 'Basic realm="OneLog Management"'}
+
+_STATUS: Final[dict[type[OnelogError], tuple[int, str]]] = {
+    InvalidRequest: (400, "bad_request"),
+    ProtocolViolation: (400, "bad_request"),
+    Conflict: (400, "bad_request"),
+    AlreadyExists: (400, "bad_request"),
+    LimitExceeded: (400, "bad_request"),
+    QuotaExceeded: (400, "bad_request"),
+    NotAuthorized: (401, "not_authorised"),
+    NotAuthenticated: (401, "not_authorized"),
+    NotFound: (404, "not_found"),
+    Unavailable: (503, "service_unavailable"),
+    OnelogError: (500, "internal_server_error"),
+}
+"""Our error → status and RabbitMQ's word; the nearest base class counts."""
+
+
+def build_management(desk: Desk) -> Starlette:
+    """The management application."""
+    groups = (BrokerPaths, TopologyPaths, ConnectionPaths, UserPaths, DefinitionPaths)
+    routes = [route for group in groups for route in desk.routes(group(desk).table())]
+    # The more a path says by itself, the earlier it is asked: /users/bulk-delete is no user.
+    routes.sort(key=lambda route: [part.startswith("{") for part in route.path.split("/")])
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(Guard)],
+        exception_handlers={
+            HTTPException: _on_http_error,
+            OnelogError: _on_own_error,
+            Exception: _on_bug,
+        },
+    )
+
+
+def refuse(status: int, error: str, reason: Any, headers: dict[str, str] | None = None) -> Response:
+    """The shape of every failure."""
+    return answer({"error": error, "reason": reason}, status, headers)
+
+
+class Guard:
+    """Refuses other names of this machine and pages of other sites, then splits the path."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or answer it."""
+        if scope["type"] == "http":
+            refusal = self._refusal(Request(scope), scope["raw_path"])
+            if refusal is not None:
+                await refusal(scope, receive, send)
+                return
+            path = scope["raw_path"].decode("latin-1").rstrip("/") or "/"
+            scope = {**scope, "path": path}
+        await self._app(scope, receive, send)
+
+    def _refusal(self, request: Request, raw_path: bytes) -> Response | None:
+        if not names_loopback(request.headers.get("host", "")):
+            return refuse(403, "wrong_host", "the Host header must be localhost or 127.0.0.1")
+        origin = request.headers.get("origin")
+        if origin is not None and not names_loopback(origin.partition("://")[2]):
+            return refuse(403, "wrong_origin", "pages of other sites may not ask here")
+        if _BAD_ESCAPE.search(raw_path):
+            return refuse(400, "bad_request", "bad_percent_encoding")
+        return None
+
+
+async def _on_http_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return refuse(404, "Object Not Found", "Not Found")
+    if error.status_code == 405:
+        return Response(status_code=405, headers=error.headers)
+    return refuse(error.status_code, "http_error", error.detail)
+
+
+async def _on_own_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, OnelogError)
+    status, code = next(_STATUS[cls] for cls in type(error).__mro__ if cls in _STATUS)
+    reason: Any = str(error)
+    if isinstance(error, BadRequest):
+        reason = error.reason
+    elif isinstance(error, PageError):
+        code = error.code
+    elif isinstance(error, NotAuthenticated):
+        return refuse(401, code, "Login failed", _REALM)
+    elif isinstance(error, NotFound) and request.method in ("GET", "HEAD", "DELETE"):
+        return refuse(404, "Object Not Found", "Not Found")
+    return refuse(status, code, reason)
+
+
+async def _on_bug(request: Request, error: Exception) -> Response:
+    _log.error("a management request failed", path=request.url.path, exc_info=error)
+    return refuse(500, "internal_server_error", "the request failed; the server's log says why")

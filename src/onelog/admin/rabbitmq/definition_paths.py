@@ -1,0 +1,97 @@
+"""Paths of definitions: everything that can be made again elsewhere, as one file.
+
+Rules: an export holds no secret. An import makes users that come with a password; those with only
+a hash of RabbitMQ's are not made, and the log names them. It is refused as a whole when it holds a
+permission that cannot be kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from onelog.admin.rabbitmq.contract import API_VERSION
+from onelog.admin.rabbitmq.desk import Desk, Table
+from onelog.admin.rabbitmq.listing import answer
+from onelog.admin.rabbitmq.requests import BadRequest, json_body, part
+from onelog.admin.rabbitmq.user_paths import check_permission, permission_row, user_row
+from onelog.base.errors import NotFound
+from onelog.observe import get_logger
+
+Row = dict[str, Any]
+
+_log = get_logger("amqp")
+
+
+class DefinitionPaths:
+    """Handlers."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def table(self) -> Table:
+        """What is asked where."""
+        handlers = {"GET": self.export, "POST": self.take, "PUT": self.take}
+        return {"/definitions": handlers, "/definitions/{vhost}": handlers}
+
+    async def export(self, request: Request) -> Response:
+        """Write all of it down."""
+        amqp, info = self._desk.amqp, self._desk.info()
+        found: Row = {"rabbit_version": API_VERSION}
+        if "vhost" in request.path_params:
+            try:
+                return answer(found | amqp.definitions(part(request, "vhost")))
+            except NotFound:
+                raise BadRequest("vhost_not_found") from None
+        users = [row.name for row in await self._desk.authenticator.users.infos()]
+        hosts = [row["name"] for row in amqp.vhosts()]
+        found |= {
+            "rabbitmq_version": API_VERSION,
+            "product_name": "OneLog",
+            "product_version": info.version,
+            "users": [user_row(name) for name in users],
+            "permissions": [permission_row(user, host) for user in users for host in hosts],
+            "topic_permissions": [],
+            "global_parameters": [],
+        }
+        return answer(found | amqp.definitions(None))
+
+    async def take(self, request: Request) -> Response:
+        """Make what a file holds."""
+        body = await json_body(request, wrong="failed_to_parse_json")
+        vhost = part(request, "vhost") if "vhost" in request.path_params else None
+        users = _rows(body, "users")
+        for row in _rows(body, "permissions"):
+            check_permission(row)
+        await self._desk.amqp.define(body, vhost)
+        await self._make_users(users)
+        return Response(status_code=204)
+
+    async def _make_users(self, rows: list[Row]) -> None:
+        authenticator = self._desk.authenticator
+        left_out = []
+        for row in rows:
+            name, password = row.get("name"), row.get("password")
+            if not isinstance(name, str):
+                raise BadRequest("name_not_present")
+            if authenticator.knows(name):
+                continue
+            if isinstance(password, str):
+                await authenticator.users.add(name, password)
+            else:
+                left_out.append(name)
+        if left_out:
+            _log.warning(
+                "users of imported definitions have no password that can be checked here; make"
+                " them with `onelog user add`",
+                users=left_out[:100],
+            )
+
+
+def _rows(body: Row, name: str) -> list[Row]:
+    found = body.get(name, [])
+    if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+        raise BadRequest("not_a_list_of_objects", name)
+    return found

@@ -1,0 +1,70 @@
+"""What the handlers share: AMQP once it is open, who asks, what the process says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from onelog.admin.contract import ServerInfo
+from onelog.admin.rabbitmq.contract import Amqp
+from onelog.admin.rabbitmq.requests import Who, log_in
+from onelog.base.errors import Unavailable
+from onelog.observe import Health
+from onelog.security.authenticator import Authenticator
+
+Handler = Callable[[Request], Awaitable[Response]]
+Table = Mapping[str, Mapping[str, Handler]]
+"""Path → method → what answers it."""
+
+
+class Desk:
+    """Set `open` once AMQP is served, and `close` before it stops."""
+
+    def __init__(self, health: Health, info: Callable[[], ServerInfo]) -> None:
+        self.health = health
+        self.info = info
+        self._amqp: Amqp | None = None
+        self._authenticator: Authenticator | None = None
+
+    def open(self, amqp: Amqp, authenticator: Authenticator) -> None:
+        """AMQP is served."""
+        self._amqp, self._authenticator = amqp, authenticator
+
+    def close(self) -> None:
+        """AMQP is about to stop."""
+        self._amqp = None
+
+    @property
+    def amqp(self) -> Amqp:
+        """AMQP. Raises Unavailable."""
+        if self._amqp is None:
+            raise Unavailable("the broker is still starting or already stopping; ask again soon")
+        return self._amqp
+
+    @property
+    def authenticator(self) -> Authenticator:
+        """Who knows the users. Raises Unavailable."""
+        if self._authenticator is None:
+            raise Unavailable("the broker is still starting; ask again soon")
+        return self._authenticator
+
+    def routes(self, table: Table) -> list[Route]:
+        """Routes that ask who it is, then do what the table says."""
+        return [self._route(path, methods) for path, methods in table.items()]
+
+    def _route(self, path: str, methods: Mapping[str, Handler]) -> Route:
+        async def answer(request: Request) -> Response:
+            request.state.who = await log_in(request, self.authenticator)
+            return await methods["GET" if request.method == "HEAD" else request.method](request)
+
+        return Route(f"/api{path}", answer, methods=list(methods))
+
+
+def who_asks(request: Request) -> Who:
+    """Who sent a request that a route of the desk answers."""
+    found = request.state.who
+    assert isinstance(found, Who)
+    return found

@@ -1,0 +1,166 @@
+"""Paths of users and their permissions.
+
+Rules: users are those of every protocol. There are no permissions yet: every user may do
+everything, so that is what is shown, and a permission that would say less is refused. No hash of a
+password is ever shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from onelog.admin.rabbitmq.desk import Desk, Table, who_asks
+from onelog.admin.rabbitmq.listing import answer, many, one
+from onelog.admin.rabbitmq.requests import BadRequest, json_body, need, part
+from onelog.base.errors import NotFound
+from onelog.security.users import Users
+
+Row = dict[str, Any]
+
+EVERYTHING: Final = ".*"
+RIGHTS: Final = ("configure", "write", "read")
+
+
+def user_row(name: str) -> Row:
+    """A user as RabbitMQ shows one."""
+    return {
+        "name": name,
+        "password_hash": "",
+        "hashing_algorithm": "argon2id",
+        "tags": ["administrator"],
+        "limits": {},
+    }
+
+
+def permission_row(user: str, vhost: str) -> Row:
+    """What a user may do in a virtual host: everything."""
+    return {"user": user, "vhost": vhost, **dict.fromkeys(RIGHTS, EVERYTHING)}
+
+
+def check_permission(row: Row) -> None:
+    """Refuse a permission that would have to be held back from somebody. Raises BadRequest."""
+    if any(row.get(name) != EVERYTHING for name in RIGHTS):
+        raise BadRequest(
+            "permissions are not kept here yet: every user may do everything, so configure, write"
+            f" and read have to be {EVERYTHING}"
+        )
+
+
+class UserPaths:
+    """Handlers."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def table(self) -> Table:
+        """What is asked where."""
+        return {
+            "/whoami": {"GET": self.whoami},
+            "/users": {"GET": self.users},
+            "/users/without-permissions": {"GET": self.nobody},
+            "/users/bulk-delete": {"POST": self.delete_many},
+            "/users/{user}": {"GET": self.user, "PUT": self.make, "DELETE": self.delete},
+            "/users/{user}/permissions": {"GET": self.permissions},
+            "/users/{user}/topic-permissions": {"GET": self.nobody},
+            "/vhosts/{vhost}/permissions": {"GET": self.permissions},
+            "/vhosts/{vhost}/topic-permissions": {"GET": self.nobody},
+            "/permissions": {"GET": self.permissions},
+            "/permissions/{vhost}/{user}": {"GET": self.permission, "PUT": self.allow},
+        }
+
+    @property
+    def _users(self) -> Users:
+        return self._desk.authenticator.users
+
+    async def whoami(self, request: Request) -> Response:
+        """Who asks."""
+        return one(request, {"name": who_asks(request).name, "tags": ["administrator"]})
+
+    async def _names(self) -> list[str]:
+        return [row.name for row in await self._users.infos()]
+
+    def _known(self, name: str) -> str:
+        if not self._desk.authenticator.knows(name):
+            raise NotFound(f"there is no user {name!r}")
+        return name
+
+    async def users(self, request: Request) -> Response:
+        """Every user."""
+        return await many(request, (user_row(name) for name in await self._names()))
+
+    async def user(self, request: Request) -> Response:
+        """One user."""
+        return one(request, user_row(self._known(part(request, "user"))))
+
+    async def make(self, request: Request) -> Response:
+        """Make a user, or give it another password."""
+        body = await json_body(request)
+        if "tags" not in body:
+            raise BadRequest("tags_not_present")
+        password = body.get("password")
+        if not isinstance(password, str):
+            raise BadRequest(
+                "a password is needed: hashes that RabbitMQ made cannot be checked here"
+            )
+        name = part(request, "user")
+        if self._desk.authenticator.knows(name):
+            await self._users.set_password(name, password)
+            return Response(status_code=204)
+        await self._users.add(name, password)
+        return Response(status_code=201)
+
+    async def delete(self, request: Request) -> Response:
+        """Forget a user."""
+        await self._users.remove(part(request, "user"))
+        return Response(status_code=204)
+
+    async def delete_many(self, request: Request) -> Response:
+        """Forget several users; one that is not there is fine."""
+        body = await json_body(request)
+        need(body, "users")
+        names = body["users"]
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise BadRequest("not_strings", "users")
+        for name in names:
+            if self._desk.authenticator.knows(name):
+                await self._users.remove(name)
+        return Response(status_code=204)
+
+    # -- permissions
+
+    async def permissions(self, request: Request) -> Response:
+        """Who may do what where."""
+        params = request.path_params
+        users = [self._known(part(request, "user"))] if "user" in params else await self._names()
+        amqp = self._desk.amqp
+        chosen = [amqp.vhost(part(request, "vhost"))] if "vhost" in params else amqp.vhosts()
+        return await many(request, _permissions(users, [row["name"] for row in chosen]))
+
+    async def permission(self, request: Request) -> Response:
+        """What a user may do in a virtual host."""
+        vhost = self._desk.amqp.vhost(part(request, "vhost"))
+        return one(request, permission_row(self._known(part(request, "user")), vhost["name"]))
+
+    async def allow(self, request: Request) -> Response:
+        """Allow a user everything, which it may anyway."""
+        body = await json_body(request)
+        need(body, *RIGHTS)
+        try:
+            self._desk.amqp.vhost(part(request, "vhost"))
+            self._known(part(request, "user"))
+        except NotFound:
+            raise BadRequest("vhost_or_user_not_found") from None
+        check_permission(body)
+        return Response(status_code=204)
+
+    async def nobody(self, _request: Request) -> Response:
+        """There are none."""
+        return answer([])
+
+
+def _permissions(users: list[str], vhosts: list[str]) -> Iterator[Row]:
+    return (permission_row(user, vhost) for user in users for vhost in vhosts)

@@ -1,0 +1,110 @@
+"""Virtual hosts that come and go while the broker runs.
+
+Rules: one that was made is in the metadata store before it is answered, and is there again after a
+restart. `/` and those that the configuration names cannot go. With a virtual host go its
+connections, queues, exchanges and bindings; what was sent stays in the log for as long as retention
+says.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from onelog.base.errors import InvalidName, InvalidRequest, LimitExceeded, NotFound
+from onelog.metadata.store import Delete, Put
+from onelog.protocols.amqp.addresses import DEFAULT_VHOST
+from onelog.protocols.amqp.definitions import MADE, key_of
+from onelog.protocols.amqp.router import BUILT_IN
+from onelog.protocols.amqp.vhosts import NAME_BYTES_MAX, VirtualHost
+
+if TYPE_CHECKING:
+    from onelog.protocols.amqp.hub import Hub
+
+HOSTS_MAX: Final = 10_000
+TEXT_CHARS_MAX: Final = 4096
+TAGS_MAX: Final = 64
+
+
+class HostNote(msgspec.Struct, frozen=True, kw_only=True):
+    """What people wrote about a virtual host."""
+
+    description: str = ""
+    tags: tuple[str, ...] = ()
+
+
+class Hosts:
+    """The virtual hosts of a hub, with what is written about them."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._notes: dict[str, HostNote] = {
+            DEFAULT_VHOST: HostNote(description="Default virtual host")
+        }
+
+    async def open(self) -> None:
+        """Read back what is kept."""
+        for vhost in self._hub.vhosts.all():
+            entry = await self._hub.broker.store.get(key_of(vhost.name, MADE, ""))
+            if entry is not None and entry.value:
+                self._notes[vhost.name] = msgspec.json.decode(entry.value, type=HostNote)
+
+    def note(self, name: str) -> HostNote:
+        """What is written about a virtual host."""
+        return self._notes.get(name, HostNote())
+
+    def find(self, name: str) -> VirtualHost:
+        """A virtual host. Raises NotFound."""
+        found = self._hub.vhosts.find(name)
+        if found is None:
+            raise NotFound("vhost_not_found")
+        return found
+
+    async def make(self, name: str, note: HostNote) -> bool:
+        """Make a virtual host or change what is written about it; whether it is new."""
+        is_new = self._hub.vhosts.find(name) is None
+        if is_new:
+            self._check_new(name)
+        if len(note.description) > TEXT_CHARS_MAX or len(note.tags) > TAGS_MAX:
+            raise InvalidRequest(
+                f"a virtual host has at most {TAGS_MAX} tags, and {TEXT_CHARS_MAX} characters of"
+                " description"
+            )
+        put = Put(key_of(name, MADE, ""), msgspec.json.encode(note))
+        await self._hub.broker.store.txn([], [put])
+        self._notes[name] = note
+        self._hub.vhosts.add(name)
+        self._hub.topology_changed()
+        return is_new
+
+    def _check_new(self, name: str) -> None:
+        if not name or len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX:
+            raise InvalidName(f"a virtual host's name has 1 to {NAME_BYTES_MAX} bytes")
+        if len(self._hub.vhosts.all()) >= HOSTS_MAX:
+            raise LimitExceeded(f"there are {HOSTS_MAX} virtual hosts, which is the limit")
+
+    async def delete(self, name: str) -> None:
+        """Let a virtual host go, with all that is in it. Raises NotFound, InvalidRequest."""
+        vhost = self.find(name)
+        configured = [row.strip() for row in self._hub.config.amqp.vhosts.split(",")]
+        if name == DEFAULT_VHOST or name in configured:
+            raise InvalidRequest(
+                f"the virtual host '{name}' cannot be deleted: it is built in, or amqp.vhosts of"
+                " the configuration names it"
+            )
+        self._hub.vhosts.remove(name)  # nobody comes in any more
+        self._notes.pop(name, None)
+        for connection in list(self._hub.connections):
+            if connection.vhost is vhost:
+                connection.close(320, f"CONNECTION_FORCED - vhost '{name}' is down")
+        for queue in list(vhost.queues.values()):
+            await vhost.delete_queue(queue)
+        built_in = {record.name for record in BUILT_IN}
+        for record in vhost.router.exchanges():
+            if record.name not in built_in and vhost.router.find(record.name) is not None:
+                await vhost.delete_exchange(record.name, if_unused=False)
+        for binding in vhost.router.bindings():
+            await vhost.unbind(binding)
+        await self._hub.broker.store.txn([], [Delete(key_of(name, MADE, ""))])
+        self._hub.topology_changed()

@@ -1,0 +1,155 @@
+"""Publishing to an exchange and getting from a queue, one request at a time.
+
+Rules: a publish is the publish of AMQP with `mandatory` and a confirm: it is answered when it is
+durable. What is got goes back, is acknowledged or is rejected when the answer is made, also when
+the client is gone by then. How much one request may get is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Any, Final, Literal
+
+import msgspec
+from pamqp import commands
+
+from onelog.base.errors import Conflict, InvalidRequest
+from onelog.broker import Principal
+from onelog.protocols.amqp.addresses import address_of
+from onelog.protocols.amqp.management.values import checked_table, jsonable
+from onelog.protocols.amqp.mapping import to_properties
+from onelog.protocols.amqp.properties import Properties
+from onelog.protocols.amqp.publishing import check_properties, lead_to_topic, prepare
+from onelog.protocols.amqp.queues.consumers import Delivery
+from onelog.protocols.amqp.queues.queue import Queue
+from onelog.protocols.amqp.tables import encode_table
+from onelog.protocols.amqp.vhosts import VirtualHost
+
+Row = dict[str, Any]
+AckMode = Literal[
+    "ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false"
+]
+Encoding = Literal["auto", "base64"]
+
+COUNT_MAX: Final = 10_000
+BYTES_MAX: Final = 16 * 1024 * 1024
+"""Messages and bytes of one answer; what is more stays in the queue."""
+TURN: Final = 64
+"""Messages that are got before others have their turn."""
+
+
+async def publish(
+    vhost: VirtualHost,
+    exchange: str,
+    routing_key: str,
+    properties: Properties,
+    body: bytes,
+    who: tuple[str, str],
+) -> bool:
+    """Publish a message; whether a queue took it. `who`: the name given, and the user's."""
+    limit = vhost.hub.limits.message_bytes
+    if len(body) > limit:
+        raise InvalidRequest(f"message size {len(body)} is larger than configured max size {limit}")
+    method = commands.Basic.Publish(exchange=exchange, routing_key=routing_key, mandatory=True)
+    lead_to_topic(method, vhost.name)
+    vhost.exchange_to_publish(method)
+    check_properties(properties, *who)
+    waiting = vhost.streams.make_ready(method.exchange)
+    if waiting is not None:
+        await waiting
+    outgoing = prepare(vhost, method, properties, body)
+    hub = vhost.hub
+    hub.counters.published += 1
+    if outgoing.message is not None:
+        published = await hub.broker.publish(outgoing.message, principal=Principal(who[1], "amqp"))
+        await asyncio.sleep(0)  # the queues take it in that pass; one of them may refuse it
+        if hub.take_refusal(published):
+            raise InvalidRequest("rejected Unable to publish message. Check queue limits.")
+    return outgoing.returned is None
+
+
+def properties_of(given: Row) -> Properties:
+    """Properties as JSON has them; names that AMQP does not know are nothing, as in RabbitMQ."""
+    known = {name: value for name, value in given.items() if name in Properties.__struct_fields__}
+    headers = known.pop("headers", None)
+    found = msgspec.convert(known, type=Properties)
+    if headers:
+        found.headers = encode_table(checked_table(headers))
+    return found
+
+
+async def get(
+    queue: Queue, count: int, mode: AckMode, encoding: Encoding, truncate: int | None
+) -> list[Row]:
+    """Up to `count` messages from the head of a queue."""
+    if queue.owner is not None:
+        raise Conflict(f"queue '{queue.name}' in vhost '{queue.vhost.name}' is exclusive")
+    if queue.settings.type == "stream":
+        raise InvalidRequest(f"basic.get is not supported by stream queues: '{queue.name}'")
+    taken: list[Delivery] = []
+    rows: list[Row] = []
+    size = 0
+    try:
+        while len(rows) < min(count, COUNT_MAX) and size < BYTES_MAX:
+            delivery = queue.get()
+            if delivery is None:
+                break
+            taken.append(delivery)
+            rows.append(_row(delivery, queue.ready.size, encoding, truncate))
+            size += len(rows[-1]["payload"])
+            if len(rows) % TURN == 0:
+                await asyncio.sleep(0)
+    finally:
+        if not queue.is_deleted:
+            _settle(queue, [row.place for row in taken], mode)
+    return rows
+
+
+def _settle(queue: Queue, places: list[int], mode: AckMode) -> None:
+    if mode.endswith("requeue_true"):
+        queue.requeue(places)
+        return
+    settle = queue.ack if mode.startswith("ack") else queue.reject
+    for place in places:
+        settle(place)
+
+
+def _row(delivery: Delivery, left: int, encoding: Encoding, truncate: int | None) -> Row:
+    record = delivery.record
+    address = address_of(record.topic)
+    body = bytes(record.value or b"")
+    shown = body if truncate is None else body[:truncate]
+    payload, form = _payload(shown, encoding)
+    return {
+        "payload_bytes": len(body),
+        "redelivered": delivery.redelivered,
+        "exchange": jsonable(address.exchange),
+        "routing_key": jsonable(address.routing_key),
+        "message_count": left,
+        "properties": _properties(delivery),
+        "payload": payload,
+        "payload_encoding": form,
+    }
+
+
+def _payload(body: bytes, encoding: Encoding) -> tuple[str, str]:
+    if encoding == "auto":
+        try:
+            return body.decode(), "string"
+        except UnicodeDecodeError:
+            pass
+    return base64.b64encode(body).decode(), "base64"
+
+
+def _properties(delivery: Delivery) -> Row | list[Any]:
+    found = to_properties(delivery.record)
+    row = {
+        name: jsonable(getattr(found, name))
+        for name in Properties.__struct_fields__
+        if name != "headers" and getattr(found, name) is not None
+    }
+    headers = {**found.table(), **delivery.headers}
+    if headers:
+        row["headers"] = jsonable(headers)
+    return row or []  # RabbitMQ writes an empty object as a list here
