@@ -60,7 +60,7 @@ def test_a_message_is_a_record_and_a_record_the_same_message(found: Properties, 
     table = found.table()
     message = to_message("t", found, body, 1_000, table)
     record = Record(
-        "s", 0, Offset(0), "t", TimestampMs(1_000), None, message.value, message.headers
+        "s", 0, Offset(0), "t", TimestampMs(1_000), b"t", message.value, message.headers
     )
     assert record.value == body
     again = to_properties(record)

@@ -55,6 +55,6 @@ FIELDS: Final = (
     Field("app_id", headers.APP_ID, "text", amqp="app_id"),
     Field("cluster_id", headers.CLUSTER_ID, "text", amqp="cluster_id"),
     Field("priority", headers.PRIORITY, "number", amqp="priority", most=255),
-    Field("timestamp", headers.TIMESTAMP, "number", amqp="timestamp", most=2**63 - 1),
+    Field("timestamp", headers.TIMESTAMP, "number", amqp="timestamp", most=2**64 - 1),
 )  # fmt: skip
 """Every field that has a header, in the order of the reference page."""

@@ -63,7 +63,7 @@ _NAMES: Final[dict[bytes, str]] = {header: name for name, header in _TEXTS.items
 _LIMITS: Final[dict[bytes, tuple[str, int]]] = {
     row.header: (row.amqp, row.most) for row in FIELDS if row.amqp in _NUMBERS
 } | {DELIVERY_MODE: ("delivery_mode", 255)}
-_DIGITS_MAX: Final = 19
+_DIGITS_MAX: Final = 20
 
 
 def to_message(
