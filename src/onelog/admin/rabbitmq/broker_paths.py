@@ -45,6 +45,19 @@ class BrokerPaths:
             "extensions",
             "feature-flags",
         )
+        gone: dict[str, Handler] = {
+            "GET": self.missing,
+            "PUT": self.refused,
+            "DELETE": self.missing,
+        }
+        named = (
+            "policies/{vhost}/{name}",
+            "operator-policies/{vhost}/{name}",
+            "parameters/{component}/{vhost}/{name}",
+            "global-parameters/{name}",
+            "vhost-limits/{vhost}/{name}",
+            "topic-permissions/{vhost}/{user}",
+        )
         return {
             "/overview": {"GET": self.overview},
             "/cluster-name": {"GET": self.cluster_name},
@@ -54,12 +67,13 @@ class BrokerPaths:
             "/aliveness-test/{vhost}": {"GET": self.alive},
             **{f"/health/checks/{path}": {"GET": check} for path, check in checks.items()},
             **{f"/{path}": {"GET": self.nothing} for path in nothing},
+            **{f"/{path}": gone for path in named},
         }
 
     async def overview(self, request: Request) -> Response:
         """What every dashboard asks first."""
         amqp = self._desk.amqp
-        return one(request, overview(self._desk.info(), amqp.node, amqp.totals()))
+        return one(request, overview(self._desk.info(), amqp.node, await amqp.totals()))
 
     async def cluster_name(self, request: Request) -> Response:
         """What people call this."""
@@ -77,7 +91,7 @@ class BrokerPaths:
 
     async def _node(self) -> dict[str, Any]:
         amqp = self._desk.amqp
-        return await node_row(self._desk.info(), amqp.node, amqp.totals())
+        return await node_row(self._desk.info(), amqp.node, await amqp.totals())
 
     # -- health
 
@@ -94,7 +108,7 @@ class BrokerPaths:
 
     async def fine(self, _request: Request) -> Response:
         """Every virtual host that there is runs."""
-        self._desk.amqp.totals()
+        self._desk.amqp.vhost_names()
         return answer({"status": "ok"})
 
     async def alone(self, _request: Request) -> Response:
@@ -128,8 +142,19 @@ class BrokerPaths:
     async def nothing(self, request: Request) -> Response:
         """Lists of what does not exist here, so that tools that show them go on."""
         if "vhost" in request.path_params:
-            self._desk.amqp.vhost(part(request, "vhost"))
+            self._desk.amqp.known_vhost(part(request, "vhost"))
         return answer([])
+
+    async def refused(self, request: Request) -> Response:
+        """What cannot be kept here is not taken, and told so."""
+        kind = request.url.path.split("/")[2]
+        raise BadRequest(
+            f"{kind} are not kept here: arguments of queues and exchanges say the same"
+        )
+
+    async def missing(self, _request: Request) -> Response:
+        """There is none of these."""
+        raise NotFound("there is none of these here")
 
 
 def _no_listener(missing: Any, name: str, found: list[Any]) -> Response:

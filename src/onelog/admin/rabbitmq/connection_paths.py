@@ -43,7 +43,7 @@ class ConnectionPaths:
         """The virtual host of a list; None: all. Raises NotFound before the list begins."""
         if "vhost" not in request.path_params:
             return None
-        return str(self._desk.amqp.vhost(part(request, "vhost"))["name"])
+        return self._desk.amqp.known_vhost(part(request, "vhost"))
 
     async def connections(self, request: Request) -> Response:
         """Connections."""

@@ -7,7 +7,7 @@ Conflict, Unavailable.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final, Literal, Protocol
 
 API_VERSION: Final = "3.10.8"
@@ -28,15 +28,23 @@ class Amqp(Protocol):
 
     node: str
 
-    def totals(self) -> Row:
+    async def totals(self) -> Row:
         """What the overview has of queues, connections and messages."""
         ...
 
-    def vhosts(self) -> Iterator[Row]:
+    def vhost_names(self) -> list[str]:
+        """The names of all virtual hosts."""
+        ...
+
+    def known_vhost(self, name: str) -> str:
+        """The same name, if there is such a virtual host."""
+        ...
+
+    def vhosts(self) -> AsyncIterator[Row]:
         """Every virtual host."""
         ...
 
-    def vhost(self, name: str) -> Row:
+    async def vhost(self, name: str) -> Row:
         """One virtual host."""
         ...
 
@@ -160,7 +168,7 @@ class Amqp(Protocol):
         """Consumers."""
         ...
 
-    def definitions(self, vhost: str | None) -> Row:
+    async def definitions(self, vhost: str | None) -> Row:
         """What can be made again elsewhere."""
         ...
 

@@ -42,11 +42,11 @@ class DefinitionPaths:
         found: Row = {"rabbit_version": API_VERSION}
         if "vhost" in request.path_params:
             try:
-                return answer(found | amqp.definitions(part(request, "vhost")))
+                return answer(found | await amqp.definitions(part(request, "vhost")))
             except NotFound:
                 raise BadRequest("vhost_not_found") from None
         users = [row.name for row in await self._desk.authenticator.users.infos()]
-        hosts = [row["name"] for row in amqp.vhosts()]
+        hosts = amqp.vhost_names()
         found |= {
             "rabbitmq_version": API_VERSION,
             "product_name": "OneLog",
@@ -56,7 +56,7 @@ class DefinitionPaths:
             "topic_permissions": [],
             "global_parameters": [],
         }
-        return answer(found | amqp.definitions(None))
+        return answer(found | await amqp.definitions(None))
 
     async def take(self, request: Request) -> Response:
         """Make what a file holds."""

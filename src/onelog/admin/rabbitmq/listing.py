@@ -8,7 +8,7 @@ regular expressions are refused, since one of them can hold the loop for hours.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from typing import Any, Final
 
 import msgspec
@@ -20,6 +20,7 @@ from onelog.base.errors import InvalidRequest
 
 Row = dict[str, Any]
 
+Rows = Iterable[Row] | AsyncIterable[Row]
 TURN: Final = 100
 """Rows that are made before others have their turn."""
 PAGE_DEFAULT: Final = 100
@@ -50,7 +51,7 @@ def one(request: Request, row: Row) -> Response:
     return answer(_cut(row, _columns(request)))
 
 
-async def many(request: Request, rows: Iterable[Row], *, paged: bool = False) -> Response:
+async def many(request: Request, rows: Rows, *, paged: bool = False) -> Response:
     """A list, in the order and with the columns that are asked for, in pages where it has such."""
     columns = _columns(request)
     page = _page(request) if paged and "page" in request.query_params else None
@@ -88,14 +89,18 @@ async def many(request: Request, rows: Iterable[Row], *, paged: bool = False) ->
     )
 
 
-async def _in_turns(rows: Iterable[Row]) -> Any:
+async def _in_turns(rows: Rows) -> AsyncIterator[Row]:
+    if isinstance(rows, AsyncIterable):
+        async for row in rows:
+            yield row
+        return
     for number, row in enumerate(rows, 1):
         yield row
         if number % TURN == 0:
             await asyncio.sleep(0)
 
 
-async def _encoded(rows: Iterable[Row], columns: list[list[str]]) -> Any:
+async def _encoded(rows: Rows, columns: list[list[str]]) -> AsyncIterator[bytes]:
     async for row in _in_turns(rows):
         yield msgspec.json.encode(_cut(row, columns))
 

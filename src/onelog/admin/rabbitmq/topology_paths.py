@@ -105,7 +105,7 @@ class TopologyPaths:
 
     async def vhost(self, request: Request) -> Response:
         """One virtual host."""
-        return one(request, self._desk.amqp.vhost(part(request, "vhost")))
+        return one(request, await self._desk.amqp.vhost(part(request, "vhost")))
 
     async def make_vhost(self, request: Request) -> Response:
         """Make a virtual host, or describe it anew."""
@@ -135,7 +135,7 @@ class TopologyPaths:
         """The virtual host of a list; None: all. Raises NotFound before the list begins."""
         if "vhost" not in request.path_params:
             return None
-        return str(self._desk.amqp.vhost(part(request, "vhost"))["name"])
+        return self._desk.amqp.known_vhost(part(request, "vhost"))
 
     async def exchange(self, request: Request) -> Response:
         """One exchange."""
@@ -169,8 +169,7 @@ class TopologyPaths:
         body = await json_body(request)
         need(body, "properties", "routing_key", "payload", "payload_encoding")
         who = who_asks(request)
-        vhost = part(request, "vhost")
-        self._desk.amqp.vhost(vhost)
+        vhost = self._desk.amqp.known_vhost(part(request, "vhost"))
         try:
             routed = await self._desk.amqp.publish(
                 vhost,

@@ -23,6 +23,10 @@ Row = dict[str, Any]
 
 EVERYTHING: Final = ".*"
 RIGHTS: Final = ("configure", "write", "read")
+_NOT_KEPT: Final = (
+    "permissions are not kept here yet: every user may do everything, so configure, write and read"
+    f" have to be {EVERYTHING}"
+)
 
 
 def user_row(name: str) -> Row:
@@ -44,10 +48,7 @@ def permission_row(user: str, vhost: str) -> Row:
 def check_permission(row: Row) -> None:
     """Refuse a permission that would have to be held back from somebody. Raises BadRequest."""
     if any(row.get(name) != EVERYTHING for name in RIGHTS):
-        raise BadRequest(
-            "permissions are not kept here yet: every user may do everything, so configure, write"
-            f" and read have to be {EVERYTHING}"
-        )
+        raise BadRequest(_NOT_KEPT)
 
 
 class UserPaths:
@@ -69,7 +70,11 @@ class UserPaths:
             "/vhosts/{vhost}/permissions": {"GET": self.permissions},
             "/vhosts/{vhost}/topic-permissions": {"GET": self.nobody},
             "/permissions": {"GET": self.permissions},
-            "/permissions/{vhost}/{user}": {"GET": self.permission, "PUT": self.allow},
+            "/permissions/{vhost}/{user}": {
+                "GET": self.permission,
+                "PUT": self.allow,
+                "DELETE": self.forbid,
+            },
         }
 
     @property
@@ -137,25 +142,31 @@ class UserPaths:
         params = request.path_params
         users = [self._known(part(request, "user"))] if "user" in params else await self._names()
         amqp = self._desk.amqp
-        chosen = [amqp.vhost(part(request, "vhost"))] if "vhost" in params else amqp.vhosts()
-        return await many(request, _permissions(users, [row["name"] for row in chosen]))
+        hosts = amqp.vhost_names()
+        if "vhost" in params:
+            hosts = [amqp.known_vhost(part(request, "vhost"))]
+        return await many(request, _permissions(users, hosts))
 
     async def permission(self, request: Request) -> Response:
         """What a user may do in a virtual host."""
-        vhost = self._desk.amqp.vhost(part(request, "vhost"))
-        return one(request, permission_row(self._known(part(request, "user")), vhost["name"]))
+        vhost = self._desk.amqp.known_vhost(part(request, "vhost"))
+        return one(request, permission_row(self._known(part(request, "user")), vhost))
 
     async def allow(self, request: Request) -> Response:
         """Allow a user everything, which it may anyway."""
         body = await json_body(request)
         need(body, *RIGHTS)
         try:
-            self._desk.amqp.vhost(part(request, "vhost"))
+            self._desk.amqp.known_vhost(part(request, "vhost"))
             self._known(part(request, "user"))
         except NotFound:
             raise BadRequest("vhost_or_user_not_found") from None
         check_permission(body)
         return Response(status_code=204)
+
+    async def forbid(self, _request: Request) -> Response:
+        """What every user may cannot be taken from one."""
+        raise BadRequest(_NOT_KEPT)
 
     async def nobody(self, _request: Request) -> Response:
         """There are none."""

@@ -60,6 +60,7 @@ class Channel:
         self._head: ContentHead | None = None
         self._body = bytearray()
         self._body_left = 0
+        connection.hub.counters.channels_opened += 1
 
     @property
     def vhost(self) -> VirtualHost:
@@ -257,6 +258,7 @@ class Channel:
         if self._closing:
             return
         self._closing = True
+        self.connection.hub.counters.channels_closed += 1
         self._waiting.clear()
         self._waiting_bytes = 0
         self._publish, self._head, self._body = None, None, bytearray()

@@ -62,6 +62,7 @@ class Connection:
         self.identity: Identity | None = None
         self.principal: Principal | None = None
         self.login_name = ""
+        self.mechanism = ""
         self.vhost: VirtualHost | None = None
         self.properties: dict[str, Any] = {}
         """What the client says of itself."""

@@ -231,6 +231,7 @@ class Consuming:
         )
         self._send(method, delivery)
         if no_ack:
+            queue.got_no_ack += 1
             queue.ack(delivery.place)
 
     def take_tag(self) -> int:

@@ -104,7 +104,7 @@ class Handshake:
 
     def _start_ok(self, method: Any) -> None:
         self._expected = _Nothing
-        self._mechanism = method.mechanism
+        self._mechanism = self._connection.mechanism = method.mechanism
         self._connection.properties = dict(method.client_properties or {})
         response = method.response
         if isinstance(response, str):

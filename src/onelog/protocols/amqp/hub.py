@@ -39,6 +39,19 @@ CLEAN_KEY: Final = "amqp/clean"
 """There when the last run ended in order."""
 
 
+QUEUE_COUNTERS: Final = (
+    "published",
+    "delivered",
+    "delivered_no_ack",
+    "got",
+    "got_no_ack",
+    "got_nothing",
+    "redelivered",
+    "acked",
+)
+"""What a queue counts."""
+
+
 class Counters:
     """Plain numbers, read when the metrics are."""
 
@@ -51,9 +64,27 @@ class Counters:
         self.channel_errors = 0
         self.heartbeats_missed = 0
         self.published = 0
+        self.confirmed = 0
+        self.returned = 0
+        """Publishes that no queue took and that were returned."""
+        self.dropped = 0
+        """Publishes that no queue took and nobody was told of."""
         self.dead_lettered = 0
+        self.channels_opened = 0
+        self.channels_closed = 0
+        self.queues_declared = 0
+        self.queues_made = 0
+        self.queues_deleted = 0
+        self.of_deleted: dict[str, int] = dict.fromkeys(QUEUE_COUNTERS, 0)
+        """What queues that are gone had counted."""
         self.received_bytes = 0
         self.sent_bytes = 0
+
+    def queue_gone(self, queue: Queue) -> None:
+        """A queue is deleted: what it counted still counts in all."""
+        self.queues_deleted += 1
+        for name in QUEUE_COUNTERS:
+            self.of_deleted[name] += getattr(queue, name)
 
 
 class VirtualHosts:

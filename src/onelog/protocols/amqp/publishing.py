@@ -5,6 +5,7 @@ Rules:
   or not; only what the default exchange would send to a queue that is not there is dropped.
 - `mandatory` without a queue is returned, before its confirm. A confirm says that the message is
   durable (I4); a nack that a queue refused it (`x-overflow: reject-publish`) or it was not written.
+- Where the disk is full or a quota is used up, publishes wait, and their publisher is blocked.
 - Confirms count publishes of the channel from 1, and go out in their order, many in one.
 """
 
@@ -17,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
 
-from onelog.base.errors import OnelogError
+from onelog.base.errors import OnelogError, QuotaExceeded, StorageFull
 from onelog.broker import Message, Published
 from onelog.protocols.amqp.addresses import message_topic, topic_named
-from onelog.protocols.amqp.errors import AmqpError, Reply
+from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
 from onelog.protocols.amqp.frames import make_method
 from onelog.protocols.amqp.mapping import to_message
 from onelog.protocols.amqp.properties import (
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from onelog.protocols.amqp.vhosts import VirtualHost
 
 _ACK, _NACK = 1, 2
+_PASSING: Final = (StorageFull, QuotaExceeded)
+"""Errors that a publisher waits out."""
+RETRY_S: Final = 1.0
 _EXPIRATION_DIGITS_MAX: Final = 10
 
 
@@ -70,6 +74,8 @@ class Publishing:
         self._closed = False
         self.published = 0
         self._unwritten = 0
+        self._delayed: deque[tuple[Message, int]] = deque()
+        """Publishes that wait for room on the disk or in a quota, in order."""
         self._waiters: list[asyncio.Future[None]] = []
 
     @property
@@ -157,28 +163,75 @@ class Publishing:
         self.published += 1
         channel.connection.hub.counters.published += 1
         if outgoing.message is None:
+            channel.connection.hub.counters.dropped += outgoing.returned is None
             self._outcome(number, _ACK)
             return
-
-        def done(published: list[Published] | None, error: OnelogError | None) -> None:
-            self._written(number, published, error)
-
-        principal = channel.connection.principal
-        assert principal is not None
         self._unwritten += 1
+        if self._delayed:
+            self._delayed.append((outgoing.message, number))  # those before it wait, too
+        else:
+            self._write(outgoing.message, number)
+
+    def _write(self, message: Message, number: int) -> None:
+        def done(published: list[Published] | None, error: OnelogError | None) -> None:
+            if isinstance(error, _PASSING):
+                self._delay(message, number, error)
+            else:
+                self._written(number, published, error)
+
+        connection = self._channel.connection
+        assert connection.principal is not None
         try:
-            channel.connection.hub.broker.publisher.publish_soon(
-                [outgoing.message], done, principal=principal
+            connection.hub.broker.publisher.publish_soon(
+                [message], done, principal=connection.principal
             )
+        except _PASSING as error:
+            self._delay(message, number, error)
         except OnelogError:
             self._one_written()
             self._outcome(number, _NACK)
             raise
 
+    # -- no room
+
+    def _delay(self, message: Message, number: int, error: OnelogError) -> None:
+        """There is no room now: the publisher is blocked, and its message tried again later."""
+        if self._closed:
+            self._one_written()
+            return
+        if not self._delayed:
+            self._channel.connection.hub.loop.call_later(RETRY_S, self._try_again)
+        self._delayed.append((message, number))
+        self._channel.connection.block(str(error))
+
+    def _try_again(self) -> None:
+        delayed, self._delayed = self._delayed, deque()
+        for message, number in delayed:
+            if self._closed:
+                self._one_written()
+            elif self._delayed:
+                self._delayed.append((message, number))
+            else:
+                self._write_again(message, number)
+        if not self._delayed:
+            # Whether there is room is known when they are written.
+            self._channel.connection.hub.loop.call_later(RETRY_S, self._unblock)
+
+    def _write_again(self, message: Message, number: int) -> None:
+        try:
+            self._write(message, number)
+        except OnelogError as error:
+            self._channel.fail(amqp_error(error))
+
+    def _unblock(self) -> None:
+        if not self._delayed:
+            self._channel.connection.unblock()
+
     def send_return(self, outgoing: Outgoing) -> None:
         """Give a mandatory message back that no queue takes."""
         if outgoing.returned is None:
             return
+        self._channel.connection.hub.counters.returned += 1
         method, properties, body = outgoing.returned
         self._channel.send_content(
             make_method(
@@ -232,6 +285,7 @@ class Publishing:
                 outcomes.popleft()
                 count += 1
             self._first_tag += count
+            self._channel.connection.hub.counters.confirmed += count
             kind = commands.Basic.Ack if outcome == _ACK else commands.Basic.Nack
             self._channel.send(kind(delivery_tag=self._first_tag - 1, multiple=count > 1))
 

@@ -69,6 +69,11 @@ class Transaction:
             )
         self._settlements.append((kind, tags))
 
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """Publishes and acknowledgements that wait for the commit."""
+        return len(self._publishes), sum(len(tags) for _kind, tags in self._settlements)
+
     async def commit(self) -> None:
         """Do all of it, atomically; returns when that is durable."""
         publishes, settlements = self._publishes, self._settlements

@@ -226,6 +226,7 @@ class VirtualHost:
         self, record: QueueRecord, connection: Connection | None, *, passive: bool
     ) -> Queue:
         """queue.declare."""
+        self.hub.counters.queues_declared += 1
         if passive:
             found = self.queue(record.name, connection)
             found.declared_again()
@@ -265,6 +266,7 @@ class VirtualHost:
             queue.close()
             raise
         self.router.add_queue(record.name)
+        self.hub.counters.queues_made += 1
         self.hub.topology_changed()
         if settings.start is not None:
             await self.hub.take_history(queue, Binding(
@@ -308,6 +310,7 @@ class VirtualHost:
         del self.queues[queue.name]
         queue.close()
         gone = self.router.remove_queue(queue.name)
+        self.hub.counters.queue_gone(queue)
         self.hub.topology_changed()
         await self._save(*ops)
         await self.hub.unwatch(queue)

@@ -55,8 +55,15 @@ def connection_row(connection: Connection, addresses: Addresses, node: str, rate
         "timeout": connection.heartbeat_s,
         "connected_at": connection.connected_ms,
         "client_properties": jsonable(connection.properties),
+        "auth_mechanism": connection.mechanism,
         "ssl": is_tls,
-        "peer_cert_subject": _subject(connection),
+        "ssl_protocol": None,
+        "ssl_cipher": None,
+        "ssl_hash": None,
+        "ssl_key_exchange": None,
+        "peer_cert_subject": _names(connection, "subject"),
+        "peer_cert_issuer": _names(connection, "issuer"),
+        "peer_cert_validity": _validity(connection),
         "send_pend": 0,
         **rates.detailed(connection, "octets", octets),
     }
@@ -70,12 +77,18 @@ def _state(connection: Connection) -> str:
     return "blocked" if connection.is_blocked else _STATES[connection.state]
 
 
-def _subject(connection: Connection) -> str | None:
+def _names(connection: Connection, of: str) -> str | None:
     certificate = connection.peer.certificate
     if certificate is None:
         return None
-    parts = [f"{key}={value}" for group in certificate.get("subject", ()) for key, value in group]
-    return ",".join(parts)
+    return ",".join(f"{key}={value}" for group in certificate.get(of, ()) for key, value in group)
+
+
+def _validity(connection: Connection) -> str | None:
+    certificate = connection.peer.certificate
+    if certificate is None:
+        return None
+    return f"{certificate.get('notBefore', '')} - {certificate.get('notAfter', '')}"
 
 
 def channel_name(channel: Channel, addresses: Addresses) -> str:
@@ -86,6 +99,7 @@ def channel_name(channel: Channel, addresses: Addresses) -> str:
 def channel_row(channel: Channel, addresses: Addresses, node: str, rates: Rates) -> Row:
     """A channel."""
     connection, consuming = channel.connection, channel.consuming
+    publishes, acks = channel.transaction.waiting if channel.transaction is not None else (0, 0)
     row: Row = {
         "name": channel_name(channel, addresses),
         "number": channel.number,
@@ -101,6 +115,8 @@ def channel_row(channel: Channel, addresses: Addresses, node: str, rates: Rates)
         "global_prefetch_count": consuming.channel_prefetch,
         "messages_unacknowledged": consuming.unacked,
         "messages_unconfirmed": channel.publishing.unconfirmed,
+        "messages_uncommitted": publishes,
+        "acks_uncommitted": acks,
         "connection_details": {
             "name": connection_name(connection, addresses),
             "peer_host": connection.peer.host,

@@ -7,6 +7,7 @@ parameters) is refused and not skipped.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from onelog.protocols.amqp.hub import Hub
 
 Row = dict[str, Any]
+TURN: Final = 500
+"""Rows that are made before others have their turn."""
 _REFUSED: Final = ("policies", "parameters", "topic_permissions")
 
 
@@ -80,16 +83,20 @@ class Definitions(msgspec.Struct, frozen=True):
     topic_permissions: tuple[Row, ...] = ()
 
 
-def export(hub: Hub, hosts: Hosts, vhost: str | None) -> Row:
+async def export(hub: Hub, hosts: Hosts, vhost: str | None) -> Row:
     """All of it, or what is in one virtual host."""
     chosen = hub.vhosts.all() if vhost is None else [hosts.find(vhost)]
     named = vhost is None
     found: Row = {"parameters": [], "policies": []}
     if named:
         found["vhosts"] = [_host(hosts, row.name) for row in chosen]
-    found["queues"] = [row for host in chosen for row in _queues(host, named)]
-    found["exchanges"] = [row for host in chosen for row in _exchanges(host, named)]
-    found["bindings"] = [row for host in chosen for row in _bindings(host, named)]
+    for name, rows_of in (("queues", _queues), ("exchanges", _exchanges), ("bindings", _bindings)):
+        rows = found[name] = []
+        for host in chosen:
+            for row in rows_of(host, named):
+                rows.append(row)
+                if len(rows) % TURN == 0:
+                    await asyncio.sleep(0)
     return found
 
 

@@ -8,8 +8,8 @@ the house: a NotFound says whether a virtual host or what is in it is missing.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any, Final, Literal
 
 from onelog.base.errors import (
     Conflict,
@@ -21,6 +21,7 @@ from onelog.base.errors import (
 from onelog.protocols.amqp.channel import Channel
 from onelog.protocols.amqp.connection import Connection
 from onelog.protocols.amqp.errors import AmqpError, Reply
+from onelog.protocols.amqp.hub import QUEUE_COUNTERS, Hub
 from onelog.protocols.amqp.management import connection_rows as lines
 from onelog.protocols.amqp.management import definitions_file, messages
 from onelog.protocols.amqp.management import topology_rows as topology
@@ -30,9 +31,6 @@ from onelog.protocols.amqp.management.values import checked_table
 from onelog.protocols.amqp.queues.settings import QueueRecord
 from onelog.protocols.amqp.router import Binding, Destination, ExchangeRecord, ExchangeType
 from onelog.protocols.amqp.vhosts import VirtualHost
-
-if TYPE_CHECKING:
-    from onelog.protocols.amqp.hub import Hub
 
 Row = dict[str, Any]
 End = tuple[Literal["queue", "exchange"], str]
@@ -73,27 +71,37 @@ class Management:
 
     # -- all of it
 
-    def totals(self) -> Row:
+    async def totals(self) -> Row:
         """What the overview has of queues, connections and messages."""
-        hub, rates = self._hub, self._rates
+        hub, rates, counters = self._hub, self._rates, self._hub.counters
         hosts = hub.vhosts.all()
         queues = [queue for host in hosts for queue in host.queues.values()]
-        churn = {
-            "connection_created": hub.counters.connects,
-            "connection_closed": hub.counters.disconnects,
+        total = await topology.Total(counters.of_deleted).add(queues)
+        stats = topology.stats_of(total.counted) | {
+            "publish": counters.published,
+            "confirm": counters.confirmed,
+            "return_unroutable": counters.returned,
+            "drop_unroutable": counters.dropped,
         }
-        stats = topology.stats_total(rates, hub, queues)
-        published = {"publish": hub.counters.published}
+        churn = {
+            "connection_created": counters.connects,
+            "connection_closed": counters.disconnects,
+            "channel_created": counters.channels_opened,
+            "channel_closed": counters.channels_closed,
+            "queue_declared": counters.queues_declared,
+            "queue_created": counters.queues_made,
+            "queue_deleted": counters.queues_deleted,
+        }
         return {
-            "message_stats": stats | rates.detailed(hub, "published", published),
+            "message_stats": rates.detailed(hub, "stats", stats),
             "churn_rates": rates.detailed(hub, "churn", churn),
-            "queue_totals": topology.queues_total(rates, hub, queues),
+            "queue_totals": total.messages(rates, hub),
             "object_totals": {
                 "connections": len(hub.connections),
                 "channels": sum(len(row.channels) for row in hub.connections),
-                "consumers": sum(len(queue.consumers) for queue in queues),
+                "consumers": total.consumers,
                 "exchanges": sum(len(host.router.exchanges()) for host in hosts),
-                "queues": len(queues),
+                "queues": total.queues,
             },
         }
 
@@ -102,16 +110,26 @@ class Management:
 
     # -- virtual hosts
 
-    def vhosts(self) -> Iterator[Row]:
+    def vhost_names(self) -> list[str]:
+        """The names of all virtual hosts."""
+        return [row.name for row in self._hub.vhosts.all()]
+
+    def known_vhost(self, name: str) -> str:
+        """The same name, if there is such a virtual host. Raises NotFound."""
+        return self._hosts.find(name).name
+
+    async def vhosts(self) -> AsyncIterator[Row]:
         """Every virtual host."""
-        return (self._vhost_row(row) for row in self._hub.vhosts.all())
+        for row in self._hub.vhosts.all():
+            yield await self._vhost_row(row)
 
-    def vhost(self, name: str) -> Row:
+    async def vhost(self, name: str) -> Row:
         """One virtual host. Raises NotFound."""
-        return self._vhost_row(self._hosts.find(name))
+        return await self._vhost_row(self._hosts.find(name))
 
-    def _vhost_row(self, vhost: VirtualHost) -> Row:
-        note, queues = self._hosts.note(vhost.name), list(vhost.queues.values())
+    async def _vhost_row(self, vhost: VirtualHost) -> Row:
+        note, rates = self._hosts.note(vhost.name), self._rates
+        total = await topology.Total(dict.fromkeys(QUEUE_COUNTERS, 0)).add([*vhost.queues.values()])
         tags = list(note.tags)
         row: Row = {
             "name": vhost.name,
@@ -121,7 +139,7 @@ class Management:
             "default_queue_type": "undefined",
             "tracing": False,
             "cluster_state": {self.node: "running"},
-            **topology.queues_total(self._rates, vhost, queues),
+            **total.messages(rates, vhost),
         }
         octets = {"recv_oct": 0, "send_oct": 0}
         for connection in self._hub.connections:
@@ -129,9 +147,11 @@ class Management:
                 octets["recv_oct"] += connection.received_bytes
                 octets["send_oct"] += connection.sent_bytes
         if any(octets.values()):
-            row |= self._rates.detailed(vhost, "octets", octets)
-        stats = topology.stats_total(self._rates, vhost, queues)
-        return row | ({"message_stats": stats} if stats else {})
+            row |= rates.detailed(vhost, "octets", octets)
+        stats = topology.stats_of(total.counted)
+        if any(stats.values()):
+            row["message_stats"] = rates.detailed(vhost, "stats", stats)
+        return row
 
     async def make_vhost(self, name: str, description: str, tags: tuple[str, ...]) -> bool:
         """Make a virtual host or describe it anew; whether it is new."""
@@ -374,9 +394,9 @@ class Management:
 
     # -- definitions
 
-    def definitions(self, vhost: str | None) -> Row:
+    async def definitions(self, vhost: str | None) -> Row:
         """What can be made again elsewhere. Raises NotFound."""
-        return definitions_file.export(self._hub, self._hosts, vhost)
+        return await definitions_file.export(self._hub, self._hosts, vhost)
 
     async def define(self, value: Row, vhost: str | None) -> None:
         """Make what a file of definitions holds. Raises InvalidRequest with nothing done."""

@@ -6,14 +6,16 @@ up (docs/reference/amqp-management.md lists both).
 
 from __future__ import annotations
 
+import asyncio
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 from typing import Any, Final
 from urllib.parse import quote_plus, unquote_plus
 
 from onelog.broker import Broker
 from onelog.protocols.amqp.addresses import QUEUES_STREAM, capture_of
+from onelog.protocols.amqp.hub import QUEUE_COUNTERS
 from onelog.protocols.amqp.management.rates import Rates
 from onelog.protocols.amqp.management.values import jsonable
 from onelog.protocols.amqp.queues.queue import Queue
@@ -25,6 +27,8 @@ Row = dict[str, Any]
 _PLACE_BYTES: Final = 8
 """What a waiting message takes of memory; the message itself is in the log."""
 _BUILT_IN_BY: Final = "rmq-internal"
+TURN: Final = 1000
+"""Queues that are counted before others have their turn."""
 
 
 def exchange_row(broker: Broker, vhost: VirtualHost, record: ExchangeRecord, rates: Rates) -> Row:
@@ -97,7 +101,7 @@ def queue_row(queue: Queue, node: str, rates: Rates) -> Row:
     }
     if queue.settings.type != "classic":
         row |= {"leader": node, "members": [node], "online": [node]}
-    counted = queue_stats(queue)
+    counted = stats_of({name: getattr(queue, name) for name in QUEUE_COUNTERS})
     if any(counted.values()):
         row["message_stats"] = rates.detailed(queue, "stats", counted)
     return row
@@ -112,32 +116,48 @@ def _messages(rates: Rates, owner: object, ready: int, unacked: int) -> Row:
     return rates.detailed(owner, "messages", values)
 
 
-def queue_stats(queue: Queue) -> dict[str, int]:
-    """What happened to a queue since the start."""
+def stats_of(counted: Mapping[str, int]) -> dict[str, int]:
+    """What queues counted, as RabbitMQ tells it."""
+    no_ack = counted["delivered_no_ack"]
     return {
-        "publish": queue.published,
-        "deliver": queue.delivered - queue.got - queue.delivered_no_ack,
-        "deliver_no_ack": queue.delivered_no_ack,
-        "get": queue.got,
-        "deliver_get": queue.delivered,
-        "redeliver": queue.redelivered,
-        "ack": queue.acked - queue.delivered_no_ack,
+        "publish": counted["published"],
+        "deliver": counted["delivered"] - counted["got"] - no_ack,
+        "deliver_no_ack": no_ack,
+        "get": counted["got"] - counted["got_no_ack"],
+        "get_no_ack": counted["got_no_ack"],
+        "get_empty": counted["got_nothing"],
+        "deliver_get": counted["delivered"],
+        "redeliver": counted["redelivered"],
+        "ack": counted["acked"] - no_ack - counted["got_no_ack"],
     }
 
 
-def queues_total(rates: Rates, owner: object, queues: list[Queue]) -> Row:
-    """Messages of many queues."""
-    ready = sum(queue.ready.size for queue in queues)
-    return _messages(rates, owner, ready, sum(queue.unacked for queue in queues))
+class Total:
+    """Numbers of many queues together."""
 
+    def __init__(self, counted: Mapping[str, int]) -> None:
+        self.counted = dict(counted)
+        self.ready = 0
+        self.unacked = 0
+        self.consumers = 0
+        self.queues = 0
 
-def stats_total(rates: Rates, owner: object, queues: list[Queue]) -> Row:
-    """What happened to many queues since the start."""
-    total: dict[str, int] = {}
-    for queue in queues:
-        for name, value in queue_stats(queue).items():
-            total[name] = total.get(name, 0) + value
-    return rates.detailed(owner, "stats", total) if any(total.values()) else {}
+    async def add(self, queues: Iterable[Queue]) -> Total:
+        """Take queues in, some at a time."""
+        for queue in queues:
+            self.queues += 1
+            self.ready += queue.ready.size
+            self.unacked += queue.unacked
+            self.consumers += len(queue.consumers)
+            for name in QUEUE_COUNTERS:
+                self.counted[name] += getattr(queue, name)
+            if self.queues % TURN == 0:
+                await asyncio.sleep(0)
+        return self
+
+    def messages(self, rates: Rates, owner: object) -> Row:
+        """How many wait, and how many are with consumers."""
+        return _messages(rates, owner, self.ready, self.unacked)
 
 
 def binding_row(vhost: str, binding: Binding) -> Row:

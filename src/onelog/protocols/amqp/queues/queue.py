@@ -68,6 +68,8 @@ class Queue:
         self.acked = 0
         self.got = 0
         """Of what was delivered: by basic.get."""
+        self.got_no_ack = 0
+        self.got_nothing = 0
         self.redelivered = 0
         self.delivered_no_ack = 0
         self._loop = vhost.hub.loop
@@ -250,6 +252,7 @@ class Queue:
             for place, record in self._read([self._took(self.ready.take())]):
                 found = self._hand_out(place, record)
                 self.got += 1
+        self.got_nothing += found is None
         self.expiry.watch()
         return found
 
