@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from onelog.base.clock import ManualClock
+from onelog.config.kafka import KafkaGroups
 from onelog.protocols.kafka.errors import ErrorCode
 from onelog.protocols.kafka.groups.answers import JoinAnswer, Joining, Leaving, Syncing
 from onelog.protocols.kafka.groups.group import Group
 from onelog.protocols.kafka.groups.kept import KeptGroup
-from onelog.config.kafka import KafkaGroups
 from onelog.protocols.kafka.groups.states import State
 
 E = ErrorCode
