@@ -8,7 +8,19 @@ from __future__ import annotations
 
 _NO_STREAM = "test_what_a_stream_cannot_do_is_refused"
 
+_BAD_BYTES = "test_bad_bytes_are_answered_with_their_code_and_harm_nobody_else"
+
 DIFFERENCES: dict[str, str] = {
+    f"{_BAD_BYTES}[a heartbeat on a channel]": "it answers 505; the specification names 501",
+    f"{_BAD_BYTES}[a class that there is not]": "it closes the connection untold",
+    f"{_BAD_BYTES}[a method that there is not]": "it closes the connection untold",
+    f"{_BAD_BYTES}[a table with an unknown type]": "it closes the connection untold",
+    f"{_BAD_BYTES}[a body that is longer than announced]": "it waits for more",
+    f"{_BAD_BYTES}[properties that are cut]": "it answers 541",
+    f"{_BAD_BYTES}[properties with something behind]": "it answers 541",
+    f"{_BAD_BYTES}[headers with an unknown type]": "it answers 541",
+    f"{_BAD_BYTES}[a message larger than configured]": "it waits for the body before it refuses it",
+    f"{_BAD_BYTES}[tables in tables without an end]": "it bounds them by the frame only",
     "test_an_acknowledgement_asks_for_more_and_settles_nothing": (
         "its streams send whole chunks, also beyond the prefetch"
     ),

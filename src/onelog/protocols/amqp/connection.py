@@ -80,6 +80,7 @@ class Connection:
         self._writing = True
         self._paused_by: set[str] = set()
         self._out: list[bytes | memoryview] = []
+        self._out_bytes = 0
         self._flushing = False
         self._heard_at = hub.loop.time()
         self._timer: asyncio.TimerHandle | None = None
@@ -252,7 +253,8 @@ class Connection:
     @property
     def is_writable(self) -> bool:
         """Whether the peer keeps up with what it is sent."""
-        return self._writing and self.state is State.OPEN
+        # What this pass has written already counts: the transport does not know of it yet.
+        return self._writing and self._out_bytes < _WRITE_HIGH_BYTES and self.state is State.OPEN
 
     # -- the handshake's side
 
@@ -299,14 +301,18 @@ class Connection:
         if self._transport is None or self.state is State.CLOSED:
             return
         self._out += pieces
+        self._out_bytes += sum(map(len, pieces))
         if not self._flushing:
             self._flushing = True
             self.hub.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flushing = False
-        out, self._out = self._out, []
+        was_full = self._out_bytes >= _WRITE_HIGH_BYTES
+        out, self._out, self._out_bytes = self._out, [], 0
         self._write_now(out)
+        if was_full and self._writing:
+            self.resume_writing()
 
     def _write_now(self, pieces: list[Any]) -> None:
         if self._transport is not None and pieces:
@@ -330,6 +336,29 @@ class Connection:
             if not self._paused_by and self._transport is not None:
                 self._heard_at = self.hub.loop.time()
                 self._transport.resume_reading()
+
+    def block(self, why: str) -> None:
+        """What the peer publishes cannot be taken now: tell it, and read no more of it."""
+        if self.is_blocked:
+            return
+        self.is_blocked = True
+        self.hub.counters.blocked += 1
+        if self.is_able("connection.blocked"):
+            self.send(0, commands.Connection.Blocked(reason=why[:200]))
+        self.pause("blocked")
+
+    def unblock(self) -> None:
+        """It may publish again."""
+        if self.is_blocked:
+            self.is_blocked = False
+            if self.is_able("connection.blocked"):
+                self.send(0, commands.Connection.Unblocked())
+            self.resume("blocked")
+
+    def is_able(self, capability: str) -> bool:
+        """Whether the client announced that it understands something."""
+        capabilities = self.properties.get("capabilities")
+        return isinstance(capabilities, dict) and bool(capabilities.get(capability))
 
     def run(self, work: Any) -> asyncio.Task[None]:
         """Run a coroutine that ends with the connection."""

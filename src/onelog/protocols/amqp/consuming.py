@@ -151,8 +151,7 @@ class Consuming:
 
     def queue_gone(self, queue: Queue) -> None:
         """A queue was deleted: its consumers are told, where the client understands that."""
-        capabilities = self._channel.connection.properties.get("capabilities")
-        told = isinstance(capabilities, dict) and capabilities.get("consumer_cancel_notify")
+        told = self._channel.connection.is_able("consumer_cancel_notify")
         for tag, consumer in list(self.consumers.items()):
             if consumer.queue is queue:
                 del self.consumers[tag]

@@ -79,19 +79,19 @@ def decode_method(payload: memoryview) -> Any:
     """The method of a frame, as pamqp types it. Raises AmqpError."""
     data = bytes(payload)
     if len(data) < 4:
-        raise AmqpError(Reply.SYNTAX_ERROR, "a method frame is shorter than its method's number")
+        raise AmqpError(Reply.FRAME_ERROR, "a method frame is shorter than its method's number")
     (index,) = _INDEX.unpack_from(data)
     kind = commands.INDEX_MAPPING.get(index)
     if kind is None:
         raise AmqpError(
             Reply.COMMAND_INVALID, f"there is no method {index & 0xFFFF} of class {index >> 16}"
         )
-    method = kind()
+    method = kind.__new__(kind)  # type: ignore[call-overload]
     try:
         method.unmarshal(data[4:])
         check_arguments(kind, data[4:])
     except Exception as error:  # noqa: BLE001 - pamqp raises whatever the bytes make it raise
-        raise AmqpError(Reply.SYNTAX_ERROR, f"{method.name} cannot be read: {error}") from None
+        raise AmqpError(Reply.FRAME_ERROR, f"{method.name} cannot be read: {error}") from None
     return method
 
 
@@ -151,7 +151,7 @@ def _pack_bits(bits: list[bool]) -> bytes:
 def decode_content_head(payload: memoryview) -> ContentHead:
     """The content header of a frame. Raises AmqpError."""
     if len(payload) < _CONTENT.size + 2:
-        raise AmqpError(Reply.SYNTAX_ERROR, "a content header is cut short")
+        raise AmqpError(Reply.FRAME_ERROR, "a content header is cut short")
     class_id, _weight, size = _CONTENT.unpack_from(payload)
     if class_id != BASIC_CLASS:
         raise AmqpError(Reply.UNEXPECTED_FRAME, f"a content header of class {class_id}")

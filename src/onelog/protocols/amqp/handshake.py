@@ -1,6 +1,6 @@
 """The way in: start, login, tune, open (AMQP 0-9-1 2.2.4), and what channel 0 may say later.
 
-Rules: one step at a time, in order; a step out of turn is COMMAND_INVALID. A refused login is told
+Rules: one step at a time, in order; a step out of turn is CHANNEL_ERROR. A refused login is told
 with 403 to clients that announced to understand that, and otherwise the connection just ends, as
 the specification has it. What a tune-ok asks for beyond the offer is refused; so is 0, which asks
 for no bound at all (channels and frames; heartbeats may be off).
@@ -82,8 +82,7 @@ class Handshake:
             return
         if not isinstance(method, self._expected):
             raise AmqpError(
-                Reply.COMMAND_INVALID,
-                f"{method.name} where {self._expected.name} was expected",
+                Reply.CHANNEL_ERROR, f"{method.name} where {self._expected.name} was expected"
             )
         if isinstance(method, commands.Connection.StartOk):
             self._start_ok(method)
@@ -98,7 +97,7 @@ class Handshake:
         if isinstance(method, commands.Connection.UpdateSecret):
             connection.run(self._update_secret(method))
         elif not isinstance(method, (commands.Connection.Blocked, commands.Connection.Unblocked)):
-            raise AmqpError(Reply.COMMAND_INVALID, f"{method.name} is not expected here")
+            raise AmqpError(Reply.CHANNEL_ERROR, f"{method.name} on an open connection")
 
     # -- login
 
@@ -163,8 +162,7 @@ class Handshake:
 
     def _refuse(self, error: OnelogError) -> None:
         connection = self._connection
-        capabilities = connection.properties.get("capabilities")
-        told = isinstance(capabilities, dict) and capabilities.get("authentication_failure_close")
+        told = connection.is_able("authentication_failure_close")
         if isinstance(error, NotAuthenticated) and not told:
             connection.abort(f"login refused: {error}")
         elif isinstance(error, NotAuthenticated):

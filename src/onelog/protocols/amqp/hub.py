@@ -63,6 +63,7 @@ class Counters:
         self.protocol_errors = 0
         self.channel_errors = 0
         self.heartbeats_missed = 0
+        self.blocked = 0
         self.published = 0
         self.confirmed = 0
         self.returned = 0

@@ -104,6 +104,7 @@ class AmqpServer:
                 "Connections that fell silent.",
                 counters.heartbeats_missed,
             ),
+            ("blocked_total", "Times a publisher had to wait for room.", counters.blocked),
             ("published_total", "Messages published.", counters.published),
             ("dead_lettered_total", "Messages given up and sent on.", counters.dead_lettered),
             ("received_bytes_total", "Bytes received.", counters.received_bytes),

@@ -1,0 +1,60 @@
+"""AMQP on a real broker and a real socket."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from onelog.assembly import open_broker
+from onelog.base.clock import SystemClock
+from onelog.broker import Broker, BrokerSettings
+from onelog.config import Config
+from onelog.config.amqp import Amqp, AmqpLimits
+from onelog.net import ConnectionLimits, Gate, bind, start_listener
+from onelog.protocols.amqp.connection import Connection
+from onelog.protocols.amqp.hub import Hub
+from onelog.security.authenticator import Authenticator
+from tests.support.brokers import FAST
+
+
+class Node:
+    """A running hub."""
+
+    def __init__(self, hub: Hub, port: int) -> None:
+        self.hub = hub
+        self.port = port
+
+    @property
+    def broker(self) -> Broker:
+        return self.hub.broker
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    path: Path,
+    limits: AmqpLimits | None = None,
+    settings: BrokerSettings = FAST,
+    vhosts: str = "",
+    **hooks: Any,
+) -> AsyncIterator[Node]:
+    """AMQP for the length of a block; nothing is saved by a timer."""
+    clock = SystemClock()
+    path.mkdir(parents=True, exist_ok=True)
+    broker = await open_broker(path, settings, clock, **hooks)
+    authenticator = await Authenticator.open(broker.store, clock)
+    config = Config(amqp=Amqp(limits=limits or AmqpLimits(), vhosts=vhosts))
+    hub = Hub(broker, authenticator, config, clock)
+    await hub.open()
+    listener = bind("amqp", "127.0.0.1", 0)
+    gate = Gate(ConnectionLimits(), clock)
+    served = await start_listener(listener, lambda peer: Connection(hub, peer), gate)
+    try:
+        yield Node(hub, listener.port)
+    finally:
+        served.close()
+        await hub.close()
+        await served.wait_closed()
+        await authenticator.close()
+        await broker.close()
