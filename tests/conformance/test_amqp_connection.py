@@ -25,6 +25,7 @@ def test_the_broker_names_its_mechanisms_and_what_it_can(call):
     assert (start.version_major, start.version_minor) == (0, 9)
     assert {"PLAIN", "AMQPLAIN"} <= set(start.mechanisms.split())
     assert start.locales == "en_US"
+    assert start.server_properties["product"] == "RabbitMQ"  # clients ask for it
     able = {name for name, value in start.server_properties["capabilities"].items() if value}
     assert able >= {
         "publisher_confirms",

@@ -469,6 +469,14 @@ ALLOWED: dict[str, Mistake] = {
     "unbind of no binding": lambda channel: channel.unbind(
         channel.queue(exclusive=True), "amq.direct", "never"
     ),
+    "unbind of no queue": lambda channel: channel.unbind("nope", "amq.direct", "never"),
+    "unbind from no exchange": lambda channel: channel.unbind(
+        channel.queue(exclusive=True), "nope", "never"
+    ),
+    "unbind of no exchange from another": lambda channel: channel.ask(
+        Exchange.Unbind(destination="nope", source="amq.direct", routing_key="k", arguments={}),
+        Exchange.UnbindOk,
+    ),
     "cancel of no consumer": lambda channel: channel.ask(
         Basic.Cancel(consumer_tag="nobody"), Basic.CancelOk
     ),

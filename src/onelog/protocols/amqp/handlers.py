@@ -6,7 +6,8 @@ method with `nowait` gets no answer. An empty queue name is the last queue decla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import contextlib
+from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
@@ -96,10 +97,21 @@ async def exchange_bind(channel: Channel, method: Any) -> None:
 
 
 async def exchange_unbind(channel: Channel, method: Any) -> None:
-    """Let it feed that one no more."""
-    await channel.vhost.unbind(_exchange_binding(channel, method))
+    """Let it feed that one no more; where one of them is not there, it does not."""
+    with _not_there():
+        await channel.vhost.unbind(_exchange_binding(channel, method))
     if not method.nowait:
         channel.send(commands.Exchange.UnbindOk())
+
+
+@contextlib.contextmanager
+def _not_there() -> Iterator[None]:
+    """Nothing is to be ended where there is nothing."""
+    try:
+        yield
+    except AmqpError as error:
+        if error.code is not Reply.NOT_FOUND:
+            raise
 
 
 # -- queues
@@ -164,8 +176,9 @@ async def queue_bind(channel: Channel, method: Any) -> None:
 
 
 async def queue_unbind(channel: Channel, method: Any) -> None:
-    """Let it feed that one no more."""
-    await channel.vhost.unbind(_queue_binding(channel, method))
+    """Let it feed that one no more; where one of them is not there, it does not."""
+    with _not_there():
+        await channel.vhost.unbind(_queue_binding(channel, method))
     channel.send(commands.Queue.UnbindOk())
 
 

@@ -35,6 +35,10 @@ CAPABILITIES: Final[dict[str, bool]] = {
 }
 """What clients look for before they use it."""
 
+SPOKEN: Final = ("RabbitMQ", "3.10.8")
+"""The product whose AMQP is spoken here. Clients ask: kombu has prefetches mean what they mean in
+RabbitMQ only where it hears that name, and Celery's tasks that wait would block others."""
+
 _REFUSED: Final = (
     "Login was refused using authentication mechanism {}. For details see the broker logfile."
 )
@@ -64,9 +68,10 @@ class Handshake:
                 version_major=0,
                 version_minor=9,
                 server_properties={
-                    "product": "OneLog",
-                    "version": onelog.__version__,
-                    "platform": "Python",
+                    "product": SPOKEN[0],
+                    "version": SPOKEN[1],
+                    "platform": f"OneLog {onelog.__version__}",
+                    "information": "OneLog, which does what RabbitMQ does",
                     "cluster_name": hub.cluster_name,
                     "capabilities": dict(CAPABILITIES),
                 },
@@ -203,8 +208,8 @@ class Handshake:
         if vhost is None:
             raise AmqpError(Reply.NOT_ALLOWED, f"vhost {method.virtual_host} not found")
         self._expected = None
-        connection.opened(vhost)
         connection.send(0, commands.Connection.OpenOk())
+        connection.opened(vhost)
 
 
 class _Nothing:
