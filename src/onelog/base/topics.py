@@ -17,6 +17,7 @@ from onelog.base.errors import InvalidName
 from onelog.base.limits import TOPIC_BYTES_MAX, TOPIC_LEVELS_MAX
 
 _AMQP_ADDRESS: Final = re.compile(r"\$([qx]|[qxt]@[^/]+)/.", re.DOTALL)
+_AMQP_STREAM: Final = re.compile(r"\$(q|x(?!(@[^/]+)?/amq\.topic(/|$)))(@[^/]+)?/.", re.DOTALL)
 
 
 def _check_text(kind: str, text: str) -> None:
@@ -62,6 +63,15 @@ def is_exact(text: str) -> bool:
 def is_amqp_address(topic: str) -> bool:
     """Whether a topic is an exchange's or a queue's, with a place of its own."""
     return _AMQP_ADDRESS.match(topic) is not None
+
+
+def has_amqp_stream(text: str) -> bool:
+    """Whether a topic or filter is of AMQP's queues or of an exchange, which have own streams.
+
+    Such a topic never lives among all others: before the stream is made there is nobody to write
+    to. Only what `amq.topic` has no other place for does.
+    """
+    return _AMQP_STREAM.match(text) is not None
 
 
 def is_writable(topic: str) -> bool:

@@ -88,7 +88,9 @@ async def _create(hub: Hub, request: Request, name: str) -> KafkaTopic | None:
     principal = request.connection.principal
     address = check_name(name)
     assert principal is not None
-    if not hub.broker.authorizer.allows(principal, Action.MANAGE, address):
+    if address.startswith("$") or not hub.broker.authorizer.allows(
+        principal, Action.MANAGE, address
+    ):
         return None
     with contextlib.suppress(AlreadyExists):  # somebody else was faster
         await hub.make_topic(name, hub.settings.topics.partitions)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Final
 from onelog.base.clock import Clock
 from onelog.base.errors import OnelogError
 from onelog.base.ids import Offset
-from onelog.broker import Broker, LiveSource, Partition, Principal, Record, Tick
+from onelog.base.topics import has_amqp_stream, is_writable
+from onelog.broker import MAIN, Broker, LiveSource, Partition, Principal, Record, Tick
 from onelog.broker.producer_ids import ProducerIds
 from onelog.kernel import (
     MqttFanout,
@@ -180,6 +181,12 @@ class Hub:
         """Whether a topic or filter is within the limits."""
         limits = self.limits
         return len(topic) <= limits.topic_bytes and topic.count(b"/") < limits.topic_levels
+
+    def may_write(self, topic: str) -> bool:
+        """Whether clients may publish to a topic: one that begins with $ is AMQP's, or ours."""
+        if has_amqp_stream(topic):
+            return self.broker.streams.home(topic).name != MAIN  # nobody made it yet
+        return is_writable(topic)
 
     def resolve(self, principal: Principal, topic: bytes) -> MqttRoute | None:
         """The route of a topic; None when each publish to it needs a look."""

@@ -15,7 +15,6 @@ import msgspec
 
 from onelog.base import faults
 from onelog.base.errors import InvalidName, NotAuthorized, OnelogError
-from onelog.base.topics import is_writable
 from onelog.protocols.mqtt import delayed
 from onelog.protocols.mqtt.errors import MqttError, protocol_error, reason_for
 from onelog.protocols.mqtt.mapping import to_message
@@ -58,7 +57,7 @@ def _publish(connection: Connection, packet: Publish, topic: str) -> None:
     own: Headers = ((PUBLISHER, tag),) if tag else ()
     if topic.startswith(delayed.PREFIX):
         message, home = hub.delayed.take(packet, topic, principal, own), hub.delayed.home
-    elif not is_writable(topic):
+    elif topic.startswith("$") and not hub.may_write(topic):
         raise NotAuthorized(f"clients may not publish to {topic}")
     elif not hub.fits(topic.encode()):
         raise InvalidName(f"the topic {topic[:60]!r} is too long or too deep")

@@ -18,7 +18,6 @@ import msgspec
 
 from onelog.base import faults
 from onelog.base.errors import NotAuthorized, OnelogError
-from onelog.base.topics import is_writable
 from onelog.broker import KeptTable, Principal
 from onelog.broker.sessions import NEVER_MS
 from onelog.observe import get_logger
@@ -127,7 +126,7 @@ class Wills:
             topic = hub.rewriter.topic(will.topic, client_id, principal.name)
             if topic.startswith(delayed.PREFIX):
                 hub.delayed.append(hub.delayed.take(will, topic, principal), done)
-            elif not is_writable(topic):
+            elif topic.startswith("$") and not hub.may_write(topic):
                 raise NotAuthorized(f"clients may not publish to {topic}")
             else:
                 message = to_message(will, topic=topic, now_ms=hub.clock.now_ms())

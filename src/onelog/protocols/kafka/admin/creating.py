@@ -83,6 +83,11 @@ async def _create(hub: Hub, request: Request, row: Any) -> _Made:
             ErrorCode.invalid_topic_exception,
             f"{row.name} stands for the filter {address!r}, which is a view and needs no creation",
         )
+    if address.startswith("$"):
+        raise KafkaError(
+            ErrorCode.invalid_topic_exception,
+            f"{row.name} stands for {address!r}: topics that begin with $ are not made by Kafka",
+        )
     return await _create_stream(hub, request, row, address, values)
 
 

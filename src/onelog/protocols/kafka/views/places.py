@@ -7,14 +7,15 @@ Rules:
 - They are numbered by age: of the stream, and of a partition that was added later. So what comes
   later gets higher numbers, and a group's offsets stay with the records that they were committed
   for. Only the deletion of a stream moves the ones behind it up.
+- Queues and exchanges of AMQP have own streams; `main` never held their records.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from onelog.base.topics import is_exact
-from onelog.broker import Broker, Partition, Stream
+from onelog.base.topics import has_amqp_stream, is_exact
+from onelog.broker import MAIN, Broker, Partition, Stream
 from onelog.kernel import topic_hash
 
 
@@ -33,7 +34,10 @@ class Place(NamedTuple):
 def places_of(broker: Broker, text: str) -> list[Place]:
     """The partitions that a view of `text` shows, in the order of their numbers."""
     rows: list[tuple[tuple[int, str, int], Place]] = []
+    elsewhere = has_amqp_stream(text)
     for stream in broker.streams.holders(text):
+        if elsewhere and stream.name == MAIN:
+            continue
         for born_ms, number in _numbers(stream, text):
             rank = (born_ms, stream.name, number)
             rows.append((rank, Place(stream, stream.partitions[number])))

@@ -7,7 +7,7 @@ the view showed before keep what they know.
 
 from __future__ import annotations
 
-from onelog.base.topics import is_amqp_address, is_exact
+from onelog.base.topics import has_amqp_stream, is_exact
 from onelog.broker import Broker, Stream
 from onelog.kernel import TopicFilter
 from onelog.protocols.kafka.topics import no_partition, topic_id
@@ -71,6 +71,6 @@ class View:
         """Whether it is a filter, an address of AMQP, or a topic of which there is a record."""
         return (
             not is_exact(self.address)
-            or is_amqp_address(self.address)
+            or (has_amqp_stream(self.address) and bool(self._partitions))
             or any(view.high_watermark > view.log.start_offset for view in self._partitions)
         )
