@@ -70,7 +70,7 @@ def test_a_publish_that_is_not_whole_or_interleaved_is_told_by_its_frames(kernel
 @pytest.mark.parametrize(
     ("data", "what"),
     [
-        (b"\x01\x00\x01\x00\x01\x00\x00", 1),
+        (b"\x01\x00\x01\x00\x01\x00\x01", 1),
         (b"\x01\x00\x01\x00\x00\x00\x01ab", 2),
         (b"\x07\x00\x01\x00\x00\x00\x00\xce", 3),
         (b"\x00\x00\x01\x00\x00\x00\x00\xce", 3),

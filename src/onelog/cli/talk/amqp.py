@@ -101,8 +101,7 @@ class AmqpTalker:
                 if size > _FRAME_BYTES_MAX:
                     raise Unavailable(f"{link.place} does not speak AMQP")
                 return
-            found, _taken = frames.split(bytearray(link.take(size + 8)), _FRAME_BYTES_MAX)
-            frame = found[0]
+            frame = frames.one_frame(bytes(link.take(size + 8)))
             if frame.kind == frames.METHOD:
                 method = decode_method(frame.payload)
                 if self._took(method):

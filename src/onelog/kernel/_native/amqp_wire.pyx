@@ -47,7 +47,7 @@ cdef int _frame(bytes_at at, bytes_at stop, uint64_t limit, Frame *frame) noexce
     frame.kind = at[0]
     frame.channel = ol_get16(at + 1)
     size = ol_get32(at + 3)
-    if limit and size + 8 > limit:
+    if limit and size > limit:
         frame.kind, frame.channel = FAULT, TOO_LARGE
         return 1
     if size >= <uint64_t> (stop - at - 7):

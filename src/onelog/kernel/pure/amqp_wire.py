@@ -4,6 +4,8 @@ Rules:
 - A publish is told as one event when its method, content header and body lie one after the other in
   the buffer, as clients send them; otherwise its frames are told one by one. The same bytes give
   the same messages either way.
+- A payload may be as large as the whole frame was agreed to be: clients that forget the eight bytes
+  around it are let be.
 - An event's first number is its kind. Bad framing ends the list with FAULT and what is wrong; what
   came before it counts.
 """
@@ -70,7 +72,7 @@ def _frame(view: memoryview, at: int, limit: int) -> tuple[int, int, int, int] |
     if len(view) - at < 7:
         return None
     kind, channel, size = _FRAME.unpack_from(view, at)
-    if limit and size + 8 > limit:
+    if limit and size > limit:
         return FAULT, TOO_LARGE, 0, 0
     end = at + 7 + size
     if end >= len(view):

@@ -14,6 +14,7 @@ Rules (ADR 9; docs/reference/amqp.md has the table):
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from onelog.base.errors import InvalidName
@@ -32,6 +33,7 @@ class Address(NamedTuple):
 
 ROOT_EXCHANGE: Final = "amq.topic"
 DEFAULT_VHOST: Final = "/"
+ADDRESSES_REMEMBERED: Final = 65_536
 QUEUES_STREAM: Final = "amqp.queues"
 TOPIC_PREFIX: Final = f"{ROOT_EXCHANGE}/"
 """Before a topic, where AMQP wants the name of a queue."""
@@ -64,6 +66,7 @@ def exchange_root(vhost: str, exchange: str) -> str:
     return "" if vhost == DEFAULT_VHOST else _space("t", vhost)
 
 
+@lru_cache(maxsize=ADDRESSES_REMEMBERED)
 def message_topic(vhost: str, exchange: str, routing_key: str) -> str:
     """The topic of a message; the default exchange's key is a queue's name. Raises InvalidName."""
     if not exchange:
@@ -78,6 +81,7 @@ def message_topic(vhost: str, exchange: str, routing_key: str) -> str:
     return check_topic(topic)
 
 
+@lru_cache(maxsize=ADDRESSES_REMEMBERED)
 def address_of(topic: str) -> Address:
     """The virtual host, exchange and routing key of a topic, whoever published to it."""
     if not topic.startswith("$"):

@@ -24,7 +24,7 @@ from onelog.observe import get_logger
 from onelog.protocols.amqp import frames
 from onelog.protocols.amqp.consuming import Consuming
 from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
-from onelog.protocols.amqp.frames import ContentHead, Frame
+from onelog.protocols.amqp.frames import Ack, ContentHead, Event, Frame, Publish
 from onelog.protocols.amqp.handlers import AFTER_PUBLISHES, HANDLERS, Work
 from onelog.protocols.amqp.publishing import Publishing
 from onelog.protocols.amqp.replies import ReplyConsumer
@@ -54,7 +54,7 @@ class Channel:
         self._closing = False
         self._busy = False
         self._idle: asyncio.Event | None = None
-        self._waiting: deque[Frame] = deque()
+        self._waiting: deque[Event] = deque()
         self._waiting_bytes = 0
         self._publish: Any = None
         self._head: ContentHead | None = None
@@ -71,32 +71,60 @@ class Channel:
 
     # -- frames
 
-    def take(self, frame: Frame) -> None:
-        """A frame of this channel, now or when its turn comes."""
+    def take(self, event: Event) -> None:
+        """What came on this channel, now or when its turn comes."""
         if self._busy:
-            # The buffer is the connection's; what waits has its own bytes.
-            kept = Frame(frame.kind, frame.channel, memoryview(bytes(frame.payload)))
-            self._waiting.append(kept)
-            self._waiting_bytes += len(frame.payload)
+            if isinstance(event, Frame):
+                # The buffer is the connection's; what waits has its own bytes.
+                event = Frame(event.kind, event.channel, memoryview(bytes(event.payload)))
+            self._waiting.append(event)
+            self._waiting_bytes += event.size_bytes
             if self._waiting_bytes > self.connection.hub.limits.waiting_bytes:
                 self.connection.pause(f"channel {self.number}")
             return
-        self._take(frame)
+        self._take(event)
 
-    def _take(self, frame: Frame) -> None:
+    def _take(self, event: Event) -> None:
         method: Any = None
         try:
-            if frame.kind == frames.METHOD:
-                method = frames.decode_method(frame.payload)
+            if isinstance(event, Publish):
+                method = event
+                self._take_publish(event)
+            elif isinstance(event, Ack):
+                method = event
+                self._take_ack(event)
+            elif event.kind == frames.METHOD:
+                method = frames.decode_method(event.payload)
                 self._take_method(method)
-            elif self._closing:
-                return
-            elif frame.kind == frames.HEADER:
-                self._take_head(frame)
-            else:
-                self._take_body(frame)
+            elif not self._closing:
+                self._take_content(event)
         except OnelogError as error:
             self.fail(amqp_error(error), method)
+
+    def _take_publish(self, publish: Publish) -> None:
+        if self._closing:
+            return
+        if self._publish is not None:
+            raise AmqpError(Reply.UNEXPECTED_FRAME, "a publish where a content was expected")
+        self._check_size(len(publish.body))
+        work = self.publishing.publish(publish, publish.properties, publish.body)
+        if work is not None:
+            self._hold(work, publish)
+
+    def _take_ack(self, ack: Ack) -> None:
+        if self._closing:
+            return
+        if self._publish is not None:
+            raise AmqpError(Reply.UNEXPECTED_FRAME, "an ack where a content was expected")
+        work = HANDLERS[commands.Basic.Ack](self, ack)
+        if work is not None:
+            self._hold(work, ack)
+
+    def _take_content(self, frame: Frame) -> None:
+        if frame.kind == frames.HEADER:
+            self._take_head(frame)
+        else:
+            self._take_body(frame)
 
     def _take_method(self, method: Any) -> None:
         if isinstance(method, commands.Channel.CloseOk):
@@ -173,9 +201,9 @@ class Channel:
 
     def _go_on(self) -> None:
         while self._waiting and not self._busy:
-            frame = self._waiting.popleft()
-            self._waiting_bytes -= len(frame.payload)
-            self._take(frame)
+            event = self._waiting.popleft()
+            self._waiting_bytes -= event.size_bytes
+            self._take(event)
         if self._waiting_bytes <= self.connection.hub.limits.waiting_bytes // 2:
             self.connection.resume(f"channel {self.number}")
 
@@ -185,15 +213,18 @@ class Channel:
         if self._publish is None or self._head is not None:
             raise AmqpError(Reply.UNEXPECTED_FRAME, "a content header without a publish")
         head = frames.decode_content_head(frame.payload)
-        limit = self.connection.hub.limits.message_bytes
-        if head.body_bytes > limit:
-            raise AmqpError(
-                Reply.PRECONDITION_FAILED,
-                f"message size {head.body_bytes} is larger than configured max size {limit}",
-            )
+        self._check_size(head.body_bytes)
         self._head, self._body_left = head, head.body_bytes
         if not head.body_bytes:
             self._content_done(b"")
+
+    def _check_size(self, body_bytes: int) -> None:
+        limit = self.connection.hub.limits.message_bytes
+        if body_bytes > limit:
+            raise AmqpError(
+                Reply.PRECONDITION_FAILED,
+                f"message size {body_bytes} is larger than configured max size {limit}",
+            )
 
     def _take_body(self, frame: Frame) -> None:
         if self._head is None or len(frame.payload) > self._body_left:

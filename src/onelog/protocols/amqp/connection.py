@@ -25,7 +25,7 @@ from onelog.observe import get_logger
 from onelog.protocols.amqp import frames
 from onelog.protocols.amqp.channel import Channel
 from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
-from onelog.protocols.amqp.frames import Frame
+from onelog.protocols.amqp.frames import Ack, Event, Frame, Publish
 from onelog.protocols.amqp.handshake import Handshake
 from onelog.security.identity import Identity
 
@@ -142,9 +142,13 @@ class Connection:
         self._handshake.begin()
         return True
 
-    def _take(self, frame: Frame) -> None:
+    def _take(self, event: Event) -> None:
         if self.state is State.CLOSED:
             return
+        if not isinstance(event, Frame):
+            self._take_whole(event)
+            return
+        frame = event
         if frame.kind == frames.HEARTBEAT:
             if frame.channel or len(frame.payload):
                 raise AmqpError(Reply.FRAME_ERROR, "a heartbeat has channel 0 and no payload")
@@ -155,6 +159,17 @@ class Connection:
             self._take_channel(frame)
         elif self.state is not State.CLOSING:
             raise AmqpError(Reply.CHANNEL_ERROR, "a channel before the connection is open")
+
+    def _take_whole(self, event: Publish | Ack) -> None:
+        """What needs no look at single frames."""
+        if self.state is State.CLOSING:
+            return
+        channel = self.channels.get(event.channel)
+        if event.channel == 0 or self.state is not State.OPEN or channel is None:
+            raise AmqpError(
+                Reply.CHANNEL_ERROR, f"expected 'channel.open' on channel {event.channel}"
+            )
+        channel.take(event)
 
     def _take_control(self, frame: Frame) -> None:
         if frame.kind != frames.METHOD:

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from functools import lru_cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
 
+from onelog.base.ids import Offset, TimestampMs
 from onelog.broker import Record
+from onelog.kernel import encode_delivery
 from onelog.protocols.amqp.addresses import address_of
 from onelog.protocols.amqp.errors import AmqpError, Reply
 from onelog.protocols.amqp.frames import make_method
@@ -27,11 +30,19 @@ from onelog.protocols.amqp.queues.consumers import Consumer, Delivery
 from onelog.protocols.amqp.queues.queue import Queue
 from onelog.protocols.amqp.tables import change_table
 from onelog.protocols.amqp.transactions import Settlement
+from onelog.record import headers as names
+from onelog.record.headers import Headers
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.channel import Channel
 
 _NO_BOUND: Final = 1 << 30
+PROPERTIES_REMEMBERED: Final = 4096
+PLAIN_HEADERS_MAX: Final = 8
+_VARYING: Final = frozenset(
+    {names.EXPIRY, names.REPLY_TO, names.CORRELATION, names.MESSAGE_ID, names.TIMESTAMP}
+)
+"""Headers that differ from message to message, or say more than themselves."""
 
 
 class Held:
@@ -167,16 +178,23 @@ class Consuming:
             self._hold(tag, delivery, consumer)
             consumer.unacked += 1
             self._counted += 1
+        connection = self._channel.connection
         exchange, key = _address(delivery.record)
-        method = make_method(
-            commands.Basic.Deliver,
-            consumer_tag=consumer.tag,
-            delivery_tag=tag,
-            redelivered=delivery.redelivered,
-            exchange=exchange,
-            routing_key=key,
+        connection.write(
+            [
+                encode_delivery(
+                    self._channel.number,
+                    consumer.wire_tag,
+                    tag,
+                    delivery.redelivered,
+                    exchange.encode(),
+                    key.encode(),
+                    _properties(delivery, connection.hub.clock.now_ms()),
+                    delivery.record.value or b"",
+                    connection.frame_bytes_max,
+                )
+            ]
         )
-        self._send(method, delivery)
 
     def _send(self, method: Any, delivery: Delivery) -> None:
         body = delivery.record.value or b""
@@ -337,7 +355,24 @@ def _address(record: Record) -> tuple[str, str]:
 
 
 def _properties(delivery: Delivery, now_ms: int) -> bytes:
-    found: Properties = to_properties(delivery.record, now_ms)
+    record = delivery.record
+    if not delivery.headers and record.key == record.topic.encode():
+        known = _plain_properties(record.headers)
+        if known is not None:
+            return known
+    found: Properties = to_properties(record, now_ms)
     if delivery.headers:
         found.headers = change_table(found.headers, delivery.headers)
     return encode_properties(found)
+
+
+@lru_cache(maxsize=PROPERTIES_REMEMBERED)
+def _plain_properties(headers: Headers) -> bytes | None:
+    """The properties of a record that follow from its headers alone; None: they do not.
+
+    Most messages of a producer say the same of themselves, and nothing of when they end.
+    """
+    if len(headers) > PLAIN_HEADERS_MAX or any(name in _VARYING for name, _value in headers):
+        return None
+    record = Record("", 0, Offset(0), "", TimestampMs(0), b"", b"", headers)
+    return encode_properties(to_properties(record, None))

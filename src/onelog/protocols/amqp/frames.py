@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from pamqp import commands, encode
 
+from onelog.kernel import split_amqp
 from onelog.protocols.amqp.errors import AmqpError, Reply
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
@@ -21,6 +22,7 @@ FRAME_END: Final = 0xCE
 OVERHEAD_BYTES: Final = 8
 BASIC_CLASS: Final = 60
 
+_PUBLISH, _ACK = 100, 101  # kinds of the kernel's events
 _HEAD: Final = struct.Struct(">BHI")
 _CONTENT: Final = struct.Struct(">HHQ")
 _INDEX: Final = struct.Struct(">I")
@@ -36,6 +38,11 @@ class Frame(NamedTuple):
     channel: int
     payload: memoryview
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its payload."""
+        return len(self.payload)
+
 
 class ContentHead(NamedTuple):
     """What precedes a body: its size, and its properties as the peer encoded them."""
@@ -45,34 +52,89 @@ class ContentHead(NamedTuple):
     """The property flags and the property list."""
 
 
-def split(buffer: bytearray, frame_bytes_max: int) -> tuple[list[Frame], int]:
-    """The whole frames of a buffer, and how many bytes of it they are.
+class Publish:
+    """A whole publish, as pamqp's method has its fields, with properties and body."""
 
-    Raises AmqpError for a wrong frame, once those before it were taken. A payload may be as large
-    as the whole frame was agreed to be: clients that forget the eight bytes around it are let be.
+    __slots__ = (
+        "body",
+        "channel",
+        "exchange",
+        "immediate",
+        "mandatory",
+        "properties",
+        "routing_key",
+    )
+    name = commands.Basic.Publish.name
+    index = commands.Basic.Publish.index
+
+    def __init__(
+        self, channel: int, exchange: str, key: str, flags: int, properties: bytes, body: bytes
+    ) -> None:
+        self.channel = channel
+        self.exchange = exchange
+        self.routing_key = key
+        self.mandatory = bool(flags & 1)
+        self.immediate = bool(flags & 2)
+        self.properties = properties
+        self.body = body
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes in memory."""
+        return len(self.properties) + len(self.body)
+
+
+class Ack:
+    """basic.ack, as pamqp's method has its fields."""
+
+    __slots__ = ("channel", "delivery_tag", "multiple")
+    name = commands.Basic.Ack.name
+    index = commands.Basic.Ack.index
+    size_bytes = 21
+
+    def __init__(self, channel: int, delivery_tag: int, multiple: bool) -> None:
+        self.channel = channel
+        self.delivery_tag = delivery_tag
+        self.multiple = multiple
+
+
+Event = Frame | Publish | Ack
+"""What a peer sends: a frame, or several that belong together."""
+
+_FAULTS: Final = {
+    1: "a frame is larger than {} bytes",
+    2: "a frame does not end with 0xCE",
+    3: "there is no such frame type",
+}
+
+
+def split(buffer: bytearray, frame_bytes_max: int) -> tuple[list[Event], int]:
+    """The events of a buffer, and how many bytes of it they are.
+
+    Raises AmqpError for a wrong frame, once those before it were taken.
     """
+    rows, used = split_amqp(buffer, frame_bytes_max)
     view = memoryview(buffer)
-    frames: list[Frame] = []
-    at, end = 0, len(buffer)
-    while end - at >= _HEAD.size:
-        kind, channel, size = _HEAD.unpack_from(buffer, at)
-        after = at + _HEAD.size + size
-        wrong = None
-        if size > frame_bytes_max:
-            wrong = f"a frame of type {kind} and {size} bytes is larger than {frame_bytes_max}"
-        elif after >= end:
-            break
-        elif buffer[after] != FRAME_END:
-            wrong = "a frame does not end with 0xCE"
-        elif kind not in (METHOD, HEADER, BODY, HEARTBEAT):
-            wrong = f"there is no frame type {kind}"
-        if wrong is not None:
-            if frames:
-                break
-            raise AmqpError(Reply.FRAME_ERROR, wrong)
-        frames.append(Frame(kind, channel, view[at + _HEAD.size : after]))
-        at = after + 1
-    return frames, at
+    events: list[Event] = []
+    for row in rows:
+        kind = row[0]
+        if kind == _PUBLISH:
+            events.append(Publish(*row[1:]))
+        elif kind == _ACK:
+            events.append(Ack(*row[1:]))
+        elif kind > 0:
+            events.append(Frame(kind, row[1], view[row[2] : row[3]]))
+        elif not events:
+            raise AmqpError(Reply.FRAME_ERROR, _FAULTS[row[1]].format(frame_bytes_max))
+    return events, used
+
+
+def one_frame(data: bytes) -> Frame:
+    """The one frame that these bytes are. Raises AmqpError."""
+    if len(data) < OVERHEAD_BYTES or data[-1] != FRAME_END:
+        raise AmqpError(Reply.FRAME_ERROR, _FAULTS[2])
+    kind, channel, _size = _HEAD.unpack_from(data)
+    return Frame(kind, channel, memoryview(data)[_HEAD.size : -1])
 
 
 def decode_method(payload: memoryview) -> Any:

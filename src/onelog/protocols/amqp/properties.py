@@ -9,6 +9,8 @@ a SYNTAX_ERROR.
 from __future__ import annotations
 
 import struct
+from copy import copy
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -17,6 +19,7 @@ from onelog.protocols.amqp.errors import AmqpError, Reply
 from onelog.protocols.amqp.tables import decode_table
 
 _SHORT: Final = struct.Struct(">H")
+_REMEMBERED_BYTES: Final = 64
 _LONG: Final = struct.Struct(">I")
 _LONG_LONG: Final = struct.Struct(">Q")
 
@@ -68,9 +71,15 @@ _UNKNOWN_FLAGS: Final = 0b11
 def decode_properties(data: bytes) -> Properties:
     """The properties of a content header. Raises AmqpError."""
     try:
-        return _decode(data)
+        # Most publishes of a client say the same of themselves; each gets properties of its own.
+        return copy(_remembered(data)) if len(data) <= _REMEMBERED_BYTES else _decode(data)
     except (struct.error, IndexError, UnicodeDecodeError):
         raise AmqpError(Reply.SYNTAX_ERROR, "the properties of a message cannot be read") from None
+
+
+@lru_cache(maxsize=4096)
+def _remembered(data: bytes) -> Properties:
+    return _decode(data)
 
 
 def _decode(data: bytes) -> Properties:

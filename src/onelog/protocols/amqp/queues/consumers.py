@@ -45,6 +45,7 @@ class Consumer:
         "queue",
         "tag",
         "unacked",
+        "wire_tag",
     )
 
     def __init__(
@@ -61,6 +62,7 @@ class Consumer:
     ) -> None:
         self.owner = owner
         self.tag = tag
+        self.wire_tag = tag.encode("utf-8", "surrogateescape")
         self.queue = queue
         self.no_ack = no_ack
         self.exclusive = exclusive
