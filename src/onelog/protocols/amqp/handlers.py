@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
 
+from onelog.broker import Action
 from onelog.protocols.amqp.errors import AmqpError, Reply
 from onelog.protocols.amqp.frames import make_method
+from onelog.protocols.amqp.permissions import may
 from onelog.protocols.amqp.queues.settings import QueueRecord
 from onelog.protocols.amqp.replies import REPLY_TO
 from onelog.protocols.amqp.router import Binding, Destination, ExchangeRecord
@@ -64,6 +66,10 @@ async def exchange_declare(channel: Channel, method: Any) -> None:
         internal=method.internal,
         arguments=dict(method.arguments or {}),
     )
+    if not method.passive:
+        may(channel, Action.MANAGE, "exchange", record.name)
+        if record.alternate is not None:
+            may(channel, Action.PUBLISH, "exchange", record.alternate)
     await channel.vhost.declare_exchange(record, passive=method.passive)
     if not method.nowait:
         channel.send(commands.Exchange.DeclareOk())
@@ -71,6 +77,7 @@ async def exchange_declare(channel: Channel, method: Any) -> None:
 
 async def exchange_delete(channel: Channel, method: Any) -> None:
     """Delete an exchange."""
+    may(channel, Action.MANAGE, "exchange", method.exchange)
     await channel.vhost.delete_exchange(method.exchange, if_unused=method.if_unused)
     if not method.nowait:
         channel.send(commands.Exchange.DeleteOk())
@@ -91,6 +98,8 @@ def _exchange_binding(channel: Channel, method: Any) -> Binding:
 
 async def exchange_bind(channel: Channel, method: Any) -> None:
     """Let an exchange feed another one."""
+    may(channel, Action.PUBLISH, "exchange", method.destination)
+    may(channel, Action.SUBSCRIBE, "exchange", method.source)
     await channel.vhost.bind(_exchange_binding(channel, method))
     if not method.nowait:
         channel.send(commands.Exchange.BindOk())
@@ -137,10 +146,20 @@ async def queue_declare(channel: Channel, method: Any) -> None:
         auto_delete=method.auto_delete,
         arguments=dict(method.arguments or {}),
     )
+    if not method.passive:
+        _may_declare(channel, record)
     queue = await channel.vhost.declare_queue(record, channel.connection, passive=method.passive)
     channel.last_queue = queue.name
     if not method.nowait:
         _declared(channel, queue.name, queue.ready.size, len(queue.consumers))
+
+
+def _may_declare(channel: Channel, record: QueueRecord) -> None:
+    may(channel, Action.MANAGE, "queue", record.name)
+    dead_letters = record.arguments.get("x-dead-letter-exchange")
+    if isinstance(dead_letters, str):
+        may(channel, Action.SUBSCRIBE, "queue", record.name)
+        may(channel, Action.PUBLISH, "exchange", dead_letters)
 
 
 def _declared(channel: Channel, name: str, messages: int, consumers: int) -> None:
@@ -170,7 +189,10 @@ def _queue_binding(channel: Channel, method: Any) -> Binding:
 
 async def queue_bind(channel: Channel, method: Any) -> None:
     """Let an exchange feed a queue."""
-    await channel.vhost.bind(_queue_binding(channel, method))
+    binding = _queue_binding(channel, method)
+    may(channel, Action.PUBLISH, "queue", binding.destination.name)
+    may(channel, Action.SUBSCRIBE, "exchange", binding.source)
+    await channel.vhost.bind(binding)
     if not method.nowait:
         channel.send(commands.Queue.BindOk())
 
@@ -184,7 +206,9 @@ async def queue_unbind(channel: Channel, method: Any) -> None:
 
 def queue_purge(channel: Channel, method: Any) -> Work:
     """Settle everything that waits."""
-    count = _queue(channel, method.queue).purge()
+    queue = _queue(channel, method.queue)
+    may(channel, Action.SUBSCRIBE, "queue", queue.name)
+    count = queue.purge()
     if not method.nowait:
         channel.send(commands.Queue.PurgeOk(message_count=count))
     return None
@@ -193,6 +217,7 @@ def queue_purge(channel: Channel, method: Any) -> Work:
 async def queue_delete(channel: Channel, method: Any) -> None:
     """Delete a queue; one that is not there is fine."""
     vhost, name = channel.vhost, method.queue or channel.last_queue
+    may(channel, Action.MANAGE, "queue", name)
     count = 0
     if name in vhost.queues:
         queue = vhost.queue(name, channel.connection)
@@ -223,6 +248,7 @@ def basic_consume(channel: Channel, method: Any) -> Work:
             channel.send(commands.Basic.ConsumeOk(consumer_tag=consumer.tag))
         return None
     queue = _queue(channel, method.queue)
+    may(channel, Action.SUBSCRIBE, "queue", queue.name)
     # The answer goes before the first delivery: deliveries begin with the next pass of the loop.
     tag = channel.consuming.consume(queue, method)
     if not method.nowait:
@@ -243,6 +269,7 @@ def basic_cancel(channel: Channel, method: Any) -> Work:
 def basic_get(channel: Channel, method: Any) -> Work:
     """One message, now."""
     queue = _queue(channel, method.queue)
+    may(channel, Action.SUBSCRIBE, "queue", queue.name)
     if queue.settings.type == "stream":
         raise AmqpError(Reply.NOT_IMPLEMENTED, "basic.get is not supported by stream queues")
     channel.consuming.get(queue, no_ack=method.no_ack)

@@ -1,0 +1,36 @@
+"""What a user may do: RabbitMQ's configure, write and read, asked of the one authorizer.
+
+Rules: configure is *manage*, write *publish*, read *subscribe*; a queue is asked for by the topic
+of its own messages, an exchange by the filter over its subtree. A publish is asked for by the
+door, with the topic itself, which is what RabbitMQ calls topic permissions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from onelog.broker import Action
+from onelog.protocols.amqp.addresses import exchange_root, queue_topic
+from onelog.protocols.amqp.errors import AmqpError, Reply
+
+if TYPE_CHECKING:
+    from onelog.protocols.amqp.channel import Channel
+
+Kind = Literal["queue", "exchange"]
+
+
+def may(channel: Channel, action: Action, kind: Kind, name: str) -> None:
+    """Raise AmqpError unless the user of a channel may do this."""
+    connection, vhost = channel.connection, channel.vhost
+    assert connection.principal is not None
+    if kind == "queue":
+        resource = queue_topic(vhost.name, name)
+    else:
+        root = exchange_root(vhost.name, name)
+        resource = f"{root}/#" if root else "#"
+    if not connection.hub.broker.authorizer.allows(connection.principal, action, resource):
+        raise AmqpError(
+            Reply.ACCESS_REFUSED,
+            f"access to {kind} '{name}' in vhost '{vhost.name}' refused for user"
+            f" '{connection.login_name}'",
+        )

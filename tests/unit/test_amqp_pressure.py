@@ -1,0 +1,290 @@
+"""What happens when there is no room, no right or no acknowledgement? (rows 55, 91, 95; I8)"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from onelog.base import faults
+from onelog.base.errors import QuotaExceeded
+from onelog.broker import Action, Message, Principal
+from onelog.config.amqp import AmqpLimits
+from tests.conformance.amqp_raw import Basic, Connection, Raw, RawChannel, Refused
+from tests.support.amqp import serving
+
+
+async def talk(port: int, work: Callable[[Raw], Any]) -> Any:
+    """Run a client that waits, beside the loop that answers it."""
+
+    def run() -> Any:
+        with Raw(port) as raw:
+            return work(raw.open())
+
+    async with asyncio.timeout(30):
+        return await asyncio.to_thread(run)
+
+
+@pytest.fixture(autouse=True)
+def disarmed():
+    yield
+    faults.disarm()
+
+
+async def test_a_full_disk_blocks_publishers_until_there_is_room(tmp_path):
+    """Nothing is lost and nothing is refused: the publisher is told, and waits."""
+    loop = asyncio.get_running_loop()
+
+    async with serving(tmp_path) as node:
+
+        def work(raw: Raw) -> list[str]:
+            channel = raw.channel()
+            queue = channel.queue(durable=True)
+            channel.confirm()
+            channel.put("", queue, "before")
+            faults.arm("segment.write", faults.fail_with(28))
+            channel.publish("", queue, "while full")
+            blocked = raw.expect(0, Connection.Blocked)
+            assert "no room" in blocked.reason
+            channel.publish("", queue, "behind it")
+            assert channel.is_silent(0.3)
+            loop.call_soon_threadsafe(faults.disarm)
+            while len(channel.confirmed) < 3:
+                found = channel.expect(Basic.Ack)
+                channel.confirmed |= set(range(1, found.delivery_tag + 1))
+            raw.expect(0, Connection.Unblocked)
+            return channel.all(queue)
+
+        assert await talk(node.port, work) == ["before", "while full", "behind it"]
+        assert node.hub.counters.blocked == 1
+
+
+class Quota:
+    """So many messages; more when a test says so."""
+
+    def __init__(self) -> None:
+        self.left = 3
+
+    def take_publish(self, principal: Principal, messages: int, size_bytes: int) -> None:
+        del size_bytes
+        if principal.protocol == "amqp":
+            if self.left < messages:
+                raise QuotaExceeded(f"{principal.name} has used up its share")
+            self.left -= messages
+
+
+async def test_a_used_up_quota_blocks_until_it_is_not(tmp_path):
+    quota = Quota()
+
+    async with serving(tmp_path, quotas=quota) as node:
+
+        def work(raw: Raw) -> list[str]:
+            channel = raw.channel()
+            queue = channel.queue(durable=True)
+            channel.confirm()
+            for number in range(5):
+                channel.publish("", queue, str(number))
+            assert "its share" in raw.expect(0, Connection.Blocked).reason
+            quota.left = 100
+            while len(channel.confirmed) < 5:
+                found = channel.expect(Basic.Ack)
+                channel.confirmed |= set(range(1, found.delivery_tag + 1))
+            raw.expect(0, Connection.Unblocked)
+            return channel.all(queue)
+
+        assert await talk(node.port, work) == ["0", "1", "2", "3", "4"]
+
+
+async def test_a_client_that_does_not_know_of_blocking_is_not_told(tmp_path):
+    quota = Quota()
+    quota.left = 0
+    async with serving(tmp_path, quotas=quota) as node:
+
+        def run() -> bool:
+            with Raw(node.port) as raw:
+                channel = raw.open(capabilities={}).channel()
+                queue = channel.queue(durable=True)
+                channel.publish("", queue, "1")
+                with contextlib.suppress(TimeoutError):
+                    raw.expect(0, Connection.Blocked, 0.5)
+                    return False
+                quota.left = 1
+                return channel.get(queue).text == "1"
+
+        assert await asyncio.to_thread(run)
+
+
+async def test_who_does_not_acknowledge_in_time_loses_its_channel(tmp_path):
+    async with serving(tmp_path, AmqpLimits(ack_timeout_ms=1000)) as node:
+
+        def work(raw: Raw) -> list[str]:
+            lazy, other = raw.channel(), raw.channel()
+            queue = lazy.queue()
+            other.publish("", queue, "1")
+            lazy.consume(queue)
+            lazy.message()
+            with pytest.raises(Refused, match="delivery acknowledgement on channel 1 timed out"):
+                lazy.expect(Basic.CancelOk)
+            return other.all(queue)
+
+        assert await talk(node.port, work) == ["1"]
+
+
+async def test_a_channel_holds_no_more_unacknowledged_than_it_may(tmp_path):
+    async with serving(tmp_path, AmqpLimits(unacked=5)) as node:
+
+        def work(raw: Raw) -> None:
+            channel = raw.channel()
+            one, two = channel.queue(), channel.queue()
+            for queue in (one, two):
+                channel.consume(queue)
+                for number in range(5):
+                    channel.publish("", queue, str(number))
+            found = channel.messages(5)
+            assert channel.is_silent(0.2)
+            channel.ack(found[-1].tag, multiple=True)
+            channel.messages(5)
+
+        await talk(node.port, work)
+
+
+async def test_who_does_not_read_costs_bounded_memory(tmp_path):
+    """A consumer without a bound that never reads: the broker stops to send."""
+    async with serving(tmp_path) as node:
+
+        def work(raw: Raw) -> int:
+            channel = raw.channel()
+            queue = channel.queue()
+            for _ in range(60):
+                channel.publish("", queue, bytes(500_000))
+            assert channel.count(queue) == 60
+            reader = raw.channel()
+            reader.send(Basic.Consume(queue=queue, no_ack=True, arguments={}))
+            with Raw(node.port) as other:
+                second = other.open().channel()
+                before = -1
+                while (left := second.count(queue)) != before:
+                    before = left
+                    second.is_silent(0.2)
+            return left
+
+        assert await talk(node.port, work) > 10
+
+
+class Rules:
+    """Says no to what a test names."""
+
+    checks_delivery = False
+
+    def __init__(self, *forbidden: tuple[Action, str]) -> None:
+        self.on_change: list[Callable[[], None]] = []
+        self._forbidden = forbidden
+
+    def allows(self, principal: Principal, action: Action, resource: str) -> bool:
+        return principal.protocol != "amqp" or (action, resource) not in self._forbidden
+
+
+PERMISSIONS: dict[str, tuple[tuple[Action, str], Callable[[RawChannel], object]]] = {
+    "declare a queue": ((Action.MANAGE, "$q/q"), lambda channel: channel.queue("q")),
+    "consume": (
+        (Action.SUBSCRIBE, "$q/q"),
+        lambda channel: channel.consume(channel.queue("q")),
+    ),
+    "get": ((Action.SUBSCRIBE, "$q/q"), lambda channel: channel.get(channel.queue("q"))),
+    "declare an exchange": (
+        (Action.MANAGE, "$x/x/#"),
+        lambda channel: channel.exchange("fanout", "x"),
+    ),
+    "bind": (
+        (Action.SUBSCRIBE, "#"),
+        lambda channel: channel.bind(channel.queue("q"), "amq.topic", "a.b"),
+    ),
+    "publish to the default exchange": (
+        (Action.PUBLISH, "$q/q"),
+        lambda channel: [channel.publish("", channel.queue("q"), "1"), channel.sync()],
+    ),
+    "publish to one topic": (
+        (Action.PUBLISH, "a/b"),
+        lambda channel: [channel.publish("amq.topic", "a.b", "1"), channel.sync()],
+    ),
+    "dead letters to an exchange": (
+        (Action.PUBLISH, "$x/dead/#"),
+        lambda channel: channel.queue("q", arguments={"x-dead-letter-exchange": "dead"}),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", PERMISSIONS)
+async def test_what_a_user_may_not_do_is_refused_with_403(tmp_path, what):
+    forbidden, make = PERMISSIONS[what]
+    async with serving(tmp_path, authorizer=Rules(forbidden)) as node:
+
+        def work(raw: Raw) -> None:
+            with pytest.raises(Refused) as refused:
+                make(raw.channel())
+            assert refused.value.short == "channel 403"
+            raw.channel(1).sync()
+
+        await talk(node.port, work)
+
+
+async def test_a_queue_may_take_history_from_before_its_time(tmp_path):
+    """I2: `x-onelog-from`; several chunks of it, with what comes meanwhile."""
+    async with serving(tmp_path) as node:
+
+        def work(raw: Raw) -> list[list[str]]:
+            channel = raw.channel()
+            channel.exchange("topic", "logs", durable=True)
+            channel.confirm()
+            channel.put("logs", "a.1", *map(str, range(30)))
+            channel.put("logs", "b.1", "other")
+            found = []
+            for start in ("earliest", 28, "latest"):
+                queue = channel.queue(durable=True, arguments={"x-onelog-from": start})
+                channel.bind(queue, "logs", "a.#")
+                channel.put("logs", "a.1", "new")
+                found.append(channel.all(queue))
+            return found
+
+        everything, some, latest = await talk(node.port, work)
+        assert everything == [*map(str, range(30)), "new"]
+        assert some == ["28", "29", "new", "new"]
+        assert latest == ["new"]
+
+
+async def test_an_mqtt_topic_and_amq_topic_are_one_space(tmp_path):
+    async with serving(tmp_path) as node:
+
+        def work(raw: Raw) -> tuple[str, str]:
+            channel = raw.channel()
+            queue = channel.queue()
+            channel.bind(queue, "amq.topic", "sensors.*.t")
+            asyncio.run_coroutine_threadsafe(
+                node.broker.publish(Message("sensors/d1/t", b"20")), node.hub.loop
+            ).result(10)
+            message = channel.get(queue)
+            return message.text, message.method.routing_key
+
+        assert await talk(node.port, work) == ("20", "sensors.d1.t")
+
+
+async def test_a_topic_that_is_too_long_for_a_key_is_cut(tmp_path):
+    async with serving(tmp_path) as node:
+        topic = "long/" + "é" * 400
+
+        def work(raw: Raw) -> Any:
+            channel = raw.channel()
+            queue = channel.queue()
+            channel.bind(queue, "amq.topic", "long.#")
+            asyncio.run_coroutine_threadsafe(
+                node.broker.publish(Message(topic, b"20")), node.hub.loop
+            ).result(10)
+            return channel.get(queue)
+
+        message = await talk(node.port, work)
+        assert message.body == b"20"
+        assert topic.replace("/", ".").startswith(message.method.routing_key)
+        assert len(message.method.routing_key.encode()) in (254, 255)
