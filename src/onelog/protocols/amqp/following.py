@@ -28,7 +28,6 @@ from onelog.kernel import (
     scan_batches,
 )
 from onelog.protocols.amqp.addresses import (
-    DEFAULT_VHOST,
     QUEUES_STREAM,
     ROOT_EXCHANGE,
     address_of,
@@ -41,8 +40,10 @@ from onelog.protocols.amqp.mapping import (
     extra_keys_of,
     headers_of,
     left_out_of,
+    to_properties,
 )
 from onelog.protocols.amqp.queues.ready import pack
+from onelog.protocols.amqp.replies import PREFIX as REPLY_PREFIX
 from onelog.protocols.amqp.router import Binding, Router
 from onelog.record.headers import EXPIRY, find_header
 
@@ -57,6 +58,7 @@ _TOPICS_MAX: Final = 100_000
 _READ_ROWS: Final = 1_000
 _REFUSED_MAX: Final = 100_000
 STREAM_PREFIX: Final = "amqp."
+_REPLY: Final = REPLY_PREFIX.encode()
 
 Queues = tuple["Queue", ...]
 Waiting = tuple[int, int, int]
@@ -74,21 +76,26 @@ class Follower:
         self._refused: dict[tuple[str, int, int], None] = {}
         """What queues refused of late, the oldest first."""
         self._root_matters = False
-        """Whether `amq.topic`, the root of the topic space, is bound to anything."""
+        """Whether `amq.topic` of a virtual host, which lies with all topics, is bound to anything."""
         self._has_queues = False
 
     def topology_changed(self) -> None:
         """What is remembered may be wrong now."""
         self._topics.clear()
-        root = self._hub.vhosts.find(DEFAULT_VHOST)
-        self._root_matters = root is not None and bool(root.router.bindings_from(ROOT_EXCHANGE))
+        hosts = self._hub.vhosts.all()
+        self._root_matters = any(row.router.bindings_from(ROOT_EXCHANGE) for row in hosts)
         self._has_queues = self._hub.has_queues
 
     def _concerns(self, source: LiveSource) -> bool:
-        """Whether any queue may take records of a partition."""
+        """Whether any queue may take records of a partition, or a channel waits for answers."""
+        if source.stream.name == QUEUES_STREAM and self._waits_for_replies():
+            return True
         if not self._has_queues:
             return False
         return self._root_matters or source.stream.name.startswith(STREAM_PREFIX)
+
+    def _waits_for_replies(self) -> bool:
+        return any(vhost.replies for vhost in self._hub.vhosts.all())
 
     # -- live
 
@@ -100,6 +107,7 @@ class Follower:
         many_keys = BLIND_KEYS in data or LEFT_OUT in data
         if EXPIRY in data:
             self._hub.saw_expiry = True
+        replies = source.stream.name == QUEUES_STREAM and _REPLY in data
         for info in scan_batches(data, 0, False):
             if info.attributes & _SPECIAL:
                 return info.base_offset
@@ -109,17 +117,19 @@ class Follower:
                 if topic is None:
                     continue
                 queues = self._queues_of(topic)
-                if queues == () and not many_keys:
+                is_reply = replies and _REPLY in topic
+                if queues == () and not many_keys and not is_reply:
                     continue
                 offset = slices.offset(index)
                 record: Record | None = None
-                if queues is None or many_keys or any(queue.needs_records for queue in queues):
+                looked_at = queues is None or many_keys or is_reply
+                if looked_at or any(queue.needs_records for queue in queues or ()):
                     _offset, time, key, value, headers = slices.record(index)
                     record = Record(
                         source.stream.name, int(source.partition.id), Offset(offset),
                         topic.decode(errors="replace"), TimestampMs(time), key, value, headers,
                     )  # fmt: skip
-                if queues is None or many_keys:
+                if looked_at:
                     assert record is not None
                     queues = self._route(record)
                 self._give(source.number, queues, offset, record)
@@ -175,12 +185,22 @@ class Follower:
         vhost = self._hub.vhosts.find(address.vhost)
         if vhost is None:
             return ()
+        if not address.exchange and address.routing_key.startswith(REPLY_PREFIX):
+            self._answer(vhost, address.routing_key, record)
+            return ()
         headers = headers_of(record)
         names: set[str] = set()
         for key in (address.routing_key, *extra_keys_of(record)):
             names |= vhost.router.route(address.exchange, key, headers)
         names.difference_update(left_out_of(record))
         return tuple(vhost.queues[name] for name in names if name in vhost.queues)
+
+    def _answer(self, vhost: VirtualHost, name: str, record: Record) -> None:
+        """An answer that another protocol wrote, to the channel that waits for it."""
+        consumer = vhost.replies.find(name)
+        if consumer is not None:
+            properties = to_properties(record, self._hub.clock.now_ms())
+            consumer.deliver(name, properties, record.value or b"")
 
     # -- recovery
 

@@ -243,10 +243,7 @@ def basic_qos(channel: Channel, method: Any) -> Work:
 def basic_consume(channel: Channel, method: Any) -> Work:
     """Begin to consume."""
     if method.queue == REPLY_TO:
-        consumer = channel.vhost.replies.add(channel, method)
-        if not method.nowait:
-            channel.send(commands.Basic.ConsumeOk(consumer_tag=consumer.tag))
-        return None
+        return _consume_replies(channel, method)
     queue = _queue(channel, method.queue)
     may(channel, Action.SUBSCRIBE, "queue", queue.name)
     # The answer goes before the first delivery: deliveries begin with the next pass of the loop.
@@ -254,6 +251,15 @@ def basic_consume(channel: Channel, method: Any) -> Work:
     if not method.nowait:
         channel.send(commands.Basic.ConsumeOk(consumer_tag=tag))
     return None
+
+
+async def _consume_replies(channel: Channel, method: Any) -> None:
+    waiting = channel.vhost.streams.make_ready("")
+    if waiting is not None:
+        await waiting  # another protocol's answers go there
+    consumer = channel.vhost.replies.add(channel, method)
+    if not method.nowait:
+        channel.send(commands.Basic.ConsumeOk(consumer_tag=consumer.tag))
 
 
 def basic_cancel(channel: Channel, method: Any) -> Work:

@@ -3,7 +3,8 @@
 Rules (RabbitMQ, direct-reply-to): a channel consumes from the pseudo queue `amq.rabbitmq.reply-to`
 without acknowledging, and publishes requests with that as `reply_to`; they carry the name of the
 channel instead. An answer to that name is sent to the channel and nowhere written: it is at most
-once, also towards a client that does not read.
+once, also towards a client that does not read. An answer of another protocol is in the log, under
+the topic of that name, and comes to the channel from there (`following.py`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ class Replies:
 
     def __init__(self) -> None:
         self._waiting: dict[str, ReplyConsumer] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
 
     def find(self, name: str) -> ReplyConsumer | None:
         """Who an answer is for."""
