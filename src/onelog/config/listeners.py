@@ -39,6 +39,9 @@ class AmqpManagementListener(AdminListener, frozen=True, kw_only=True):
 
     enabled: Enabled = False
     port: Port = DEFAULT_PORTS["amqp_management"]
+    connections_max: Annotated[
+        int, Meta(ge=1, le=1000, description="Connections served at once; more get a 503.")
+    ] = 20
 
 
 class ListenerTls(Section, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from onelog.admin.guard import names_loopback
@@ -68,8 +69,12 @@ def build_management(desk: Desk) -> Starlette:
     routes = [route for group in groups for route in desk.routes(group(desk).table())]
     # The more a path says by itself, the earlier it is asked: /users/bulk-delete is no user.
     routes.sort(key=lambda route: [part.startswith("{") for part in route.path.split("/")])
+
+    async def index(_request: Request) -> Response:
+        return answer({"name": "onelog", "paths": [route.path for route in routes]})
+
     return Starlette(
-        routes=routes,
+        routes=[*routes, Route("/", index), Route("/api", index)],
         middleware=[Middleware(Guard)],
         exception_handlers={
             HTTPException: _on_http_error,

@@ -148,7 +148,7 @@ class TopologyPaths:
         body = await json_body(request)
         kind = body.get("type", "direct")
         if kind not in get_args(ExchangeType):
-            raise BadRequest(f"unknown exchange type '{kind}'")
+            raise BadRequest(f"invalid exchange type '{kind}'")
         flags = {name: flag(body, name) for name in ("durable", "auto_delete", "internal")}
         is_new = await self._desk.amqp.declare_exchange(
             part(request, "vhost"), exchange_part(request), kind, flags, arguments(body)

@@ -76,7 +76,7 @@ class Follower:
         self._refused: dict[tuple[str, int, int], None] = {}
         """What queues refused of late, the oldest first."""
         self._root_matters = False
-        """Whether `amq.topic` of a virtual host, which lies with all topics, is bound to anything."""
+        """Whether an `amq.topic`, which lies with all topics, is bound to anything."""
         self._has_queues = False
 
     def topology_changed(self) -> None:
@@ -122,14 +122,15 @@ class Follower:
                     continue
                 offset = slices.offset(index)
                 record: Record | None = None
-                looked_at = queues is None or many_keys or is_reply
-                if looked_at or any(queue.needs_records for queue in queues or ()):
+                if many_keys or is_reply:
+                    queues = None
+                if queues is None or any(queue.needs_records for queue in queues):
                     _offset, time, key, value, headers = slices.record(index)
                     record = Record(
                         source.stream.name, int(source.partition.id), Offset(offset),
                         topic.decode(errors="replace"), TimestampMs(time), key, value, headers,
                     )  # fmt: skip
-                if looked_at:
+                if queues is None:
                     assert record is not None
                     queues = self._route(record)
                 self._give(source.number, queues, offset, record)

@@ -151,7 +151,7 @@ def _bindings(vhost: VirtualHost, named: bool) -> Iterator[Row]:
         }
 
 
-def read(value: Row, hub: Hub, vhost: str | None) -> Definitions:
+def read(value: Row, hub: Hub, hosts: Hosts, vhost: str | None) -> Definitions:
     """A file, checked as a whole. Raises InvalidRequest."""
     try:
         found = msgspec.convert(value, type=Definitions, strict=True)
@@ -163,6 +163,8 @@ def read(value: Row, hub: Hub, vhost: str | None) -> Definitions:
                 f"{name} are not kept here: take them out of the definitions, or say the same"
                 " with arguments of queues and exchanges"
             )
+    for host in found.vhosts:
+        hosts.check(host.name, HostNote(description=host.description, tags=host.tags))
     known = {row.name for row in hub.vhosts.all()} | {row.name for row in found.vhosts}
     rows: tuple[ExchangeDefinition | QueueDefinition | BindingDefinition, ...]
     rows = (*found.exchanges, *found.queues, *found.bindings)

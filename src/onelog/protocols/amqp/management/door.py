@@ -404,5 +404,5 @@ class Management:
             self._hosts.find(vhost)
         with _plainly():
             await definitions_file.apply(
-                definitions_file.read(value, self._hub, vhost), self._hosts, vhost
+                definitions_file.read(value, self._hub, self._hosts, vhost), self._hosts, vhost
             )

@@ -22,7 +22,7 @@ from onelog.protocols.amqp.vhosts import NAME_BYTES_MAX, VirtualHost
 if TYPE_CHECKING:
     from onelog.protocols.amqp.hub import Hub
 
-HOSTS_MAX: Final = 10_000
+HOSTS_MAX: Final = 1000
 TEXT_CHARS_MAX: Final = 4096
 TAGS_MAX: Final = 64
 
@@ -63,14 +63,8 @@ class Hosts:
 
     async def make(self, name: str, note: HostNote) -> bool:
         """Make a virtual host or change what is written about it; whether it is new."""
+        self.check(name, note)
         is_new = self._hub.vhosts.find(name) is None
-        if is_new:
-            self._check_new(name)
-        if len(note.description) > TEXT_CHARS_MAX or len(note.tags) > TAGS_MAX:
-            raise InvalidRequest(
-                f"a virtual host has at most {TAGS_MAX} tags, and {TEXT_CHARS_MAX} characters of"
-                " description"
-            )
         put = Put(key_of(name, MADE, ""), msgspec.json.encode(note))
         await self._hub.broker.store.txn([], [put])
         self._notes[name] = note
@@ -78,7 +72,15 @@ class Hosts:
         self._hub.topology_changed()
         return is_new
 
-    def _check_new(self, name: str) -> None:
+    def check(self, name: str, note: HostNote) -> None:
+        """Refuse what cannot be made. Raises InvalidName, InvalidRequest, LimitExceeded."""
+        if len(note.description) > TEXT_CHARS_MAX or len(note.tags) > TAGS_MAX:
+            raise InvalidRequest(
+                f"a virtual host has at most {TAGS_MAX} tags, and {TEXT_CHARS_MAX} characters of"
+                " description"
+            )
+        if self._hub.vhosts.find(name) is not None:
+            return
         if not name or len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX:
             raise InvalidName(f"a virtual host's name has 1 to {NAME_BYTES_MAX} bytes")
         if len(self._hub.vhosts.all()) >= HOSTS_MAX:
