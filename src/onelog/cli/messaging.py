@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 from cyclopts import App, Parameter
 
-from onelog.base.errors import ConfigError, OnelogError, Timeout
+from onelog.base.errors import ConfigError, InvalidRequest, OnelogError, Timeout
 from onelog.base.topics import check_filter, check_topic
 from onelog.cli.options import Assignments, ConfigFile, load_options
 from onelog.cli.talk import (
@@ -36,10 +37,12 @@ from onelog.cli.talk import (
 from onelog.cli.talk.messages import from_json, to_json
 from onelog.config.units import parse_quantity
 
-IDLE_S: Final = 2.0
+IDLE_S: Final = 1.0
 """A replay by MQTT has no end mark: it ends when nothing came for so long."""
 PAYLOAD_CHARS: Final = 200
 """So much of a payload `tail` shows."""
+
+T = TypeVar("T")
 
 Flag = Parameter(negative=(), show_default=False)
 Count = Annotated[int | None, Parameter(name=["--count", "-n"], help="End after so many messages.")]
@@ -181,10 +184,14 @@ def pub(
         raise ConfigError("a payload and --lines, --json, --null or --file exclude each other")
     if not topic and not json:
         raise ConfigError("which topic? onelog pub TOPIC PAYLOAD")
+    messages = _messages(topic, payload, file, said, (lines, null, json))
+    first = next(messages, None)  # what is wrong with it is told before anybody is called
+    if first is None:
+        return
+    if broker.exchange is None and not json:
+        _checked(check_topic, topic)
     with broker.connected() as talker:
-        for message in _messages(topic, payload, file, said, (lines, null, json)):
-            if broker.exchange is None:
-                check_topic(message.topic)
+        for message in chain((first,), messages):
             talker.publish(message)
         talker.flush()
 
@@ -210,7 +217,7 @@ def sub(
     filter
         A topic, or a filter with + and #.
     """
-    wanted = _wanted(filter, broker, queue, start=parse_start(start), qos=qos)
+    wanted = _wanted(filter, broker, queue, start=_checked(parse_start, start), qos=qos)
     _read(broker, wanted, Patience(timeout), count, to_json if json else _payload)
 
 
@@ -242,7 +249,8 @@ def replay(
     broker: Broker = BROKER,
 ) -> None:
     """Print what was published, from a place in the log up to its end."""
-    wanted = _wanted(filter, broker, "", start=parse_start(start), to_end=not follow)
+    begin = _checked(parse_start, start)
+    wanted = _wanted(filter, broker, "", start=begin, to_end=not follow)
     idle_s = IDLE_S if broker.via == "mqtt" and not follow else None
     _read(broker, wanted, Patience(timeout, idle_s), count, to_json if json else _payload)
 
@@ -259,8 +267,16 @@ def _wanted(text: str, broker: Broker, queue: str, **options: Any) -> Wanted:
     elif not text:
         raise ConfigError("which topic or filter? onelog sub FILTER")
     elif broker.exchange is None:
-        check_filter(text)
+        _checked(check_filter, text)
     return Wanted(filter=text, queue=queue, **options)
+
+
+def _checked(check: Callable[[str], T], text: str) -> T:
+    """What a check makes of an argument; what it refuses is a wrong command line."""
+    try:
+        return check(text)
+    except InvalidRequest as error:
+        raise ConfigError(str(error)) from error
 
 
 def _read(broker: Broker, wanted: Wanted, patience: Patience, count: int | None, show: Any) -> None:
