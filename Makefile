@@ -23,7 +23,7 @@ SHORT := -m "not fault_long and not kafka_peer"
 
 .DEFAULT_GOAL := help
 .PHONY: help run setup check format test test-pure conformance conformance-kafka fault \
-        bench bench-log bench-mqtt bench-kafka docs clean
+        bench bench-log bench-mqtt bench-kafka bench-amqp docs clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,7 +61,7 @@ conformance-kafka: $(STAMP)-dev ## Run the Kafka client scenarios on OneLog and 
 fault: $(STAMP)-dev ## Kill processes and break disks, also for minutes
 	$(PYTEST) -m "fault or fault_long" $(ARGS)
 
-bench: bench-log bench-mqtt bench-kafka ## Run every benchmark
+bench: bench-log bench-mqtt bench-kafka bench-amqp ## Run every benchmark
 
 bench-log: $(STAMP)-dev ## Measure the kernel, storage and cursors; prints a table, writes JSON
 	$(PY) -m bench.log $(ARGS)
@@ -73,6 +73,10 @@ bench-mqtt: $(STAMP)-dev ## Measure MQTT against Mosquitto; prints a table, writ
 bench-kafka: $(STAMP)-dev ## Measure Kafka against Apache Kafka; prints a table, writes JSON
 	@$(PY) -m bench.kafka_jars broker
 	$(PY) -m bench.kafka $(ARGS)
+
+bench-amqp: $(STAMP)-dev ## Measure AMQP against RabbitMQ; prints a table, writes JSON
+	@sh tools/provision $(PYTHON) package rabbitmq-server
+	$(PY) -m bench.amqp $(ARGS)
 
 docs: $(STAMP)-dev ## Write the generated reference pages anew
 	$(PY) tools/gen_config_docs.py
