@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import Any
 
@@ -236,6 +237,26 @@ def test_a_deleted_virtual_host_takes_its_connections_along(api, server):
     api.do("PUT", "/vhosts/short")
     assert api.get("/queues/short") == []
     api.do("DELETE", "/vhosts/short")
+
+
+def test_a_virtual_host_that_comes_while_it_goes_is_whole_or_refused(api):
+    """Deleted and made by many at once: what is there at the end works and is kept."""
+
+    def change(number: int) -> int:
+        if number % 2:
+            return api.ask("DELETE", "/vhosts/busy").status
+        status = api.ask("PUT", "/vhosts/busy").status
+        api.ask("PUT", f"/queues/busy/q{number}", {"durable": True})
+        return status
+
+    with ThreadPoolExecutor(8) as threads:
+        statuses = set(threads.map(change, range(60)))
+    assert statuses <= {201, 204, 400, 404}
+    api.do("PUT", "/vhosts/busy")
+    api.do("PUT", "/queues/busy/last", {"durable": True})
+    assert api.publish("busy", "amq.default", "last", "x")
+    assert api.take("busy", "last")[0]["payload"] == "x"
+    api.do("DELETE", "/vhosts/busy")
 
 
 def test_virtual_hosts_of_the_configuration_stay(own):

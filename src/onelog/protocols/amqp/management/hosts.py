@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from onelog.base.errors import InvalidName, InvalidRequest, LimitExceeded, NotFound
+from onelog.base.errors import Conflict, InvalidName, InvalidRequest, LimitExceeded, NotFound
 from onelog.metadata.store import Delete, Put
 from onelog.protocols.amqp.addresses import DEFAULT_VHOST
 from onelog.protocols.amqp.definitions import MADE, key_of
@@ -42,6 +42,7 @@ class Hosts:
         self._notes: dict[str, HostNote] = {
             DEFAULT_VHOST: HostNote(description="Default virtual host")
         }
+        self._leaving: set[str] = set()
 
     async def open(self) -> None:
         """Read back what is kept."""
@@ -81,6 +82,8 @@ class Hosts:
             )
         if self._hub.vhosts.find(name) is not None:
             return
+        if name in self._leaving:
+            raise Conflict(f"the virtual host '{name}' is being deleted; try again soon")
         if not name or len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX:
             raise InvalidName(f"a virtual host's name has 1 to {NAME_BYTES_MAX} bytes")
         if len(self._hub.vhosts.all()) >= HOSTS_MAX:
@@ -97,9 +100,18 @@ class Hosts:
             )
         self._hub.vhosts.remove(name)  # nobody comes in any more
         self._notes.pop(name, None)
+        self._leaving.add(name)
+        try:
+            await self._empty(vhost)
+            await self._hub.broker.store.txn([], [Delete(key_of(name, MADE, ""))])
+        finally:
+            self._leaving.discard(name)
+        self._hub.topology_changed()
+
+    async def _empty(self, vhost: VirtualHost) -> None:
         for connection in list(self._hub.connections):
             if connection.vhost is vhost:
-                connection.close(320, f"CONNECTION_FORCED - vhost '{name}' is down")
+                connection.close(320, f"CONNECTION_FORCED - vhost '{vhost.name}' is down")
         for queue in list(vhost.queues.values()):
             await vhost.delete_queue(queue)
         built_in = {record.name for record in BUILT_IN}
@@ -108,5 +120,3 @@ class Hosts:
                 await vhost.delete_exchange(record.name, if_unused=False)
         for binding in vhost.router.bindings():
             await vhost.unbind(binding)
-        await self._hub.broker.store.txn([], [Delete(key_of(name, MADE, ""))])
-        self._hub.topology_changed()
