@@ -13,7 +13,7 @@ KERNEL   := $(wildcard setup.py) $(shell find src/onelog/kernel -name '*.pyx' -o
 STAMP    := $(VENV)/.stamp
 
 # KafkaJS has only gzip itself: the packages after it bring the other codecs.
-JS_CLIENTS := mqtt@5 kafkajs@2 kafkajs-snappy@1 @bokuweb/zstd-wasm@0 @platformatic/kafka@1
+JS_CLIENTS := mqtt@5 kafkajs@2 kafkajs-snappy@1 @bokuweb/zstd-wasm@0 @platformatic/kafka@1 amqplib@0
 
 # What failed is run once more: the suite starts real processes and waits for real clocks, and a busy
 # machine is not a broken broker. A test that passes only then is named and wants mending.
@@ -51,7 +51,7 @@ test: check test-pure ## Check, then run every test but the long ones
 test-pure: $(STAMP)-dev ## Run the unit tests with the interpreted kernel
 	ONELOG_PURE=1 $(PYTEST) tests/unit || ONELOG_PURE=1 $(call again,tests/unit)
 
-conformance: $(STAMP)-dev ## Run the tests with real clients, beside Mosquitto
+conformance: $(STAMP)-dev ## Run the tests with real clients, beside Mosquitto and RabbitMQ
 	$(PYTEST) tests/conformance -m "not kafka_peer" $(ARGS)
 
 conformance-kafka: $(STAMP)-dev ## Run the Kafka client scenarios on OneLog and on Apache Kafka
@@ -112,5 +112,6 @@ $(STAMP)-dev: $(STAMP)-run
 	@if command -v npm >/dev/null 2>&1; then \
 	    mkdir -p build/js && npm install --prefix build/js --silent --no-audit --no-fund $(JS_CLIENTS) || \
 	    echo "onelog: JavaScript clients could not be installed: their tests are skipped" >&2; fi
-	@if command -v mvn >/dev/null 2>&1; then $(PY) -m bench.kafka_jars client-3 client-4; fi
+	@if command -v mvn >/dev/null 2>&1; then $(PY) -m bench.kafka_jars client-3 client-4; \
+	    $(PY) -m tests.conformance.amqp_jars; fi
 	@touch $@

@@ -14,7 +14,6 @@ from tests.conformance.amqp_raw import (
     Connection,
     Ended,
     Queue,
-    Raw,
     Refused,
     unique,
 )
@@ -144,8 +143,8 @@ def test_without_heartbeats_a_silent_client_stays(call):
 def test_any_traffic_counts_as_a_heartbeat(call):
     raw = call(beat_s=1)
     channel = raw.channel()
-    for _ in range(8):
-        time.sleep(0.5)
+    for _ in range(5):
+        time.sleep(0.6)
         channel.sync()
 
 
@@ -233,13 +232,3 @@ def test_connections_do_not_harm_each_other(amqp, call):
     assert bad.expect(0, Connection.Close).reply_code == 501
     bystander.publish("", queue, "well")
     assert bystander.get(queue).text == "well"
-
-
-def test_who_sends_nothing_but_the_header_is_gone_after_ten_seconds(amqp):
-    """Both at once, so that it takes ten seconds only once."""
-    with Raw(amqp.port) as silent, Raw(amqp.port) as half:
-        half.begin()
-        began = time.monotonic()
-        assert silent.is_ended(15)
-        assert half.is_ended(5)
-        assert 8 < time.monotonic() - began < 15

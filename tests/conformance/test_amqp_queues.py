@@ -115,14 +115,14 @@ def test_an_unused_queue_goes_after_its_time(channel):
 
 def test_a_queue_in_use_does_not_expire(channel):
     queue = channel.queue(arguments={"x-expires": 500})
-    for _ in range(4):
+    for _ in range(3):
         time.sleep(0.25)
         assert channel.get(queue) is None
-    for _ in range(4):
+    for _ in range(3):
         time.sleep(0.25)
         channel.queue(queue, arguments={"x-expires": 500})
     tag = channel.consume(queue)
-    time.sleep(1)
+    time.sleep(0.8)
     channel.ask(Basic.Cancel(consumer_tag=tag), Basic.CancelOk)
     time.sleep(1.5)
     assert gone(channel, queue)

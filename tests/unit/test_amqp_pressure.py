@@ -133,6 +133,20 @@ async def test_who_does_not_acknowledge_in_time_loses_its_channel(tmp_path):
         assert await talk(node.port, work) == ["1"]
 
 
+async def test_who_does_not_log_in_in_time_is_gone(tmp_path):
+    async with serving(tmp_path, AmqpLimits(login_timeout_ms=300)) as node:
+
+        def run() -> bool:
+            with Raw(node.port) as silent, Raw(node.port) as half, Raw(node.port) as whole:
+                half.begin()
+                channel = whole.open().channel()
+                ended = silent.is_ended(5) and half.is_ended(5)
+                channel.sync()
+                return ended
+
+        assert await asyncio.to_thread(run)
+
+
 async def test_a_channel_holds_no_more_unacknowledged_than_it_may(tmp_path):
     async with serving(tmp_path, AmqpLimits(unacked=5)) as node:
 
