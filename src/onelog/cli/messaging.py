@@ -182,6 +182,8 @@ def pub(
         raise ConfigError(f"--qos {said.qos}: it is 0, 1 or 2")
     if (payload is not None or null) and (lines or json or file is not None):
         raise ConfigError("a payload and --lines, --json, --null or --file exclude each other")
+    if said.key is not None and broker.via != "kafka":
+        raise ConfigError("--key needs --via kafka: elsewhere the topic is the key")
     if not topic and not json:
         raise ConfigError("which topic? onelog pub TOPIC PAYLOAD")
     messages = _messages(topic, payload, file, said, (lines, null, json))

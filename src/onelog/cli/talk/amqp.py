@@ -152,8 +152,6 @@ class AmqpTalker:
 
     def publish(self, message: Message) -> None:
         """Send a message."""
-        if message.key is not None:
-            raise InvalidRequest("AMQP has no key: the routing key is the topic")
         if not self._confirms:
             self._call(wire.select_confirms(), "Confirm.SelectOk")
             self._confirms = True

@@ -128,8 +128,6 @@ class MqttTalker:
 
     def publish(self, message: Message) -> None:
         """Send a message."""
-        if message.key is not None:
-            raise InvalidRequest("MQTT has no key: a message's topic is its key there")
         while len(self._open) >= self._window:
             self._wait_for_answer()
         qos = int(message.fields.get("qos", 0))

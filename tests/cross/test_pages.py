@@ -1,0 +1,101 @@
+"""The pages about crossing protocols are true: the table is the code's, and the examples run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from onelog.record.fields import FIELDS
+from tests.conformance.mqtt_brokers import DEADLINE_S, ROOT, environment
+
+MAPPING = (ROOT / "docs" / "reference" / "mapping.md").read_text()
+NO_WORD = chr(0x2013)
+GUIDE = (ROOT / "docs" / "guide" / "cli.md").read_text()
+
+
+def test_the_page_has_every_field_of_the_table_with_its_names():
+    section = MAPPING.partition("## Fields")[2].partition("\n## ")[0]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in section.splitlines()
+        if line.startswith("| `")
+    ]
+    assert [
+        (
+            cells[0],
+            cells[1],
+            cells[2],
+            *(re.match(rf"`\w+`|{NO_WORD}", cell).group() for cell in cells[3:]),
+        )
+        for cells in rows
+    ] == [
+        (
+            f"`{row.name}`",
+            f"`{row.header.decode()}`",
+            row.form,
+            *(f"`{name}`" if name else NO_WORD for name in (row.mqtt3, row.mqtt, row.amqp)),
+        )
+        for row in FIELDS
+    ]
+
+
+def test_no_two_fields_share_a_name_or_a_header():
+    for names in ([row.name for row in FIELDS], [row.header for row in FIELDS]):
+        assert len(set(names)) == len(names)
+
+
+def _commands() -> list[tuple[str, str]]:
+    """The commands of the guide, and what the comments behind them say."""
+    found = []
+    for block in re.findall(r"```sh\n(.*?)```", GUIDE, re.DOTALL):
+        for line in block.splitlines():
+            command, _, said = line.partition("  # ")
+            found.append((command.strip(), said.strip()))
+    return found
+
+
+def test_the_commands_of_the_guide_do_what_it_says(server, tmp_path):
+    """In one shell, one after the other, as a reader would; what a comment lists is printed."""
+    binary = tmp_path / "onelog"
+    ports = "\n".join(
+        f"export ONELOG_LISTENERS_{name.upper()}_PORT={server.ports[name]}"
+        for name in ("mqtt", "kafka", "amqp")
+    )
+    source = f'#!/bin/sh\n{ports}\nexec {sys.executable} -m onelog "$@"\n'
+    binary.write_text(source)
+    binary.chmod(0o755)
+    where = environment() | {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    for command, said in _commands():
+        done = subprocess.run(
+            ["sh", "-c", command],
+            check=False,
+            cwd=tmp_path,
+            env=where,
+            capture_output=True,
+            timeout=DEADLINE_S,
+        )
+        assert done.returncode == 0, (command, done.stderr)
+        assert not done.stderr, command
+        printed = done.stdout.decode().split()
+        if said == "21.5, 19.0 and 20.3, a line each":
+            assert sorted(printed) == ["19.0", "20.3", "21.5"]
+        elif re.fullmatch(r"[\w.]+(, [\w.]+)*", said) and "|" not in command:
+            assert printed == said.split(", "), command
+
+
+def test_every_option_of_the_guide_exists():
+    source = (ROOT / "src" / "onelog" / "cli" / "messaging.py").read_text()
+    shared = (ROOT / "src" / "onelog" / "cli" / "options.py").read_text()
+    for option in set(re.findall(r"`(--[a-z-]+)", GUIDE)):
+        plain = option.removeprefix("--").replace("-", "_")
+        assert f'"{option}"' in source + shared or re.search(rf"^    {plain}: ", source, re.M), (
+            option
+        )
+
+
+def test_the_guide_is_found_by_its_readers():
+    index = Path(ROOT / "docs" / "index.md").read_text()
+    assert "guide/cli.md" in index
+    assert "reference/mapping.md" in index
