@@ -7,6 +7,8 @@ from typing import Any
 
 import pika
 import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from onelog.base.names import to_kafka
 from tests.cross.clients import NAMES, Amqp, Kafka, Mqtt, Said, now_ms
@@ -253,14 +255,28 @@ def test_a_queue_is_a_topic_that_every_protocol_reads_and_writes(channel, server
     kafka.close()
 
 
-def test_topics_of_the_broker_itself_stay_closed(server, clients):
-    late = Mqtt(server.ports["mqtt"], 5, "$SYS/own")
-    client = late._client
-    sent = client.publish("$SYS/own", b"x", qos=1)
-    sent.wait_for_publish(10)
-    clients["mqtt5"].write(Said(b"x"))
-    assert late._arrived.empty()
-    late.close()
+def test_topics_of_the_broker_itself_stay_closed_to_kafka(server):
+    servers = {"bootstrap.servers": f"127.0.0.1:{server.ports['kafka']}", "log_level": 0}
+    admin = AdminClient(servers)
+    for name in ("_x24_SYS.own", "_x24_q.made"):
+        with pytest.raises(KafkaException, match=r"not made by Kafka|exists already"):
+            admin.create_topics([NewTopic(name, 1)])[name].result(10)
+    failed: list[KafkaError] = []
+    producer = Producer(servers | {"message.timeout.ms": 3000})
+    producer.produce("_x24_SYS.own", b"x", on_delivery=lambda error, _row: failed.append(error))
+    producer.flush(10)
+    assert failed[0].code() in (KafkaError._UNKNOWN_TOPIC, KafkaError._MSG_TIMED_OUT)
+
+
+def test_a_key_of_amqp_that_would_be_the_broker_s_has_a_place_of_its_own(server, channel):
+    mqtt = Mqtt(server.ports["mqtt"], 5, "$x/amq.topic/#")
+    queue = channel.queue_declare("", exclusive=True).method.queue
+    channel.queue_bind(queue, "amq.topic", "$SYS.*")
+    channel.basic_publish("amq.topic", "$SYS.own", b"x")
+    assert mqtt.read().address == "$x/amq.topic/$SYS/own"
+    mqtt.close()
+    method, _properties, body = next(channel.consume(queue, inactivity_timeout=10))
+    assert (method.exchange, method.routing_key, body) == ("amq.topic", "$SYS.own", b"x")
 
 
 # -- deliveries
