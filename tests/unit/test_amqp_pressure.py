@@ -13,7 +13,7 @@ from onelog.base import faults
 from onelog.base.errors import QuotaExceeded
 from onelog.broker import Action, Message, Principal
 from onelog.config.amqp import AmqpLimits
-from tests.conformance.amqp_raw import Basic, Connection, Raw, RawChannel, Refused
+from tests.conformance.amqp_raw import Basic, Connection, Queue, Raw, RawChannel, Refused
 from tests.support.amqp import serving
 
 
@@ -145,6 +145,24 @@ async def test_who_does_not_log_in_in_time_is_gone(tmp_path):
                 return ended
 
         assert await asyncio.to_thread(run)
+
+
+async def test_a_large_purge_leaves_others_their_turn_and_is_whole_after_a_stop(tmp_path):
+    async with serving(tmp_path) as node:
+
+        def work(raw: Raw) -> int:
+            channel = raw.channel()
+            channel.queue("q", durable=True)
+            for _ in range(10_000):
+                channel.publish("", "q", "x")
+            assert channel.count("q") == 10_000
+            held = channel.get("q", no_ack=False)
+            assert held is not None
+            return channel.ask(Queue.Purge(queue="q"), Queue.PurgeOk).message_count
+
+        assert await talk(node.port, work) == 9_999
+    async with serving(tmp_path) as node:
+        assert await talk(node.port, lambda raw: raw.channel().count("q")) == 1
 
 
 async def test_a_channel_holds_no_more_unacknowledged_than_it_may(tmp_path):

@@ -96,3 +96,13 @@ def test_it_is_a_set_of_places_whatever_happens(steps) -> None:
         key = (row.stream_id, row.partition)
         if key in lowest:
             assert row.offset == lowest[key]
+
+
+def test_partitions_and_their_offsets_are_those_that_are_not_settled():
+    cursor = RoutedCursor("q", ("/q",))
+    for partition, offset in ((1, 70_000), (1, 5), (2, 9)):
+        cursor.note(("s", partition), offset)
+    cursor.settle(("s", 2), 9)
+    assert cursor.partitions() == [("s", 1)]
+    assert list(cursor.offsets(("s", 1))) == [5, 70_000]
+    assert list(cursor.offsets(("s", 7))) == []

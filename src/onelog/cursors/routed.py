@@ -156,6 +156,15 @@ class RoutedCursor:
             for offset in places.offsets():
                 yield key, offset
 
+    def partitions(self) -> list[Key]:
+        """The partitions with a place that is not settled."""
+        return [key for key, places in self._places.items() if places.chunks]
+
+    def offsets(self, key: Key) -> Iterator[int]:
+        """The places in one partition, ascending."""
+        places = self._places.get(key)
+        return iter(()) if places is None else places.offsets()
+
     @property
     def settings(self) -> bytes:
         """What its owner keeps beside it."""

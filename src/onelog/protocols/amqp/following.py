@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from onelog.base.ids import Offset, TimestampMs
@@ -289,33 +290,33 @@ class Follower:
 
     def _restore(self, queue: Queue, fresh: list[Waiting]) -> None:
         """Give a queue its places again: what it kept, and what came since."""
-        kept: dict[int, list[int]] = {}
-        for key, offset in queue.cursor.places():
+        cursor, kept = queue.cursor, []
+        for key in cursor.partitions():
             source = self.live.find(key)
-            if source is not None:
-                kept.setdefault(source.number, []).append(offset)
-        for key in {key for key, _offset in queue.cursor.places() if self.live.find(key) is None}:
-            queue.cursor.forget(key)
-        new = {pack(number, offset) for _time, number, offset in fresh}
-        new -= {pack(number, offset) for number, rows in kept.items() for offset in rows}
-        if len(kept.keys() | {row[1] for row in fresh}) <= 1:
+            if source is None:
+                cursor.forget(key)
+            else:
+                kept.append(source)
+        new = [row for row in fresh if not cursor.holds(*self._hub.place(pack(row[1], row[2])))]
+        if len({source.number for source in kept} | {row[1] for row in new}) <= 1:
             # One partition is in order as it is, however much it holds.
-            for number, offsets in kept.items():
-                for offset in offsets:
-                    self._restore_place(queue, pack(number, offset), is_new=False)
-            for _time, number, offset in fresh:
+            for source in kept:
+                for offset in cursor.offsets(source.key):
+                    self._restore_place(queue, pack(source.number, offset), is_new=False)
+            for _time, number, offset in new:
                 self._restore_place(queue, pack(number, offset), is_new=True)
             return
-        lines = [self._timed(queue, number, offsets) for number, offsets in kept.items()]
-        lines.append(row for row in sorted(fresh) if pack(row[1], row[2]) in new)
-        for _time, number, offset in heapq.merge(*lines):
-            place = pack(number, offset)
-            self._restore_place(queue, place, is_new=place in new)
+        lines = [self._timed(source, cursor.offsets(source.key)) for source in kept]
+        merged = heapq.merge(*lines, ((*row, True) for row in sorted(new)))
+        for _time, number, offset, is_new in list(merged):
+            self._restore_place(queue, pack(number, offset), is_new=is_new)
 
-    def _timed(self, queue: Queue, number: int, offsets: list[int]) -> Iterator[Waiting]:
-        for start in range(0, len(offsets), _READ_ROWS):
-            for record in self._hub.read(number, offsets[start : start + _READ_ROWS]):
-                yield record.timestamp_ms, number, int(record.offset)
+    def _timed(
+        self, source: LiveSource, offsets: Iterator[int]
+    ) -> Iterator[tuple[int, int, int, bool]]:
+        while some := list(islice(offsets, _READ_ROWS)):
+            for record in self._hub.read(source.number, some):
+                yield record.timestamp_ms, source.number, int(record.offset), False
 
     def _restore_place(self, queue: Queue, place: int, *, is_new: bool) -> None:
         key, offset = self._hub.place(place)

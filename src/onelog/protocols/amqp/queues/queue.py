@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 BATCH: Final = 64
 """Messages that are read from the log together, and about how many bytes."""
 BATCH_BYTES: Final = 1024 * 1024
+PURGE_TURN: Final = 4096
 TURN: Final = 512
 """Messages that one queue hands out before others have their turn."""
 _DELIVERY_COUNT: Final = "x-delivery-count"
@@ -79,6 +80,8 @@ class Queue:
         self._pumping = False
         self._batch = 1
         self._at_once: set[int] = set()
+        self._purged: list[ReadyList] = []
+        """What was purged and is not settled yet."""
         self.uncertain: dict[int, int] = {}
         """After a crash, per partition: below this, nobody knows what was handed out."""
         self.expiry = Expiry(self)
@@ -292,12 +295,25 @@ class Queue:
 
     def purge(self) -> int:
         """Settle everything that waits; how many that were."""
-        places = self.ready.clear()
+        gone = self.ready.cut()
         self._sizes.clear()
         self._ready_bytes = 0
-        for place in places:
-            self._settle(place)
-        return len(places)
+        count = gone.size
+        self._purged.append(gone)
+        self._settle_purged()
+        return count
+
+    def _settle_purged(self) -> None:
+        """Settle some of what was purged; others have their turn between."""
+        while self._purged:
+            gone = self._purged[0]
+            for _ in range(min(gone.size, PURGE_TURN)):
+                self._settle(gone.take())
+            if gone.size and not self.is_deleted:
+                self._loop.call_soon(self._settle_purged)
+                return
+            if not gone.size:
+                del self._purged[0]
 
     def _settle(self, place: int) -> None:
         key, offset = self.vhost.hub.place(place)
@@ -391,6 +407,7 @@ class Queue:
     def close(self) -> None:
         """The queue is gone, or the broker stops."""
         self.is_deleted = True
+        self._settle_purged()
         self.expiry.close()
         if self._idle_timer is not None:
             self._idle_timer.cancel()

@@ -84,6 +84,12 @@ class _Line:
         if self._out:
             self._out.pop(place, None)
 
+    def move_to(self, other: _Line) -> None:
+        other._chunks, self._chunks = self._chunks, deque()
+        other._again, self._again = self._again, []
+        other._head, other.size = self._head, self.size
+        self._head = self.size = 0
+
     def clear(self) -> None:
         self._chunks.clear()
         self._again.clear()
@@ -144,6 +150,14 @@ class ReadyList:
     def places(self) -> list[int]:
         """Every place that waits, in the order they would go out."""
         return [place for line in reversed(self._lines) for place in line.places()]
+
+    def cut(self) -> ReadyList:
+        """Everything that waits, as a list of its own; what is out is still known here."""
+        other = ReadyList(len(self._lines) - 1)
+        for line, empty in zip(self._lines, other._lines, strict=True):
+            line.move_to(empty)
+        other.size, self.size = self.size, 0
+        return other
 
     def clear(self) -> list[int]:
         """Take everything."""
