@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 import trustme
 
+from onelog.base.errors import InvalidRequest
 from onelog.cli import run
 from onelog.cli.talk.kafka import murmur2
+from onelog.cli.talk.messages import from_json
 from tests.conformance.mqtt_brokers import DEADLINE_S, Onelog, environment
 from tests.cross.clients import Said
 from tests.support.listening import write_tls_files
@@ -181,14 +183,16 @@ def test_a_filter_shows_every_topic_that_matches(cli, clients, via):
     }
 
 
-def test_tail_shows_topic_time_and_headers(cli, clients):
-    process = cli.start("tail", "cli/tail/#", "--count", "1", via="mqtt")
+@each_via
+def test_tail_shows_topic_time_and_headers(cli, clients, via):
+    process = cli.start("tail", "cli/tail/#", "--count", "1", via=via)
     said = Said(b"hello", [("h", b"1")], {"content_type": "text/plain"})
     while process.poll() is None:
         clients["mqtt5"].write(said, "cli/tail/x")
     out, _errors = process.communicate(timeout=DEADLINE_S)
     assert b"  cli/tail/x  hello  [" in out
-    assert b"content_type='text/plain', h: 1]" in out
+    assert b"content_type='text/plain'" in out
+    assert out.endswith(b", h: 1]\n")
 
 
 def test_a_queue_is_read_and_acknowledged(cli, channel):
@@ -279,7 +283,8 @@ def test_a_server_of_something_else_is_one_line(server, cli, via):
     ("arguments", "said"),
     [
         (("pub", "a/+", "x"), "has a wildcard"),
-        (("pub", "a", "x", "--qos", "3"), "--qos 3: it is 0, 1 or 2"),
+        (("pub", "a", "x", "--qos", "3"), "--qos: qos is 0 to 2, not 3"),
+        (("pub", "a", "x", "--priority", "256"), "--priority: priority is 0 to 255, not 256"),
         (("pub", "a", "x", "-H", "novalue"), "write NAME=VALUE"),
         (("pub", "a", "x", "--lines"), "exclude each other"),
         (("pub", "a", "x", "--expiry", "soon"), "--expiry soon"),
@@ -324,14 +329,27 @@ def test_what_a_protocol_has_no_word_for_is_refused(cli):
     assert b"no queue 'none'" in cli.run("sub", "--queue", "none", via="amqp", code=1)
 
 
-def test_json_that_is_none_is_refused_by_its_line(cli):
-    errors = cli.run("pub", "a", "--json", via="mqtt", given=b'{"payload": 5}\n', code=1)
-    assert b"is no message in JSON" in errors
+@pytest.mark.parametrize(
+    "line", ['{"payload": 5}', '{"qos": 9}', "[]", "none", '{"headers": [["a"]]}', '{"key": {}}']
+)
+def test_json_that_is_none_is_refused_by_its_line(line):
+    with pytest.raises(InvalidRequest, match="is no message in JSON"):
+        from_json(line.encode(), "a")
 
 
-def test_ctrl_c_ends_a_subscriber_without_a_word(cli):
-    process = cli.start("tail", via="mqtt")
-    time.sleep(1.5)  # it says nothing until there is something
+def test_what_is_too_long_for_a_protocol_is_one_line(cli):
+    long = "x" * 300
+    errors = cli.run("pub", "a", "x", "--content-type", long, via="amqp", code=1)
+    assert b"is longer than AMQP's 255 bytes" in errors
+    assert b"Kafka allows 249" in cli.run("pub", long, "x", via="kafka", code=1)
+    assert b"longer than 1024" in cli.run("pub", long * 4, "x", via="mqtt", code=2)
+
+
+def test_ctrl_c_ends_a_subscriber_without_a_word(server, cli):
+    before = server.metric("onelog_mqtt_subscriptions")
+    process = cli.start("tail", "cli/quiet", via="mqtt")
+    while server.metric("onelog_mqtt_subscriptions") == before:
+        assert process.poll() is None
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=DEADLINE_S)
     assert (process.returncode, out, errors) == (130, b"", b"")

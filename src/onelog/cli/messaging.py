@@ -34,7 +34,7 @@ from onelog.cli.talk import (
     open_talker,
     parse_start,
 )
-from onelog.cli.talk.messages import from_json, to_json
+from onelog.cli.talk.messages import check_number, from_json, to_json
 from onelog.config.units import parse_quantity
 
 IDLE_S: Final = 1.0
@@ -144,6 +144,11 @@ class Said:
             value = getattr(self, name)
             if value is not None:
                 fields[name] = value
+        for name in fields.keys() & {"qos", "priority", "expires_ms"}:
+            try:
+                check_number(name, fields[name])
+            except ValueError as error:
+                raise ConfigError(f"--{name}: {error}") from error
         headers = [_pair(text) for text in self.header]
         key = None if self.key is None else self.key.encode()
         return Message(topic=topic, payload=payload, key=key, headers=headers, fields=fields)
@@ -178,8 +183,6 @@ def pub(
 
     Ends when the broker has everything, as safe as it keeps it.
     """
-    if said.qos not in (0, 1, 2):
-        raise ConfigError(f"--qos {said.qos}: it is 0, 1 or 2")
     if (payload is not None or null) and (lines or json or file is not None):
         raise ConfigError("a payload and --lines, --json, --null or --file exclude each other")
     if said.key is not None and broker.via != "kafka":

@@ -15,11 +15,14 @@ from onelog.protocols.amqp.tables import change_table
 
 _HEAD: Final = struct.Struct(">BHIHH")
 CHANNEL: Final = 1
+SHORT_BYTES_MAX: Final = 255
 
 
 def short(text: str) -> bytes:
-    """A short string."""
+    """A short string. Raises InvalidRequest."""
     data = text.encode()
+    if len(data) > SHORT_BYTES_MAX:
+        raise InvalidRequest(f"{text[:40]!r}… is longer than AMQP's {SHORT_BYTES_MAX} bytes")
     return bytes((len(data),)) + data
 
 
@@ -112,6 +115,9 @@ def publish(
     mandatory: bool,
 ) -> bytes:
     """basic.publish with its content."""
+    for text in (getattr(properties, name) for name in properties.__struct_fields__):
+        if isinstance(text, str):
+            short(text)
     flags = bytes((mandatory,))
     head = method(CHANNEL, 60, 40, b"\0\0", short(exchange), short(key), flags)
     content = encode_content(CHANNEL, encode_properties(properties), body, frame_bytes_max)

@@ -18,6 +18,7 @@ from onelog.base.errors import InvalidRequest
 from onelog.record.fields import FIELDS, Field
 
 FIELD_NAMES: Final[dict[str, Field]] = {row.name: row for row in FIELDS}
+_TIME_MS_MAX: Final = 10**15
 _INTEGERS: Final = frozenset(row.name for row in FIELDS if row.form in ("number", "time_ms"))
 
 
@@ -129,7 +130,16 @@ def _field(name: str, value: Any) -> Any:
         return _read(value)
     if form == "mark":
         return bool(value)
-    return int(value) if name in _INTEGERS else str(value)
+    return check_number(name, int(value)) if name in _INTEGERS else str(value)
+
+
+def check_number(name: str, value: int) -> int:
+    """A number that a field may have. Raises ValueError."""
+    field = FIELD_NAMES[name]
+    most = _TIME_MS_MAX if field.form == "time_ms" else field.most
+    if not 0 <= value <= most:
+        raise ValueError(f"{name} is 0 to {most}, not {value}")
+    return value
 
 
 def _shown(value: bytes | None) -> Any:

@@ -1,7 +1,9 @@
 """MQTT 5 for the command line.
 
 Rules: publishes of QoS 1 and 2 are answered, some of them may be under way at once. A reader has a
-session that ends with it; it acknowledges a message when it is handed on.
+session that ends with it; it acknowledges a message when it is handed on. Who publishes may wait
+long for its input, so no keep-alive is promised; a reader pings all the same, to learn when the
+broker is gone.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from onelog.protocols.mqtt.packets import (
 from onelog.protocols.mqtt.properties import NO_PROPERTIES, Properties
 from onelog.protocols.mqtt.reasons import ReasonCode
 
-KEEP_ALIVE_S: Final = 60
+PING_S: Final = 30.0
 WINDOW: Final = 64
 _LENGTH_BYTES_MAX: Final = 4
 _REFUSED: Final = ReasonCode.UNSPECIFIED_ERROR
@@ -60,7 +62,7 @@ class MqttTalker:
                 client_id=f"onelog-cli-{secrets.token_hex(6)}",
                 version=Version.V5,
                 clean_start=True,
-                keep_alive_s=KEEP_ALIVE_S,
+                keep_alive_s=0,
                 username=place.user or None,
                 password=place.password.encode() if place.user else None,
                 properties=NO_PROPERTIES,
@@ -71,6 +73,8 @@ class MqttTalker:
             raise NotAuthenticated(f"{place} does not let {place.user or 'a client'} in")
         if answer.reason:
             raise Unavailable(f"{place} refuses: {_words(answer)}")
+        promised_s = answer.properties.server_keep_alive_s
+        self._ping_s = min(PING_S, promised_s / 2) if promised_s else PING_S
         self._window = min(WINDOW, answer.properties.receive_maximum or WINDOW)
 
     # -- packets
@@ -187,11 +191,11 @@ class MqttTalker:
             if found is not None:
                 self._took(found)
                 continue
-            left = patience.left_s(KEEP_ALIVE_S / 2)
+            left = patience.left_s(self._ping_s)
             if left <= 0:
                 return
             self._link.receive(left)
-            if time.monotonic() - self._sent_at >= KEEP_ALIVE_S / 2:
+            if time.monotonic() - self._sent_at >= self._ping_s:
                 self._send(Pingreq())
 
     def settle(self) -> None:
