@@ -244,6 +244,15 @@ def test_what_is_out_does_not_count_for_the_length(channel):
     assert channel.all(queue) == ["2", "3"]
 
 
+def test_what_comes_back_to_a_full_queue_makes_it_drop_its_head(writer):
+    queue = writer.queue(exclusive=True, arguments={"x-max-length": 2})
+    writer.put("", queue, "1", "2")
+    held = writer.get(queue, no_ack=False)
+    writer.put("", queue, "3")
+    writer.nack(held.tag)
+    assert writer.all(queue) == ["2", "3"]
+
+
 def test_a_length_in_bytes_counts_bodies(channel):
     queue = channel.queue(exclusive=True, arguments={"x-max-length-bytes": 10})
     for text in ("aaaa", "bbbb", "cccc"):

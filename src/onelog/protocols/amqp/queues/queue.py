@@ -284,6 +284,8 @@ class Queue:
             record = self.record_at(place) if self.needs_records else None
             self.ready.put_back(place, self._priority(record))
             self._weigh(place, record)
+        if self.settings.overflow == "drop-head":
+            self._drop_excess()
         self.expiry.watch()
         self.wake()
 
