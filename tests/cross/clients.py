@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import queue
+import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -136,7 +137,10 @@ class Mqtt:
         return Said(message.payload, headers, fields, address=message.topic)
 
     def close(self) -> None:
+        gone = threading.Event()
+        self._client.on_disconnect = lambda *_found: gone.set()
         self._client.disconnect()
+        assert gone.wait(DEADLINE_S)  # by then it has closed its socket
         self._client.loop_stop()
 
 
