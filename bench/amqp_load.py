@@ -45,7 +45,7 @@ class Target(NamedTuple):
         return found
 
     def memory_mb(self, field: str) -> float:
-        """A line of the process's status: `VmRSS` is resident now, `VmHWM` its highest."""
+        """`VmRSS` is resident now, `VmHWM` its highest, `RssAnon` the part without files."""
         status = Path(f"/proc/{self.pid}/status").read_text()
         found = re.search(rf"^{field}:\s+(\d+) kB", status, re.MULTILINE)
         assert found is not None, f"the system does not tell {field}"
