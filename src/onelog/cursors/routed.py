@@ -214,6 +214,8 @@ class RoutedCursor:
         for (stream_id, number), places in self._places.items():
             for chunk in places.dirty:
                 bits = places.chunks.get(chunk)
+                if bits is not None:
+                    bits.run_optimize()  # places mostly follow each other
                 blob = None if bits is None else bits.serialize()
                 found[f"{stream_id}/{number}/{chunk}"] = blob
             places.dirty.clear()

@@ -1,9 +1,10 @@
 """The ready list: places of messages that wait in a queue, in the order they are to go out.
 
 Rules: what came back goes to where it was, before what never left. A place is one number (which
-partition, which offset), eight bytes in packed arrays: ten million messages are 80 MB. Places of
-one partition sort by themselves; only a queue that takes from several remembers in which order it
-had what is out. With priorities there is one list per priority, the highest first.
+partition, which offset). Places that follow each other are one run, sixteen bytes however many they
+are: a long backlog of one queue costs next to nothing, and the worst case is sixteen bytes each.
+Places of one partition sort by themselves; only a queue that takes from several remembers in which
+order it had what is out. With priorities there is one list per priority, the highest first.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from array import array
 from collections import deque
 from typing import Final
 
-CHUNK: Final = 4096
+CHUNK: Final = 2048
+"""Runs that lie together in memory."""
 OFFSET_BITS: Final = 48
 OFFSET_MASK: Final = (1 << OFFSET_BITS) - 1
 
@@ -31,11 +33,25 @@ def unpack(place: int) -> tuple[int, int]:
 class _Line:
     """Places of one priority."""
 
-    __slots__ = ("_again", "_chunks", "_head", "_is_mixed", "_out", "_source", "_taken", "size")
+    __slots__ = (
+        "_again",
+        "_chunks",
+        "_gone",
+        "_head",
+        "_is_mixed",
+        "_out",
+        "_source",
+        "_taken",
+        "size",
+    )
 
     def __init__(self) -> None:
         self._chunks: deque[array[int]] = deque()
+        """Runs in pairs: the first place, and how many follow each other from there."""
         self._head = 0
+        """Where the run at the head stands in the first chunk."""
+        self._gone = 0
+        """How many of the run at the head are out."""
         self._again: list[tuple[int, int]] = []
         """What came back: its number in the line, and its place; a heap."""
         self._source = -1
@@ -50,17 +66,22 @@ class _Line:
         if source != self._source:
             self._is_mixed = self._is_mixed or self._source >= 0
             self._source = source
-        if not self._chunks or len(self._chunks[-1]) >= CHUNK:
-            self._chunks.append(array("Q"))
-        self._chunks[-1].append(place)
         self.size += 1
+        if self._chunks:
+            last = self._chunks[-1]
+            if last[-2] + last[-1] == place:
+                last[-1] += 1
+                return
+        if not self._chunks or len(self._chunks[-1]) >= 2 * CHUNK:
+            self._chunks.append(array("Q"))
+        self._chunks[-1].extend((place, 1))
 
     def put_back(self, place: int) -> None:
         heapq.heappush(self._again, (self._out.pop(place, 0), place))
         self.size += 1
 
     def peek(self) -> int:
-        return self._again[0][1] if self._again else self._chunks[0][self._head]
+        return self._again[0][1] if self._again else self._chunks[0][self._head] + self._gone
 
     def take(self) -> int:
         self.size -= 1
@@ -70,14 +91,17 @@ class _Line:
                 self._out[place] = number
             return place
         chunk = self._chunks[0]
-        place = chunk[self._head]
-        self._head += 1
+        place = chunk[self._head] + self._gone
+        self._gone += 1
         self._taken += 1
         if self._is_mixed:
             self._out[place] = self._taken
-        if self._head == len(chunk):
-            self._chunks.popleft()
-            self._head = 0
+        if self._gone == chunk[self._head + 1]:
+            self._gone = 0
+            self._head += 2
+            if self._head == len(chunk):
+                self._chunks.popleft()
+                self._head = 0
         return place
 
     def forget(self, place: int) -> None:
@@ -87,19 +111,21 @@ class _Line:
     def move_to(self, other: _Line) -> None:
         other._chunks, self._chunks = self._chunks, deque()
         other._again, self._again = self._again, []
-        other._head, other.size = self._head, self.size
-        self._head = self.size = 0
+        other._head, other._gone, other.size = self._head, self._gone, self.size
+        self._head = self._gone = self.size = 0
 
     def clear(self) -> None:
         self._chunks.clear()
         self._again.clear()
-        self._head = self.size = 0
+        self._head = self._gone = self.size = 0
 
     def places(self) -> list[int]:
         found = [place for _number, place in sorted(self._again)]
         for number, chunk in enumerate(self._chunks):
-            found += chunk[self._head if number == 0 else 0 :]
-        return found
+            for at in range(self._head if number == 0 else 0, len(chunk), 2):
+                found += range(chunk[at], chunk[at] + chunk[at + 1])
+        # Of the run at the head some are out.
+        return found[: len(self._again)] + found[len(self._again) + self._gone :]
 
 
 class ReadyList:
