@@ -8,7 +8,7 @@ import pytest
 
 from tests.conformance.amqp_brokers import LACKS_RABBITMQ, RabbitMq, find_rabbitmq
 from tests.conformance.amqp_differences import DIFFERENCES
-from tests.conformance.amqp_raw import Raw, RawChannel
+from tests.conformance.amqp_raw import DEADLINE_S, Raw, RawChannel
 from tests.conformance.mqtt_brokers import Onelog, Server
 
 
@@ -48,6 +48,12 @@ def amqp(request) -> AmqpPort:
         if reason is not None:
             request.node.add_marker(pytest.mark.xfail(reason=reason, strict=True))
     return AmqpPort(server)
+
+
+@pytest.fixture
+def patience_s(request, amqp) -> float:
+    """How long to wait for an answer; what is known not to come is not waited for that long."""
+    return 0.5 if request.node.get_closest_marker("xfail") is not None else DEADLINE_S
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from tests.conformance.amqp_fixtures import (  # noqa: F401  (fixtures)
     amqp,
     call,
     channel,
+    patience_s,
     rabbitmq_server,
     writer,
 )

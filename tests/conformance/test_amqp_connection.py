@@ -81,13 +81,13 @@ def test_the_tune_offers_limits(call):
         ("frame_max", 0, "negotiated frame_max = 0 is higher than the maximum allowed value"),
     ],
 )
-def test_a_tune_outside_of_the_offer_is_refused_with_530(call, field, value, text):
+def test_a_tune_outside_of_the_offer_is_refused_with_530(call, patience_s, field, value, text):
     raw = call(ready=False)
     raw.begin()
     raw.log_in()
     raw.tune_ok(**{field: value})
     with pytest.raises(Refused, match=text) as refused:
-        raw.expect(0, Connection.OpenOk)
+        raw.expect(0, Connection.OpenOk, patience_s)
     assert refused.value.short == "connection 530"
 
 
@@ -219,8 +219,8 @@ def test_channels_interleave_their_contents(call):
     for part in (b"ab", b"cd"):
         for channel in (one, two):
             raw.send_frame(3, channel.number, part)
-    one.sync()
-    two.sync()
+    for channel in (one, two):
+        channel.count(queue)  # each sees its own
     assert one.all(queue) == ["abcd", "abcd"]
 
 

@@ -128,7 +128,7 @@ BYTES["tables in tables without an end"] = (
 
 
 @pytest.mark.parametrize("what", BYTES)
-def test_bad_bytes_are_answered_with_their_code_and_harm_nobody_else(call, what):
+def test_bad_bytes_are_answered_with_their_code_and_harm_nobody_else(call, patience_s, what):
     data, short = BYTES[what]
     bystander = call().channel()
     queue = bystander.queue(exclusive=True)
@@ -136,7 +136,7 @@ def test_bad_bytes_are_answered_with_their_code_and_harm_nobody_else(call, what)
     raw.channel(1)
     raw.send_bytes(data)
     with pytest.raises(Refused) as refused:
-        raw.expect(1, Basic.QosOk, 3)
+        raw.expect(1, Basic.QosOk, patience_s)
     assert refused.value.short == short
     bystander.publish("", queue, "well")
     assert bystander.get(queue).text == "well"
