@@ -37,6 +37,9 @@ async def test_a_will_that_waits_for_its_delay_is_published_after_kill_9(tmp_pat
     async with running(tmp_path) as server:
         watching = await watcher(server)
         assert await watching.take() == ["gone"]
+        # Wills are noted in one place, in order: another one that is durable says that it is noted.
+        other = await server.client("other", will=will(500), **KEPT)
+        await other.drop()
         await watching.drop()
     async with running(tmp_path) as server:  # once
         reader = await server.client("reader")
