@@ -31,9 +31,9 @@ def test_every_test_that_the_page_names_exists():
 
 
 def test_every_row_of_the_checklist_is_answered():
-    assert re.findall(r"^\| (\d+) \| [A-Za-z`0-9]", PAGE.partition("## Errors")[0], re.MULTILINE) == [
-        str(number) for number in range(50, 97)
-    ]
+    assert re.findall(
+        r"^\| (\d+) \| [A-Za-z`0-9]", PAGE.partition("## Errors")[0], re.MULTILINE
+    ) == [str(number) for number in range(50, 97)]
 
 
 def test_every_reply_code_is_answered():
