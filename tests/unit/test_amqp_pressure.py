@@ -206,6 +206,27 @@ async def test_who_does_not_read_costs_bounded_memory(tmp_path):
         assert await talk(node.port, work) > 10
 
 
+async def test_who_declares_a_queue_at_the_same_time_may_send_to_it_at_once(tmp_path):
+    """Workers that start together declare one queue together; nothing confirmed is lost."""
+    async with serving(tmp_path) as node:
+        opened = [await asyncio.to_thread(lambda: Raw(node.port).open()) for _ in range(6)]
+        channels = [await asyncio.to_thread(raw.channel) for raw in opened]
+
+        def work(channel: RawChannel) -> None:
+            channel.confirm()
+            for number in range(10):
+                channel.queue(f"q{number}", durable=True)
+                channel.put("", f"q{number}", "1")
+
+        await asyncio.gather(*(asyncio.to_thread(work, channel) for channel in channels))
+        counts = await asyncio.to_thread(
+            lambda: [channels[0].count(f"q{number}") for number in range(10)]
+        )
+        assert counts == [6] * 10
+        for raw in opened:
+            raw.socket.close()
+
+
 class Rules:
     """Says no to what a test names."""
 

@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,6 +61,8 @@ class VirtualHost:
         self.name = name
         self.router = Router()
         self.queues: dict[str, Queue] = {}
+        self._making: dict[str, asyncio.Event] = {}
+        """Queues that are being made, and who waits for that."""
         self.streams = Streams(hub, name)
         self.dead_letters = DeadLetters(self)
         self.replies = Replies()
@@ -226,6 +229,9 @@ class VirtualHost:
         self, record: QueueRecord, connection: Connection | None, *, passive: bool
     ) -> Queue:
         """queue.declare."""
+        while record.name in self._making:
+            # Nobody is told of a queue before it can be sent to, and is durable.
+            await self._making[record.name].wait()
         self.hub.counters.queues_declared += 1
         if passive:
             found = self.queue(record.name, connection)
@@ -257,6 +263,7 @@ class VirtualHost:
         cursor = RoutedCursor(self.cursor_name(record), (f"{self.name}/{record.name}",))
         queue = _KINDS[settings.type](self, record, settings, cursor, owner)
         self.queues[record.name] = queue  # two declarations at once make one queue
+        made = self._making[record.name] = asyncio.Event()
         try:
             await self.hub.watch(queue)
             if record.is_kept:
@@ -265,6 +272,9 @@ class VirtualHost:
             del self.queues[record.name]
             queue.close()
             raise
+        finally:
+            del self._making[record.name]
+            made.set()
         self.router.add_queue(record.name)
         self.hub.counters.queues_made += 1
         self.hub.topology_changed()
