@@ -7,12 +7,13 @@ before `serve`. When one port cannot be had, none is held.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
 from onelog.base.clock import Clock
 from onelog.config.listeners import ListenerTls, StreamListener
-from onelog.net.gate import Gate
+from onelog.net.gate import ConnectionLimits, Gate
 from onelog.net.listener import Listener, bind
 from onelog.net.peer import Peer, StreamProtocol
 from onelog.net.server import ProxySettings, ServedListener, start_listener
@@ -30,12 +31,39 @@ class BoundListener(msgspec.Struct, frozen=True):
     settings: StreamListener
 
 
-class ProtocolListeners:
-    """All listeners of one protocol."""
+class ConnectionBounds(Protocol):
+    """What the limits of every protocol say of its connections; 0 is no bound."""
 
-    def __init__(self, clock: Clock, alpn: Sequence[str] = ()) -> None:
+    @property
+    def connections(self) -> int:
+        """At once, in all."""
+        ...
+
+    @property
+    def connections_per_ip(self) -> int:
+        """At once, from one address."""
+        ...
+
+    @property
+    def connects_per_second(self) -> int:
+        """New ones."""
+        ...
+
+
+class ProtocolListeners:
+    """All listeners of one protocol, and the gate before them."""
+
+    def __init__(self, clock: Clock, bounds: ConnectionBounds, alpn: Sequence[str] = ()) -> None:
         self._clock = clock
         self._alpn = tuple(alpn)
+        self.gate = Gate(
+            ConnectionLimits(
+                total_max=bounds.connections,
+                per_host_max=bounds.connections_per_ip,
+                per_second_max=bounds.connects_per_second,
+            ),
+            clock,
+        )
         self.bound: list[BoundListener] = []
         self._served: list[ServedListener] = []
 
@@ -83,7 +111,6 @@ class ProtocolListeners:
     async def serve(
         self,
         factory: Callable[[BoundListener, Peer], StreamProtocol],
-        gate: Gate,
         handshake_timeout_s: float,
     ) -> None:
         """Accept connections; `factory` makes the protocol of each."""
@@ -92,13 +119,20 @@ class ProtocolListeners:
                 await start_listener(
                     bound.listener,
                     lambda peer, bound=bound: factory(bound, peer),  # type: ignore[misc]
-                    gate,
+                    self.gate,
                     tls=bound.tls,
                     websocket=bound.websocket,
                     proxy=bound.proxy,
                     handshake_timeout_s=handshake_timeout_s,
                 )
             )
+
+    def addresses(self, scheme: str) -> list[tuple[Listener, str]]:
+        """What is bound, and its address as people write it."""
+        return [
+            (bound.listener, f"{scheme}{'s' if bound.tls else ''}://{bound.listener.address}")
+            for bound in self.bound
+        ]
 
     async def stop_accepting(self) -> None:
         """Let nobody in any more. Idempotent."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from onelog.base.clock import Clock
 from onelog.broker import Broker
 from onelog.config import Config
-from onelog.net import ConnectionLimits, Gate, Listener, ProtocolListeners
+from onelog.net import Listener, ProtocolListeners
 from onelog.observe import Sample
 from onelog.protocols.amqp.connection import Connection
 from onelog.protocols.amqp.hub import Hub
@@ -28,27 +28,15 @@ class AmqpServer:
     def __init__(self, config: Config, clock: Clock) -> None:
         self._config = config
         self._clock = clock
-        self._listeners = ProtocolListeners(clock)
+        self._listeners = ProtocolListeners(clock, config.amqp.limits)
         self._hub: Hub | None = None
         self.management: Management | None = None
         """What management tools see and change; there once AMQP is served."""
-        limits = config.amqp.limits
-        self.gate = Gate(
-            ConnectionLimits(
-                total_max=limits.connections,
-                per_host_max=limits.connections_per_ip,
-                per_second_max=limits.connects_per_second,
-            ),
-            clock,
-        )
 
     @property
     def listeners(self) -> list[tuple[Listener, str]]:
         """What is bound, and the address as people write it."""
-        return [
-            (bound.listener, f"amqp{'s' if bound.tls else ''}://{bound.listener.address}")
-            for bound in self._listeners.bound
-        ]
+        return self._listeners.addresses("amqp")
 
     def bind(self) -> None:
         """Take every port. Raises Conflict or ConfigError, and then holds none."""
@@ -68,7 +56,6 @@ class AmqpServer:
         self.management = management
         await self._listeners.serve(
             lambda _bound, peer: Connection(hub, peer),
-            self.gate,
             self._config.amqp.limits.login_timeout_ms / 1000,
         )
 
@@ -83,7 +70,7 @@ class AmqpServer:
 
     def samples(self) -> Iterator[Sample]:
         """Numbers for the metrics."""
-        yield from self.gate.samples("amqp")
+        yield from self._listeners.gate.samples("amqp")
         hub = self._hub
         if hub is None:
             return

@@ -13,7 +13,7 @@ from onelog.base.clock import Clock
 from onelog.broker import Broker
 from onelog.config import Config
 from onelog.config.listeners import KafkaListener
-from onelog.net import ConnectionLimits, Gate, Listener, ProtocolListeners
+from onelog.net import Listener, ProtocolListeners
 from onelog.observe import Sample
 from onelog.protocols.kafka.connection import Connection
 from onelog.protocols.kafka.hub import Hub
@@ -29,25 +29,13 @@ class KafkaServer:
     def __init__(self, config: Config, clock: Clock) -> None:
         self._config = config
         self._clock = clock
-        self._listeners = ProtocolListeners(clock)
+        self._listeners = ProtocolListeners(clock, config.kafka.limits)
         self._hub: Hub | None = None
-        limits = config.kafka.limits
-        self.gate = Gate(
-            ConnectionLimits(
-                total_max=limits.connections,
-                per_host_max=limits.connections_per_ip,
-                per_second_max=limits.connects_per_second,
-            ),
-            clock,
-        )
 
     @property
     def listeners(self) -> list[tuple[Listener, str]]:
         """What is bound, and the address as people write it."""
-        return [
-            (bound.listener, f"kafka{'s' if bound.tls else ''}://{bound.listener.address}")
-            for bound in self._listeners.bound
-        ]
+        return self._listeners.addresses("kafka")
 
     def bind(self) -> None:
         """Take every port. Raises Conflict or ConfigError, and then holds none."""
@@ -64,7 +52,6 @@ class KafkaServer:
         self._hub = hub
         await self._listeners.serve(
             lambda bound, peer: Connection(hub, peer, cast("KafkaListener", bound.settings)),
-            self.gate,
             settings.limits.login_timeout_ms / 1000,
         )
 
@@ -78,7 +65,7 @@ class KafkaServer:
 
     def samples(self) -> Iterator[Sample]:
         """Numbers for the metrics."""
-        yield from self.gate.samples("kafka")
+        yield from self._listeners.gate.samples("kafka")
         hub = self._hub
         if hub is None:
             return

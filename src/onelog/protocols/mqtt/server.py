@@ -17,8 +17,6 @@ from onelog.config.listeners import StreamListener
 from onelog.config.mqtt import Mqtt, MqttLimits
 from onelog.net import (
     BoundListener,
-    ConnectionLimits,
-    Gate,
     Listener,
     ProtocolListeners,
     WebSocketSettings,
@@ -43,17 +41,8 @@ class MqttServer:
     def __init__(self, config: Config, clock: Clock) -> None:
         self._config = config
         self._clock = clock
-        self._listeners = ProtocolListeners(clock, alpn=("mqtt", "http/1.1"))
+        self._listeners = ProtocolListeners(clock, config.mqtt.limits, alpn=("mqtt", "http/1.1"))
         self._hub: Hub | None = None
-        limits = config.mqtt.limits
-        self.gate = Gate(
-            ConnectionLimits(
-                total_max=limits.connections,
-                per_host_max=limits.connections_per_ip,
-                per_second_max=limits.connects_per_second,
-            ),
-            clock,
-        )
 
     @property
     def listeners(self) -> list[tuple[Listener, str]]:
@@ -78,7 +67,6 @@ class MqttServer:
         self._hub = hub
         await self._listeners.serve(
             lambda _bound, peer: Connection(hub, peer),
-            self.gate,
             hub.limits.connect_timeout_ms / 1000,
         )
 
@@ -92,7 +80,7 @@ class MqttServer:
 
     def samples(self) -> Iterator[Sample]:
         """Numbers for the metrics."""
-        yield from self.gate.samples("mqtt")
+        yield from self._listeners.gate.samples("mqtt")
         hub = self._hub
         if hub is None:
             return
