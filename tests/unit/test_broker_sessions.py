@@ -166,8 +166,9 @@ async def test_the_time_that_the_broker_was_away_counts(tmp_path: Path, away_s: 
     clock.advance(away_s)
     async with running(tmp_path, clock=clock) as broker:
         if away_s == 100:
-            await asyncio.wait_for(watch_end(broker).wait(), 5)
-            assert broker.sessions.get("client") is None
+            async with asyncio.timeout(5):  # it may be over before anybody can ask to be told
+                while broker.sessions.get("client") is not None:
+                    await asyncio.sleep(0.001)
             assert broker.cursors.names() == []
         else:
             again = await attach(broker, Peer(), expiry_ms=50_000)
