@@ -167,7 +167,7 @@ async def test_the_time_that_the_broker_was_away_counts(tmp_path: Path, away_s: 
     async with running(tmp_path, clock=clock) as broker:
         if away_s == 100:
             async with asyncio.timeout(5):  # it may be over before anybody can ask to be told
-                while broker.sessions.get("client") is not None:
+                while broker.sessions.get("client") is not None:  # noqa: ASYNC110
                     await asyncio.sleep(0.001)
             assert broker.cursors.names() == []
         else:
