@@ -19,10 +19,10 @@ JS_CLIENTS := mqtt@5 kafkajs@2 kafkajs-snappy@1 @bokuweb/zstd-wasm@0 @platformat
 # machine is not a broken broker. A test that passes only then is named and wants mending.
 again = $(PYTEST) --last-failed --last-failed-no-failures none $(1)
 
-SHORT := -m "not fault_long and not kafka_peer"
+SHORT := -m "not fault_long and not kafka_peer and not rabbitmq_peer"
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup check format test test-pure conformance conformance-kafka fault \
+.PHONY: help run setup check format test test-pure conformance conformance-kafka conformance-amqp fault \
         bench bench-log bench-mqtt bench-kafka bench-amqp docs clean
 
 help: ## List the tasks
@@ -57,6 +57,9 @@ conformance: $(STAMP)-dev ## Run the tests with real clients, beside Mosquitto a
 conformance-kafka: $(STAMP)-dev ## Run the Kafka client scenarios on OneLog and on Apache Kafka
 	@$(PY) -m bench.kafka_jars broker client-3 client-4
 	$(PYTEST) tests/conformance/test_kafka_clients_*.py $(ARGS)
+
+conformance-amqp: $(STAMP)-dev ## Run the AMQP scenarios on OneLog and on RabbitMQ
+	$(PYTEST) tests/conformance/test_amqp_*.py $(ARGS)
 
 fault: $(STAMP)-dev ## Kill processes and break disks, also for minutes
 	$(PYTEST) -m "fault or fault_long" $(ARGS)

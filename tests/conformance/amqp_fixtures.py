@@ -38,7 +38,7 @@ def rabbitmq_server(tmp_path_factory) -> Iterator[RabbitMq]:
     server.stop()
 
 
-@pytest.fixture(params=["onelog", "rabbitmq"])
+@pytest.fixture(params=["onelog", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq_peer)])
 def amqp(request) -> AmqpPort:
     """Ours, then RabbitMQ; where RabbitMQ is known to differ, the scenario must fail there."""
     server: Server = request.getfixturevalue(f"{request.param}_server")

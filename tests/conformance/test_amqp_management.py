@@ -45,7 +45,7 @@ def theirs(tmp_path_factory) -> Iterator[Api]:
     server.stop()
 
 
-@pytest.fixture(params=["ours", "theirs"])
+@pytest.fixture(params=["ours", pytest.param("theirs", marks=pytest.mark.rabbitmq_peer)])
 def api(request) -> Api:
     """Ours, then RabbitMQ's."""
     return request.getfixturevalue(request.param)
@@ -214,6 +214,7 @@ def is_known(field: str, kind: str) -> bool:
     return kind == "nodes" and field.startswith(NODE_PREFIXES)
 
 
+@pytest.mark.rabbitmq_peer
 @pytest.mark.parametrize("path", ALL_PATHS)
 def test_every_field_of_rabbitmq_is_there_or_written_down(shown, path):
     words = re.split(r"[/?]", path)
@@ -224,6 +225,7 @@ def test_every_field_of_rabbitmq_is_there_or_written_down(shown, path):
     assert mine - other - ONLY_OURS.get(kind, frozenset()) == set()
 
 
+@pytest.mark.rabbitmq_peer
 @pytest.mark.parametrize("path", ALL_PATHS)
 def test_values_have_the_types_that_rabbitmq_gives_them(shown, path):
     """A typed client reads both."""
@@ -332,6 +334,7 @@ def test_a_request_is_answered_with_rabbitmqs_status_and_error(api, host, what):
         assert set(answer.body) >= {"reason"}
 
 
+@pytest.mark.rabbitmq_peer
 @pytest.mark.parametrize(
     "what", [name for name, row in CHANGES.items() if row[3] in (400, 401, 404)]
 )
@@ -467,6 +470,7 @@ def test_lists_have_columns_an_order_and_pages(api, host):
     assert (found["items"], found["filtered_count"]) == ([{"name": "q3"}], 1)
 
 
+@pytest.mark.rabbitmq_peer
 def test_definitions_are_made_again_elsewhere(ours, theirs):
     """What one exports, the other imports, both ways."""
     for source, target, name in ((ours, theirs, "moved1"), (theirs, ours, "moved2")):
