@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -347,7 +348,9 @@ def test_what_is_too_long_for_a_protocol_is_one_line(cli):
 
 def test_ctrl_c_ends_a_subscriber_without_a_word(server, cli):
     before = server.metric("onelog_mqtt_subscriptions")
-    process = cli.start("tail", "cli/quiet", via="mqtt")
+    # A suite that runs in the background ignores SIGINT, and so would its children.
+    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = cli.start("tail", "cli/quiet", via="mqtt", preexec_fn=heeds)
     while server.metric("onelog_mqtt_subscriptions") == before:
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
