@@ -68,14 +68,18 @@ def fetch(name: str) -> str | None:
     """Fetch a set; what went wrong, or None."""
     if jars(name) is not None:
         return None
+    return fetch_into(FOLDER / name, SETS[name], f"Apache Kafka's jars ({name})")
+
+
+def fetch_into(folder: Path, artifacts: tuple[str, ...], what: str) -> str | None:
+    """Fetch artifacts with all they need; what went wrong, or None. `complete` marks the end."""
     maven = shutil.which("mvn")
     if maven is None or shutil.which("java") is None:
         return LACKS_MAVEN
-    folder = FOLDER / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    (folder / "pom.xml").write_text(pom(SETS[name]))
-    print(f"onelog: fetching Apache Kafka's jars ({name}) with Maven", file=sys.stderr)
+    (folder / "pom.xml").write_text(pom(artifacts))
+    print(f"onelog: fetching {what} with Maven", file=sys.stderr)
     try:
         done = subprocess.run(
             [maven, "-B", "-q", "dependency:copy-dependencies", f"-DoutputDirectory={folder}"],
@@ -86,10 +90,10 @@ def fetch(name: str) -> str | None:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"Maven did not fetch the jars of '{name}' in {FETCH_S} s"
+        return f"Maven did not fetch {what} in {FETCH_S} s"
     if done.returncode:
         lines = (done.stdout + done.stderr).strip().splitlines()
-        return f"Maven could not fetch the jars of '{name}': {lines[0] if lines else 'no reason'}"
+        return f"Maven could not fetch {what}: {lines[0] if lines else 'no reason'}"
     (folder / "complete").touch()
     return None
 

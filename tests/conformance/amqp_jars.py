@@ -8,12 +8,10 @@ Usage: python -m tests.conformance.amqp_jars
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
-from bench.kafka_jars import FETCH_S, LACKS_MAVEN, pom
+from bench.kafka_jars import fetch_into
 
 FOLDER = Path(__file__).resolve().parents[2] / "build" / "amqp" / "java"
 ARTIFACTS = ("com.rabbitmq:amqp-client:[5.20,6.0)", "org.slf4j:slf4j-nop:1.7.36")
@@ -28,28 +26,7 @@ def fetch() -> str | None:
     """Fetch them; what went wrong, or None."""
     if jars() is not None:
         return None
-    maven = shutil.which("mvn")
-    if maven is None or shutil.which("java") is None:
-        return LACKS_MAVEN
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir(parents=True)
-    (FOLDER / "pom.xml").write_text(pom(ARTIFACTS))
-    try:
-        done = subprocess.run(
-            [maven, "-B", "-q", "dependency:copy-dependencies", f"-DoutputDirectory={FOLDER}"],
-            cwd=FOLDER,
-            capture_output=True,
-            text=True,
-            timeout=FETCH_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"Maven did not fetch the Java client in {FETCH_S} s"
-    if done.returncode:
-        lines = (done.stdout + done.stderr).strip().splitlines()
-        return f"Maven could not fetch the Java client: {lines[0] if lines else 'no reason'}"
-    (FOLDER / "complete").touch()
-    return None
+    return fetch_into(FOLDER, ARTIFACTS, "RabbitMQ's Java client")
 
 
 if __name__ == "__main__":

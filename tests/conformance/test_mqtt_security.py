@@ -143,15 +143,20 @@ def test_an_unknown_method_is_refused_with_0x8c(server):
         assert raw.connack.reason == 0x8C
 
 
+def authenticate_again(raw: Raw, name: str, password: str):
+    """Log in once more on a live connection; what the broker answers at the end."""
+    login = ScramClient([METHOD], name, password)
+    first = login.get_client_first().encode()
+    properties = Properties(authentication_method=METHOD, authentication_data=first)
+    raw.send(Auth(ReasonCode.REAUTHENTICATE, properties))
+    return go_on(raw, login, METHOD)
+
+
 def test_a_client_may_authenticate_again_on_a_live_connection(server):
     """MQTT5 4.12.1."""
     with Raw(server.port) as raw:
         assert scram(raw, "secret").reason == 0
-        login = ScramClient([METHOD], "alice", "secret")
-        first = login.get_client_first().encode()
-        properties = Properties(authentication_method=METHOD, authentication_data=first)
-        raw.send(Auth(ReasonCode.REAUTHENTICATE, properties))
-        answer = go_on(raw, login, METHOD)
+        answer = authenticate_again(raw, "alice", "secret")
         assert isinstance(answer, Auth)
         assert answer.reason == 0
         assert raw.messages() == []
@@ -160,11 +165,7 @@ def test_a_client_may_authenticate_again_on_a_live_connection(server):
 def test_a_failed_second_authentication_ends_the_connection(server):
     with Raw(server.port) as raw:
         assert scram(raw, "secret").reason == 0
-        login = ScramClient([METHOD], "alice", "wrong")
-        first = login.get_client_first().encode()
-        properties = Properties(authentication_method=METHOD, authentication_data=first)
-        raw.send(Auth(ReasonCode.REAUTHENTICATE, properties))
-        answer = go_on(raw, login, METHOD)
+        answer = authenticate_again(raw, "alice", "wrong")
         assert isinstance(answer, Disconnect)
         assert answer.reason == 0x87
 
@@ -174,11 +175,7 @@ def test_a_second_authentication_as_another_user_ends_the_connection(server):
     server.user("erin", "secret")
     with Raw(server.port) as raw:
         assert scram(raw, "secret").reason == 0
-        login = ScramClient([METHOD], "erin", "secret")
-        first = login.get_client_first().encode()
-        properties = Properties(authentication_method=METHOD, authentication_data=first)
-        raw.send(Auth(ReasonCode.REAUTHENTICATE, properties))
-        answer = go_on(raw, login, METHOD)
+        answer = authenticate_again(raw, "erin", "secret")
         assert isinstance(answer, Disconnect)
         assert answer.reason == 0x87
 

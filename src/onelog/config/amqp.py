@@ -9,12 +9,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from onelog.config.section import Section
+from onelog.config.section import ConnectionLimits, Section
 
 _MIB = 1024 * 1024
 
 
-class AmqpLimits(Section, frozen=True, kw_only=True):
+class AmqpLimits(ConnectionLimits, frozen=True, kw_only=True):
     """What a client may ask for, and what the broker holds for it at most."""
 
     frame_bytes: Annotated[
@@ -39,15 +39,6 @@ class AmqpLimits(Section, frozen=True, kw_only=True):
         ),
     ] = 4 * _MIB
     queues: Annotated[int, Meta(ge=1, description="Queues of one virtual host.")] = 100_000
-    connections: Annotated[
-        int, Meta(ge=0, description="Connections at once; 0: as many as the system lets.")
-    ] = 10_000
-    connections_per_ip: Annotated[
-        int, Meta(ge=0, description="Connections from one address at once; 0: no bound.")
-    ] = 0
-    connects_per_second: Annotated[
-        int, Meta(ge=0, description="New connections per second; 0: no bound.")
-    ] = 0
     ack_timeout_ms: Annotated[
         int,
         Meta(

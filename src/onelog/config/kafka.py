@@ -11,14 +11,14 @@ from typing import Annotated
 from msgspec import Meta
 
 from onelog.base.limits import PARTITIONS_PER_STREAM_MAX
-from onelog.config.section import Section
+from onelog.config.section import ConnectionLimits, Section
 
 _MIB = 1024 * 1024
 _MINUTE_MS = 60_000
 _DAY_MS = 24 * 60 * _MINUTE_MS
 
 
-class KafkaLimits(Section, frozen=True, kw_only=True):
+class KafkaLimits(ConnectionLimits, frozen=True, kw_only=True):
     """What a client may ask for, and what the broker holds for it at most."""
 
     request_bytes: Annotated[
@@ -42,15 +42,6 @@ class KafkaLimits(Section, frozen=True, kw_only=True):
     fetch_wait_ms: Annotated[
         int, Meta(ge=0, le=600_000, description="Longest wait of a fetch for new records.")
     ] = 60_000
-    connections: Annotated[
-        int, Meta(ge=0, description="Connections at once; 0: as many as the system lets.")
-    ] = 10_000
-    connections_per_ip: Annotated[
-        int, Meta(ge=0, description="Connections from one address at once; 0: no bound.")
-    ] = 0
-    connects_per_second: Annotated[
-        int, Meta(ge=0, description="New connections per second; 0: no bound.")
-    ] = 0
     login_timeout_ms: Annotated[
         int,
         Meta(ge=100, le=600_000, description="Time for TLS, and for a login where one is needed."),

@@ -25,8 +25,6 @@ class Delivery(NamedTuple):
     queue: Queue
     place: int
     record: Record
-    times_before: int
-    """How often it was handed out before, as far as is known."""
     redelivered: bool
     headers: dict[str, Any]
     """What its headers get beside their own."""

@@ -245,7 +245,7 @@ class Queue:
         self.redelivered += count > 0
         again = count > 0 or offset < self.uncertain.get(unpack(place)[0], 0)
         headers = {_DELIVERY_COUNT: count} if count and self.settings.type == "quorum" else {}
-        return Delivery(self, place, record, count, again, headers)
+        return Delivery(self, place, record, again, headers)
 
     def get(self) -> Delivery | None:
         """The next message for basic.get."""
