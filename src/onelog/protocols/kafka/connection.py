@@ -72,6 +72,8 @@ class Connection:
         self._frames: deque[Frame] = deque()
         self._frame_bytes = 0
         self._read_bytes = 0
+        self._resting = False
+        """Whether it waits for the others to have their turn."""
         self._slots: deque[Slot] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._reading = True
@@ -244,22 +246,24 @@ class Connection:
         if transport is None:
             return
         limits = self.hub.limits
+        if self._read_bytes > _READ_BYTES_MAX and not self._resting:
+            self._resting = True
+            self.hub.loop.call_soon(self._read_on)
         full = (
-            len(self._frames) >= limits.requests_waiting
+            self._resting
+            or len(self._frames) >= limits.requests_waiting
             or self._frame_bytes > limits.request_bytes
-            or self._read_bytes > _READ_BYTES_MAX
         )
         if full and self._reading:
             self._reading = False
             transport.pause_reading()
-            if self._read_bytes > _READ_BYTES_MAX:
-                self.hub.loop.call_soon(self._read_on)
         elif not full and not self._reading:
             self._reading = True
             transport.resume_reading()
 
     def _read_on(self) -> None:
         """The others had their turn."""
+        self._resting = False
         self._read_bytes = 0
         self._pace_reading()
 
