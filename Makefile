@@ -19,11 +19,11 @@ JS_CLIENTS := mqtt@5 kafkajs@2 kafkajs-snappy@1 @bokuweb/zstd-wasm@0 @platformat
 # machine is not a broken broker. A test that passes only then is named and wants mending.
 again = $(PYTEST) --last-failed --last-failed-no-failures none $(1)
 
-SHORT := -m "not fault_long and not kafka_peer and not rabbitmq_peer"
+SHORT := -m "not fault_long and not kafka_peer and not rabbitmq_peer and not spark_slow"
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup check format test test-pure conformance conformance-kafka conformance-amqp fault \
-        bench bench-log bench-mqtt bench-kafka bench-amqp docs clean
+.PHONY: help run setup check format test test-pure conformance conformance-kafka conformance-amqp \
+        conformance-spark fault bench bench-log bench-mqtt bench-kafka bench-amqp bench-spark docs clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,10 +61,13 @@ conformance-kafka: $(STAMP)-dev ## Run the Kafka client scenarios on OneLog and 
 conformance-amqp: $(STAMP)-dev ## Run the AMQP scenarios on OneLog and on RabbitMQ
 	$(PYTEST) tests/conformance/test_amqp_*.py $(ARGS)
 
+conformance-spark: $(STAMP)-dev ## Run every Spark test, also the long ones; jars where Maven is
+	$(PYTEST) tests/spark $(ARGS)
+
 fault: $(STAMP)-dev ## Kill processes and break disks, also for minutes
 	$(PYTEST) -m "fault or fault_long" $(ARGS)
 
-bench: bench-log bench-mqtt bench-kafka bench-amqp ## Run every benchmark
+bench: bench-log bench-mqtt bench-kafka bench-amqp bench-spark ## Run every benchmark
 
 bench-log: $(STAMP)-dev ## Measure the kernel, storage and cursors; prints a table, writes JSON
 	$(PY) -m bench.log $(ARGS)
@@ -80,6 +83,9 @@ bench-kafka: $(STAMP)-dev ## Measure Kafka against Apache Kafka; prints a table,
 bench-amqp: $(STAMP)-dev ## Measure AMQP against RabbitMQ; prints a table, writes JSON
 	@sh tools/provision $(PYTHON) package rabbitmq-server
 	$(PY) -m bench.amqp $(ARGS)
+
+bench-spark: $(STAMP)-dev ## Measure the Spark sources and sinks against Spark's own; prints a table, writes JSON
+	$(PY) -m bench.spark $(ARGS)
 
 docs: $(STAMP)-dev ## Write the generated reference pages anew
 	$(PY) tools/gen_config_docs.py

@@ -1,4 +1,4 @@
-"""Prints the `dev` group of pyproject.toml, one package per line, for any version of pip."""
+"""Prints the extras and the `dev` group of pyproject.toml, a package per line, for any pip."""
 
 from __future__ import annotations
 
@@ -7,4 +7,6 @@ import tomllib
 from pathlib import Path
 
 project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
-sys.stdout.write("\n".join(project["dependency-groups"]["dev"]) + "\n")
+wanted = [name for extra in project["project"]["optional-dependencies"].values() for name in extra]
+wanted += project["dependency-groups"]["dev"]
+sys.stdout.write("\n".join(wanted) + "\n")

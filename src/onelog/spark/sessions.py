@@ -1,0 +1,139 @@
+"""The Spark session that OneLog's sources and sinks want, on one machine or on a cluster.
+
+Rules: what is set here is what measuring or correctness asks for, and the reason stands beside it.
+The caller's `config` wins over every line of it. Jars are never needed; they are an option for who
+wants Iceberg's or Delta's own SQL, or Spark's Kafka source, beside ours.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from onelog.base.errors import ConfigError
+from onelog.spark.java import java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+
+class Jars(Enum):
+    """Sets of jars that a session can be given by name; Spark fetches them by Maven's rules."""
+
+    ICEBERG = "iceberg"
+    DELTA = "delta"
+    KAFKA = "kafka"
+
+
+SETTINGS: dict[str, str] = {
+    # A Python task over TCP costs twice of one over a socket file.
+    "spark.python.unix.domain.socket.enabled": "true",
+    # A source that offers filters fails where Spark does not ask for them.
+    "spark.sql.python.filterPushdown.enabled": "true",
+    # A record's time is a moment; it must not depend on where the driver stands.
+    "spark.sql.session.timeZone": "UTC",
+    # State outside the heap: a large table of keys must not stop the driver.
+    "spark.sql.streaming.stateStore.providerClass": STATE_STORE,
+}
+
+# Which runtimes exist, by the line of Spark. A line without a row has none that works.
+PACKAGES: dict[Jars, dict[str, tuple[str, ...]]] = {
+    Jars.ICEBERG: {
+        "4.1": (
+            "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0",
+            "org.xerial:sqlite-jdbc:3.50.3.0",
+        ),
+    },
+    Jars.DELTA: {"4.1": ("io.delta:delta-spark_4.1_2.13:4.4.1",)},
+    Jars.KAFKA: dict.fromkeys(
+        ("4.1", "4.2", "4.3"), ("org.apache.spark:spark-sql-kafka-0-10_2.13:{version}",)
+    ),
+}
+EXTENSIONS: dict[Jars, str] = {
+    Jars.ICEBERG: "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+    Jars.DELTA: "io.delta.sql.DeltaSparkSessionExtension",
+}
+JAR_SETTINGS: dict[Jars, dict[str, str]] = {
+    Jars.DELTA: {
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+    },
+}
+
+
+def session(
+    master: str = "local[*]",
+    *,
+    name: str = "onelog",
+    jars: Sequence[Jars | str] = (),
+    config: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """A Spark session; the one that runs already is given back, as Spark does.
+
+    `master` is a Spark master (`local[*]`, `spark://…`, `k8s://…`, `yarn`) or a Spark Connect
+    address (`sc://…`). `jars` are names of `Jars` or Maven coordinates `group:artifact:version`.
+    """
+    try:
+        import pyspark  # noqa: PLC0415 - an extra: said in words where it is missing
+        from pyspark.sql import SparkSession  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigError("PySpark is missing: install 'onelog[spark]'") from error
+    # A worker takes `python3` from the path otherwise, which may be another Python.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    wanted = settings(pyspark.__version__, jars) | dict(config or {})
+    builder = SparkSession.builder.appName(name)
+    if master.startswith("sc://"):
+        builder = builder.remote(master)
+    else:
+        os.environ["JAVA_HOME"] = str(java_home())
+        builder = builder.master(master)
+    for key, value in wanted.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def settings(version: str, jars: Sequence[Jars | str] = ()) -> dict[str, str]:
+    """What a session of this PySpark is told, with these jars."""
+    line = ".".join(version.split(".")[:2])
+    wanted = dict(SETTINGS)
+    packages: list[str] = []
+    extensions: list[str] = []
+    for asked in jars:
+        if isinstance(asked, str) and ":" in asked:
+            packages.append(asked)
+            continue
+        known = _known_jars(asked)
+        packages += [text.format(version=version) for text in _packages(known, line)]
+        if known in EXTENSIONS:
+            extensions.append(EXTENSIONS[known])
+        wanted |= JAR_SETTINGS.get(known, {})
+    if packages:
+        wanted["spark.jars.packages"] = ",".join(packages)
+    if extensions:
+        wanted["spark.sql.extensions"] = ",".join(extensions)
+    return wanted
+
+
+def _known_jars(asked: Jars | str) -> Jars:
+    try:
+        return Jars(asked)
+    except ValueError:
+        names = ", ".join(known.value for known in Jars)
+        raise ConfigError(
+            f"jars: {asked!r} is neither one of {names} nor group:artifact:version"
+        ) from None
+
+
+def _packages(jars: Jars, line: str) -> tuple[str, ...]:
+    lines = PACKAGES[jars]
+    if line not in lines:
+        raise ConfigError(
+            f"jars: {jars.value} has no runtime for Spark {line}, only for {', '.join(lines)}: "
+            f"install pyspark=={next(iter(lines))}.*, or write the table without jars"
+        )
+    return lines[line]
