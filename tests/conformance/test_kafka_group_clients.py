@@ -160,7 +160,7 @@ def eventually(holds: Callable[[], bool], what: str, seconds: float = DEADLINE_S
 
 
 class Load:
-    """A producer that goes on until it is stopped."""
+    """A producer that goes on until it is stopped, at the latest at the end of its block."""
 
     def __init__(self, port: int, topic: str) -> None:
         self._producer = Producer(
@@ -169,12 +169,24 @@ class Load:
         self._topic = topic
         self._stop = threading.Event()
         self.sent: list[Place] = []
+        self._lost: list[Any] = []
         self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Load:
         self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._producer.purge()
+        self._producer.flush(DEADLINE_S)
 
     def _delivered(self, error: Any, message: Any) -> None:
-        assert error is None, error
-        self.sent.append((message.partition(), message.offset()))
+        if error is None:
+            self.sent.append((message.partition(), message.offset()))
+        else:
+            self._lost.append(error)
 
     def _run(self) -> None:
         number = 0
@@ -190,6 +202,7 @@ class Load:
         self._stop.set()
         self._thread.join()
         assert self._producer.flush(DEADLINE_S) == 0
+        assert not self._lost
         assert len(self.sent) == len(set(self.sent))
         return set(self.sent)
 
@@ -252,8 +265,7 @@ def test_members_come_go_and_are_killed_under_load_and_every_record_is_seen(
     server, start, topic, library, more
 ):
     group = unique("churn")
-    load = Load(server.port, topic)
-    with Wire(server.port) as wire:
+    with Wire(server.port) as wire, Load(server.port, topic) as load:
         first, second = (start(library, group, topic, *more) for _ in range(2))
         eventually(shared(wire, group, 2), "two members share the topic")
         start(library, group, topic, *more)
@@ -278,8 +290,7 @@ def test_members_come_go_and_are_killed_under_load_and_every_record_is_seen(
 def test_different_clients_share_one_group(start, server, topic):
     """Three libraries with their own versions of every request agree on one generation."""
     group = unique("mixed")
-    load = Load(server.port, topic)
-    with Wire(server.port) as wire:
+    with Wire(server.port) as wire, Load(server.port, topic) as load:
         start("confluent", group, topic, "partition.assignment.strategy=range,roundrobin")
         start("aiokafka", group, topic)
         start("kafka-python", group, topic)
@@ -330,22 +341,29 @@ def test_consumers_go_on_over_a_restart_of_the_broker(tmp_path):
     try:
         with Wire(server.port) as wire:
             wire.ask(ApiKey.METADATA, 4, topics=[{"name": "t"}], allow_auto_topic_creation=True)
-        load = Load(server.port, "t")
-        members = [start("confluent", "g", "t", session_ms=20_000) for _ in range(2)]
-        with Wire(server.port) as wire:
-            eventually(shared(wire, "g", 2), "two members share the topic")
-        before = [len(member.events) for member in members]
-        eventually(lambda: all(before) and all(m.seen for m in members), "both read")
-        server.kill()
-        server.start()
-        mark = len(load.sent)
-        eventually(lambda: len(load.sent) > mark + 200, "the producer goes on")
-        sent = load.stop()
+        with Load(server.port, "t") as load:
+            members = [start("confluent", "g", "t", session_ms=20_000) for _ in range(2)]
+
+            def both_read() -> bool:
+                parts = [member.assigned for member in members]
+                together = sorted(number for part in parts for number in part)
+                shared_out = all(parts) and together == list(range(PARTITIONS))
+                return shared_out and all(member.seen for member in members)
+
+            with Wire(server.port) as wire:
+                eventually(shared(wire, "g", 2), "two members share the topic")
+            eventually(both_read, "both know their part and read")
+            before = [list(member.events) for member in members]
+            server.kill()
+            server.start()
+            mark = len(load.sent)
+            eventually(lambda: len(load.sent) > mark + 200, "the producer goes on")
+            sent = load.stop()
         eventually(
             lambda: sent <= {place for member in members for place in member.seen},
             "every record is seen",
         )
-        assert [len(member.events) for member in members] == before, "there was a rebalance"
+        assert [member.events for member in members] == before, "there was a rebalance"
     finally:
         for member in start.members:
             member.kill()

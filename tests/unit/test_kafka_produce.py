@@ -351,6 +351,18 @@ async def test_reading_pauses_while_too_many_requests_wait(tmp_path):
         assert client.line.reading
 
 
+async def test_what_was_served_counts_no_more_however_much_it_was(tmp_path):
+    """A connection that lives for long is read from as on its first day."""
+    limits = KafkaLimits(requests_waiting=1, request_bytes=4096)
+    async with desk(tmp_path, Config(kafka=Kafka(limits=limits))) as here:
+        client = here.client()
+        for _ in range(400):
+            client.send(*(client.produce(batch(b"x")) for _ in range(3)))
+            assert not client.line.reading
+            await client.wait_for(3)
+            assert client.line.reading
+
+
 async def test_one_peer_cannot_keep_the_loop_to_itself(here):
     """After a megabyte it is the others' turn."""
     client = here.client()

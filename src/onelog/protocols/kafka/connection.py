@@ -158,7 +158,7 @@ class Connection:
                 self._buffer = bytearray(buffer[rest:])
             for start, end in whole:
                 self._frames.append((buffer, start, end))
-            self._frame_bytes += rest
+                self._frame_bytes += end - start
             self._begin_frames()
             if needed < 0:
                 split_frames(self._buffer, 0, self.frame_bytes_max)  # raises
