@@ -1,0 +1,33 @@
+"""A small blocking Kafka client for tasks and drivers: plain processes without an event loop."""
+
+from onelog.spark.client.access import MECHANISMS, Access, parse_servers
+from onelog.spark.client.client import Client
+from onelog.spark.client.codes import refusal
+from onelog.spark.client.messages import (
+    EARLIEST,
+    LATEST,
+    Fetched,
+    Part,
+    Produced,
+    Producer,
+    Topic,
+    fetch_request,
+)
+from onelog.spark.client.wire import Reader
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "MECHANISMS",
+    "Access",
+    "Client",
+    "Fetched",
+    "Part",
+    "Produced",
+    "Producer",
+    "Reader",
+    "Topic",
+    "fetch_request",
+    "parse_servers",
+    "refusal",
+]

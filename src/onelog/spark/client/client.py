@@ -1,0 +1,232 @@
+"""The connector's client: each request as a call, tried again while the broker is away.
+
+Rules:
+- A call returns what was asked or raises an OnelogError that names the topic or the server.
+- A connection that breaks is made anew and the request is sent again, until `Access.timeout_s`
+  has passed without success. Whoever calls must bear a request that took effect twice; for writes
+  the broker's sequence numbers see to it.
+- Not for several threads at once: a task has a client of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Final, TypeVar
+
+from onelog.base.errors import OnelogError
+from onelog.spark.client import codes, messages
+from onelog.spark.client.access import Access
+from onelog.spark.client.link import Link, open_link
+from onelog.spark.client.messages import Fetched, Part, Produced, Producer, Topic
+from onelog.spark.client.wire import Api, Reader
+
+PAUSE_S: Final = 0.05
+"""How long to wait before the second try; doubled each time, up to the next."""
+PAUSE_MAX_S: Final = 1.0
+
+T = TypeVar("T")
+
+
+class Client:
+    """A client of a broker's Kafka listener."""
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        self._link: Link | None = None
+        self._ahead: bytes | None = None
+        """A fetch that was sent and not read yet."""
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up; the next call connects again."""
+        if self._link is not None:
+            self._link.close()
+        self._link = self._ahead = None
+
+    # -- requests
+
+    def call(
+        self,
+        api: int,
+        body: bytes,
+        read: Callable[[Reader], T],
+        *,
+        version: int | None = None,
+        wait_s: float = 0.0,
+    ) -> T:
+        """Send a request and read its answer with `read`.
+
+        Whatever raises a retriable error, `read` too, is tried again.
+        """
+
+        def work(link: Link) -> T:
+            self._drop_ahead(link)
+            return read(link.ask(api, body, version=version, wait_s=wait_s))
+
+        return self._try(work)
+
+    def _drop_ahead(self, link: Link) -> None:
+        if self._ahead is not None:
+            self._ahead = None
+            link.answer()
+
+    def _try(self, work: Callable[[Link], T]) -> T:
+        ends = time.monotonic() + self.access.timeout_s
+        pause_s = PAUSE_S
+        while True:
+            try:
+                if self._link is None:
+                    self._link = open_link(self.access)
+                return work(self._link)
+            except OnelogError as error:
+                if self._link is not None and self._link.broken:
+                    self.close()
+                if not error.retriable or time.monotonic() + pause_s > ends:
+                    raise
+            # A broker that is away cannot wake us.
+            threading.Event().wait(pause_s)
+            pause_s = min(pause_s * 2, PAUSE_MAX_S)
+
+    # -- topics and offsets
+
+    def topics(self, names: Iterable[str] | None = None, *, create: bool = False) -> list[Topic]:
+        """What the broker says of topics; of all that it lists when none are named."""
+        body = messages.metadata_request(names, create=create)
+
+        def read(reader: Reader) -> list[Topic]:
+            found = messages.read_metadata(reader)
+            for row in found:
+                if codes.meaning(row.code).passes:
+                    raise codes.refusal(row.code, f"topic {row.name}")
+            return found
+
+        return self.call(Api.METADATA, body, read)
+
+    def offsets(self, asked: Mapping[Part, int]) -> dict[Part, int]:
+        """Per partition its offset at a time in ms, EARLIEST or LATEST; -1: nothing so late."""
+        if not asked:
+            return {}
+
+        def read(reader: Reader) -> dict[Part, int]:
+            found = messages.read_list_offsets(reader)
+            for part in asked:
+                code, _offset = messages.only(found, part)
+                if code:
+                    raise codes.refusal(code, f"the offsets of {part[0]}-{part[1]}")
+            return {part: found[part][1] for part in asked}
+
+        return self.call(Api.LIST_OFFSETS, messages.list_offsets_request(asked), read)
+
+    def commit(self, group: str, offsets: Mapping[Part, int]) -> None:
+        """Remember offsets under a group's name, where everybody sees its lag."""
+
+        def read(reader: Reader) -> None:
+            _check(messages.read_commit(reader), f"group {group}: the offset of")
+
+        self.call(Api.OFFSET_COMMIT, messages.commit_request(group, offsets), read)
+
+    def committed(self, group: str, parts: Iterable[Part]) -> dict[Part, int]:
+        """The offsets of a group; partitions that it has none of are left out."""
+
+        def read(reader: Reader) -> dict[Part, int]:
+            code, found = messages.read_committed(reader)
+            if code:
+                raise codes.refusal(code, f"the offsets of group {group}")
+            return {part: offset for part, offset in found.items() if offset >= 0}
+
+        return self.call(Api.OFFSET_FETCH, messages.committed_request(group, parts), read)
+
+    # -- reading
+
+    def fetch(self, request: bytes, wait_s: float = 0.0) -> list[Fetched]:
+        """The answer to a request that `messages.fetch_request` made."""
+
+        def work(link: Link) -> list[Fetched]:
+            if self._ahead == request:
+                self._ahead = None
+                return messages.read_fetch(link.answer(wait_s))
+            self._drop_ahead(link)
+            return messages.read_fetch(link.ask(Api.FETCH, request, wait_s=wait_s))
+
+        return self._try(work)
+
+    def fetch_ahead(self, request: bytes) -> None:
+        """Ask for what `fetch` is going to be called with, so that it comes meanwhile."""
+        if self._link is not None and self._ahead is None:
+            try:
+                self._link.send(Api.FETCH, request)
+            except OnelogError:
+                self.close()  # `fetch` connects again and asks itself
+            else:
+                self._ahead = request
+
+    # -- writing
+
+    def init_producer(self, transactional_id: str | None, timeout_ms: int) -> Producer:
+        """A producer id; ends what an earlier holder of the transactional id left open."""
+
+        def read(reader: Reader) -> Producer:
+            code, producer = messages.read_init_producer(reader)
+            if code:
+                raise codes.refusal(code, f"transactional id {transactional_id}")
+            return producer
+
+        body = messages.init_producer_request(transactional_id, timeout_ms)
+        return self.call(Api.INIT_PRODUCER_ID, body, read)
+
+    def add_partitions(
+        self, transactional_id: str, producer: Producer, parts: Iterable[Part]
+    ) -> None:
+        """Take partitions into a transaction, before it writes to them."""
+
+        def read(reader: Reader) -> None:
+            _check(messages.read_add_partitions(reader), f"transaction {transactional_id}:")
+
+        body = messages.add_partitions_request(transactional_id, producer, parts)
+        self.call(Api.ADD_PARTITIONS_TO_TXN, body, read)
+
+    def produce(
+        self, batches: Mapping[Part, bytes | memoryview], transactional_id: str | None = None
+    ) -> dict[Part, Produced]:
+        """Append a batch to each partition; returns when they are durable or refused."""
+
+        def read(reader: Reader) -> dict[Part, Produced]:
+            found = messages.read_produce(reader)
+            for part in batches:
+                code, _offset, said = messages.only(found, part)
+                if codes.meaning(code).passes:
+                    raise codes.refusal(code, f"{part[0]}-{part[1]}", said)
+            return found
+
+        return self.call(Api.PRODUCE, messages.produce_request(batches, transactional_id), read)
+
+    def end(self, transactional_id: str, producer: Producer, *, commit: bool) -> None:
+        """Commit or abort a transaction."""
+
+        def read(reader: Reader) -> None:
+            code = messages.read_end(reader)
+            if code:
+                raise codes.refusal(code, f"transaction {transactional_id}")
+
+        self.call(
+            Api.END_TXN, messages.end_request(transactional_id, producer, commit=commit), read
+        )
+
+
+def _check(found: Mapping[Part, int], what: str) -> None:
+    for (topic, partition), code in found.items():
+        if code:
+            raise codes.refusal(code, f"{what} {topic}-{partition}")

@@ -1,0 +1,152 @@
+"""One blocking connection to a broker: TLS, login, and an answer for each request, in order.
+
+Rules: what goes wrong is an OnelogError that names the address; what broke is not used again.
+Nobody waits for ever. An answer is read into one buffer of its own, so that records can stay where
+they came.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from typing import Final
+
+from onelog.base.errors import NotAuthenticated, OnelogError, ProtocolViolation, Unavailable
+from onelog.spark.client import codes, wire
+from onelog.spark.client.access import Access, Address
+from onelog.spark.client.login import LOGINS
+from onelog.spark.client.wire import Api, Reader
+
+CONNECT_S: Final = 10.0
+ANSWER_S: Final = 30.0
+"""How long a broker may take to answer, beside what the request itself waits."""
+ANSWER_BYTES_MAX: Final = 256 << 20
+RECEIVE_BUFFER_BYTES: Final = 4 << 20
+
+
+class Link:
+    """A connection that is logged in."""
+
+    def __init__(self, address: Address, access: Access) -> None:
+        self._address = address
+        self._number = 0
+        self._waiting: list[int] = []
+        self.broken = False
+        """Whether bytes were lost: nothing can be asked any more."""
+        try:
+            self._socket = socket.create_connection(address, CONNECT_S)
+        except OSError as error:
+            raise Unavailable(f"nothing answers at {self} ({error})") from error
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if access.tls:
+                self._secure(access)
+            if access.user:
+                self._log_in(access)
+        except BaseException:
+            self.close()
+            raise
+
+    def __str__(self) -> str:
+        return "{}:{}".format(*self._address)
+
+    def _secure(self, access: Access) -> None:
+        context = access.context()
+        try:
+            self._socket = context.wrap_socket(self._socket, server_hostname=self._address[0])
+        except ssl.SSLError as error:
+            raise NotAuthenticated(f"{self} has no TLS that can be trusted ({error})") from error
+        except OSError as error:
+            raise Unavailable(f"the connection to {self} broke ({error})") from error
+
+    def _log_in(self, access: Access) -> None:
+        reader = self.ask(Api.SASL_HANDSHAKE, wire.text(access.mechanism))
+        code = reader.number("h")
+        if code:
+            offered = ", ".join(name for name in reader.rows(reader.string) if name)
+            raise NotAuthenticated(f"{self} offers {offered}, not {access.mechanism}")
+        steps = LOGINS[access.mechanism](access)
+        said = next(steps)
+        while True:
+            reader = self.ask(Api.SASL_AUTHENTICATE, wire.blob(said))
+            code, words = reader.number("h"), reader.string()
+            if code:
+                raise NotAuthenticated(
+                    f"{self} does not let {access.user} in:"
+                    f" {words or codes.meaning(code).words} (error {code})"
+                )
+            try:
+                said = steps.send(bytes(reader.blob()))
+            except StopIteration:
+                return
+
+    # -- requests
+
+    def ask(
+        self, api: int, body: bytes, *, version: int | None = None, wait_s: float = 0.0
+    ) -> Reader:
+        """Send a request and read its answer; `wait_s` is how long the broker may wait itself."""
+        self.send(api, body, version=version)
+        return self.answer(wait_s)
+
+    def send(self, api: int, body: bytes, *, version: int | None = None) -> None:
+        """Send a request; its answer comes after those of all before it."""
+        self._number = (self._number + 1) & 0x7FFF_FFFF
+        chosen = wire.VERSIONS[api] if version is None else version
+        try:
+            self._socket.settimeout(ANSWER_S)
+            self._socket.sendall(wire.request(api, chosen, self._number, body))
+        except OSError as error:
+            self.broken = True
+            raise Unavailable(f"the connection to {self} broke ({error})") from error
+        self._waiting.append(self._number)
+
+    def answer(self, wait_s: float = 0.0) -> Reader:
+        """The answer to the oldest request that has none."""
+        assert self._waiting, "nothing was asked"
+        ends = time.monotonic() + ANSWER_S + wait_s
+        broken, self.broken = self.broken, True  # until the whole answer is here
+        size = int.from_bytes(self._read(4, ends), "big")
+        if not 4 <= size <= ANSWER_BYTES_MAX:
+            raise ProtocolViolation(f"{self} does not speak Kafka")
+        reader = Reader(self._read(size, ends))
+        if reader.number("i") != self._waiting.pop(0):
+            raise ProtocolViolation(f"{self} answers what was not asked")
+        self.broken = broken
+        return reader
+
+    def _read(self, size: int, ends: float) -> memoryview:
+        view = memoryview(bytearray(size))
+        got = 0
+        try:
+            while got < size:
+                self._socket.settimeout(max(0.001, ends - time.monotonic()))
+                count = self._socket.recv_into(view[got:])
+                if not count:
+                    raise Unavailable(f"{self} closed the connection")
+                got += count
+        except TimeoutError:
+            raise Unavailable(f"{self} does not answer") from None
+        except OSError as error:
+            raise Unavailable(f"the connection to {self} broke ({error})") from error
+        return view
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+
+def open_link(access: Access) -> Link:
+    """A connection to the first of the servers that answers. Raises Unavailable."""
+    told: list[str] = []
+    for address in access.servers:
+        try:
+            return Link(address, access)
+        except OnelogError as error:
+            if not error.retriable:
+                raise
+            told.append(str(error))
+    raise Unavailable("; ".join(told))
