@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from onelog.base.clock import ManualClock
-from onelog.base.errors import PartitionStopped
+from onelog.base.errors import Conflict, PartitionStopped, StorageError
+from onelog.base.limits import MOVES_PER_STREAM_MAX
 from onelog.broker import (
     EARLIEST,
     Broker,
@@ -133,6 +134,126 @@ async def test_a_topic_that_moves_there_and_back_is_read_in_order(
         await say(broker, "a/b", *numbers(20, 30))
         assert values(cursor) == numbers(0, 30)
         assert await history(broker, "a/b") == [f"a/b={number}" for number in numbers(0, 30)]
+
+
+@pytest.mark.parametrize("filters", FILTERS)
+@pytest.mark.parametrize("restarts", [(2,), (1, 2), (0, 1, 2, 3)])
+async def test_moves_there_and_back_are_read_in_order_over_restarts(
+    tmp_path: Path, filters: list[str], restarts: tuple[int, ...]
+) -> None:
+    """I5: what came before what is kept with the streams; their age would tell it wrong."""
+    other = StreamConfig(name="other", captures=("x", "y/#"))
+    steps = [other, msgspec.structs.replace(other, captures=("x", "a/b")), other]
+    written = 0
+    for number in range(4):
+        if number == 0 or number - 1 in restarts:
+            opened = running(tmp_path)
+            broker = await opened.__aenter__()
+        if number == 0:
+            await broker.streams.create(other)
+        else:
+            await broker.streams.alter(steps[number - 1])
+        await say(broker, "a/b", *numbers(written, written + 10))
+        written += 10
+        assert await history(broker, *filters) == [f"a/b={row}" for row in range(written)]
+        if number in restarts:
+            await opened.__aexit__(None, None, None)
+    if 3 in restarts:
+        async with running(tmp_path) as broker:
+            assert await history(broker, *filters) == [f"a/b={row}" for row in range(written)]
+    else:
+        await opened.__aexit__(None, None, None)
+
+
+@pytest.mark.parametrize("filters", FILTERS)
+async def test_a_move_whose_offsets_were_not_kept_is_read_in_order_after_the_restart(
+    tmp_path: Path, filters: list[str]
+) -> None:
+    """I5, I9: the store failed, or the process ended, right after the change took effect."""
+    other = StreamConfig(name="other", captures=("x",))
+    async with running(tmp_path) as broker:
+        await broker.streams.create(other)
+        await say(broker, "a/b", *numbers(0, 10))
+        await say(broker, "x", *numbers(0, 10))
+        real, calls = broker.streams._save, 0
+
+        async def only_once(*rows: object, **options: object) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 1:
+                await say(broker, "a/b", *numbers(10, 20))  # after the plan, before its effect
+                await real(*rows, **options)  # type: ignore[arg-type]
+            else:
+                raise StorageError("the disk is full")
+
+        broker.streams._save = only_once  # type: ignore[method-assign,assignment]
+        with pytest.raises(StorageError):
+            await broker.streams.alter(msgspec.structs.replace(other, captures=("x", "a/b")))
+        await say(broker, "a/b", *numbers(20, 30))
+        assert [row for row in await history(broker, *filters) if row[0] == "a"] == [
+            f"a/b={row}" for row in range(30)
+        ]
+    async with running(tmp_path) as broker:
+        await say(broker, "a/b", *numbers(30, 40))
+        found = [row for row in await history(broker, *filters) if row[0] == "a"]
+        assert found == [f"a/b={row}" for row in range(40)]
+        moves = broker.streams.get("other").record.moves
+        assert [move.is_exact for move in moves] == [True]
+
+
+async def test_a_topic_that_is_written_first_while_its_stream_is_made_is_read_in_order(
+    tmp_path: Path,
+) -> None:
+    """I5: nobody could know of it when the change was written down."""
+    async with running(tmp_path) as broker:
+        real, calls = broker.streams._save, 0
+
+        async def late(*rows: object, **options: object) -> None:
+            nonlocal calls
+            calls += 1
+            await real(*rows, **options)  # type: ignore[arg-type]
+            if calls == 1:
+                await say(broker, "a/b", "0", "1")
+
+        broker.streams._save = late  # type: ignore[method-assign,assignment]
+        await broker.streams.create(StreamConfig(name="moved", captures=("a/b",)))
+        await say(broker, "a/b", "2")
+        assert calls == 3
+        assert await history(broker, "#") == ["a/b=0", "a/b=1", "a/b=2"]
+    async with running(tmp_path) as broker:
+        assert await history(broker, "#") == ["a/b=0", "a/b=1", "a/b=2"]
+        assert await history(broker, "a/b") == ["a/b=0", "a/b=1", "a/b=2"]
+
+
+async def test_a_stream_for_a_topic_that_nobody_wrote_before_keeps_no_move(tmp_path: Path) -> None:
+    """A Kafka topic costs what it did: one write to the store, and readers wait for nothing."""
+    async with running(tmp_path) as broker:
+        await say(broker, "a/b", *numbers(0, 10))
+        await broker.streams.create(StreamConfig(name="orders", captures=("orders",)))
+        assert broker.streams.get("orders").record.moves == ()
+        assert broker.streams.get("orders").record.fixed_topic == "orders"
+
+
+async def test_moves_that_nobody_waits_for_any_more_are_forgotten_and_their_number_is_bounded(
+    tmp_path: Path,
+) -> None:
+    """I8."""
+    other = StreamConfig(name="other", captures=("x",))
+    both = msgspec.structs.replace(other, captures=("x", "a/b"))
+    async with running(tmp_path) as broker:
+        await broker.streams.create(other)
+        for number in range(MOVES_PER_STREAM_MAX):
+            await say(broker, "a/b", str(number))
+            await broker.streams.alter(both)
+            await broker.streams.alter(other)
+        with pytest.raises(Conflict, match="100 times"):
+            await broker.streams.alter(both)
+        assert await history(broker, "a/b") == [f"a/b={row}" for row in range(MOVES_PER_STREAM_MAX)]
+        stream, partition = home_of(broker, "a/b")
+        await broker.delete_records(stream.name, partition.id, int(partition.end_offset))
+        await say(broker, "a/b", "kept")
+        await broker.streams.alter(both)
+        assert len(broker.streams.get("other").record.moves) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -30,6 +30,9 @@ PARTITIONS_PER_STREAM_MAX = 10_000
 CAPTURES_PER_STREAM_MAX = 10_000
 """Filters that one stream captures."""
 
+MOVES_PER_STREAM_MAX = 100
+"""Times that a stream took over topics of others which still hold records of them."""
+
 PARTITIONS_PER_REQUEST_MAX = 100_000
 """Topics and partitions that one Kafka request may name, together."""
 

@@ -2,7 +2,7 @@
 
 Rules: a source set is immutable. When streams change, the registry hands out a new one, and a
 cursor carries its positions over by (stream id, partition). Its gates say which sources wait for
-which others, because topics moved between them (`moves`).
+which others, because topics moved between them (`log/moves.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from onelog.base.topics import check_filter, is_exact
-from onelog.cursors.moves import Moves
 from onelog.kernel import TopicFilter, TopicTrie
 from onelog.log.catalog import Catalog
 from onelog.log.partition import Partition
@@ -95,7 +94,6 @@ class SourceRegistry:
         self._catalog = catalog
         self._cache: dict[tuple[str, ...], SourceSet] = {}
         self._shared: dict[tuple[Source, ...], tuple[tuple[Source, ...], Gates | None]] = {}
-        self._moves = Moves(catalog.streams())
         self._listeners: set[Callable[[], None]] = set()
         self.generation = 0
         catalog.on_change.append(self._changed)
@@ -104,7 +102,6 @@ class SourceRegistry:
         self.generation += 1
         self._cache.clear()
         self._shared.clear()
-        self._moves.update(self._catalog.streams())
         for listener in tuple(self._listeners):
             listener()
 
@@ -147,7 +144,7 @@ class SourceRegistry:
         gates: Gates = {}
         for number, source in enumerate(sources):
             rows = []
-            for move in self._moves.of(source.stream):
+            for move in source.stream.record.moves:
                 after = [(numbers[key], end) for key, end in move.after if key in numbers]
                 if after:
                     rows.append((move.end_of(source.partition.id), tuple(after)))

@@ -4,6 +4,8 @@ Rules:
 - The metadata store decides; what it has accepted is applied here, never the other way round (I9).
 - A deletion is written down before data goes, so that a crash in between is finished at the next
   start. Data that the store does not know is reported and left alone.
+- A change takes effect in one moment; where the streams that lose topics by it end then is kept
+  with those that gain them (`moves`).
 - Opening runs in threads, so that recovery of a large log does not hold the loop.
 - A damaged partition is opened as stopped: it refuses work, the others run.
 """
@@ -33,6 +35,7 @@ from onelog.base.errors import (
 from onelog.base.ids import PartitionId
 from onelog.base.topics import is_exact, overlap
 from onelog.log.config import StreamConfig, check_change, check_config
+from onelog.log.moves import Move, SourceKey, is_covered, moves_by, settle, with_move
 from onelog.log.partition import Partition
 from onelog.log.resolution import Resolver
 from onelog.log.stopped import StoppedLog
@@ -89,11 +92,13 @@ class Catalog:
             record = msgspec.json.decode(entry.value, type=StreamRecord)
             if self._engine(record.config).volatile:
                 # Its offsets begin anew: positions that were kept must not be taken for these.
-                record = msgspec.structs.replace(record, id=_new_id(record.config))
-                await self._save(record, created=False)
+                moves = tuple(msgspec.structs.replace(move, ends=()) for move in record.moves)
+                record = msgspec.structs.replace(record, id=_new_id(record.config), moves=moves)
+                await self._save([record])
             stream = await self._open_stream(record)
             self._apply(stream)
             known.update(stream.key(partition.id) for partition in stream.partitions)
+        await self._settle_moves()
         self.orphans = [
             key
             for engine in self._engines.values()
@@ -166,14 +171,15 @@ class Catalog:
                 created_ms=self._next_birth_ms(),
                 fixed_topic=config.single_topic,
             )
-            await self._save(record, created=True)
+            moves = moves_by(Stream(record, []), None, config, self.streams())
+            await self._plan(record, moves, created=True)
             try:
                 stream = await self._open_stream(record)
             except BaseException:
                 # No room, for one: the name is free again, what was made is an orphan.
                 await self._store.delete(_STREAMS + config.name)
                 raise
-            self._apply(stream)
+            await self._carry_out(stream, record, moves, old=None)
             return stream
 
     def check_new(self, config: StreamConfig) -> None:
@@ -198,27 +204,99 @@ class Catalog:
             stream = self.get(config.name)
             old = stream.record
             self.check_altered(config)
-            for callback in self.before_change:
-                callback()
+            self._before_change()
             record = self._changed_record(stream, config, self._next_birth_ms())
-            # What is appended while the store answers lies beyond `fixed_until` already.
-            stream.record = msgspec.structs.replace(old, fixed_until=record.fixed_until)
+            moves = moves_by(stream, old.config, config, self.streams())
+            if record.fixed_until != old.fixed_until:
+                self._tag_from_now(stream, record)
             try:
-                await self._save(record, created=False)
+                await self._plan(record, moves)
             except BaseException:
                 stream.record = old
+                self._changed()
                 raise
-            stream.record = record
-            for partition in stream.partitions:
-                partition.durability = config.durability
-                partition.message_bytes_max = config.message_bytes_max
-                partition.timestamps = config.timestamps
-                if partition.stopped is None:
-                    partition.log.reconfigure(config.log_settings())
-            # All at once: a topic's partition follows from their number.
-            stream.partitions += await self._open_partitions(record, len(stream.partitions))
-            self._apply(stream)
+            fresh = await self._open_partitions(record, len(stream.partitions))
+            await self._carry_out(stream, record, moves, old=old.config, fresh=fresh)
             return stream
+
+    def _tag_from_now(self, stream: Stream, record: StreamRecord) -> None:
+        """Let the records of a stream that was made for one topic carry their topic."""
+        stream.record = msgspec.structs.replace(stream.record, fixed_until=record.fixed_until)
+        for partition in stream.partitions:
+            if partition.stopped is None:
+                partition.log.reconfigure(record.config.log_settings())
+        self._changed()
+
+    async def _plan(
+        self, record: StreamRecord, moves: dict[str, Move], *, created: bool = False
+    ) -> None:
+        """Write down a change, and which moves it makes, before it takes effect."""
+        others = (self._streams[name].record for name in moves if name != record.config.name)
+        rows = [self._moved(row, moves, is_exact=False) for row in (*others, record)]
+        await self._save(rows, created=created)
+
+    def _moved(
+        self, record: StreamRecord, moves: Mapping[str, Move], *, is_exact: bool = True
+    ) -> StreamRecord:
+        """A stream's record after a move, if it gained by one."""
+        name = record.config.name
+        if name not in moves:
+            return record
+        move = msgspec.structs.replace(moves[name], is_exact=is_exact)
+        found = with_move(record.moves, move, self._partitions(), name)
+        # The topic of a stream that is not the first to hold it stands beside each record.
+        fixed = record.fixed_topic if name in self._streams else None
+        return msgspec.structs.replace(record, moves=found, fixed_topic=fixed)
+
+    def _partitions(self) -> dict[SourceKey, Partition]:
+        return {
+            (stream.record.id, int(partition.id)): partition
+            for stream in self._streams.values()
+            for partition in stream.partitions
+        }
+
+    async def _carry_out(
+        self,
+        stream: Stream,
+        record: StreamRecord,
+        planned: dict[str, Move],
+        *,
+        old: StreamConfig | None,
+        fresh: Sequence[Partition] = (),
+    ) -> None:
+        """Let a change take effect that the store has; then it gets the offsets of that moment."""
+        while True:
+            self._before_change()
+            moves = moves_by(stream, old, record.config, self.streams())
+            if is_covered(moves, planned):
+                break
+            planned = moves  # somebody wrote a topic for the first time since
+            await self._plan(record, planned)
+        exact = {name: moves.get(name, move) for name, move in planned.items()}
+        stream.record = self._moved(record, exact)
+        for name in exact.keys() - {stream.name}:
+            self._streams[name].record = self._moved(self._streams[name].record, exact)
+        config = record.config
+        for partition in stream.partitions:
+            partition.durability = config.durability
+            partition.message_bytes_max = config.message_bytes_max
+            partition.timestamps = config.timestamps
+            if partition.stopped is None:
+                partition.log.reconfigure(config.log_settings())
+        # All at once: a topic's partition follows from their number.
+        stream.partitions += fresh
+        self._apply(stream)
+        if exact:
+            await self._save([self._streams[name].record for name in exact])
+
+    async def _settle_moves(self) -> None:
+        """The process ended while a change took effect: all that there is now comes first."""
+        ends = {key: int(partition.end_offset) for key, partition in self._partitions().items()}
+        for stream in self.streams():
+            if not all(move.is_exact for move in stream.record.moves):
+                moves = settle(stream.record.moves, ends)
+                stream.record = msgspec.structs.replace(stream.record, moves=moves)
+                await self._save([stream.record])
 
     def _next_birth_ms(self) -> int:
         """Now, and after everything that was born before, so that age is an order."""
@@ -308,12 +386,18 @@ class Catalog:
                         f" {stream.name} already"
                     )
 
-    async def _save(self, record: StreamRecord, *, created: bool) -> None:
-        key = _STREAMS + record.config.name
-        compare = Compare(key, "version", "==" if created else ">", 0)
-        result = await self._store.txn([compare], [Put(key, msgspec.json.encode(record))])
-        if not result.succeeded:
-            raise Conflict(f"stream {record.config.name} was created or deleted by somebody else")
+    async def _save(self, records: Sequence[StreamRecord], *, created: bool = False) -> None:
+        """Write records down, all or none; the last one is of the stream that changes."""
+        keys = [_STREAMS + record.config.name for record in records]
+        puts = [
+            Put(key, msgspec.json.encode(record)) for key, record in zip(keys, records, strict=True)
+        ]
+        compares = [Compare(key, "version", ">", 0) for key in keys]
+        if created:
+            compares[-1] = Compare(keys[-1], "version", "==", 0)
+        if not (await self._store.txn(compares, puts)).succeeded:
+            name = records[-1].config.name
+            raise Conflict(f"stream {name} was created or deleted by somebody else")
 
     def _apply(self, stream: Stream) -> None:
         self._streams[stream.name] = stream
@@ -322,6 +406,10 @@ class Catalog:
         self._last_birth_ms = max(self._last_birth_ms, stream.record.births()[-1][0])
         self.resolver.replace(stream.name, stream.config.captures)
         self._changed()
+
+    def _before_change(self) -> None:
+        for callback in self.before_change:
+            callback()
 
     def _changed(self) -> None:
         for callback in self.on_change:

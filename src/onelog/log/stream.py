@@ -1,8 +1,9 @@
 """A stream: its configuration, its partitions, and which topic a record of it has.
 
-Rules: a stream that captures one exact topic does not write the topic beside each record; its
-records have that topic (`fixed_topic`). When it comes to capture more, records from then on carry
-their topic, and the old ones keep the fixed one, up to the offsets in `fixed_until`.
+Rules: a stream that captures one exact topic, and is the first to hold it, does not write the topic
+beside each record; its records have that topic (`fixed_topic`). When it comes to capture more,
+records from then on carry their topic, and the old ones keep the fixed one, up to the offsets in
+`fixed_until`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from onelog.base.errors import InvalidRequest
 from onelog.base.ids import PartitionId
 from onelog.kernel import topic_hash
 from onelog.log.config import StreamConfig
+from onelog.log.moves import Move
 from onelog.log.partition import Partition
 from onelog.storage.engine import PartitionKey
 
@@ -32,6 +34,8 @@ class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
     """(when, how many partitions there were before) of each time that partitions were added."""
     past_captures: tuple[str, ...] = ()
     """Filters that it once captured: their records may still be here."""
+    moves: tuple[Move, ...] = ()
+    """How it came to hold topics of others, in their order."""
 
     def births(self) -> list[tuple[int, int]]:
         """(since when, how many partitions) for each time that their number changed."""

@@ -1,0 +1,153 @@
+"""Moves: when topics change their home, what has to be read before what (DESIGN §3).
+
+Rules:
+- A stream that comes to hold topics of another one is read past where it ended at that moment
+  only when the other one has been read up to where that one ended. So a topic that moved is read
+  in order, by exact and wildcard cursors, opened before the move or after it.
+- The same holds inside a stream whose number of partitions grew.
+- A move is kept in the record of the stream that gained, so that it holds over restarts. It is
+  written down with the change, and once more with its offsets when the change took effect. If the
+  process ends in between, all that the old homes hold at the next start is read first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from onelog.base.errors import Conflict
+from onelog.base.limits import MOVES_PER_STREAM_MAX
+from onelog.base.topics import is_exact, overlap
+
+if TYPE_CHECKING:
+    from onelog.log.config import StreamConfig
+    from onelog.log.partition import Partition
+    from onelog.log.stream import Stream
+
+SourceKey = tuple[str, int]
+"""A partition: the id of its stream, which never comes back for another, and its number."""
+
+
+class Move(msgspec.Struct, frozen=True, array_like=True):
+    """One change of home, as the stream that gained sees it."""
+
+    ends: tuple[int, ...]
+    """Where its own partitions ended at that moment; those that came later began empty."""
+    after: tuple[tuple[SourceKey, int], ...]
+    """What is read first: partitions of the old homes, up to these offsets."""
+    is_exact: bool = True
+    """Whether these are the offsets of that moment, and not those of a moment before."""
+
+    def end_of(self, partition: int) -> int:
+        """Where a partition may be read to while the old homes are not drained."""
+        return self.ends[partition] if partition < len(self.ends) else 0
+
+
+def moves_by(
+    stream: Stream, old: StreamConfig | None, new: StreamConfig, streams: Sequence[Stream]
+) -> dict[str, Move]:
+    """Who gains topics by a change of a stream at this moment, by name; `old` None: it is new."""
+    others = [other for other in streams if other.name != new.name]
+    was, now = set(() if old is None else old.captures), set(new.captures)
+    found: dict[str, Move] = {}
+    rows = _ends(others, now - was)
+    if old is not None and new.partitions > old.partitions:
+        rows += _all_ends(stream, stream.partitions)
+    if rows:
+        found[new.name] = Move(_own_ends(stream), tuple(rows))
+    for other in others:
+        gained = {text for text in was - now if _touches(other.config.captures, text)}
+        left = _ends([stream], gained)
+        if left:
+            found[other.name] = Move(_own_ends(other), tuple(left))
+    return found
+
+
+def is_covered(found: Mapping[str, Move], kept: Mapping[str, Move]) -> bool:
+    """Whether what was kept names every partition that has to be read first."""
+    return all(
+        name in kept and {key for key, _end in move.after} <= {key for key, _ in kept[name].after}
+        for name, move in found.items()
+    )
+
+
+def settle(moves: tuple[Move, ...], ends: Mapping[SourceKey, int]) -> tuple[Move, ...]:
+    """Moves after a start: one whose moment is not known waits for all that is there now."""
+    return tuple(
+        move
+        if move.is_exact
+        else Move(move.ends, tuple((key, max(end, ends.get(key, 0))) for key, end in move.after))
+        for move in moves
+    )
+
+
+def with_move(
+    moves: tuple[Move, ...], move: Move, partitions: Mapping[SourceKey, Partition], name: str
+) -> tuple[Move, ...]:
+    """The moves of a stream and one more, without those whose old homes hold nothing of them."""
+    kept = [
+        known
+        for known in moves
+        if any(key in partitions and partitions[key].start_offset < end for key, end in known.after)
+    ]
+    if len(kept) >= MOVES_PER_STREAM_MAX:
+        raise Conflict(
+            f"stream {name} took over topics {len(kept)} times, and where they lived before there"
+            " are still records of them: try again when retention took those"
+        )
+    return (*kept, move)
+
+
+def _touches(captures: Iterable[str], text: str) -> bool:
+    return any(overlap(capture, text) for capture in captures)
+
+
+def _own_ends(stream: Stream) -> tuple[int, ...]:
+    return tuple(int(partition.end_offset) for partition in stream.partitions)
+
+
+def _ends(streams: Iterable[Stream], filters: set[str]) -> list[tuple[SourceKey, int]]:
+    """Where partitions end that may hold records of these filters."""
+    found: list[tuple[SourceKey, int]] = []
+    for stream in streams:
+        captures = (*stream.config.captures, *stream.record.past_captures)
+        shared = {text for text in filters if _touches(captures, text)}
+        if shared:
+            found += _all_ends(stream, _holding(stream, shared))
+    return found
+
+
+def _holding(stream: Stream, filters: set[str]) -> list[Partition]:
+    """The partitions of a stream that may hold records of filters which it captures."""
+    # Records of a stream that was made for one topic are not in its index.
+    if stream.record.fixed_topic is not None or not all(map(is_exact, filters)):
+        return stream.partitions
+    topics = [text.encode() for text in filters]
+    return [
+        partition
+        for partition in stream.partitions
+        if any(
+            (stream.record.grown or stream.partition_of(topic) is partition)
+            and _may_hold(partition, topic)
+            for topic in topics
+        )
+    ]
+
+
+def _may_hold(partition: Partition, topic: bytes) -> bool:
+    if partition.stopped is not None:
+        return True
+    start, end = partition.start_offset, partition.end_offset
+    offsets = partition.offsets_of_topic(topic, start, end, 1)
+    return offsets is None or bool(offsets)
+
+
+def _all_ends(stream: Stream, partitions: Iterable[Partition]) -> list[tuple[SourceKey, int]]:
+    """Every one of these partitions that holds something, and where it ends."""
+    return [
+        ((stream.record.id, int(partition.id)), int(partition.end_offset))
+        for partition in partitions
+        if partition.end_offset > partition.start_offset
+    ]
