@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from onelog.base.clock import ManualClock
@@ -19,6 +20,7 @@ from onelog.log.partition import Appended
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.topics import Topics
 from onelog.protocols.kafka.transactions.coordinator import Coordinator
+from onelog.protocols.kafka.transactions.links import LinkRequest
 from onelog.protocols.kafka.transactions.opening import open_coordinator
 from onelog.protocols.kafka.transactions.state import Producer
 from onelog.record.batch import build_batch, iterate_batches
@@ -164,6 +166,25 @@ class Desk:
         self, producer: Producer, *, commit: bool = True, transactional_id: str = "t"
     ) -> None:
         await self.coordinator.end(transactional_id, producer, commit=commit)
+
+    async def link(
+        self, batch: int, members: dict[str, Producer], query: str = "q", **rest: Any
+    ) -> str:
+        """What a driver asks for; `owner` and `check` as the connection would give them."""
+        owner = rest.pop("owner", "user")
+        check = rest.pop("check", lambda _facts: None)
+        rows = [(name, *producer) for name, producer in members.items()]
+        asked = {"query": query, "batch": batch, "commit": True, "members": rows, **rest}
+        request = msgspec.convert(asked, LinkRequest)
+        return await self.coordinator.links.link(request, owner, check)
+
+    async def stage(self, name: str, *values: str, topic: str = "a", number: int = 0) -> Producer:
+        """What a task does: write and leave the transaction open."""
+        producer = await self.init(name)
+        await self.add(producer, (topic, number), transactional_id=name)
+        for value in values:
+            self.write(producer, topic, number, value, name)
+        return producer
 
     def write(
         self, producer: Producer, topic: str, number: int, value: str, transactional_id: str = "t"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -159,6 +160,25 @@ class Talk:
             producer_epoch=producer[1],
             committed=commit,
         ).error_code
+
+    def link(
+        self, query: str, batch: int, members: dict[str, tuple[int, int]], **rest: Any
+    ) -> dict[str, Any]:
+        """Decide a batch of a query; the answer as it came."""
+        rows = [[name, *producer] for name, producer in members.items()]
+        asked = {"query": query, "batch": batch, "commit": True, "members": rows, **rest}
+        answer: dict[str, Any] = json.loads(self.wire.ask_bytes(K.LINK, json.dumps(asked).encode()))
+        return answer
+
+    def stage(self, name: str, topic: str, value: bytes, *partitions: int) -> tuple[int, int]:
+        """What a task does: a record in each partition, in a transaction that stays open."""
+        while (answer := self.init(name)).error_code is E.concurrent_transactions:
+            pass
+        producer = answer.producer_id, answer.producer_epoch
+        assert set(self.add(name, producer, **{topic: list(partitions)}).values()) == {E.none}
+        for partition in partitions:
+            assert self.produce(name, producer, topic, value, partition=partition) is E.none
+        return producer
 
     def ended(self, name: str, producer: tuple[int, int], *, commit: bool = True) -> None:
         """End a transaction and wait until its markers are written."""

@@ -38,19 +38,29 @@ class Wire:
 
     def send(self, key: ApiKey, version: int, /, **body: Any) -> None:
         data = written(load_request_schema(int(key), version), body)
+        self._send(key, version, b"\0" + data if version >= APIS[key].flexible else data)
+
+    def ask_bytes(self, key: ApiKey, body: bytes) -> bytes:
+        """A private request (version 0) and its answer, which kio knows nothing of."""
+        self._send(key, 0, body)
+        return self._frame()[4:]
+
+    def _send(self, key: ApiKey, version: int, data: bytes) -> None:
         self._number += 1
         head = struct.pack(">hhih", key, version, self._number, len(self._client_id))
-        head += self._client_id
-        if version >= APIS[key].flexible:
-            head += b"\0"
-        payload = head + data
+        payload = head + self._client_id + data
         self._socket.sendall(struct.pack(">i", len(payload)) + payload)
 
-    def answer(self, key: ApiKey, version: int) -> Any:
+    def _frame(self) -> bytes:
         (size,) = struct.unpack(">i", self._read(4))
         frame = self._read(size)
         (number,) = struct.unpack_from(">i", frame)
         assert number == self._number
+        return frame
+
+    def answer(self, key: ApiKey, version: int) -> Any:
+        frame = self._frame()
+        size = len(frame)
         at = 5 if version >= APIS[key].flexible else 4
         body, read = entity_reader(load_response_schema(int(key), version))(frame, at)
         assert at + read == size, "bytes are left"

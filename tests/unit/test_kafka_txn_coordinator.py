@@ -543,4 +543,7 @@ async def test_the_metrics_count_what_happened(tmp_path: Path):
             "transactions_committed_total": 1,
             "transactions_aborted_total": 1,
             "transactions_timed_out_total": 1,
+            "links_total": 0,
+            "links_replayed_total": 0,
+            "link_marks": 0,
         }

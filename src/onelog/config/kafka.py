@@ -141,6 +141,22 @@ class KafkaTransactions(Section, frozen=True, kw_only=True):
     id_expiry_ms: Annotated[
         int, Meta(ge=1000, description="A transactional id unused for so long is forgotten.")
     ] = 7 * _DAY_MS
+    marks: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Queries (Spark) whose last linked batch is remembered; past it those of "
+            "finished jobs go, then new queries are refused.",
+        ),
+    ] = 100_000
+    mark_expiry_ms: Annotated[
+        int,
+        Meta(
+            ge=1000,
+            description="A query that linked nothing for so long is forgotten: a batch that it "
+            "runs again then is written again.",
+        ),
+    ] = 365 * _DAY_MS
 
 
 class Kafka(Section, frozen=True, kw_only=True):

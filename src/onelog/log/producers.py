@@ -268,6 +268,12 @@ class Producers:
             del self._entries[producer_id]
         return len(gone)
 
+    def forget(self, producer_id: int) -> None:
+        """A producer that never comes back, and has no transaction open here."""
+        entry = self._entries.get(producer_id)
+        if entry is not None and entry.txn_first_offset < 0:
+            del self._entries[producer_id]
+
     def encode(self) -> bytes:
         """The whole state, for a snapshot."""
         return msgspec.msgpack.encode(_Snapshot(list(self._entries.values()), self._aborted))

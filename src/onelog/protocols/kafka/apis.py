@@ -1,6 +1,6 @@
 """Every API that is served: its key, the versions that are advertised, and when it is allowed.
 
-Rules: what is not in this table does not exist for clients. The ranges follow what the clients in
+Rules: what is not in these tables does not exist for clients. The ranges follow what the clients in
 use send (docs/reference/kafka.md); none is advertised half-done.
 """
 
@@ -49,6 +49,7 @@ class ApiKey(IntEnum):
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
+    LINK = 20_000
 
 
 class Api(NamedTuple):
@@ -110,3 +111,11 @@ _ROWS: Final = (
 )
 
 APIS: Final[dict[int, Api]] = {int(row.key): row for row in _ROWS}
+
+_PRIVATE_ROWS: Final = (Api(_K.LINK, 0, 0, _NEVER),)
+
+PRIVATE: Final[dict[int, Api]] = {int(row.key): row for row in _PRIVATE_ROWS}
+"""What our own clients ask for. Not advertised, so that no other client meets a key that it does
+not know; far above Kafka's numbers. The body is read by its handler."""
+
+SERVED: Final[dict[int, Api]] = APIS | PRIVATE

@@ -22,7 +22,7 @@ from onelog.kernel import parse_request_header, split_frames
 from onelog.net import Peer, StreamTransport
 from onelog.observe import get_logger
 from onelog.protocols.kafka.answers import Slot
-from onelog.protocols.kafka.apis import APIS, Api, ApiKey
+from onelog.protocols.kafka.apis import PRIVATE, SERVED, Api, ApiKey
 from onelog.protocols.kafka.codec import FLEXIBLE_FROM, Body, decode_request, encode_response
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.fetching import begin_fetch
@@ -43,8 +43,8 @@ Frame = tuple[bytes | bytearray, int, int]
 
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
-_SERVED: Final = {
-    int(api.key): range(max(api.first, api.served), api.last + 1) for api in APIS.values()
+_VERSIONS: Final = {
+    int(api.key): range(max(api.first, api.served), api.last + 1) for api in SERVED.values()
 }
 _WRITE_HIGH_BYTES: Final = 4 * 1024 * 1024
 _READ_BYTES_MAX: Final = 1024 * 1024
@@ -278,10 +278,10 @@ class Connection:
             buffer, start, end, FLEXIBLE_FROM
         )
         hub.counters.requests += 1
-        api = APIS.get(key)
+        api = SERVED.get(key)
         if api is None:
             raise ProtocolViolation(f"the API {key} is not known here")
-        if version not in _SERVED[key]:
+        if version not in _VERSIONS[key]:
             self._refuse_version(api, version, correlation_id, self._new_slot())
         elif not api.before_login and not self._is_logged_in():
             raise NotAuthenticated(f"a request {api.key.name} without a login that counts")
@@ -294,7 +294,8 @@ class Connection:
             begin_fetch(self, slot, (buffer, at, end), version, correlation_id)
         else:
             slot = self._new_slot()
-            body = decode_request(api, version, bytes(buffer[at:end]), 0)
+            data = bytes(buffer[at:end])
+            body = data if key in PRIVATE else decode_request(api, version, data, 0)
             request = Request(api, version, correlation_id, client_id or "", body, self)
             self.run(slot, self._serve(slot, request))
 

@@ -48,6 +48,7 @@ from onelog.protocols.kafka.transactions.describing import (
     list_transactions,
 )
 from onelog.protocols.kafka.transactions.ending import end_txn
+from onelog.protocols.kafka.transactions.linking import link
 from onelog.protocols.kafka.transactions.offsets import txn_offset_commit
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
     ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit,
     ApiKey.END_TXN: end_txn,
+    ApiKey.LINK: link,
     ApiKey.LIST_TRANSACTIONS: list_transactions,
     ApiKey.DESCRIBE_TRANSACTIONS: describe_transactions,
     ApiKey.DESCRIBE_PRODUCERS: describe_producers,

@@ -54,6 +54,11 @@ class Completion:
             logs = [log for log in logs if log.producers.is_open(facts.producer_id)]
         return Work(facts, logs, self._doors.complete_offsets)
 
+    def forget_producer(self, facts: Facts) -> None:
+        """Partitions need not remember it: its transactional id is given up."""
+        for log in self._logs_of(facts):
+            log.producers.forget(facts.producer_id)
+
     def _logs_of(self, facts: Facts) -> list[Partition]:
         found: dict[int, Partition] = {}
         for topic, number in sorted(facts.partitions):

@@ -19,7 +19,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -27,12 +27,12 @@ import msgspec
 from onelog.base import faults
 from onelog.base.clock import Clock
 from onelog.base.errors import OnelogError, PartitionCorrupt
-from onelog.broker.kept import KeptTable
+from onelog.broker.kept import KeptRow, KeptTable
 from onelog.broker.producer_ids import ProducerIds
 from onelog.config.kafka import KafkaTransactions
 from onelog.observe import Sample, get_logger
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
-from onelog.protocols.kafka.transactions import rules
+from onelog.protocols.kafka.transactions import links, rules
 from onelog.protocols.kafka.transactions.completion import Completion
 from onelog.protocols.kafka.transactions.ids import (
     CallLater,
@@ -40,6 +40,7 @@ from onelog.protocols.kafka.transactions.ids import (
     Transaction,
     TransactionalIds,
 )
+from onelog.protocols.kafka.transactions.linking import Linker, Step, unheeded
 from onelog.protocols.kafka.transactions.state import (
     IDLE,
     OUTCOMES,
@@ -83,6 +84,7 @@ class Coordinator:
         self._settings = settings
         self._call_later = call_later
         self._ids = TransactionalIds()
+        self.links = Linker(self._ids, clock, settings, self._write_all, self._forget)
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweep: Timer | None = None
         self.commits = 0
@@ -107,16 +109,22 @@ class Coordinator:
         return coordinator
 
     def _recover(self) -> None:
-        rows = []
+        rows: list[Transaction] = []
+        marks: list[tuple[str, links.Mark]] = []
         for key, value in self._table.rows():
             try:
-                rows.append(Transaction(key.decode(), decode(value)))
+                query = links.query_of(key)
+                if query is not None:
+                    marks.append((query, links.decode(value)))
+                else:
+                    rows.append(Transaction(key.decode(), decode(value)))
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise PartitionCorrupt(
                     f"the stream {STREAM} holds a row that cannot be read ({key!r}: {error})."
                     " Restore the stream from a backup, then restart"
                 ) from None
         self._ids.fill(rows)
+        self.links.marks.fill(marks)
         self._completion.abort_strays(
             [row.written for row in rows if row.written.state not in IDLE]
         )
@@ -159,6 +167,7 @@ class Coordinator:
         )
         for name, about, value in totals:
             yield Sample(f"onelog_kafka_transactions_{name}_total", about, "counter", value)
+        yield from self.links.samples()
 
     def verify(
         self,
@@ -280,6 +289,11 @@ class Coordinator:
     ) -> None:
         """Commit or abort; returns when the outcome is durable, the markers follow."""
         transaction = self._own(transactional_id, producer, connection)
+        if commit and transaction.member is not None:
+            raise KafkaError(
+                ErrorCode.invalid_txn_state,
+                f"{transactional_id} is committed with its whole batch, by a link request",
+            )
         facts = rules.ended(transaction.written, self._clock.now_ms(), commit=commit)
         await asyncio.shield(self._write(transaction, facts))
         faults.hit("kafka.txn.decided")
@@ -302,7 +316,19 @@ class Coordinator:
         """Append a step; the future is done when it is durable. Who waits for it shields it."""
         if facts is transaction.written and transaction.put is not None:
             return transaction.put
-        put = self._table.put([(transaction.id.encode(), encode(facts))])
+        return self._write_all([(transaction, facts)])
+
+    def _write_all(
+        self, steps: Sequence[Step], more: Sequence[KeptRow] = ()
+    ) -> asyncio.Future[None]:
+        """Append steps of several transactions, and other rows, as one."""
+        rows = [(transaction.id.encode(), encode(facts)) for transaction, facts in steps]
+        put = self._table.put([*more, *rows])
+        for transaction, facts in steps:
+            self._follow(transaction, facts, put)
+        return put
+
+    def _follow(self, transaction: Transaction, facts: Facts, put: asyncio.Future[None]) -> None:
         transaction.written, transaction.put = facts, put
         self._ids.touch(transaction)
         if facts.state is not State.ONGOING:
@@ -318,12 +344,12 @@ class Coordinator:
                 self._complete_soon(transaction, recovered=False)
 
         put.add_done_callback(settled)
-        return put
 
     # -- the end of a transaction
 
     def _complete_soon(self, transaction: Transaction, *, recovered: bool) -> None:
         task = asyncio.get_running_loop().create_task(self._complete(transaction, recovered))
+        transaction.ending = task
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -336,8 +362,7 @@ class Coordinator:
             try:
                 await work.run()
                 faults.hit("kafka.txn.marked")
-                # The next step may build on this row at once: it is durable before that one is.
-                self._write(transaction, rules.completed(facts, self._clock.now_ms()))
+                self._finish(transaction, facts)
             except OnelogError as error:
                 _log.error(
                     "a transaction waits for its markers",
@@ -353,6 +378,17 @@ class Coordinator:
             self.commits += 1
         else:
             self.aborts += 1
+
+    def _finish(self, transaction: Transaction, facts: Facts) -> None:
+        """The next step may build on this row at once: it is durable before that one is."""
+        done = rules.completed(facts, self._clock.now_ms())
+        if transaction.member is None:
+            self._write(transaction, done)
+            return
+        transaction.written = done
+        self._forget([transaction])
+        self._completion.forget_producer(facts)
+        faults.hit("kafka.txn.forgotten")
 
     async def _pause(self, seconds: float) -> None:
         over = asyncio.Event()
@@ -405,9 +441,11 @@ class Coordinator:
         unused = self._ids.unused(before_ms, FORGOTTEN_AT_ONCE)
         try:
             self._forget(unused)
+            more = self.links.forget_unused() or len(unused) == FORGOTTEN_AT_ONCE
         except OnelogError as error:
             _log.error("unused transactional ids could not be forgotten", error=str(error))
-        if len(unused) == FORGOTTEN_AT_ONCE:
+            more = False
+        if more:
             self._sweep = self._call_later(PAUSE_MIN_S, self._forget_unused)
         else:
             self._sweep_later()
@@ -428,13 +466,8 @@ class Coordinator:
         if not unused:
             return
         put = self._table.put([(transaction.id.encode(), None) for transaction in unused])
-        put.add_done_callback(_ignore)  # nothing waits: an id that comes back is forgotten again
+        put.add_done_callback(unheeded)  # nothing waits: an id that comes back is forgotten again
         now_ms = self._clock.now_ms()
         for transaction in unused:
             transaction.written = rules.forgotten(transaction.written, now_ms)
             self._ids.drop(transaction)
-
-
-def _ignore(future: asyncio.Future[None]) -> None:
-    if not future.cancelled():
-        future.exception()

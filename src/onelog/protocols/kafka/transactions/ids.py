@@ -9,6 +9,7 @@ from typing import Protocol
 from onelog.observe import Sample
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.transactions import rules
+from onelog.protocols.kafka.transactions.links import member_of
 from onelog.protocols.kafka.transactions.state import IDLE, Facts
 
 
@@ -26,10 +27,22 @@ CallLater = Callable[[float, Callable[[], None]], Timer]
 class Transaction:
     """One transactional id."""
 
-    __slots__ = ("deadline", "durable", "id", "newest_connection", "put", "written")
+    __slots__ = (
+        "deadline",
+        "durable",
+        "ending",
+        "id",
+        "member",
+        "newest_connection",
+        "put",
+        "written",
+    )
 
     def __init__(self, transactional_id: str, facts: Facts) -> None:
         self.id = transactional_id
+        self.member = member_of(transactional_id)
+        """Which batch of which query decides it; None where its producer does. Such an id is
+        forgotten when its transaction is over: it is not used again."""
         self.written = facts
         """The last row that was appended: what the next step builds on."""
         self.durable = facts
@@ -39,6 +52,8 @@ class Transaction:
         self.newest_connection = 0
         """The newest one that added to a transaction or ended it."""
         self.deadline: Timer | None = None
+        self.ending: asyncio.Task[None] | None = None
+        """Writes its markers."""
 
 
 class TransactionalIds:
@@ -46,6 +61,8 @@ class TransactionalIds:
 
     def __init__(self) -> None:
         self._rows: dict[str, Transaction] = {}
+        self._queries: dict[str, dict[str, Transaction]] = {}
+        """The members of each query."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -56,7 +73,7 @@ class TransactionalIds:
     def fill(self, rows: Iterable[Transaction]) -> None:
         """What was recovered."""
         for row in sorted(rows, key=lambda row: row.written.updated_ms):
-            self._rows[row.id] = row
+            self.touch(row)
 
     def find(self, transactional_id: str) -> Transaction | None:
         """What is known of an id."""
@@ -76,10 +93,25 @@ class TransactionalIds:
         """It changed: it goes last."""
         self._rows.pop(transaction.id, None)
         self._rows[transaction.id] = transaction
+        if transaction.member is not None:
+            self._queries.setdefault(transaction.member.query, {})[transaction.id] = transaction
 
     def drop(self, transaction: Transaction) -> None:
         """Know it no more."""
         del self._rows[transaction.id]
+        if transaction.member is not None:
+            query = transaction.member.query
+            del self._queries[query][transaction.id]
+            if not self._queries[query]:
+                del self._queries[query]
+
+    def members(self, query: str, last_batch: int) -> list[Transaction]:
+        """What a query began for its batches up to the last one."""
+        return [
+            row
+            for row in self._queries.get(query, {}).values()
+            if row.member is not None and row.member.batch <= last_batch
+        ]
 
     def unused(self, before_ms: int, count_max: int) -> list[Transaction]:
         """Ids without a transaction that did not change since `before_ms`."""

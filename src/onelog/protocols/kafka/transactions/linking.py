@@ -1,0 +1,268 @@
+"""The link request: commit what the tasks of a query's batch wrote, together and once, or abort it.
+
+Rules:
+- Mark and members are one append: `kafka.txn.linked` is the point from which the batch counts.
+- All members or none: one that is not open, or not this producer's, refuses the whole batch, and
+  the query runs it again.
+- A batch that is at or below the mark is answered with "already", which is success: its rows are
+  in the log. So a driver asks again for as long as it had no answer.
+- To abort undoes nothing that was linked: only what is still open is aborted.
+- Whatever else the query left open for this batch or an earlier one (tasks that failed, drivers
+  that died) is aborted with every request.
+- Who links must be allowed to write to every topic that its members wrote to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from onelog.base import faults
+from onelog.base.clock import Clock
+from onelog.base.errors import OnelogError
+from onelog.broker import Action
+from onelog.broker.kept import KeptRow
+from onelog.config.kafka import KafkaTransactions
+from onelog.observe import Sample, get_logger
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
+from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.transactions import links, rules
+from onelog.protocols.kafka.transactions.ids import Transaction, TransactionalIds
+from onelog.protocols.kafka.transactions.links import LinkRequest, Mark, Marks, Member, Outcome
+from onelog.protocols.kafka.transactions.state import (
+    IDLE,
+    Facts,
+    Producer,
+    State,
+    encode,
+)
+
+if TYPE_CHECKING:
+    from onelog.protocols.kafka.hub import Hub
+
+REQUEST_BYTES_MAX: Final = 4 * 1024 * 1024
+ROWS_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Bytes of one link in the coordinator's log."""
+SWEPT_MAX: Final = 10_000
+"""Left-over transactions that one request aborts; the next one goes on."""
+VISIBLE_WAIT_S: Final = 10.0
+"""How long an answer waits for the markers, behind which readers see the batch."""
+FORGOTTEN_AT_ONCE: Final = 1000
+
+_log = get_logger("kafka")
+
+Step = tuple[Transaction, Facts]
+Write = Callable[[Sequence[Step], Sequence[KeptRow]], asyncio.Future[None]]
+"""Appends steps and other rows together; the future is done when they are durable."""
+Check = Callable[[Facts], None]
+"""Raises KafkaError where the caller may not write to what a transaction touched."""
+
+
+class Linker:
+    """Decides batches of queries. Made by the coordinator, whose tables and log it uses."""
+
+    def __init__(
+        self,
+        ids: TransactionalIds,
+        clock: Clock,
+        settings: KafkaTransactions,
+        write: Write,
+        forget: Callable[[list[Transaction]], None],
+    ) -> None:
+        self._ids = ids
+        self._clock = clock
+        self._settings = settings
+        self._write = write
+        self._forget = forget
+        self.marks = Marks(settings.marks)
+        self.linked = 0
+        self.replayed = 0
+        self._newest: asyncio.Future[None] | None = None
+        """Done when every mark is durable."""
+
+    async def link(self, request: LinkRequest, owner: str, check: Check) -> Outcome:
+        """Decide a batch; returns when that is durable, and mostly when readers see it."""
+        members = _members_of(request)
+        self.marks.check_owner(request.query, owner)
+        left_over = [
+            row
+            for row in self._ids.members(request.query, request.batch)[:SWEPT_MAX]
+            if row.id not in members or not request.commit
+        ]
+        for row in left_over:
+            check(row.written)
+        outcome: Outcome = "aborted"
+        deciding: list[Transaction] = []
+        if request.commit and request.batch > self.marks.batch(request.query):
+            steps = self._commits(members, check)
+            self._newest = self._append(request, owner, steps)
+            deciding = [transaction for transaction, _facts in steps]
+            outcome = "linked"
+            self.linked += 1
+        elif request.commit:
+            left_over += self._open_among(members, check)
+            outcome = "already"
+            self.replayed += 1
+        deciding += self._sweep(left_over)
+        waits = [row.put for row in deciding if row.put is not None]
+        if self._newest is not None:
+            waits.append(self._newest)
+        for put in waits:
+            await asyncio.shield(put)
+        faults.hit("kafka.txn.linked")
+        await _until_ended(deciding)
+        return outcome
+
+    def _commits(self, members: dict[str, Producer], check: Check) -> list[Step]:
+        now_ms, steps = self._clock.now_ms(), []
+        for transactional_id, producer in members.items():
+            transaction = self._ids.find(transactional_id)
+            if transaction is None:
+                raise KafkaError(
+                    ErrorCode.invalid_producer_id_mapping,
+                    f"the transaction {transactional_id} is over: it was aborted, perhaps because"
+                    " it took longer than its timeout; run the batch again",
+                )
+            rules.check_owner(transaction.written, producer)
+            check(transaction.written)
+            steps.append((transaction, rules.ended(transaction.written, now_ms, commit=True)))
+        if sum(len(encode(facts)) for _row, facts in steps) > ROWS_BYTES_MAX:
+            raise KafkaError(
+                ErrorCode.policy_violation,
+                f"the {len(steps)} members of a link touch too many partitions:"
+                f" together they may take {ROWS_BYTES_MAX} bytes in the coordinator's log;"
+                " use fewer tasks",
+            )
+        return steps
+
+    def _append(
+        self, request: LinkRequest, owner: str, steps: Sequence[Step]
+    ) -> asyncio.Future[None]:
+        query = request.query
+        gone = self.marks.room_for(query)
+        mark = Mark(request.batch, owner, self._clock.now_ms(), request.once)
+        faults.hit("kafka.txn.linking")
+        put = self._write(
+            steps,
+            [
+                (links.key_of(query), links.encode(mark)),
+                *((links.key_of(name), None) for name in gone),
+            ],
+        )
+        self.marks.drop(gone)
+        self.marks.put(query, mark)
+        return put
+
+    def _open_among(self, members: dict[str, Producer], check: Check) -> list[Transaction]:
+        """What came for a batch that was linked already; what was linked then is not open."""
+        found = []
+        for transactional_id, producer in members.items():
+            transaction = self._ids.find(transactional_id)
+            if transaction is not None and transaction.written.producer == producer:
+                check(transaction.written)
+                found.append(transaction)
+        return found
+
+    def _sweep(self, rows: Sequence[Transaction]) -> list[Transaction]:
+        """Abort what is open, forget what never began; those that are being aborted now."""
+        now_ms, aborted = self._clock.now_ms(), []
+        try:
+            for row in rows:
+                if row.written.state is State.ONGOING:
+                    self._write([(row, rules.fenced(row.written, now_ms))], ())
+                    aborted.append(row)
+            self._forget([row for row in rows if row.written.state in IDLE])
+        except OnelogError as error:
+            # The next request tries again, or their timeout comes.
+            _log.error("left-over transactions of a query stay open", error=str(error))
+        return aborted
+
+    def forget_unused(self) -> bool:
+        """Drop marks that are too old; whether more of them wait."""
+        now_ms, settings = self._clock.now_ms(), self._settings
+        unused = self.marks.unused(
+            now_ms - settings.mark_expiry_ms, now_ms - settings.id_expiry_ms, FORGOTTEN_AT_ONCE
+        )
+        if unused:
+            self._newest = self._write((), [(links.key_of(query), None) for query in unused])
+            self._newest.add_done_callback(unheeded)  # what comes back is forgotten again
+            self.marks.drop(unused)
+        return len(unused) == FORGOTTEN_AT_ONCE
+
+    def samples(self) -> Iterator[Sample]:
+        """Numbers for the metrics."""
+        rows = (
+            ("links_total", "Batches of queries that were linked.", self.linked),
+            ("links_replayed_total", "Batches of queries that were there already.", self.replayed),
+        )
+        for name, about, value in rows:
+            yield Sample(f"onelog_kafka_{name}", about, "counter", value)
+        yield Sample(
+            "onelog_kafka_link_marks",
+            "Queries whose last linked batch is remembered.",
+            "gauge",
+            len(self.marks),
+        )
+
+
+def unheeded(future: asyncio.Future[None]) -> None:
+    """Nothing waits for it: its failure is no news either."""
+    if not future.cancelled():
+        future.exception()
+
+
+def _members_of(request: LinkRequest) -> dict[str, Producer]:
+    batch = Member(request.query, request.batch)
+    members: dict[str, Producer] = {}
+    for transactional_id, producer_id, epoch in request.members:
+        if links.member_of(transactional_id) != batch or transactional_id in members:
+            raise KafkaError(
+                ErrorCode.invalid_request,
+                f"{transactional_id!r} is no member of batch {batch.batch} of {batch.query},"
+                " or named twice",
+            )
+        members[transactional_id] = Producer(producer_id, epoch)
+    return members
+
+
+async def _until_ended(transactions: Sequence[Transaction]) -> None:
+    """Wait for markers; what cannot be written now is written later, the outcome stands."""
+    endings = [row.ending for row in transactions if row.ending is not None]
+    if endings:
+        await asyncio.wait(endings, timeout=VISIBLE_WAIT_S)
+
+
+async def link(hub: Hub, request: Request) -> bytes:
+    """Serve the private request (docs/reference/kafka.md)."""
+    principal = request.connection.principal
+    assert principal is not None, "nothing is asked before the login"
+
+    def check(facts: Facts) -> None:
+        for name in {topic for topic, _partition in facts.partitions}:
+            topic = hub.topics.find(name)
+            if topic is not None:  # nothing is written to one that is gone
+                hub.authorize(principal, Action.PUBLISH, topic)
+
+    try:
+        wish = _decode(request.body)
+        outcome = await hub.transactions.links.link(wish, principal.name, check)
+    except OnelogError as error:
+        return msgspec.json.encode({"error": int(code_of(error)), "message": str(error)})
+    return msgspec.json.encode({"error": int(ErrorCode.none), "outcome": outcome})
+
+
+def _decode(body: bytes) -> LinkRequest:
+    if len(body) > REQUEST_BYTES_MAX:
+        raise KafkaError(
+            ErrorCode.invalid_request,
+            f"a link request has at most {REQUEST_BYTES_MAX} bytes, not {len(body)}",
+        )
+    try:
+        return msgspec.json.decode(body, type=LinkRequest)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise KafkaError(
+            ErrorCode.invalid_request, f"a link request cannot be read: {error}"
+        ) from None

@@ -1,0 +1,165 @@
+"""Linked transactions: many that are decided together, once, in the name of a query's batch.
+
+A task of a Spark query writes in a transaction of its own and leaves it open; the query's driver
+then links all of them. Who may be linked says so by its transactional id, which is used once:
+
+    ~link/<query>/<batch>/<name of the task>
+
+Rules:
+- The mark of a query is the last batch that was linked. It and the outcome of all members are rows
+  of one append, so after a crash all of them are there or none (`Coordinator.link`).
+- A batch at or below the mark is in the log already: what came for it again is aborted.
+- Marks are bounded. A mark that is needed once (of a job that is not run again) goes first; when
+  only others are left, a new query is refused, for without its mark a replay would be taken twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Final, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError
+
+PREFIX: Final = "~link/"
+QUERY_CHARS_MAX: Final = 256
+NO_BATCH: Final = -1
+BATCH_MAX: Final = 2**63 - 1
+_BATCH_DIGITS_MAX: Final = len(str(BATCH_MAX))
+_PARTS: Final = 3
+
+_MARK_KEY: Final = b"\xff"
+"""Begins the key of a mark's row; no transactional id begins so, for it is not UTF-8."""
+
+Outcome = Literal["linked", "already", "aborted"]
+
+
+class Member(NamedTuple):
+    """What the transactional id of a linked transaction says."""
+
+    query: str
+    batch: int
+
+
+def member_of(transactional_id: str) -> Member | None:
+    """Whose member an id is; None for the ids of other clients. Raises KafkaError."""
+    if not transactional_id.startswith(PREFIX):
+        return None
+    parts = transactional_id[len(PREFIX) :].split("/", _PARTS - 1)
+    if len(parts) == _PARTS:
+        query, batch, name = parts
+        is_number = batch.isascii() and batch.isdigit() and len(batch) <= _BATCH_DIGITS_MAX
+        if 0 < len(query) <= QUERY_CHARS_MAX and name and is_number and int(batch) <= BATCH_MAX:
+            return Member(query, int(batch))
+    raise KafkaError(
+        ErrorCode.invalid_request,
+        f"transactional ids that begin with {PREFIX} are {PREFIX}query/batch/name, where query has"
+        f" at most {QUERY_CHARS_MAX} characters and batch is a number; not {transactional_id!r}",
+    )
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """What is kept of a query."""
+
+    batch: int
+    owner: str
+    """The user whose query it is: nobody else may move it."""
+    updated_ms: int
+    once: bool = False
+    """Of a job that is not run again: needed only while its driver may ask again."""
+
+
+class LinkRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The wish of a driver, as it comes over the wire."""
+
+    query: Annotated[str, Meta(min_length=1, max_length=QUERY_CHARS_MAX, pattern=r"^[^/]+$")]
+    batch: Annotated[int, Meta(ge=0, le=BATCH_MAX)]
+    commit: bool
+    members: Annotated[list[tuple[str, int, int]], Meta(max_length=10_000)]
+    """Transactional id, producer id and epoch of each."""
+    once: bool = False
+
+
+def key_of(query: str) -> bytes:
+    """The key of a mark's row."""
+    return _MARK_KEY + query.encode()
+
+
+def query_of(key: bytes) -> str | None:
+    """Whose mark a row is; None for the row of a transactional id. Raises UnicodeDecodeError."""
+    return key[1:].decode() if key.startswith(_MARK_KEY) else None
+
+
+def encode(mark: Mark) -> bytes:
+    """A row's value."""
+    return msgspec.msgpack.encode(mark)
+
+
+def decode(value: bytes) -> Mark:
+    """The mark of a row. Raises msgspec.DecodeError."""
+    return msgspec.msgpack.decode(value, type=Mark)
+
+
+class Marks:
+    """The marks of all queries, in the order of their last change."""
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self._rows: dict[str, Mark] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def fill(self, rows: Iterable[tuple[str, Mark]]) -> None:
+        """What was recovered."""
+        self._rows.update(sorted(rows, key=lambda row: row[1].updated_ms))
+
+    def batch(self, query: str) -> int:
+        """The last batch that was linked; NO_BATCH when none was."""
+        mark = self._rows.get(query)
+        return NO_BATCH if mark is None else mark.batch
+
+    def check_owner(self, query: str, owner: str) -> None:
+        """Refuse whoever is not the user that the query belongs to."""
+        mark = self._rows.get(query)
+        if mark is not None and mark.owner != owner:
+            raise KafkaError(
+                ErrorCode.transactional_id_authorization_failed,
+                f"the query {query} belongs to another user than {owner}; log in as the user that"
+                " linked its first batch, or begin a new query (a new checkpoint)",
+            )
+
+    def room_for(self, query: str) -> list[str]:
+        """The marks that have to go so that this one can be kept. Raises KafkaError."""
+        if query in self._rows or len(self._rows) < self._count_max:
+            return []
+        oldest = next((name for name, mark in self._rows.items() if mark.once), None)
+        if oldest is None:
+            raise KafkaError(
+                ErrorCode.policy_violation,
+                f"{self._count_max} queries have linked batches; there is no room for {query}"
+                " (kafka.transactions.marks)",
+            )
+        return [oldest]
+
+    def put(self, query: str, mark: Mark) -> None:
+        """It changed: it goes last."""
+        self._rows.pop(query, None)
+        self._rows[query] = mark
+
+    def drop(self, queries: Iterable[str]) -> None:
+        """Know them no more."""
+        for query in queries:
+            self._rows.pop(query, None)
+
+    def unused(self, before_ms: int, before_once_ms: int, count_max: int) -> list[str]:
+        """Queries that linked nothing since then."""
+        found: list[str] = []
+        for query, mark in self._rows.items():
+            if len(found) == count_max:
+                break
+            if mark.updated_ms < (before_once_ms if mark.once else before_ms):
+                found.append(query)
+        return found
