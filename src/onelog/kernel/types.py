@@ -65,24 +65,35 @@ class BatchInfo(NamedTuple):
     count: int  # type: ignore[assignment]
 
 
+WITH_OFFSETS = 1
+WITH_TIMESTAMPS = 2
+WITH_KEYS = 4
+WITH_VALUES = 8
+WITH_HEADERS = 16
+WITH_TOPICS = 32
+"""What `decode_columns` is asked for, added up."""
+COLUMN_BYTES_MAX = (1 << 31) - 1
+"""Bytes of all items of one column: Arrow's offsets have 32 bits."""
+BatchPiece: TypeAlias = "tuple[Buffer, int, Buffer | None]"
+"""(buffer, position of a batch in it, its inflated records or None)."""
+BinaryColumn: TypeAlias = "tuple[bytes, bytes, bytes]"
+"""(validity bits, low bit first, or nothing when no item is null; i32 offsets; data)."""
+HeaderColumn: TypeAlias = "tuple[bytes, bytes, bytes, bytes, bytes, bytes]"
+"""(i32 offsets of the lists; offsets and data of names; validity, offsets, data of values)."""
+
+
 class Columns(NamedTuple):
-    """One batch as Arrow buffers: i64 columns, i32 offsets, validity bits low bit first."""
+    """Records as Arrow buffers; what was not asked for is None."""
 
     count: int  # type: ignore[assignment]
-    offsets: bytes
-    timestamps: bytes
-    key_validity: bytes
-    key_offsets: bytes
-    key_data: bytes
-    value_validity: bytes
-    value_offsets: bytes
-    value_data: bytes
-    header_list_offsets: bytes
-    header_key_offsets: bytes
-    header_key_data: bytes
-    header_value_validity: bytes
-    header_value_offsets: bytes
-    header_value_data: bytes
+    offsets: bytes | None
+    """i64."""
+    timestamps: bytes | None
+    """i64, milliseconds."""
+    keys: BinaryColumn | None
+    values: BinaryColumn | None
+    topics: BinaryColumn | None
+    headers: HeaderColumn | None
 
 
 class ProduceRequest(NamedTuple):

@@ -2,10 +2,21 @@
 
 # mypy: ignore-errors
 
-from onelog.kernel._native.amqp_wire import encode_delivery, split_amqp
+from onelog.kernel._native.amqp_delivery import (
+    AmqpEnvelopes,
+    encode_deliveries,
+    topic_runs,
+)
+from onelog.kernel._native.amqp_wire import (
+    AmqpInput,
+    AmqpRoute,
+    encode_delivery,
+    split_amqp,
+)
 from onelog.kernel._native.build import (
     BatchBuilder,
 )
+from onelog.kernel._native.columns import decode_columns
 from onelog.kernel._native.crc import (
     crc32c,
     topic_hash,
@@ -53,7 +64,6 @@ from onelog.kernel._native.records import (
     Slices,
     batch_topics,
     decode_batch,
-    decode_columns,
     validate_records,
 )
 from onelog.kernel._native.scan import (
@@ -99,7 +109,12 @@ __all__ = [
     "encode_acks",
     "send_acks",
     "encode_publish",
+    "AmqpEnvelopes",
+    "AmqpInput",
+    "AmqpRoute",
+    "encode_deliveries",
     "encode_delivery",
+    "topic_runs",
     "split_amqp",
     "check_shape",
     "check_produce_batch",

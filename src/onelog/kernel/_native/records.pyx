@@ -1,4 +1,4 @@
-"""The records of one batch, compiled: validate, topics, slices, Arrow columns.
+"""The records of one batch, compiled: validate, topics, slices.
 
 The topic of a record is the value of its first header if that header's key is `~t`, else its key.
 """
@@ -8,19 +8,14 @@ from cpython.list cimport PyList_New, PyList_SET_ITEM
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.stdlib cimport free
-from libc.string cimport memcpy, memset
 
 from onelog.kernel._native.crc cimport crc_of
 from onelog.kernel._native.format cimport (
-    BAD_HEADERS,
     NO_KEY,
-    Head,
     Span,
     bytes_at,
     check_deltas,
     ol_put_le32,
-    ol_put_le64,
-    read_field,
     read_span,
     time_of,
     topic_of,
@@ -34,11 +29,6 @@ from onelog.kernel._native.source cimport (
     open_source,
     walk,
 )
-
-from onelog.kernel.types import Columns
-
-cdef object _new = tuple.__new__
-cdef object _Columns = Columns
 
 
 cdef inline object _part(bytes_at data, uint32_t position, int32_t size):
@@ -193,125 +183,3 @@ def decode_batch(buf, Py_ssize_t pos=0, records=None, bint check_crc=True):
     slices.opened = True
     slices.spans = walk(&slices.source)
     return slices
-
-
-cdef struct Binary:
-    # One Arrow column of bytes while it is filled.
-    unsigned char *validity
-    unsigned char *ends
-    unsigned char *data
-    uint32_t used
-
-
-cdef inline unsigned char *_room(bytes buf) noexcept:
-    return <unsigned char *> PyBytes_AS_STRING(buf)
-
-
-cdef inline void _put(Binary *column, Py_ssize_t row, bytes_at p, int32_t size) noexcept nogil:
-    if size >= 0:
-        if column.validity is not NULL:
-            column.validity[row >> 3] |= <unsigned char> (1 << (row & 7))
-        memcpy(column.data + column.used, p, size)
-        column.used += size
-    ol_put_le32(column.ends + 4 * (row + 1), column.used)
-
-
-cdef struct Totals:
-    Py_ssize_t keys
-    Py_ssize_t values
-    Py_ssize_t headers
-    Py_ssize_t header_keys
-    Py_ssize_t header_values
-
-
-cdef void _measure(Source *source, const Span *spans, Totals *t) noexcept nogil:
-    cdef int index, at_header
-    cdef bytes_at at, end
-    cdef int32_t size = 0
-    memset(t, 0, sizeof(Totals))
-    for index in range(source.head.count):
-        t.keys += max(spans[index].key_bytes, 0)
-        t.values += max(spans[index].value_bytes, 0)
-        t.headers += spans[index].header_count
-        at = source.data + spans[index].headers
-        end = source.data + spans[index].end
-        for at_header in range(spans[index].header_count):
-            read_field(&at, end, 0, BAD_HEADERS, &size)
-            at += size
-            t.header_keys += size
-            read_field(&at, end, -1, BAD_HEADERS, &size)
-            if size > 0:
-                at += size
-                t.header_values += size
-
-
-cdef bytes _zeros(Py_ssize_t size):
-    cdef bytes out = PyBytes_FromStringAndSize(NULL, size)
-    memset(PyBytes_AS_STRING(out), 0, size)
-    return out
-
-
-cdef tuple _binary(Py_ssize_t rows, Py_ssize_t size, Binary *column):
-    """Validity, ends and data of a column to be filled."""
-    cdef bytes validity = _zeros((rows + 7) // 8)
-    cdef bytes ends = _zeros(4 * (rows + 1))
-    cdef bytes data = PyBytes_FromStringAndSize(NULL, size)
-    column.validity = _room(validity)
-    column.ends = _room(ends)
-    column.data = _room(data)
-    column.used = 0
-    return validity, ends, data
-
-
-def decode_columns(buf, Py_ssize_t pos=0, records=None):
-    """The batch at `pos` as columns, every record checked."""
-    cdef Source source
-    cdef Span *spans = NULL
-    open_source(&source, buf, pos, records, False)
-    try:
-        spans = walk(&source)
-        return _columns(&source, spans)
-    finally:
-        free(spans)
-        close_source(&source)
-
-
-cdef object _columns(Source *source, const Span *spans):
-    cdef Totals t
-    cdef Binary key, value, name, content
-    cdef Py_ssize_t count = source.head.count
-    cdef Py_ssize_t row, header = 0
-    cdef int at_header
-    cdef bytes_at at, end
-    cdef int32_t size = 0
-    _measure(source, spans, &t)
-    cdef bytes offsets = PyBytes_FromStringAndSize(NULL, 8 * count)
-    cdef bytes timestamps = PyBytes_FromStringAndSize(NULL, 8 * count)
-    cdef bytes lists = _zeros(4 * (count + 1))
-    cdef tuple keys = _binary(count, t.keys, &key)
-    cdef tuple values = _binary(count, t.values, &value)
-    cdef tuple names = _binary(t.headers, t.header_keys, &name)
-    cdef tuple contents = _binary(t.headers, t.header_values, &content)
-    for row in range(count):
-        ol_put_le64(
-            _room(offsets) + 8 * row, source.head.base_offset + spans[row].offset_delta
-        )
-        ol_put_le64(_room(timestamps) + 8 * row, time_of(&source.head, &spans[row]))
-        _put(&key, row, source.data + spans[row].key, spans[row].key_bytes)
-        _put(&value, row, source.data + spans[row].value, spans[row].value_bytes)
-        at = source.data + spans[row].headers
-        end = source.data + spans[row].end
-        for at_header in range(spans[row].header_count):
-            read_field(&at, end, 0, BAD_HEADERS, &size)
-            _put(&name, header, at, size)
-            at += size
-            read_field(&at, end, -1, BAD_HEADERS, &size)
-            _put(&content, header, at, size)
-            if size > 0:
-                at += size
-            header += 1
-        ol_put_le32(_room(lists) + 4 * (row + 1), <uint32_t> header)
-    return _new(
-        _Columns,
-        (count, offsets, timestamps) + keys + values + (lists,) + names[1:] + contents,
-    )

@@ -1,6 +1,18 @@
 """The kernel interpreted: the reference that the compiled one is held to, and its stand-in."""
 
-from onelog.kernel.pure.amqp_wire import encode_delivery, split_amqp
+from onelog.kernel.pure.amqp_delivery import (
+    AmqpEnvelopes,
+    encode_deliveries,
+    topic_runs,
+)
+from onelog.kernel.pure.amqp_input import (
+    AmqpInput,
+    AmqpRoute,
+)
+from onelog.kernel.pure.amqp_wire import (
+    encode_delivery,
+    split_amqp,
+)
 from onelog.kernel.pure.build import (
     BatchBuilder,
     keep_records,
@@ -93,7 +105,12 @@ __all__ = [
     "encode_acks",
     "send_acks",
     "encode_publish",
+    "AmqpEnvelopes",
+    "AmqpInput",
+    "AmqpRoute",
+    "encode_deliveries",
     "encode_delivery",
+    "topic_runs",
     "split_amqp",
     "check_shape",
     "check_produce_batch",

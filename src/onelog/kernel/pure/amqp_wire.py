@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from onelog.kernel.types import Buffer
@@ -24,12 +24,28 @@ TOO_LARGE, BAD_END, BAD_TYPE = 1, 2, 3
 
 _FRAME = struct.Struct(">BHI")
 _CONTENT = struct.Struct(">HHQ")
-_PUBLISH = b"\x00\x3c\x00\x28"
-_ACK = b"\x00\x3c\x00\x50"
+PUBLISH_METHOD = b"\x00\x3c\x00\x28"
+ACK_METHOD = b"\x00\x3c\x00\x50"
+WAIT_BYTES_MAX = 65536
+"""How much of a publish that a read cut in two is waited for, and how many frames of its body."""
+WAIT_FRAMES_MAX = 4
 _DELIVER = b"\x00\x3c\x00\x3c"
 _BASIC = 60
 _END = 0xCE
 _KINDS = frozenset((METHOD, HEADER, BODY, HEARTBEAT))
+
+
+class Content(NamedTuple):
+    """A publish behind its method's number; one that is not whole is told frame by frame."""
+
+    is_whole: bool
+    names: bytes = b""
+    properties: bytes = b""
+    parts: tuple[bytes, ...] = ()
+    after: int = 0
+
+
+_NO_CONTENT = Content(is_whole=False)
 
 
 def split_amqp(buf: Buffer, frame_bytes_max: int) -> tuple[list[tuple[Any, ...]], int]:
@@ -43,7 +59,7 @@ def split_amqp(buf: Buffer, frame_bytes_max: int) -> tuple[list[tuple[Any, ...]]
     events: list[tuple[Any, ...]] = []
     at = 0
     while True:
-        frame = _frame(view, at, frame_bytes_max)
+        frame = frame_at(view, at, frame_bytes_max)
         if frame is None:
             return events, at
         kind, channel, start, end = frame
@@ -52,22 +68,28 @@ def split_amqp(buf: Buffer, frame_bytes_max: int) -> tuple[list[tuple[Any, ...]]
             return events, at
         if kind == METHOD and end - start >= 4:
             number = bytes(view[start : start + 4])
-            if number == _PUBLISH:
-                found = _publish(view, channel, start, end, frame_bytes_max)
-                if found is not None:
-                    events.append(found[0])
-                    at = found[1]
+            if number == PUBLISH_METHOD:
+                content = read_content(view, channel, (start, end), frame_bytes_max)
+                found = publish_event(channel, content) if content is not None else None
+                if found is not None and content is not None:
+                    events.append(found)
+                    at = content.after
                     continue
-            elif number == _ACK and end - start == 13:
-                tag = int.from_bytes(view[start + 4 : start + 12], "big")
-                events.append((ACK, channel, tag, bool(view[start + 12] & 1)))
+            elif number == ACK_METHOD and end - start == 13:
+                events.append(read_ack(view, channel, start))
                 at = end + 1
                 continue
         events.append((kind, channel, start, end))
         at = end + 1
 
 
-def _frame(view: memoryview, at: int, limit: int) -> tuple[int, int, int, int] | None:
+def read_ack(view: memoryview, channel: int, start: int) -> tuple[Any, ...]:
+    """The event of basic.ack."""
+    tag = int.from_bytes(view[start + 4 : start + 12], "big")
+    return ACK, channel, tag, bool(view[start + 12] & 1)
+
+
+def frame_at(view: memoryview, at: int, limit: int) -> tuple[int, int, int, int] | None:
     """The frame at a place: kind, channel, payload; None when it is not whole yet."""
     if len(view) - at < 7:
         return None
@@ -84,51 +106,55 @@ def _frame(view: memoryview, at: int, limit: int) -> tuple[int, int, int, int] |
     return kind, channel, at + 7, end
 
 
-def _publish(
-    view: memoryview, channel: int, start: int, end: int, limit: int
-) -> tuple[tuple[Any, ...], int] | None:
-    """A whole publish from its method on, and where it ends; None when it is not one."""
-    names = _names(view, start + 6, end)
-    if names is None:
-        return None
-    exchange, key, flags = names
-    head = _frame(view, end + 1, limit)
-    if head is None or head[0] != HEADER or head[1] != channel or head[3] - head[2] < 14:
-        return None
-    class_id, _weight, left = _CONTENT.unpack_from(view, head[2])
-    if class_id != _BASIC:
-        return None
-    properties = bytes(view[head[2] + 12 : head[3]])
-    at = head[3] + 1
-    parts: list[bytes] = []
-    while left:
-        body = _frame(view, at, limit)
-        if body is None or body[0] != BODY or body[1] != channel:
-            return None
-        size = body[3] - body[2]
-        if not 0 < size <= left:
-            return None
-        parts.append(bytes(view[body[2] : body[3]]))
-        left -= size
-        at = body[3] + 1
-    return (PUBLISH, channel, exchange, key, flags, properties, b"".join(parts)), at
-
-
-def _names(view: memoryview, at: int, end: int) -> tuple[str, str, int] | None:
-    """Exchange, routing key and flags of basic.publish; None when they do not fill the frame."""
-    found = []
+def read_content(
+    view: memoryview, channel: int, method: tuple[int, int], limit: int
+) -> Content | None:
+    """The publish whose method lies there; None when the rest of it has still to come."""
+    start, end = method[0] + 6, method[1]
+    at = start
     for _ in range(2):
         if at >= end or at + 1 + view[at] > end:
-            return None
-        text = bytes(view[at + 1 : at + 1 + view[at]])
+            return _NO_CONTENT
         at += 1 + view[at]
-        try:
-            found.append(text.decode())
-        except UnicodeDecodeError:
-            return None
     if at + 1 != end:
+        return _NO_CONTENT
+    head = frame_at(view, end + 1, limit)
+    if head is None:
         return None
-    return found[0], found[1], view[at]
+    if head[0] != HEADER or head[1] != channel or head[3] - head[2] < 14:
+        return _NO_CONTENT
+    class_id, _weight, size = _CONTENT.unpack_from(view, head[2])
+    if class_id != _BASIC:
+        return _NO_CONTENT
+    after, left = head[3] + 1, size
+    parts: list[bytes] = []
+    while left:
+        body = frame_at(view, after, limit)
+        if body is None:
+            waits = size <= WAIT_BYTES_MAX and len(parts) < WAIT_FRAMES_MAX
+            return None if waits else _NO_CONTENT
+        part = bytes(view[body[2] : body[3]])
+        if body[0] != BODY or body[1] != channel or not 0 < len(part) <= left:
+            return _NO_CONTENT
+        parts.append(part)
+        left -= len(part)
+        after = body[3] + 1
+    properties = bytes(view[head[2] + 12 : head[3]])
+    return Content(True, bytes(view[start:end]), properties, tuple(parts), after)
+
+
+def publish_event(channel: int, content: Content) -> tuple[Any, ...] | None:
+    """The event of a whole publish; None when it is not one, or its names are no text."""
+    if not content.is_whole:
+        return None
+    names, key = content.names, 1 + content.names[0]
+    try:
+        exchange = names[1:key].decode()
+        routing_key = names[key + 1 : key + 1 + names[key]].decode()
+    except UnicodeDecodeError:
+        return None
+    body = b"".join(content.parts)
+    return PUBLISH, channel, exchange, routing_key, names[-1], content.properties, body
 
 
 def encode_delivery(  # noqa: PLR0913, PLR0917 - a method has as many fields

@@ -1,0 +1,158 @@
+"""AMQP's way in, interpreted: one connection's bytes become staged records and events.
+
+Rules:
+- A publish whose names and properties are known (a route) is staged and counted; its neighbours to
+  the same stage are one event. Everything else is an event, as `split_amqp` has them.
+- Events are told in their order, and take effect in it: behind the first one that is the caller's
+  to do nothing is staged any more. Acknowledgements and heartbeats hold nothing up.
+- A publish that a read cut in two is waited for, up to `WAIT_BYTES_MAX` and a few frames; a larger
+  one is told frame by frame.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from onelog.base.errors import LimitExceeded, MessageTooLarge
+from onelog.kernel.pure.amqp_wire import (
+    ACK,
+    ACK_METHOD,
+    FAULT,
+    HEARTBEAT,
+    METHOD,
+    PUBLISH_METHOD,
+    Content,
+    frame_at,
+    publish_event,
+    read_ack,
+    read_content,
+)
+from onelog.kernel.pure.varint import encode_varint
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from onelog.kernel.pure.mqtt import Stage
+
+STAGED = 102
+STAGE_BYTES_MAX = 4 * 1024 * 1024
+
+
+def encode_headers(headers: Sequence[tuple[bytes, bytes | None]]) -> bytes:
+    """Headers in the record's own encoding, without their count."""
+    parts: list[bytes] = []
+    for name, value in headers:
+        parts += (encode_varint(len(name)), name)
+        parts += (b"\x01",) if value is None else (encode_varint(len(value)), value)
+    return b"".join(parts)
+
+
+class AmqpRoute:
+    """Where publishes go that name the same exchange and key and say the same of themselves."""
+
+    __slots__ = ("headers", "stage", "topic", "value_bytes_max")
+
+    def __init__(
+        self,
+        topic: bytes,
+        stage: Stage,
+        value_bytes_max: int,
+        headers: Sequence[tuple[bytes, bytes | None]],
+    ) -> None:
+        self.topic = topic
+        self.stage = stage
+        self.value_bytes_max = value_bytes_max
+        self.headers = tuple(headers)
+
+
+class AmqpInput:
+    """One connection's byte stream."""
+
+    __slots__ = ("_rest", "_routes", "frame_bytes_max")
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self._routes: dict[tuple[int, bytes, bytes], AmqpRoute] = {}
+        self._rest = b""
+
+    @property
+    def route_count(self) -> int:
+        """How many routes it knows."""
+        return len(self._routes)
+
+    def add_route(self, channel: int, names: bytes, properties: bytes, route: AmqpRoute) -> None:
+        """Let publishes with these names and properties be staged without a look."""
+        self._routes[channel, names, properties] = route
+
+    def forget(self) -> None:
+        """Every publish is looked at again."""
+        self._routes.clear()
+
+    def take(self, data: bytes, now_ms: int) -> tuple[bytes, list[tuple[Any, ...]]]:
+        """Take received bytes: the bytes that events are told of, and the events.
+
+        As `split_amqp` has them; (STAGED, channel, count, stage, start, end) are publishes that
+        follow each other and are staged. Behind the first event that is the caller's to do, but
+        for acknowledgements, nothing is staged.
+        """
+        data, self._rest = self._rest + data, b""
+        view = memoryview(data)
+        events: list[tuple[Any, ...]] = []
+        may_stage = bool(self._routes)
+        at = 0
+        while (frame := frame_at(view, at, self.frame_bytes_max)) is not None:
+            kind, channel, start, end = frame
+            if kind == FAULT:
+                events.append((FAULT, channel))
+                return data, events
+            number = bytes(view[start : start + 4]) if kind == METHOD else b""
+            event: tuple[Any, ...] | None = None
+            after = end + 1
+            if number == PUBLISH_METHOD:
+                content = read_content(view, channel, (start, end), self.frame_bytes_max)
+                if content is None:
+                    break
+                if content.is_whole:
+                    stage = self._stage(channel, content, now_ms) if may_stage else None
+                    if stage is not None:
+                        _add_staged(events, channel, stage, at, content.after)
+                        at = content.after
+                        continue
+                    event = publish_event(channel, content)
+                    after = content.after if event is not None else after
+            elif number == ACK_METHOD and end - start == 13:
+                event = read_ack(view, channel, start)
+            if event is None:
+                event = (kind, channel, start, end)
+            may_stage = may_stage and event[0] in (ACK, HEARTBEAT)
+            events.append(event)
+            at = after
+        self._rest = data[at:]
+        return data, events
+
+    def _stage(self, channel: int, content: Content, now_ms: int) -> Stage | None:
+        """Stage a publish whose route is known; None when it has none, or no room."""
+        route = self._routes.get((channel, content.names, content.properties))
+        if route is None or len(content.parts) > 1:
+            return None
+        body = b"".join(content.parts)
+        builder = route.stage.builder
+        if len(body) > route.value_bytes_max or builder.size_bytes - 61 >= STAGE_BYTES_MAX:
+            return None
+        try:
+            builder.add(route.topic, route.topic, body, route.headers, now_ms)
+        except (LimitExceeded, MessageTooLarge):
+            return None
+        route.stage.touch()
+        return route.stage
+
+
+def _add_staged(
+    events: list[tuple[Any, ...]], channel: int, stage: Stage, start: int, end: int
+) -> None:
+    if events and events[-1][0] == STAGED:
+        _kind, last_channel, count, last_stage, first, last_end = events[-1]
+        if last_channel == channel and last_stage is stage and last_end == start:
+            events[-1] = (STAGED, channel, count + 1, stage, first, end)
+            return
+    events.append((STAGED, channel, 1, stage, start, end))
