@@ -18,6 +18,7 @@ MODULES = [
     "scan",
     "records",
     "columns",
+    "columns",
     "build",
     "keep",
     "wire",

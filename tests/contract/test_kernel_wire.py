@@ -1,8 +1,7 @@
-"""What both kernels promise about small pieces: CRC, varints, MQTT lengths and strings, columns."""
+"""What both kernels promise about small pieces: CRC, varints, MQTT lengths and strings."""
 
 import mmap
 
-import pyarrow as pa
 import pytest
 
 from onelog.base.errors import (
@@ -143,49 +142,3 @@ def test_a_topic_that_is_published_to_has_no_wildcard(kernel):
     assert kernel.check_topic(b"a/b")
     for raw in (b"", b"a/+", b"#", b"a#b"):
         assert not kernel.check_topic(raw)
-
-
-def binary(count, validity, offsets, data):
-    buffers = [None if validity is None else pa.py_buffer(validity)]
-    return pa.Array.from_buffers(
-        pa.binary(), count, [*buffers, pa.py_buffer(offsets), pa.py_buffer(data)]
-    )
-
-
-def test_columns_are_arrow_arrays_as_they_stand(kernel):
-    builder = kernel.BatchBuilder(False)
-    rows = [
-        (None, b"k%d" % n if n % 3 else None, b"" if n % 4 == 0 else b"v" * n,
-         [(b"h%d" % i, None if i == 1 else b"x" * i) for i in range(n % 5)], 1000 + n)
-        for n in range(21)
-    ]  # fmt: skip
-    rows.append((None, b"last", None, (), 5))
-    builder.extend(rows)
-    columns = kernel.decode_columns(builder.seal(70))
-    count = columns.count
-    offsets, times = (
-        pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(raw)])
-        for raw in (columns.offsets, columns.timestamps)
-    )
-    keys = binary(count, columns.key_validity, columns.key_offsets, columns.key_data)
-    values = binary(count, columns.value_validity, columns.value_offsets, columns.value_data)
-    total = sum(len(row[3]) for row in rows)
-    names = binary(total, None, columns.header_key_offsets, columns.header_key_data)
-    contents = binary(
-        total, columns.header_value_validity, columns.header_value_offsets,
-        columns.header_value_data,
-    )  # fmt: skip
-    pairs = pa.StructArray.from_arrays([names, contents], ["key", "value"])
-    lists = pa.Array.from_buffers(
-        pa.list_(pairs.type), count, [None, pa.py_buffer(columns.header_list_offsets)],
-        children=[pairs],
-    )  # fmt: skip
-    for array in (offsets, times, keys, values, names, contents, lists):
-        array.validate(full=True)
-    assert offsets.to_pylist() == list(range(70, 70 + len(rows)))
-    assert times.to_pylist() == [row[4] for row in rows]
-    assert keys.to_pylist() == [row[1] for row in rows]
-    assert values.to_pylist() == [row[2] for row in rows]
-    assert [[(h["key"], h["value"]) for h in row] for row in lists.to_pylist()] == [
-        list(row[3]) for row in rows
-    ]
