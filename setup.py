@@ -18,7 +18,6 @@ MODULES = [
     "scan",
     "records",
     "columns",
-    "columns",
     "build",
     "keep",
     "wire",

@@ -17,7 +17,6 @@ from onelog.kernel._native.build import (
     BatchBuilder,
 )
 from onelog.kernel._native.columns import decode_columns
-from onelog.kernel._native.columns import decode_columns
 from onelog.kernel._native.crc import (
     crc32c,
     topic_hash,
