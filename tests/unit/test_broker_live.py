@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from onelog.broker import Broker, LiveSource, Message, Record, StreamConfig
+import msgspec
+import pytest
+
+from onelog.base.errors import PartitionStopped
+from onelog.broker import Broker, Durability, LiveSource, Message, Record, StreamConfig
 from onelog.kernel import scan_batches
-from onelog.record.batch import build_batch
-from tests.support.brokers import running
+from onelog.log.partition import Partition
+from onelog.record.batch import Marker, build_batch
+from tests.support.brokers import FAST, end, home_of, running, say, transaction
 
 
 class Follower:
@@ -42,3 +47,96 @@ async def test_two_listeners_see_every_record_once_each_in_its_own_way(tmp_path:
         await broker.publisher.publish_batches(broker.streams.get("s"), 0, data)
         assert fast.seen == [("s", 0), ("s", 1), ("s", 2)]
         assert slow.seen == fast.seen
+
+
+SLOW = msgspec.structs.replace(
+    FAST, main=msgspec.structs.replace(FAST.main, durability=Durability.FSYNC)
+)
+
+
+def hold_back(partition: Partition) -> None:
+    """Let its syncs take until `let_go`."""
+    assert not partition._syncing
+    partition._syncing = True
+
+
+def let_go(partition: Partition) -> None:
+    partition._synced((partition.end_offset, True), None)
+
+
+@pytest.mark.parametrize("takes", [True, False])
+async def test_what_moved_is_handed_out_after_what_its_old_home_made_visible_later(
+    tmp_path: Path, *, takes: bool
+) -> None:
+    """I5: the disk of the old home is slower than the new one."""
+    async with running(tmp_path, SLOW) as broker:
+        follower = Follower(broker, takes=takes)
+        _stream, old = home_of(broker, "a/b")
+        hold_back(old)
+        for number in range(3):
+            broker.publisher.stage(Message("a/b", b"%d" % number))
+        new = StreamConfig(name="moved", captures=("a/b", "c"), durability=Durability.OS)
+        await broker.streams.create(new)
+        await say(broker, "a/b", "3", "4")
+        assert follower.seen == []
+        await say(broker, "a/b", "5")
+        let_go(old)
+        await say(broker, "a/b", "6")
+        await say(broker, "c", "7")
+        assert follower.seen == [
+            *(("main", number) for number in range(3)),
+            *(("moved", number) for number in range(5)),
+        ]
+
+
+async def test_a_stream_that_takes_over_hands_out_its_own_until_then_without_waiting(
+    tmp_path: Path,
+) -> None:
+    """I5: only what came after the move waits; and so does what waits for that."""
+    async with running(tmp_path, SLOW) as broker:
+        one = StreamConfig(name="one", captures=("x",), durability=Durability.OS)
+        two = StreamConfig(name="two", captures=("y",), durability=Durability.OS)
+        await broker.streams.create(one)
+        await broker.streams.create(two)
+        follower = Follower(broker, takes=True)
+        _stream, old = home_of(broker, "a/b")
+        hold_back(old)
+        broker.publisher.stage(Message("a/b", b"0"))
+        await say(broker, "x", "own")
+        await broker.streams.alter(msgspec.structs.replace(one, captures=("x", "a/b")))
+        await say(broker, "a/b", "1")
+        await broker.streams.alter(one)
+        await broker.streams.alter(msgspec.structs.replace(two, captures=("y", "a/b")))
+        await say(broker, "a/b", "2")
+        assert follower.seen == [("one", 0)]
+        let_go(old)
+        assert follower.seen == [("one", 0), ("main", 0), ("one", 1), ("two", 0)]
+
+
+async def test_what_moved_is_handed_out_when_a_transaction_in_the_old_home_is_decided(
+    tmp_path: Path,
+) -> None:
+    """I5."""
+    async with running(tmp_path) as broker:
+        follower = Follower(broker, takes=True)
+        old = await transaction(broker, "a/b", (3, 0, 0), "first")
+        await broker.streams.create(StreamConfig(name="moved", captures=("a/b",)))
+        await say(broker, "a/b", "second")
+        assert follower.seen == []
+        end(old, 3, Marker.COMMIT)
+        assert follower.seen == [("main", 0), ("moved", 0)]
+
+
+async def test_an_old_home_that_stops_does_not_silence_the_new_one(tmp_path: Path) -> None:
+    """I9."""
+    async with running(tmp_path, SLOW) as broker:
+        follower = Follower(broker, takes=True)
+        _stream, old = home_of(broker, "a/b")
+        hold_back(old)
+        broker.publisher.stage(Message("a/b", b"0"))
+        new = StreamConfig(name="moved", captures=("a/b",), durability=Durability.OS)
+        await broker.streams.create(new)
+        await say(broker, "a/b", "1")
+        old.stop(PartitionStopped("it broke"))
+        await say(broker, "a/b", "2")
+        assert follower.seen == [("moved", 0), ("moved", 1)]

@@ -6,6 +6,8 @@ Rules:
   control batches) is read from the log and handed over as records when it is decided.
 - `position` of a source is the next offset that the live feed hands out. Who stops following
   remembers it and reads the log from there; who has read up to it may follow again.
+- A stream that took over topics is held until what came before has been handed out: its old homes
+  may become visible later (`log/moves.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from onelog.cursors.reader import read_records
 from onelog.cursors.sources import Everything, Source
 from onelog.kernel import scan_batches
 from onelog.log.catalog import Catalog
+from onelog.log.moves import Move
 from onelog.log.partition import LiveFeed, Partition
 from onelog.log.stream import Stream
 from onelog.record.record import Record
@@ -29,7 +32,7 @@ ROWS_PER_READ = 1_000
 class LiveSource:
     """One partition that is followed."""
 
-    __slots__ = ("feed", "number", "partition", "position", "stream")
+    __slots__ = ("feed", "held", "number", "partition", "position", "stream")
 
     def __init__(self, number: int, stream: Stream, partition: Partition) -> None:
         self.number = number
@@ -37,6 +40,15 @@ class LiveSource:
         self.partition = partition
         self.position = int(partition.high_watermark)
         self.feed: LiveFeed | None = None
+        self.held: tuple[Move, ...] = ()
+        """Moves whose old homes come first."""
+
+    @property
+    def limit(self) -> int:
+        """Where it is handed out to for now."""
+        end = int(self.partition.last_stable_offset)
+        number = int(self.partition.id)
+        return min(end, *(move.end_of(number) for move in self.held)) if self.held else end
 
     @property
     def as_source(self) -> Source:
@@ -77,6 +89,7 @@ class Live:
         self._by_number: list[LiveSource] = []
         self._known: set[str] = set()
         """Ids of internal streams that have numbers, too."""
+        self._held: list[LiveSource] = []
 
     def start(self, listener: LiveListener) -> None:
         """Let a protocol follow every partition from now on, those of later streams too."""
@@ -110,6 +123,29 @@ class Live:
             gone = self._sources.pop(key)
             if gone.feed is not None:
                 gone.partition.unfollow(gone.feed)
+        self._held = [source for source in self.sources() if self._hold(source)]
+
+    def _hold(self, source: LiveSource) -> bool:
+        """Look anew what comes before a source; whether anything does."""
+        source.held = tuple(move for move in source.stream.record.moves if not self._is_out(move))
+        return bool(source.held)
+
+    def _is_out(self, move: Move) -> bool:
+        """Whether everything that was written before a move has been handed out."""
+        for key, end in move.after:
+            old = self._sources.get(key)
+            if old is None or old.partition.stopped is not None:
+                continue
+            if old.position < min(end, old.partition.end_offset):
+                return False
+        return True
+
+    def _release(self) -> None:
+        """Go on with what was held, as far as what comes first is handed out by now."""
+        for source in [row for row in self._held if not self._hold(row)]:
+            if source in self._held:
+                self._held.remove(source)
+                self._read_on(source)
 
     def sources(self) -> list[LiveSource]:
         """Every partition that is followed now."""
@@ -132,6 +168,10 @@ class Live:
     def feed(self, source: LiveSource, data: bytes | bytearray) -> None:
         """Batches became visible."""
         listener = self._listener
+        if source.held:
+            self._release()  # an old home may have stopped, and holds nobody back then
+            self._read_on(source)
+            return
         if listener is None or source.position != int.from_bytes(data[:8], "big"):
             return  # it is reading the log, and will come to these
         source.position = listener.deliver(source, data)
@@ -139,19 +179,27 @@ class Live:
             infos = scan_batches(data, 0, False)
             if source.position <= infos[-1].last_offset:
                 self._read_on(source)
+        if self._held:
+            self._release()
 
     def _read_on(self, source: LiveSource) -> None:
         """Hand over decided records from the log until the feed has caught up."""
         wanted = Everything(source.as_source)
         partition = source.partition
-        while self._listener is not None and source.position < partition.last_stable_offset:
+        while self._listener is not None and source.position < source.limit:
             records, following = read_records(
-                wanted, wanted.sources[0], Offset(source.position), ROWS_PER_READ
+                wanted,
+                wanted.sources[0],
+                Offset(source.position),
+                ROWS_PER_READ,
+                upto=source.limit,
             )
             source.position = following
             if records:
                 self._listener.deliver_records(source, records)
-        if source.position < partition.high_watermark:
+        if self._held:
+            self._release()
+        if source.position < partition.high_watermark and not source.held:
 
             def decided(error: OnelogError | None) -> None:
                 if error is None:
