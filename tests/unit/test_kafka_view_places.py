@@ -8,7 +8,8 @@ import pytest
 from onelog.base.clock import ManualClock
 from onelog.broker import Durability, Message, StreamConfig
 from onelog.protocols.kafka.views.places import places_of
-from tests.support.brokers import running
+from tests.support.brokers import history, running
+from tests.support.kafka_hub import desk
 
 
 def stream(name, *captures, partitions=2):
@@ -95,3 +96,50 @@ async def test_a_stream_that_captured_it_once_still_shows_it(broker):
     assert shown(broker, "plant/+")[-2:] == ["plant/0", "plant/1"]
     await broker.streams.delete("plant")
     assert shown(broker, "plant/+") == [f"main/{number}" for number in range(4)]
+
+
+async def test_a_topic_that_gets_a_stream_of_its_own_keeps_its_numbers(tmp_path):
+    """What a group committed in the old home stays with the records it was committed for."""
+    async with desk(tmp_path) as here:
+        broker = here.broker
+        await broker.publish(Message("plant/a", b"first"))
+        (before,) = shown(broker, "plant/a")
+        await broker.streams.create(stream("own", "plant/a", partitions=1))
+        await broker.publish(Message("plant/a", b"second"))
+        topic = here.hub.topics.get("plant.a")
+        assert topic.stream is None  # a view, with what lies in both
+        assert topic.partition_count == 2
+        assert shown(broker, "plant/a") == [before, "own/0"]
+
+
+async def test_a_topic_whose_stream_captures_more_or_lets_it_go_keeps_its_numbers(tmp_path):
+    async with desk(tmp_path) as here:
+        broker = here.broker
+        await broker.publish(Message("other", b"in main"))
+        own = await broker.streams.create(stream("own", "orders", partitions=3))
+        assert here.hub.topics.get("orders").stream is own
+        for number in range(3):
+            await broker.publish(Message("orders", b"x"), partition=number)
+        places = ["own/0", "own/1", "own/2"]
+        await broker.streams.alter(msgspec.structs.replace(own.config, captures=("orders", "b")))
+        assert here.hub.topics.get("orders").stream is None
+        assert shown(broker, "orders") == places
+        await broker.publish(Message("orders", b"y"))
+        await broker.streams.alter(msgspec.structs.replace(own.config, captures=("b",)))
+        await broker.publish(Message("orders", b"z"))
+        home = broker.streams.home("orders").partition_of(b"orders").id
+        assert shown(broker, "orders") == [*places, f"main/{home}"]
+        assert await history(broker, "orders") == [f"orders={v}" for v in "xxxyz"]
+
+
+async def test_one_topic_again_after_many_is_still_a_view(tmp_path):
+    """Its stream holds records of the others, which Kafka must not show under its name."""
+    async with desk(tmp_path) as here:
+        broker = here.broker
+        own = await broker.streams.create(stream("own", "orders", partitions=1))
+        await broker.streams.alter(msgspec.structs.replace(own.config, captures=("orders", "b")))
+        await broker.publish(Message("b", b"not an order"))
+        await broker.streams.alter(own.config)
+        await broker.publish(Message("orders", b"x"))
+        assert here.hub.topics.get("orders").stream is None
+        assert here.hub.topics.get("orders").partition(0).high_watermark == 2

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 RUN_BYTES_MAX: Final = 1024 * 1024
 """Bytes of a run that are written before the pass ends."""
 
+_NO_OFFSET: Final = Offset(-1)
+
 
 class _Run:
     """Batches for one partition that were judged and are not written yet."""
@@ -56,6 +58,11 @@ class Appends:
         self._runs: dict[Partition, _Run] = {}
         self._ready: dict[Connection, None] = {}
         self._flushing = False
+        hub.broker.streams.before_change.append(self._write_all)
+
+    def close(self) -> None:
+        """Hear of changes no more."""
+        self._hub.broker.streams.before_change.remove(self._write_all)
 
     def add(
         self,
@@ -77,7 +84,7 @@ class Appends:
         repeated = target.judge(info, principal)
         if repeated is not None:
             self._place(part, target, repeated)
-            self._wait(target, repeated.end_offset, [part])
+            self._wait(target.number, log, repeated.end_offset, [part])
             return
         if run is None:
             run = self._runs[log] = _Run(target)
@@ -100,9 +107,11 @@ class Appends:
         run = self._runs.pop(target.log, None)
         if run is not None:
             self._write(run)
-        appended = target.append(bytearray(data), info._replace(position=0), principal)
+        appended, log = target.append(bytearray(data), info._replace(position=0), principal)
+        if log is not target.log:  # an offset of another partition would say nothing here
+            appended = appended._replace(base_offset=_NO_OFFSET)
         self._place(part, target, appended)
-        self._wait(target, appended.end_offset, [part])
+        self._wait(target.number, log, appended.end_offset, [part])
 
     # -- the end of a pass
 
@@ -111,10 +120,13 @@ class Appends:
             self._flushing = True
             self._hub.loop.call_soon(self._flush)
 
-    def _flush(self) -> None:
+    def _write_all(self) -> None:
         runs, self._runs = self._runs, {}
         for run in runs.values():
             self._write(run)
+
+    def _flush(self) -> None:
+        self._write_all()
         self._flushing = False
         if self._runs:
             self._flush_soon()  # what came while this was written
@@ -135,7 +147,7 @@ class Appends:
         number, start = target.number, int(target.log.start_offset)
         for (_produce, rows, at), info in zip(parts, placed, strict=True):
             rows[at] = (number, 0, info.base_offset, append_time_of(info), start, None)
-        self._wait(target, placed[-1].last_offset + 1, parts)
+        self._wait(number, target.log, placed[-1].last_offset + 1, parts)
 
     def _place(self, part: Part, target: TopicPartition, appended: Appended) -> None:
         _produce, rows, at = part
@@ -144,9 +156,8 @@ class Appends:
 
     # -- answers
 
-    def _wait(self, target: TopicPartition, end: int, parts: list[Part]) -> None:
+    def _wait(self, number: int, log: Partition, end: int, parts: list[Part]) -> None:
         """Settle parts once everything below `end` is durable; who asked for no answer does now."""
-        log = target.log
         if end <= log.high_watermark:
             for produce, _rows, _at in parts:
                 self._settle(produce)
@@ -158,13 +169,13 @@ class Appends:
             else:
                 self._settle(part[0])
         if waiting:
-            log.when_visible(Offset(end - 1), self._visible(target, waiting))
+            log.when_visible(Offset(end - 1), self._visible(number, waiting))
 
-    def _visible(self, target: TopicPartition, parts: list[Part]) -> Callback:
+    def _visible(self, number: int, parts: list[Part]) -> Callback:
         def done(error: OnelogError | None) -> None:
             for produce, rows, at in parts:
                 if error is not None:
-                    produce.refuse(rows, at, target.number, error)
+                    produce.refuse(rows, at, number, error)
                 self._settle(produce)
 
         return done

@@ -118,6 +118,7 @@ class Hub:
             connection.close("the broker stops")
         await self.transactions.close()
         await self.groups.close()
+        self.appends.close()
         self.topics.close()
         self.views.close()
 

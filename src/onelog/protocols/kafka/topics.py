@@ -1,9 +1,9 @@
 """Which Kafka topic is which part of the log: a stream made for one topic, or a view.
 
 Rules:
-- A stream that captures exactly one topic is the Kafka topic of that topic's name; its partitions
-  are the stream's. Every other name that decodes to a known topic or to a filter is a view: it
-  shows what is stored elsewhere, with the offsets that it has there (`views/`).
+- A stream that was made for exactly one topic is the Kafka topic of that topic's name; its
+  partitions are the stream's. Every other name that decodes to a known topic or to a filter is a
+  view: it shows what is stored elsewhere, with the offsets that it has there (`views/`).
 - A name that is not canonical is refused (docs/reference/names.md), so two names never show one
   topic (I7).
 - A topic's id belongs to its stream's id, or to the view's filter: what was deleted and made anew
@@ -95,8 +95,10 @@ class TopicPartition(Protocol):
         """Whether every record must have a key, because only the last of each is kept."""
         ...
 
-    def append(self, data: bytearray, info: BatchInfo, principal: Principal) -> Appended:
-        """Append one batch that was checked, now. Raises OnelogError."""
+    def append(
+        self, data: bytearray, info: BatchInfo, principal: Principal
+    ) -> tuple[Appended, Partition]:
+        """Append one batch that was checked, now; where it lies. Raises OnelogError."""
         ...
 
     def unpack(
@@ -144,11 +146,14 @@ class StreamPartition:
         """Append batches that were judged, now; as they then are. Raises OnelogError."""
         return self._broker.publisher.append_admitted(self.log, data)
 
-    def append(self, data: bytearray, info: BatchInfo, principal: Principal) -> Appended:
-        """Append one batch that was checked, now. Raises OnelogError."""
-        return self._broker.publisher.append_batches(
+    def append(
+        self, data: bytearray, info: BatchInfo, principal: Principal
+    ) -> tuple[Appended, Partition]:
+        """Append one batch that was checked, now; where it lies. Raises OnelogError."""
+        appended = self._broker.publisher.append_batches(
             self._stream, self.log, data, (info,), principal=principal
         )
+        return appended, self.log
 
     def unpack(
         self, data: Buffer, info: BatchInfo, records: bytes | None
@@ -275,9 +280,12 @@ def topic_id(text: str) -> uuid.UUID:
 
 
 def kafka_name(stream: Stream) -> str | None:
-    """The Kafka topic that a stream is; None when it holds many topics or is the broker's."""
+    """The Kafka topic that a stream is; None when it holds many topics or is the broker's.
+
+    One that holds a single topic, but is not where it always lived, is part of a view.
+    """
     topic = stream.config.single_topic
-    if stream.config.internal or topic is None:
+    if stream.config.internal or topic is None or stream.tags_topics:
         return None
     try:
         return to_kafka(topic)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from onelog.base.errors import OffsetOutOfRange, OnelogError, PartitionStopped
 from onelog.base.ids import Offset, TimestampMs
-from onelog.broker import Broker, Cleanup, Principal
+from onelog.broker import Broker, Cleanup, Partition, Principal
 from onelog.kernel import BatchInfo, TopicFilter
 from onelog.log.partition import Appended
 from onelog.log.wakeup import Callback, Waiter
@@ -53,8 +53,10 @@ class ViewPartition:
         """Whether every record must have a key, because only the last of each is kept."""
         return self.place.stream.config.cleanup is not Cleanup.DELETE
 
-    def append(self, data: Buffer, info: BatchInfo, principal: Principal) -> Appended:
-        """Append one batch that was checked, now. Raises OnelogError."""
+    def append(
+        self, data: Buffer, info: BatchInfo, principal: Principal
+    ) -> tuple[Appended, Partition]:
+        """Append one batch that was checked, now; where it lies. Raises OnelogError."""
         if self._writer is None:
             raise refuse_filter(self._glass.wanted.filter.decode())
         return self._writer.append(data, info, principal)

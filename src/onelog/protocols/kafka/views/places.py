@@ -7,6 +7,8 @@ Rules:
 - They are numbered by age: of the stream, and of a partition that was added later. So what comes
   later gets higher numbers, and a group's offsets stay with the records that they were committed
   for. Only the deletion of a stream moves the ones behind it up.
+- A topic that a stream was made for, and that lives with others since, lived there first; what is
+  older held nothing of it, unless it took the topic over.
 - Queues and exchanges of AMQP have own streams; `main` never held their records.
 """
 
@@ -33,15 +35,28 @@ class Place(NamedTuple):
 
 def places_of(broker: Broker, text: str) -> list[Place]:
     """The partitions that a view of `text` shows, in the order of their numbers."""
-    rows: list[tuple[tuple[int, str, int], Place]] = []
+    rows: list[tuple[tuple[bool, int, str, int], Place]] = []
     elsewhere = has_amqp_stream(text)
-    for stream in broker.streams.holders(text):
+    holders = broker.streams.holders(text)
+    first = next((row for row in reversed(holders) if row.record.fixed_topic == text), None)
+    for stream in holders:
         if elsewhere and stream.name == MAIN:
             continue
+        is_late = first is not None and stream is not first
+        if first is not None and is_late and not _came_after(first, stream, home=holders[-1]):
+            continue
         for born_ms, number in _numbers(stream, text):
-            rank = (born_ms, stream.name, number)
+            rank = (is_late, born_ms, stream.name, number)
             rows.append((rank, Place(stream, stream.partitions[number])))
     return [place for _rank, place in sorted(rows, key=lambda row: row[0])]
+
+
+def _came_after(first: Stream, stream: Stream, *, home: Stream) -> bool:
+    """Whether a topic may lie in a stream when it lay in another one first."""
+    took_over = any(
+        key[0] == first.record.id for move in stream.record.moves for key, _end in move.after
+    )
+    return stream is home or took_over or stream.record.created_ms > first.record.created_ms
 
 
 def _numbers(stream: Stream, text: str) -> list[tuple[int, int]]:

@@ -1,13 +1,15 @@
 """Writing through a view: a Kafka producer's batch goes to where its topic lives.
 
 Rules:
-- Only a view of one exact topic takes records, and only in the partition where the topic lives
-  now: a filter names no topic, and an old home takes no more of it (I5).
+- Only a view of one exact topic takes records: a filter names no topic. They go to where the topic
+  lives now, also when they were sent to a partition where it lived before (I5): a client that does
+  not know yet that the topic moved loses nothing.
 - Records carry their topic then, as all records of a stream with many topics do. The batch is
   stored inflated.
 - A retry is not appended twice. One producer counts its batches per topic, but several topics
-  share a log, so there it is known as another producer for each topic: the id follows from both
-  and lies above those that clients are given.
+  share a log, so there it is known as another producer for each topic, and for each partition that
+  it sends to: the id follows from these and lies above those that clients are given. What was
+  written before the topic moved is a repeat also after it.
 - A transaction cannot write here: its markers would name the producer by the client's id.
 """
 
@@ -16,10 +18,12 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Final
 
+from onelog.base.ids import Offset
 from onelog.base.names import to_kafka
-from onelog.broker import Broker, Principal
+from onelog.broker import Broker, Partition, Principal
 from onelog.kernel import ATTR_TRANSACTIONAL, BatchInfo, scan_batches, tag_batch
 from onelog.log.partition import Appended
+from onelog.log.producers import next_sequence
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.views.places import Place
 
@@ -63,21 +67,19 @@ class Writer:
         plain = tag_batch(data, self._topic.encode(), info.producer_id, records)
         return plain, scan_batches(plain, 0, False)[0]
 
-    def append(self, data: Buffer, info: BatchInfo, principal: Principal) -> Appended:
-        """Append one batch that was checked, and is not compressed, now. Raises OnelogError."""
-        stream, log = self._place
+    def append(
+        self, data: Buffer, info: BatchInfo, principal: Principal
+    ) -> tuple[Appended, Partition]:
+        """Append one batch that was checked, and is not compressed, now; where it lies.
+
+        Raises OnelogError.
+        """
         topic = self._topic.encode()
+        stream = self._broker.streams.home(self._topic)
         if not stream.tags_topics:
             raise KafkaError(
                 ErrorCode.policy_violation,
                 f"{self._topic!r} has a topic of its own: send to {to_kafka(self._topic)}",
-            )
-        home = self._broker.streams.home(self._topic)
-        if home is not stream or stream.partition_of(topic) is not log:
-            raise KafkaError(
-                ErrorCode.policy_violation,
-                f"the topic {self._topic!r} lives in another partition by now: send to the last"
-                " one of its view",
             )
         if info.attributes & ATTR_TRANSACTIONAL:
             raise KafkaError(
@@ -85,8 +87,31 @@ class Writer:
                 f"a transaction cannot write to {self._topic!r}, which shares the stream"
                 f" {stream.name} with other topics; create the topic with a stream of its own",
             )
-        tagged = bytearray(tag_batch(data, topic, producer_of(info.producer_id, topic)))
+        log, old = stream.partition_of(topic), self._place.log
+        producer_id = producer_of(info.producer_id, topic)
+        if log is not old:
+            repeated = _repeated(old, info._replace(producer_id=producer_id))
+            if repeated is not None:
+                return repeated, old
+            stream_id, number = self._place.key
+            producer_id = producer_of(
+                info.producer_id, b"%s %s %d" % (topic, stream_id.encode(), number)
+            )
+        tagged = bytearray(tag_batch(data, topic, producer_id))
         infos = scan_batches(tagged, 0, False)
-        return self._broker.publisher.append_batches(
+        appended = self._broker.publisher.append_batches(
             stream, log, tagged, infos, principal=principal, topic=self._topic
         )
+        return appended, log
+
+
+def _repeated(log: Partition, info: BatchInfo) -> Appended | None:
+    """The append to an old home that a batch repeats."""
+    entry = log.producers.entry(info.producer_id)
+    if entry is None or entry.epoch != info.producer_epoch:
+        return None
+    last = next_sequence(info.base_sequence, info.last_offset - info.base_offset)
+    for known in entry.batches:
+        if (known.base_sequence, known.last_sequence) == (info.base_sequence, last):
+            return Appended(Offset(known.base_offset), Offset(known.last_offset + 1), True)
+    return None
