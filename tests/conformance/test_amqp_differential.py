@@ -132,6 +132,7 @@ def converse(port: int, seed: int) -> list[Any]:
         return conversation.end()
 
 
+@pytest.mark.rabbitmq_peer
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_random_conversation_ends_as_on_rabbitmq(onelog_server, rabbitmq_server, seed):
     ours = converse(onelog_server.ports["amqp"], seed)
