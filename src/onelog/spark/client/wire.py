@@ -107,6 +107,10 @@ class Reader:
         self._at += size
         return data
 
+    def rest(self) -> memoryview:
+        """All that is left, not copied."""
+        return self.view(len(self._data) - self._at)
+
     def string(self) -> str | None:
         """A string or null."""
         size = self.number("h")

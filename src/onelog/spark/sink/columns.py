@@ -1,0 +1,164 @@
+"""The columns that a sink's rows may have, checked before the first row, and taken out of Arrow.
+
+Rules: names are those of Spark's Kafka sink, compared without regard to case. `value` must be
+there; `topic`, too, unless the option names one topic for all rows, which then counts for all of
+them. Columns of other names are left alone, so that what was read can be written as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from onelog.base.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_BYTES: Final = ("string", "binary", "char", "varchar")
+_HEADERS: Final = "array<struct<key:string,value:binary>>"
+_ABSENT: Final = "void"
+"""The type of a column that is null in every row."""
+
+TYPES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
+    "key": (_BYTES, "string or binary"),
+    "value": (_BYTES, "string or binary"),
+    "headers": ((_HEADERS,), _HEADERS),
+    "topic": (("string", "char", "varchar"), "string"),
+    "partition": (("int", "smallint", "tinyint"), "int"),
+}
+"""What each column may be: the names of the types, and how they are told."""
+
+
+class Layout(NamedTuple):
+    """Where each column is among those of a row; None where there is none."""
+
+    value: int
+    key: int | None
+    headers: int | None
+    topic: int | None
+    partition: int | None
+
+
+def layout_of(schema: StructType, topic: str | None) -> Layout:
+    """Find the columns of a sink. Raises InvalidRequest that names what is missing or wrong."""
+    places: dict[str, int | None] = dict.fromkeys(TYPES)
+    for at, field in enumerate(schema.fields):
+        name = field.name.lower()
+        if name not in TYPES:
+            continue
+        kind = field.dataType.simpleString()
+        if places[name] is not None:
+            raise InvalidRequest(f"the rows have the column {name} twice; drop one of them")
+        if kind == _ABSENT and name not in ("value", "topic"):
+            continue
+        wanted, told = TYPES[name]
+        if kind.partition("(")[0] not in wanted:
+            raise InvalidRequest(
+                f"the column {name} is {kind}, and has to be {told}; cast it, or for a row of many"
+                " columns write to_json(struct(*)) as value"
+            )
+        places[name] = at
+    has = ", ".join(schema.fieldNames()) or "no column"
+    if places["value"] is None:
+        raise InvalidRequest(
+            f"the column value is missing (string or binary); the rows have {has}."
+            " For a row of many columns write to_json(struct(*)) as value"
+        )
+    if topic is not None:
+        places["topic"] = None
+    elif places["topic"] is None:
+        raise InvalidRequest(
+            f"where to write? Give the option topic, or the rows a column topic; they have {has}"
+        )
+    return Layout(
+        places["value"], places["key"], places["headers"], places["topic"], places["partition"]
+    )
+
+
+class Rows(NamedTuple):
+    """Some rows, column by column."""
+
+    values: Any
+    keys: Any | None
+    headers: Any | None
+
+    def take(self, at: Any) -> Rows:
+        """The rows at these places."""
+        return Rows(*(None if column is None else column.take(at) for column in self))
+
+    def slice(self, first: int, end: int) -> Rows:
+        """The rows from `first` to before `end`, not copied."""
+        return Rows(
+            *(None if column is None else column.slice(first, end - first) for column in self)
+        )
+
+    def sizes(self) -> Any:
+        """About how many bytes each row takes in a batch."""
+        sizes = _lengths(self.values) + _ROW_BYTES
+        if self.keys is not None:
+            sizes += _lengths(self.keys)
+        if self.headers is not None:
+            sizes += _header_bytes(self.headers)
+        return sizes
+
+    def messages(
+        self, timestamp_ms: int
+    ) -> list[tuple[None, bytes | None, bytes | None, Any, int]]:
+        """As the kernel's builder takes them."""
+        count = len(self.values)
+        keys = [None] * count if self.keys is None else self.keys.to_pylist()
+        headers = [()] * count if self.headers is None else header_rows(self.headers)
+        none, times = [None] * count, [timestamp_ms] * count
+        return list(zip(none, keys, self.values.to_pylist(), headers, times, strict=True))
+
+
+_ROW_BYTES: Final = 24
+"""The most that a record has beside key, value and headers."""
+_HEADER_BYTES: Final = 10
+
+
+def rows_of(batch: pa.RecordBatch, layout: Layout) -> Rows:
+    """The columns of a batch that become records."""
+    headers = None if layout.headers is None else batch.column(layout.headers)
+    if headers is not None and headers.null_count == len(headers):
+        headers = None
+    keys = None if layout.key is None else _as_bytes(batch.column(layout.key))
+    return Rows(_as_bytes(batch.column(layout.value)), keys, headers)
+
+
+def _as_bytes(column: Any) -> Any:
+    """Text is stored as UTF-8; Arrow has it so already."""
+    large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
+    return column.cast(pa.large_binary() if large else pa.binary())
+
+
+def _lengths(column: Any) -> Any:
+    return pa.compute.fill_null(pa.compute.binary_length(column), 0).to_numpy().astype(np.int64)
+
+
+def _header_bytes(headers: Any) -> Any:
+    counts = _counts(headers)
+    flat = headers.flatten()
+    each = _lengths(_as_bytes(flat.field("key"))) + _lengths(flat.field("value")) + _HEADER_BYTES
+    ends = np.concatenate(([0], np.cumsum(each)))
+    last = np.cumsum(counts)
+    return ends[last] - ends[last - counts]
+
+
+def _counts(headers: Any) -> Any:
+    return pa.compute.fill_null(pa.compute.list_value_length(headers), 0).to_numpy()
+
+
+def header_rows(headers: Any) -> list[Sequence[tuple[bytes, bytes | None]]]:
+    """Each row's headers, as pairs of name and value."""
+    flat = headers.flatten()
+    names = _as_bytes(flat.field("key"))
+    if names.null_count or flat.null_count:
+        raise InvalidRequest("a row has a header without a key; every header needs one")
+    pairs = list(zip(names.to_pylist(), flat.field("value").to_pylist(), strict=True))
+    ends = np.cumsum(_counts(headers)).tolist()
+    return [pairs[first:end] for first, end in zip([0, *ends], ends, strict=False)]

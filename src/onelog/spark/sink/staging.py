@@ -1,0 +1,180 @@
+"""What a task writes: its rows as record batches, in a transaction that it leaves open.
+
+Rules:
+- Rows lie in the log where they stay; nobody sees them before the driver links the transaction.
+- A task without rows begins nothing. One that fails aborts what it wrote; if it dies instead, the
+  next link of its query does, or the transaction's timeout.
+- What is held is bounded: a batch of `batch_bytes` for a partition, and a request of all of them.
+- A batch that is sent again after a broken connection is known by its sequence number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from onelog.base import names
+from onelog.base.errors import InvalidRequest, OnelogError, TopicNotFound
+from onelog.kernel import ATTR_TRANSACTIONAL, BatchBuilder
+from onelog.record.batch import compress_batch
+from onelog.spark.client import Client, Part, Producer, refusal
+from onelog.spark.sink.columns import Layout, Rows, rows_of
+from onelog.spark.sink.linking import Member
+from onelog.spark.sink.spreading import spread
+
+if TYPE_CHECKING:
+    from onelog.spark.sink.options import SinkOptions
+
+REQUEST_BYTES: Final = 8 << 20
+"""Bytes of all partitions that are held before they are sent."""
+_SEQUENCES: Final = 2**31
+_UNKNOWN_TOPIC: Final = 3
+_NOT_FOR_TRANSACTIONS: Final = 44
+
+
+class Staging:
+    """The transaction of one task."""
+
+    def __init__(self, options: SinkOptions, layout: Layout, transactional_id: str, turn: int):
+        self._options = options
+        self._layout = layout
+        self._id = transactional_id
+        self._turn = turn
+        """Which partition the next rows without a key go to."""
+        self._client = Client(options.access)
+        self._producer: Producer | None = None
+        self._partitions: dict[str, tuple[str, int]] = {}
+        """Per topic as the rows name it: its Kafka name, and how many partitions it has."""
+        self._builders: dict[Part, BatchBuilder] = {}
+        self._held_bytes = 0
+        self._sequences: dict[Part, int] = {}
+        self.rows = 0
+
+    def __enter__(self) -> Staging:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is not None and self._producer is not None:
+            with contextlib.suppress(OnelogError):  # its timeout does it otherwise
+                self._client.end(self._id, self._producer, commit=False)
+        self._client.close()
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Stage the rows of an Arrow batch."""
+        rows = rows_of(batch, self._layout)
+        at = self._layout.partition
+        wanted = None if at is None else batch.column(at)
+        for topic, places in self._by_topic(batch):
+            name, partitions = self._topic(topic)
+            some = rows if places is None else rows.take(places)
+            asked = wanted if wanted is None or places is None else wanted.take(places)
+            chosen = spread(some.keys, asked, partitions, self._turn, topic)
+            self._turn += 1
+            if isinstance(chosen, int):
+                self._append((name, chosen), some)
+                continue
+            order = np.argsort(chosen, kind="stable")
+            ends = np.cumsum(np.bincount(chosen, minlength=partitions)).tolist()
+            sorted_rows = some.take(pa.array(order))
+            for number, (first, end) in enumerate(zip([0, *ends], ends, strict=False)):
+                if end > first:
+                    self._append((name, number), sorted_rows.slice(first, end))
+        self.rows += batch.num_rows
+
+    def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, Any | None]]:
+        """Each topic with the places of its rows; None where all rows are its own."""
+        if not batch.num_rows:
+            return
+        if self._layout.topic is None:
+            assert self._options.topic is not None, "the columns were checked"
+            yield self._options.topic, None
+            return
+        column = batch.column(self._layout.topic)
+        if column.null_count:
+            raise InvalidRequest(
+                "a row has no topic: its column topic is null; drop such rows, or give the option"
+                " topic"
+            )
+        encoded = column.dictionary_encode()
+        topics = encoded.dictionary.to_pylist()
+        if len(topics) == 1:
+            yield topics[0], None
+            return
+        codes = encoded.indices.to_numpy()
+        order = np.argsort(codes, kind="stable")
+        ends = np.cumsum(np.bincount(codes)).tolist()
+        for topic, first, end in zip(topics, [0, *ends], ends, strict=False):
+            yield topic, pa.array(order[first:end])
+
+    def _topic(self, topic: str) -> tuple[str, int]:
+        known = self._partitions.get(topic)
+        if known is None:
+            name = names.to_kafka(topic) if "/" in topic else topic
+            (found,) = self._client.topics([name], create=True)
+            if found.code == _UNKNOWN_TOPIC:
+                raise TopicNotFound(
+                    f"there is no topic {topic}, and the broker makes none by itself"
+                    " (kafka.topics.auto_create); make it first"
+                )
+            if found.code:
+                raise refusal(found.code, f"topic {topic}")
+            known = self._partitions[topic] = (name, len(found.partitions))
+        return known
+
+    # -- batches
+
+    def _append(self, part: Part, rows: Rows) -> None:
+        """Hold rows for a partition; what is enough for a batch is sent."""
+        ends = np.cumsum(rows.sizes())
+        first, now_ms = 0, time.time_ns() // 1_000_000
+        while first < len(ends):
+            builder = self._builders.setdefault(part, BatchBuilder(False))
+            before = int(ends[first - 1]) if first else 0
+            room = self._options.batch_bytes - builder.size_bytes
+            end = int(np.searchsorted(ends, before + room, side="right"))
+            if end == first and builder.count:
+                self._send()
+                continue
+            end = max(end, first + 1)  # a row that is larger than a batch is one of its own
+            size = builder.size_bytes if builder.count else 0
+            builder.extend(rows.slice(first, end).messages(now_ms))
+            self._held_bytes += builder.size_bytes - size
+            first = end
+            if builder.size_bytes >= self._options.batch_bytes or self._held_bytes >= REQUEST_BYTES:
+                self._send()
+
+    def _send(self) -> None:
+        """Append what is held, one batch for each partition; returns when it is durable."""
+        held = {part: builder for part, builder in self._builders.items() if builder.count}
+        producer = self._begin(held)
+        batches = {}
+        for part, builder in held.items():
+            sequence, count = self._sequences.get(part, 0), builder.count
+            sealed = builder.seal(0, 0, ATTR_TRANSACTIONAL, *producer, sequence)
+            codec = self._options.codec
+            batches[part] = compress_batch(sealed, codec) if codec else sealed
+            self._sequences[part] = (sequence + count) % _SEQUENCES
+        for part, produced in self._client.produce(batches, self._id).items():
+            if produced.code:
+                raise refusal(produced.code, f"{part[0]}-{part[1]}", produced.said)
+        self._held_bytes = 0
+
+    def _begin(self, held: dict[Part, BatchBuilder]) -> Producer:
+        """The transaction, with these partitions in it."""
+        if self._producer is None:
+            self._producer = self._client.init_producer(self._id, self._options.timeout_ms)
+        new = [part for part in held if part not in self._sequences]
+        if new:
+            self._client.add_partitions(self._id, self._producer, new)
+        return self._producer
+
+    def finish(self) -> Member | None:
+        """Everything is durable; what the driver links, None when there were no rows."""
+        if any(builder.count for builder in self._builders.values()):
+            self._send()
+        return None if self._producer is None else Member(self._id, *self._producer)
