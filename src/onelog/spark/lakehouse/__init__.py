@@ -1,0 +1,1 @@
+"""Lakehouse tables without jars: Iceberg, Delta and plain Parquet, written exactly once."""

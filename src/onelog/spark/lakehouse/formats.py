@@ -1,0 +1,23 @@
+"""Which module keeps which format; its libraries are imported when it is used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pyarrow as pa
+
+from onelog.spark.lakehouse.options import Format, TableOptions
+from onelog.spark.lakehouse.tables import LakeTable
+
+OPENERS: dict[Format, tuple[str, str]] = {
+    Format.ICEBERG: ("onelog.spark.lakehouse.iceberg", "open_iceberg"),
+    Format.DELTA: ("onelog.spark.lakehouse.delta", "open_delta"),
+    Format.PARQUET: ("onelog.spark.lakehouse.parquet", "open_parquet"),
+}
+
+
+def open_table(options: TableOptions, rows: pa.Schema | None = None) -> LakeTable:
+    """The table of some options; with the schema of rows to come it is made ready for them."""
+    module, name = OPENERS[options.format]
+    opened: LakeTable = getattr(import_module(module), name)(options, rows)
+    return opened

@@ -1,0 +1,269 @@
+"""Iceberg tables by pyiceberg: SQL and REST catalogs, no jar.
+
+Rules: files carry the table's field ids, so a column that is renamed or dropped later means the
+same in every old file. The marks of queries are table properties, written in the commit that they
+belong to: they outlive the expiry of snapshots. The library's own retries are off, since they would
+add a batch again that another driver added meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+    ValidationException,
+)
+from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io.pyarrow import (
+    ArrowScan,
+    compute_statistics_plan,
+    data_file_statistics_from_parquet_metadata,
+    parquet_path_to_id_mapping,
+    schema_to_pyarrow,
+)
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
+from pyiceberg.table import Table
+from pyiceberg.table.update.schema import UpdateSchema
+from pyiceberg.transforms import parse_transform
+from pyiceberg.typedef import Record
+
+from onelog.base.errors import Conflict, InvalidRequest
+from onelog.spark.lakehouse.columns import (
+    field_id,
+    small,
+    small_schema,
+    widens,
+)
+from onelog.spark.lakehouse.options import TableOptions
+from onelog.spark.lakehouse.partitions import PartitionField
+from onelog.spark.lakehouse.tables import (
+    Change,
+    LakeTable,
+    TableFile,
+    check_columns,
+    check_partitions,
+    stored_columns,
+)
+from onelog.spark.lakehouse.writing import Layout, WrittenFile
+
+MARK = "onelog.mark."
+MARKS_MAX = 64
+"""Queries whose marks a table keeps; the ones that were quiet longest go first."""
+NO_RETRIES = {"commit.retry.num-retries": "0"}
+
+
+def catalog_of(options: TableOptions) -> Catalog:
+    """The catalog; its tables are kept under its name, so the name is part of the address."""
+    return load_catalog(
+        options.catalog_name, **options.storage.for_iceberg(), **dict(options.catalog)
+    )
+
+
+def open_iceberg(options: TableOptions, rows: pa.Schema | None) -> IcebergTable:
+    """The table as it is; with rows to come it is made or widened for them first."""
+    catalog = catalog_of(options)
+    name = _identifier(options.table)
+    try:
+        table = catalog.load_table(name)
+    except NoSuchTableError:
+        if rows is None:
+            raise InvalidRequest(
+                f"the catalog has no table {options.table}: check table, catalogName and warehouse"
+            ) from None
+        table = _create(catalog, name, options, stored_columns(options, rows))
+    if rows is not None:
+        if options.evolve:
+            _evolve(table, stored_columns(options, rows))
+        check_columns(options, small_schema(schema_to_pyarrow(table.schema())), rows)
+        check_partitions(options, _partitions(table))
+    return IcebergTable(table, options)
+
+
+def _identifier(text: str) -> tuple[str, ...]:
+    parts = tuple(text.split("."))
+    if len(parts) < 2 or not all(parts):
+        raise InvalidRequest(f"table is {text!r}, but Iceberg wants namespace.name")
+    return parts
+
+
+def _create(
+    catalog: Catalog, name: tuple[str, ...], options: TableOptions, schema: pa.Schema
+) -> Table:
+    for depth in range(1, len(name)):
+        with contextlib.suppress(NamespaceAlreadyExistsError):
+            catalog.create_namespace(name[:depth])
+    try:
+        # Ids of the rows' own columns are for matching; a new table numbers its columns itself.
+        bare = pa.schema([one.remove_metadata() for one in schema])
+        with catalog.create_table_transaction(name, bare) as made, made.update_spec() as spec:
+            for part in options.partitions:
+                spec.add_field(part.source, parse_transform(part.transform), part.name)
+    except (TableAlreadyExistsError, CommitFailedException):
+        pass  # another writer was first
+    return catalog.load_table(name)
+
+
+def _evolve(table: Table, rows: pa.Schema) -> None:
+    """Add columns, widen types, and rename where the rows carry the field's id."""
+    have = small_schema(schema_to_pyarrow(table.schema()))
+    by_id = {field_id(one): one.name for one in have}
+    renamed = {
+        by_id[number]: one.name
+        for one in rows
+        if (number := field_id(one)) in by_id and by_id[number] != one.name
+    }
+    wanted = [one for one in rows if one.name not in renamed.values() and _grows(have, one)]
+    if not renamed and not wanted:
+        return
+    try:
+        with table.update_schema() as update:
+            for old, new in renamed.items():
+                update.rename_column(old, new)
+            if wanted:
+                _grow(update, wanted)
+    except CommitFailedException:
+        table.refresh()  # another writer changed it: what is still missing is said by the check
+
+
+def _grows(have: pa.Schema, field: pa.Field) -> bool:
+    at = have.get_field_index(field.name)
+    if at < 0:
+        return True
+    old, new = have.field(at).type, small(field.type)
+    return widens(old, new) or (pa.types.is_nested(new) and not old.equals(new))
+
+
+def _grow(update: UpdateSchema, fields: Sequence[pa.Field]) -> None:
+    # What is new cannot be required: the rows that are there do not have it.
+    bare = pa.schema([one.remove_metadata().with_nullable(True) for one in fields])
+    try:
+        update.union_by_name(bare)
+    except (ValueError, TypeError, ValidationException) as error:
+        raise InvalidRequest(
+            f"the table cannot take {', '.join(bare.names)} of the rows: {error}"
+        ) from error
+
+
+def _partitions(table: Table) -> tuple[PartitionField, ...]:
+    schema = table.schema()
+    return tuple(
+        PartitionField(schema.find_column_name(one.source_id) or "", str(one.transform))
+        for one in table.spec().fields
+        if str(one.transform) != "void"
+    )
+
+
+class IcebergTable(LakeTable):
+    """An Iceberg table at one moment."""
+
+    def __init__(self, table: Table, options: TableOptions) -> None:
+        self._table = table
+        self._options = options
+        # Of this copy only: a retry would not look at the mark again.
+        table.metadata.properties.update(NO_RETRIES)
+
+    @property
+    def layout(self) -> Layout:
+        """Files with field ids, under the table's own data directory."""
+        return Layout(
+            schema=small_schema(schema_to_pyarrow(self._table.schema())),
+            directory=f"{self._table.location().rstrip('/')}/data",
+            storage=self._options.storage,
+            partitions=_partitions(self._table),
+            compression=self._options.compression,
+            file_bytes=self._options.file_bytes,
+        )
+
+    def mark(self, query: str) -> int | None:
+        """The batch that the table's property names."""
+        found = self._table.properties.get(MARK + query)
+        return None if found is None else int(found.partition("@")[0])
+
+    def commit(self, change: Change) -> None:
+        """One snapshot and the mark, in one step."""
+        removed = self.files() if change.replaces_all else change.removed
+        try:
+            with self._table.transaction() as transaction:
+                transaction.set_properties(self._marks(change))
+                stale = self._stale_marks(change.query)
+                if stale:
+                    transaction.remove_properties(*stale)
+                update = transaction.update_snapshot(
+                    {"onelog.query": change.query, "onelog.batch": str(change.batch)}
+                )
+                with update.overwrite() if removed else update.fast_append() as snapshot:
+                    for old in removed:
+                        snapshot.delete_data_file(old.handle.file)
+                    for file in change.added:
+                        snapshot.append_data_file(self._data_file(file))
+        except (CommitFailedException, ValidationException) as error:
+            raise Conflict(
+                f"the table {self._options.table} was changed by another writer: {error}"
+            ) from error
+
+    def files(self) -> list[TableFile]:
+        """The data files of the current snapshot."""
+        return [
+            TableFile(task.file.file_path, task.file.record_count, task)
+            for task in self._table.scan().plan_files()
+        ]
+
+    def read(self, file: TableFile, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of a file, by field id, with what delete files took out left out."""
+        schema = self._table.schema()
+        wanted = schema if columns is None else schema.select(*columns)
+        scan = ArrowScan(self._table.metadata, self._table.io, wanted, AlwaysTrue())
+        rows = scan.to_table([file.handle])
+        target = small_schema(schema_to_pyarrow(wanted, include_field_ids=False))
+        return rows.select(target.names).cast(target)
+
+    def _marks(self, change: Change) -> dict[str, str]:
+        return {MARK + change.query: f"{change.batch}@{int(time.time() * 1000)}"}
+
+    def _stale_marks(self, query: str) -> list[str]:
+        marks = {k: v for k, v in self._table.properties.items() if k.startswith(MARK)}
+        marks.pop(MARK + query, None)
+        by_age = sorted(marks, key=lambda name: int(marks[name].partition("@")[2] or 0))
+        return by_age[: max(0, len(by_age) - MARKS_MAX + 1)]
+
+    def _data_file(self, file: WrittenFile) -> DataFile:
+        metadata = self._table.metadata
+        schema = metadata.schema()
+        statistics = data_file_statistics_from_parquet_metadata(
+            parquet_metadata=file.footer,
+            stats_columns=compute_statistics_plan(schema, metadata.properties),
+            parquet_column_mapping=parquet_path_to_id_mapping(schema),
+        )
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=file.path,
+            file_format=FileFormat.PARQUET,
+            partition=self._partition(file.partition),
+            file_size_in_bytes=file.bytes,
+            sort_order_id=None,
+            spec_id=metadata.default_spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **statistics.to_serialized_dict(),
+        )
+
+    def _partition(self, values: tuple[Any, ...]) -> Record:
+        spec = self._table.spec()
+        if not spec.fields:
+            return Record()
+        given = iter(values)
+        pairs = [
+            PartitionFieldValue(one, None if str(one.transform) == "void" else next(given))
+            for one in spec.fields
+        ]
+        return PartitionKey(pairs, spec, self._table.schema()).partition

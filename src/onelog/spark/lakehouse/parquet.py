@@ -1,0 +1,212 @@
+"""A plain directory of Parquet files, in folders by partition, that any engine reads.
+
+Rules: tasks write under `_onelog`, which readers pass over. A commit is one record, made once by
+whoever is first; after it the files are moved into their places, and a driver that dies between is
+finished by the next one. Readers see whole files, and a batch of several files appears file by
+file: who needs more takes Iceberg or Delta. Columns keep their numbers in `_onelog/schema.json`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import posixpath
+import uuid
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from onelog.base import faults
+from onelog.base.errors import Conflict, InvalidRequest
+from onelog.spark.lakehouse.columns import FIELD_ID, field_id, small_schema
+from onelog.spark.lakehouse.options import TableOptions
+from onelog.spark.lakehouse.partitions import PartitionField
+from onelog.spark.lakehouse.storage import create_once
+from onelog.spark.lakehouse.tables import (
+    Change,
+    LakeTable,
+    TableFile,
+    check_columns,
+    check_partitions,
+    stored_columns,
+)
+from onelog.spark.lakehouse.writing import NULL_PARTITION, Layout
+
+OWN = "_onelog"
+RECORDS_KEPT = 2
+
+
+class Kept(NamedTuple):
+    """What a directory knows of itself."""
+
+    schema: pa.Schema
+    partitions: tuple[PartitionField, ...]
+
+
+def open_parquet(options: TableOptions, rows: pa.Schema | None) -> ParquetDirectory:
+    """The directory as it is; with rows to come it is made or given their columns first."""
+    files, root = options.storage.open(options.table)
+    kept = _load(files, root)
+    if rows is None:
+        if kept is None:
+            raise InvalidRequest(f"{options.table} holds no table that OneLog wrote: check table")
+        return ParquetDirectory(options, kept)
+    wanted = stored_columns(options, rows)
+    if kept is None:
+        made = Kept(_grown(None, wanted), options.partitions)
+    else:
+        made = kept._replace(schema=_grown(kept.schema, wanted) if options.evolve else kept.schema)
+    check_columns(options, made.schema, rows)
+    check_partitions(options, made.partitions)
+    if kept is None or made.schema.names != kept.schema.names:
+        _save(files, root, made)
+    return ParquetDirectory(options, made)
+
+
+def _load(files: Any, root: str) -> Kept | None:
+    path = f"{root}/{OWN}/schema.json"
+    if files.get_file_info(path).type == fs.FileType.NotFound:
+        return None
+    with files.open_input_stream(path) as source:
+        told = json.loads(source.read())
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(told["arrow"])))
+    return Kept(schema, tuple(PartitionField(name) for name in told["partitions"]))
+
+
+def _save(files: Any, root: str, kept: Kept) -> None:
+    columns = [
+        {"id": field_id(one), "name": one.name, "type": str(one.type)} for one in kept.schema
+    ]
+    told = {
+        "columns": columns,
+        "partitions": [part.source for part in kept.partitions],
+        "arrow": base64.b64encode(kept.schema.serialize().to_pybytes()).decode(),
+    }
+    path = f"{root}/{OWN}/schema.json"
+    fresh = f"{path}.{uuid.uuid4().hex}"
+    files.create_dir(f"{root}/{OWN}", recursive=True)
+    with files.open_output_stream(fresh) as out:
+        out.write(json.dumps(told, indent=1).encode())
+    files.move(fresh, path)
+
+
+def _grown(schema: pa.Schema | None, rows: pa.Schema) -> pa.Schema:
+    """The schema with the columns that it lacks, each with a number that was never used."""
+    have = list(schema or [])
+    first = max((field_id(one) or 0 for one in have), default=0) + 1
+    fresh = [one for one in rows if one.name not in {old.name for old in have}]
+    numbered = [
+        one.with_nullable(schema is not None or one.nullable).with_metadata(
+            {FIELD_ID: str(first + number).encode()}
+        )
+        for number, one in enumerate(fresh)
+    ]
+    return small_schema(pa.schema([*have, *numbered]))
+
+
+class ParquetDirectory(LakeTable):
+    """A directory and its commit records."""
+
+    def __init__(self, options: TableOptions, kept: Kept) -> None:
+        self._options = options
+        self._schema, self._partitions = kept
+        self._files, self._root = options.storage.open(options.table)
+
+    @property
+    def layout(self) -> Layout:
+        """Folders by partition, in the part that readers pass over."""
+        return Layout(
+            schema=self._schema,
+            directory=f"{self._options.table.rstrip('/')}/{OWN}/staged",
+            storage=self._options.storage,
+            partitions=self._partitions,
+            keeps_partition_columns=False,
+            compression=self._options.compression,
+            file_bytes=self._options.file_bytes,
+        )
+
+    def mark(self, query: str) -> int | None:
+        """The newest record of a query; what it promised is made true first."""
+        records = self._records(query)
+        if not records:
+            return None
+        self._move_files(records[-1])
+        return _batch_of(records[-1])
+
+    def commit(self, change: Change) -> None:
+        """Write the record, then move the files that it names."""
+        if change.replaces_all or change.removed:
+            raise InvalidRequest(
+                "plain Parquet cannot replace what is there: write to another directory, or use "
+                "iceberg or delta"
+            )
+        staged = f"{self._root}/{OWN}/staged/"
+        moves = []
+        for number, file in enumerate(change.added):
+            inner = self._options.storage.open(file.path)[1]
+            folder = posixpath.dirname(inner.removeprefix(staged))
+            name = f"part-{change.query}-{change.batch:06d}-{number:04d}.parquet"
+            moves.append([inner.removeprefix(self._root + "/"), posixpath.join(folder, name)])
+        record = f"{self._folder(change.query)}/{change.batch:020d}.json"
+        if not create_once(self._files, record, json.dumps(moves).encode()):
+            raise Conflict(
+                f"batch {change.batch} of {change.query} was committed by another driver"
+            )
+        faults.hit("lakehouse.parquet.recorded")
+        self._move_files(record)
+        for old in self._records(change.query)[:-RECORDS_KEPT]:
+            self._files.delete_file(old)
+
+    def files(self) -> list[TableFile]:
+        """What readers see."""
+        found = self._files.get_file_info(fs.FileSelector(self._root, recursive=True))
+        paths = [one.path for one in found if one.path.endswith(".parquet")]
+        inner = [path.removeprefix(self._root + "/") for path in paths]
+        return [TableFile(one, 0, None) for one in sorted(inner) if not one.startswith(OWN)]
+
+    def read(self, file: TableFile, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of a file; folders give the partition's columns."""
+        wanted = [self._schema.field(one) for one in columns or self._schema.names]
+        said = dict(part.split("=", 1) for part in file.path.split("/")[:-1])
+        texts = {
+            name: None if text == NULL_PARTITION else unquote(text) for name, text in said.items()
+        }
+        source = self._files.open_input_file(f"{self._root}/{file.path}")
+        with source, pq.ParquetFile(source) as parquet:
+            there = parquet.schema_arrow.names
+            rows = parquet.read(columns=[one.name for one in wanted if one.name in there])
+            total = parquet.metadata.num_rows
+        made = [
+            rows.column(one.name).cast(one.type)
+            if one.name in there
+            else pa.repeat(pa.scalar(texts.get(one.name), pa.string()), total).cast(one.type)
+            for one in wanted
+        ]
+        return pa.Table.from_arrays(made, schema=pa.schema(wanted))
+
+    def _folder(self, query: str) -> str:
+        return f"{self._root}/{OWN}/commits/{query}"
+
+    def _records(self, query: str) -> list[str]:
+        selector = fs.FileSelector(self._folder(query), allow_not_found=True)
+        found = self._files.get_file_info(selector)
+        return sorted(one.path for one in found if one.path.endswith(".json"))
+
+    def _move_files(self, record: str) -> None:
+        """Put files into their places; those that are there already stay."""
+        with self._files.open_input_stream(record) as source:
+            moves = json.loads(source.read())
+        for staged, place in moves:
+            start, end = f"{self._root}/{staged}", f"{self._root}/{place}"
+            if self._files.get_file_info(start).type == fs.FileType.NotFound:
+                continue
+            self._files.create_dir(posixpath.dirname(end), recursive=True)
+            self._files.move(start, end)
+
+
+def _batch_of(record: str) -> int:
+    return int(posixpath.basename(record).removesuffix(".json"))

@@ -1,0 +1,195 @@
+"""The sink `format("onelog-table")`: tasks write files, the driver commits them once.
+
+Rules: a batch is in the table or not, by one commit that carries (query, batch); a batch that is in
+is not written again, whoever asks. `abort` removes nothing: Spark calls it also after a commit that
+took effect and then failed, and a file that nobody needs is cheaper than one that is missing.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from onelog.base.errors import Conflict, InvalidRequest
+from onelog.spark.lakehouse.columns import BadRow, Fitting, arrow_schema
+from onelog.spark.lakehouse.dead_letters import SCHEMA, letters, letters_options, refuse
+from onelog.spark.lakehouse.formats import open_table
+from onelog.spark.lakehouse.latest import latest
+from onelog.spark.lakehouse.options import Format, Mode, TableOptions
+from onelog.spark.lakehouse.tables import Change, LakeTable
+from onelog.spark.lakehouse.upserts import Upsert
+from onelog.spark.lakehouse.writing import FileWriter, Layout, WrittenFile
+
+COMMIT_ATTEMPTS = 10
+COMMIT_PAUSE_S = 0.1
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What a task wrote."""
+
+    query: str
+    files: list[WrittenFile] = field(default_factory=list)
+    bad: list[WrittenFile] = field(default_factory=list)
+
+
+class TableSink:
+    """Both sinks: what a task does, and what the driver does with it."""
+
+    def __init__(self, options: TableOptions, schema: StructType, replaces_all: bool) -> None:
+        rows = arrow_schema(schema)
+        layout = open_table(options, rows).layout
+        kept = frozenset([options.delete_column] if options.delete_column else [])
+        if kept:  # files that are staged only: they say which rows go
+            marked = [*layout.schema, *(rows.field(name) for name in kept)]
+            layout = replace(layout, schema=pa.schema(marked))
+        self._options = options
+        self._layout = layout
+        self._bad_layout: Layout | None = None
+        if options.dead_letter_table is not None:
+            self._bad_layout = open_table(letters_options(options), SCHEMA).layout
+        required = frozenset((*options.keys, *options.required))
+        inner = pa.schema([one for one in layout.schema if one.name not in kept])
+        self._fitting = Fitting(inner, required, options.error_column, kept)
+        self._replaces_all = replaces_all
+
+    def stage(self, batches: Iterator[pa.RecordBatch], query: str) -> Staged:
+        """Write what a task was given; on any failure nothing of it stays."""
+        good = FileWriter(self._layout)
+        bad = FileWriter(self._bad_layout) if self._bad_layout is not None else None
+        try:
+            for rows, wrong in self._fitted(batches):
+                good.write(rows)
+                if wrong and bad is not None:
+                    bad.write(letters(self._options.table, query, wrong))
+            return Staged(query, good.close(), [] if bad is None else bad.close())
+        except BaseException:
+            good.discard()
+            if bad is not None:
+                bad.discard()
+            raise
+
+    def _fitted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.Table, list[BadRow]]]:
+        """Good and bad rows; for an upsert the good ones of the whole task, latest by key."""
+        gathered: list[pa.Table] = []
+        for batch in batches:
+            rows, wrong = self._fitting.fit(batch)
+            if wrong and not self._options.takes_bad_rows:
+                refuse(self._options.table, wrong)
+            if self._options.mode is Mode.APPEND:
+                yield rows, wrong
+                continue
+            gathered.append(rows)
+            if wrong:
+                yield rows.slice(0, 0), wrong
+        if gathered:
+            rows = pa.concat_tables(gathered)
+            yield latest(rows, self._options.keys, self._options.order_by), []
+
+    def commit(self, staged: Sequence[Staged], query: str, batch: int) -> bool:
+        """Make a batch part of the table; False when it was already."""
+        bad = [file for one in staged for file in one.bad]
+        if bad:
+            commit_once(letters_options(self._options), Change(query, batch, bad))
+        files = [file for one in staged for file in one.files]
+        if not files and not self._replaces_all:
+            return False
+        change = Change(query, batch, files, replaces_all=self._replaces_all)
+        return commit_once(self._options, change)
+
+
+def commit_once(options: TableOptions, change: Change) -> bool:
+    """Commit a change unless its mark is there; races are decided by loading the table again."""
+    upsert = Upsert(options, change.added) if options.mode is Mode.UPSERT else None
+    for attempt in range(COMMIT_ATTEMPTS):
+        table = open_table(options)
+        mark = table.mark(change.query)
+        if mark is not None and mark >= change.batch:
+            return False
+        try:
+            if upsert is None or change.replaces_all:
+                table.commit(change)
+            else:
+                _commit_merge(table, change, upsert)
+        except Conflict:
+            time.sleep(COMMIT_PAUSE_S * random.uniform(1, 2 ** min(attempt, 6)))  # noqa: S311
+            continue
+        if upsert is not None:
+            upsert.forget(table)
+        return True
+    raise Conflict(
+        f"the table {options.table} changed under {COMMIT_ATTEMPTS} commits of one batch: "
+        "fewer writers at once would help; the batch is tried again at the next start"
+    )
+
+
+def _commit_merge(table: LakeTable, change: Change, upsert: Upsert) -> None:
+    merge = upsert.merge(table)
+    try:
+        table.commit(replace(change, added=merge.added, removed=merge.removed))
+    except Conflict:
+        upsert.discard(table, merge)
+        raise
+
+
+class TableStreamWriter(DataSourceStreamArrowWriter):
+    """The sink of a stream."""
+
+    def __init__(self, options: TableOptions, schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise InvalidRequest("outputMode complete is not kept by tables: use mode=upsert")
+        self._sink = TableSink(options, schema, replaces_all=False)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """One task's rows."""
+        context = TaskContext.get()
+        query = context.getLocalProperty("sql.streaming.queryId") if context else None
+        if not query:
+            raise InvalidRequest("Spark names no query here: run this sink by writeStream.start()")
+        return self._sink.stage(iterator, query)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """All tasks are done."""
+        staged = [one for one in messages if isinstance(one, Staged)]
+        if staged:
+            self._sink.commit(staged, staged[0].query, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Nothing to do: what no commit named is nobody's."""
+
+
+class TableBatchWriter(DataSourceArrowWriter):
+    """The sink of a batch; with queryId and batchId a repeated write changes nothing."""
+
+    def __init__(self, options: TableOptions, schema: StructType, overwrite: bool) -> None:
+        if overwrite and options.format is Format.PARQUET:
+            raise InvalidRequest(
+                "mode overwrite: plain Parquet cannot replace what is there at once: write to "
+                "another directory, or use iceberg or delta"
+            )
+        self._sink = TableSink(options, schema, overwrite)
+        self._query, self._batch = options.written_as or (uuid.uuid4().hex, 0)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """One task's rows."""
+        return self._sink.stage(iterator, self._query)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """All tasks are done."""
+        staged = [one for one in messages if isinstance(one, Staged)]
+        self._sink.commit(staged, self._query, self._batch)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing to do: what no commit named is nobody's."""
