@@ -7,7 +7,7 @@ from onelog.broker.kept import KeptRow, KeptTable
 from onelog.broker.live import Live, LiveListener, LiveSource
 from onelog.broker.publish import Publisher
 from onelog.broker.sessions import Session, SessionRecord, Sessions
-from onelog.broker.ticks import Published, Tick
+from onelog.broker.ticks import NOWHERE, Published, Tick
 from onelog.broker.views import NamedView, NamedViews
 from onelog.cursors.cursor import (
     EARLIEST,
@@ -36,6 +36,7 @@ from onelog.log.stream import Stream
 from onelog.record.record import Message, Record
 
 __all__ = [
+    "NOWHERE",
     "Broker",
     "BrokerSettings",
     "MAIN",

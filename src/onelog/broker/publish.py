@@ -27,7 +27,7 @@ from onelog.base.ids import Offset
 from onelog.base.limits import HEADERS_PER_RECORD_MAX
 from onelog.base.topics import check_topic
 from onelog.broker.hooks import LOCAL, Action, Authorizer, Principal, Quotas, Unlimited
-from onelog.broker.ticks import Done, Published, Single, Target, Tick, Ticket, finish_rows
+from onelog.broker.ticks import Call, Done, Published, Single, Target, Tick, Ticket, finish_rows
 from onelog.kernel import (
     ATTR_CODEC_MASK,
     TIMESTAMP_MS_MAX,
@@ -149,6 +149,22 @@ class Publisher:
             self._add(homes[number], message, now_ms, ticket, number)
         self.tick_soon()
 
+    def publish_for(self, message: Message, call: Call, *, principal: Principal = LOCAL) -> None:
+        """Stage one message for the end of this loop pass; `call` is told when it is durable.
+
+        Raises at once, with nothing staged, when it cannot be published.
+        """
+        home = self._home(message.topic, None)
+        self._admit(message, principal, home)
+        self._add(home, message, self._clock.now_ms(), call, 0)
+        self.tick_soon()
+
+    def await_stage(self, stage: Stage, call: Call, count: int) -> None:
+        """Tell `call` when the last `count` records, which the kernel has staged, are durable."""
+        stage.owner.rows.append((call, 0, stage.builder.count - 1))
+        self.messages += count
+        self.tick_soon()
+
     def stage(self, message: Message, *, principal: Principal = LOCAL) -> Stage:
         """Stage one message without an answer: who stages waits for the tick by itself."""
         home = self._home(message.topic, None)
@@ -168,7 +184,7 @@ class Publisher:
         home: tuple[Stream, Partition, bytes],
         message: Message,
         now_ms: int,
-        ticket: Ticket | Single | None,
+        ticket: Call | None,
         place: int,
     ) -> Stage:
         """Stage a message that may be published; whoever holds the ticket is told."""
@@ -427,7 +443,7 @@ class Publisher:
 
 
 def _finish(
-    rows: list[tuple[Ticket | Single, int, int]],
+    rows: list[tuple[Call, int, int]],
     tick: Tick,
     number: int,
     error: OnelogError | None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
@@ -29,6 +29,17 @@ NOWHERE: Final = Published("", -1, Offset(-1))
 
 Done = Callable[[list[Published] | None, OnelogError | None], None]
 """Called once per call: where the messages went in their order, or the error."""
+
+
+class Call(Protocol):
+    """Who waits for records that are staged."""
+
+    results: list[Published]
+    """Where they went; each waits for a place of it."""
+
+    def finish(self, count: int, error: OnelogError | None) -> None:
+        """So many of them are visible, or never will be."""
+        ...
 
 
 class Ticket:
@@ -82,7 +93,7 @@ class Target:
         self.partition = partition
         self.index_topics = stream.tags_topics
         """As its builder was made: a change of streams makes new targets."""
-        self.rows: list[tuple[Ticket | Single, int, int]] = []
+        self.rows: list[tuple[Call, int, int]] = []
         """Of records staged here by calls: the call, the place in its answer, the index staged."""
 
 
@@ -116,7 +127,7 @@ class Tick:
             callback(self)
 
 
-def finish_rows(rows: list[tuple[Ticket | Single, int, int]], error: OnelogError | None) -> None:
+def finish_rows(rows: list[tuple[Call, int, int]], error: OnelogError | None) -> None:
     """Tell every call that has records in a stage."""
     count = 0
     last = rows[0][0]

@@ -18,6 +18,7 @@ import msgspec
 from pyroaring import BitMap
 
 from onelog.cursors.cursor import CursorKind, CursorState, Position, ignore_change
+from onelog.cursors.offsets import OffsetSet
 
 CHUNK_BITS: Final = 16
 _LOW: Final = (1 << CHUNK_BITS) - 1
@@ -31,6 +32,7 @@ class _Kept(msgspec.Struct, array_like=True):
     partition: int
     routed_to: int
     counts: list[tuple[int, int]]
+    out: bytes = b""
 
 
 class _Body(msgspec.Struct, array_like=True):
@@ -38,15 +40,28 @@ class _Body(msgspec.Struct, array_like=True):
     settings: bytes
 
 
+def _split(first: int, count: int) -> Iterator[tuple[int, int, int]]:
+    """Offsets that follow each other, by chunk: its number, and from where to where in it."""
+    stop = first + count
+    while first < stop:
+        chunk = first >> CHUNK_BITS
+        end = min(stop, (chunk + 1) << CHUNK_BITS)
+        low = first & _LOW
+        yield chunk, low, low + end - first
+        first = end
+
+
 class _Places:
     """The places in one partition."""
 
-    __slots__ = ("chunks", "counts", "dirty", "routed_to")
+    __slots__ = ("chunks", "counts", "dirty", "out", "routed_to")
 
     def __init__(self, routed_to: int) -> None:
         self.chunks: dict[int, BitMap] = {}
+        self.out = OffsetSet()
+        """Offsets that were handed out."""
         self.counts: dict[int, int] = {}
-        """Offset → how often it was handed out, where that is not never."""
+        """Offset → how often it was handed out, where that is more than once."""
         self.dirty: set[int] = set()
         self.routed_to = routed_to
 
@@ -68,7 +83,16 @@ class _Places:
 class RoutedCursor:
     """The places of one queue."""
 
-    __slots__ = ("_places", "_settings", "count", "filters", "name", "on_change", "position_of")
+    __slots__ = (
+        "_places",
+        "_settings",
+        "count",
+        "filters",
+        "name",
+        "on_change",
+        "position_of",
+        "settle_up",
+    )
 
     kind = CursorKind.QUEUE
 
@@ -80,6 +104,8 @@ class RoutedCursor:
         """Places that are not settled."""
         self.position_of: Callable[[Key], int | None] = lambda _key: None
         """How far the routing of a partition has come by now, if its owner knows better."""
+        self.settle_up: Callable[[], None] = ignore_change
+        """Let its owner tell it what it was given and not told of; before it is kept."""
         self._places: dict[Key, _Places] = {}
         self._settings = settings
 
@@ -90,7 +116,12 @@ class RoutedCursor:
         cursor = cls(state.name, state.filters, body.settings)
         for row in body.sources:
             places = _Places(row.routed_to)
-            places.counts = dict(row.counts)
+            if row.out:
+                places.out = OffsetSet.deserialize(row.out)
+            for offset, count in row.counts:
+                places.out.add(offset)
+                if count > 1:
+                    places.counts[offset] = count
             cursor._places[row.stream_id, row.partition] = places
         for name, blob in parts.items():
             stream_id, number, chunk = name.rsplit("/", 2)
@@ -116,21 +147,48 @@ class RoutedCursor:
         self.count += 1
         self.on_change()
 
+    def note_range(self, key: Key, first: int, count: int) -> None:
+        """The queue takes records that follow each other."""
+        places = self._places.get(key)
+        if places is None:
+            places = self._places[key] = _Places(first)
+        self.count += count
+        for chunk, low, high in _split(first, count):
+            bits = places.chunks.get(chunk)
+            if bits is None:
+                bits = places.chunks[chunk] = BitMap()
+            bits.add_range(low, high)
+            places.dirty.add(chunk)
+        self.on_change()
+
     def settle(self, key: Key, offset: int) -> bool:
         """The record is done with; False when it was before."""
+        return self.settle_range(key, offset, 1) == 1
+
+    def settle_range(self, key: Key, first: int, count: int) -> int:
+        """Records that follow each other are done with; how many of them were not before."""
         places = self._places.get(key)
-        chunk = offset >> CHUNK_BITS
-        bits = None if places is None else places.chunks.get(chunk)
-        if places is None or bits is None or (offset & _LOW) not in bits:
-            return False
-        bits.remove(offset & _LOW)
-        if not bits:
-            del places.chunks[chunk]
-        places.dirty.add(chunk)
-        places.counts.pop(offset, None)
-        self.count -= 1
-        self.on_change()
-        return True
+        if places is None:
+            return 0
+        settled = 0
+        for chunk, low, high in _split(first, count):
+            bits = places.chunks.get(chunk)
+            here = 0 if bits is None else bits.range_cardinality(low, high)
+            if bits is None or not here:
+                continue
+            settled += here
+            bits.remove_range(low, high)
+            if not bits:
+                del places.chunks[chunk]
+            places.dirty.add(chunk)
+        if settled:
+            places.out.remove_range(first, first + count)
+            if places.counts:
+                for offset in range(first, first + count):
+                    places.counts.pop(offset, None)
+            self.count -= settled
+            self.on_change()
+        return settled
 
     def holds(self, key: Key, offset: int) -> bool:
         """Whether the record was taken and is not settled."""
@@ -140,15 +198,29 @@ class RoutedCursor:
 
     def handed_out(self, key: Key, offset: int) -> int:
         """Count one more hand-out of a record; how many there were before."""
-        counts = self._places[key].counts
-        before = counts.get(offset, 0)
-        counts[offset] = before + 1
+        places = self._places[key]
+        before = self.times_handed_out(key, offset)
+        if before:
+            places.counts[offset] = before + 1
+        else:
+            places.out.add(offset)
         return before
+
+    def are_fresh(self, key: Key, first: int, count: int) -> bool:
+        """Whether none of the records that follow each other was ever handed out."""
+        out = self._places[key].out
+        return not out or not out.range_cardinality(first, first + count)
+
+    def hand_out_range(self, key: Key, first: int, count: int) -> None:
+        """Fresh records that follow each other are handed out."""
+        self._places[key].out.add_range(first, first + count)
 
     def times_handed_out(self, key: Key, offset: int) -> int:
         """How often a record was handed out."""
         places = self._places.get(key)
-        return 0 if places is None else places.counts.get(offset, 0)
+        if places is None or offset not in places.out:
+            return 0
+        return places.counts.get(offset, 1)
 
     def places(self) -> Iterator[tuple[Key, int]]:
         """Every place that is not settled, partition by partition, ascending."""
@@ -199,10 +271,16 @@ class RoutedCursor:
 
     def state(self) -> CursorState:
         """What to keep of it, beside its parts."""
+        self.settle_up()
         for key, places in self._places.items():
             places.routed_to = max(places.routed_to, self.position_of(key) or 0)
         rows = [
-            _Kept(*key, places.routed_to, list(places.counts.items()))
+            _Kept(
+                *key,
+                places.routed_to,
+                list(places.counts.items()),
+                places.out.serialize() if places.out else b"",
+            )
             for key, places in self._places.items()
         ]
         body = msgspec.msgpack.encode(_Body(rows, self._settings))
@@ -210,6 +288,7 @@ class RoutedCursor:
 
     def take_parts(self) -> dict[str, bytes | None]:
         """The chunks that changed since the last call; None for one that is empty now."""
+        self.settle_up()
         found: dict[str, bytes | None] = {}
         for (stream_id, number), places in self._places.items():
             for chunk in places.dirty:
@@ -239,7 +318,7 @@ class RoutedCursor:
 
     def pending(self) -> int:
         """Records handed out at least once and not settled."""
-        return sum(len(places.counts) for places in self._places.values())
+        return sum(len(places.out) for places in self._places.values())
 
     def lag(self) -> int:
         """Records that wait."""

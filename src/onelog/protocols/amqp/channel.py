@@ -138,6 +138,7 @@ class Channel:
             raise AmqpError(Reply.UNEXPECTED_FRAME, f"{method.name} where a content was expected")
         if isinstance(method, commands.Basic.Publish):
             self._publish = method
+            self.connection.input.forget()  # until its body is here, nothing else is published
             return
         waiting = self.publishing.written() if type(method) in AFTER_PUBLISHES else None
         if waiting is not None:
@@ -151,6 +152,7 @@ class Channel:
         if isinstance(method, commands.Channel.Close):
             self._close()
             return None
+        self.connection.hub.follower.settle_up()  # who asks is told of everything
         handler = HANDLERS.get(type(method))
         if handler is None:
             raise AmqpError(Reply.COMMAND_INVALID, f"{method.name} is not for a server")
@@ -170,6 +172,7 @@ class Channel:
 
     def _hold(self, work: Coroutine[Any, Any, None], method: Any) -> None:
         self._busy = True
+        self.connection.input.forget()  # what comes now waits for its turn
 
         async def finish() -> None:
             try:
@@ -289,6 +292,7 @@ class Channel:
         if self._closing:
             return
         self._closing = True
+        self.connection.input.forget()
         self.connection.hub.counters.channels_closed += 1
         self._waiting.clear()
         self._waiting_bytes = 0

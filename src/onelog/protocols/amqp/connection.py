@@ -20,6 +20,7 @@ from pamqp import commands
 
 from onelog.base.errors import OnelogError
 from onelog.broker import Principal
+from onelog.kernel import AmqpInput, AmqpRoute
 from onelog.net import Peer, StreamTransport
 from onelog.observe import get_logger
 from onelog.protocols.amqp import frames
@@ -39,6 +40,8 @@ _UNTUNED_FRAME_BYTES: Final = 8192
 """Largest frame before the tune, as RabbitMQ has it."""
 _CLOSE_DEADLINE_S: Final = 5.0
 _WRITE_HIGH_BYTES: Final = 1024 * 1024
+ROUTES_MAX: Final = 256
+"""Ways of publishes that a connection remembers."""
 
 
 class State(Enum):
@@ -76,7 +79,9 @@ class Connection:
         self.is_blocked = False
         self._handshake = Handshake(self)
         self._transport: StreamTransport | None = None
-        self._buffer = bytearray()
+        self.input = AmqpInput(_UNTUNED_FRAME_BYTES)
+        self._generation = hub.generation
+        self._opening = b""
         self._writing = True
         self._paused_by: set[str] = set()
         self._out: list[bytes | memoryview] = []
@@ -105,42 +110,58 @@ class Connection:
         """Bytes of the peer, in order."""
         if self.state is State.CLOSED:
             return
-        self._heard_at = self.hub.loop.time()
+        hub = self.hub
+        self._heard_at = hub.loop.time()
         self.received_bytes += len(data)
-        self.hub.counters.received_bytes += len(data)
-        self._buffer += data
+        hub.counters.received_bytes += len(data)
+        if self._generation != hub.generation:
+            self._generation = hub.generation
+            self.input.forget()
         try:
-            if self.state is State.HEADER and not self._take_protocol_header():
-                return
-            while True:
-                whole, used = frames.split(self._buffer, self.frame_bytes_max)
-                if not used:
-                    return
-                # Frames are views of the buffer: it stays as it is, the rest begins a new one.
-                self._buffer = self._buffer[used:]
-                for frame in whole:
-                    self._take(frame)
+            if self.state is State.HEADER:
+                data = self._take_protocol_header(data)
+            whole, rows = self.input.take(data, hub.clock.now_ms())
+            view = memoryview(whole)
+            for row in rows:
+                if row[0] == frames.STAGED:
+                    _kind, number, count, stage, start, end = row
+                    self.channels[number].publishing.staged(count, stage, (whole, start, end))
+                else:
+                    self._take(frames.event_of(row, view, self.frame_bytes_max))
         except OnelogError as error:
-            self._buffer = bytearray()  # nothing after a wrong frame can be read
+            self._drop_input()  # nothing after a wrong frame can be read
             self.fail(amqp_error(error))
         except Exception as error:  # noqa: BLE001 - a bug ends one connection
             _log.exception("an AMQP connection failed", peer=self.name)
-            self._buffer = bytearray()
+            self._drop_input()
             self.fail(AmqpError(Reply.INTERNAL_ERROR, str(error)))
 
-    def _take_protocol_header(self) -> bool:
+    def _drop_input(self) -> None:
+        self.input = AmqpInput(self.frame_bytes_max)
+
+    def _take_protocol_header(self, data: bytes) -> bytes:
+        """What follows the protocol header; nothing while it is not there."""
         wanted = frames.PROTOCOL_HEADER
-        if len(self._buffer) < len(wanted) and wanted.startswith(bytes(self._buffer)):
-            return False
-        if not self._buffer.startswith(wanted):
+        data = self._opening + data
+        if len(data) < len(wanted) and wanted.startswith(data):
+            self._opening = data
+            return b""
+        if not data.startswith(wanted):
             # 4.2.2: the peer is told what is spoken here.
             self._write_now([wanted])
             self.abort("another protocol header")
-            return False
-        self._buffer = self._buffer[len(wanted) :]
+            return b""
         self.state = State.HANDSHAKE
         self._handshake.begin()
-        return True
+        return data[len(wanted) :]
+
+    def add_route(self, publish: Publish, properties: bytes, route: AmqpRoute) -> None:
+        """Let publishes like this one be staged without a look, until something changes."""
+        if self._generation != self.hub.generation or self.state is not State.OPEN:
+            return
+        if self.input.route_count >= ROUTES_MAX:
+            self.input.forget()
+        self.input.add_route(publish.channel, publish.names, properties, route)
 
     def _take(self, event: Event) -> None:
         if self.state is State.CLOSED:
@@ -180,6 +201,7 @@ class Connection:
         elif isinstance(method, commands.Connection.Close):
             if self.state is State.OPEN:
                 self.state = State.CLOSING
+                self.input.forget()
                 self.run(self._leave())
             else:
                 self.send(0, commands.Connection.CloseOk())
@@ -232,6 +254,7 @@ class Connection:
 
     def forget_channel(self, number: int) -> None:
         """A channel has ended; its number may be used again."""
+        self.input.forget()
         self.channels.pop(number, None)
 
     def eof_received(self) -> bool | None:
@@ -291,7 +314,7 @@ class Connection:
     def tuned(self, channel_max: int, frame_bytes_max: int, heartbeat_s: int) -> None:
         """What both sides agreed on."""
         self.channel_max = channel_max
-        self.frame_bytes_max = frame_bytes_max
+        self.frame_bytes_max = self.input.frame_bytes_max = frame_bytes_max
         self.heartbeat_s = heartbeat_s
 
     def _beat(self) -> None:
@@ -401,6 +424,7 @@ class Connection:
             return
         index = method.index if method is not None else 0
         self.state = State.CLOSING
+        self.input.forget()
         for channel in list(self.channels.values()):
             channel.lost()
         self.channels.clear()

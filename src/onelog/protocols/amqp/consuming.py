@@ -13,21 +13,23 @@ from __future__ import annotations
 import asyncio
 import secrets
 from functools import lru_cache
-from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
 
 from onelog.base.ids import Offset, TimestampMs
 from onelog.broker import Record
-from onelog.kernel import encode_delivery
+from onelog.kernel import encode_deliveries, encode_delivery
 from onelog.protocols.amqp.addresses import address_of
 from onelog.protocols.amqp.errors import AmqpError, Reply
 from onelog.protocols.amqp.frames import make_method
+from onelog.protocols.amqp.held import Held, HeldRuns
 from onelog.protocols.amqp.mapping import SHORT_BYTES_MAX, to_properties
 from onelog.protocols.amqp.properties import Properties, encode_properties
 from onelog.protocols.amqp.queues.consumers import Consumer, Delivery
 from onelog.protocols.amqp.queues.queue import Queue
+from onelog.protocols.amqp.queues.ready import unpack
+from onelog.protocols.amqp.queues.window import Data
 from onelog.protocols.amqp.tables import change_table
 from onelog.protocols.amqp.transactions import Settlement
 from onelog.record import headers as names
@@ -38,24 +40,13 @@ if TYPE_CHECKING:
 
 _NO_BOUND: Final = 1 << 30
 PROPERTIES_REMEMBERED: Final = 4096
+RUN_BYTES: Final = 256 * 1024
+"""Bytes of deliveries after which it is seen anew whether the peer keeps up."""
 PLAIN_HEADERS_MAX: Final = 8
 _VARYING: Final = frozenset(
     {names.EXPIRY, names.REPLY_TO, names.CORRELATION, names.MESSAGE_ID, names.TIMESTAMP}
 )
 """Headers that differ from message to message, or say more than themselves."""
-
-
-class Held:
-    """A message that was sent and is not acknowledged."""
-
-    __slots__ = ("consumer", "place", "queue", "since")
-
-    def __init__(self, queue: Queue, place: int, consumer: Consumer | None, since: float) -> None:
-        self.queue = queue
-        self.place = place
-        self.consumer = consumer
-        self.since = since
-        """The loop's time when it was sent."""
 
 
 class Consuming:
@@ -64,7 +55,7 @@ class Consuming:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self.consumers: dict[str, Consumer] = {}
-        self._held: dict[int, Held] = {}
+        self._held = HeldRuns()
         self._next_tag = 1
         self._prefetch = 0
         self._channel_prefetch = 0
@@ -75,7 +66,7 @@ class Consuming:
     @property
     def unacked(self) -> int:
         """Messages that were sent and are not acknowledged."""
-        return len(self._held)
+        return self._held.size
 
     @property
     def channel(self) -> Channel:
@@ -117,7 +108,7 @@ class Consuming:
             return 0
         if no_ack:
             return _NO_BOUND
-        room = self._channel.connection.hub.limits.unacked - len(self._held)
+        room = self._channel.connection.hub.limits.unacked - self._held.size
         if self._channel_prefetch:
             room = min(room, self._channel_prefetch - self._counted)
         return room
@@ -173,11 +164,9 @@ class Consuming:
 
     def deliver(self, consumer: Consumer, delivery: Delivery) -> None:
         """Send a message to a consumer."""
-        tag = self.take_tag()
+        tag = self._take_tags(1)
         if not consumer.no_ack:
-            self._hold(tag, delivery, consumer)
-            consumer.unacked += 1
-            self._counted += 1
+            self._hold(tag, 1, delivery.queue, delivery.place, consumer)
         connection = self._channel.connection
         exchange, key = _address(delivery.record)
         connection.write(
@@ -196,14 +185,50 @@ class Consuming:
             ]
         )
 
+    def deliver_run(self, consumer: Consumer, place: int, count: int, data: Data) -> int:
+        """Send messages that follow each other in `data`, as far as they are plain; how many."""
+        connection, offset = self._channel.connection, unpack(place)[1]
+        envelopes = connection.hub.envelopes
+
+        def encode() -> tuple[bytes, int]:
+            return encode_deliveries(
+                data,
+                offset,
+                count,
+                self._channel.number,
+                consumer.wire_tag,
+                self._next_tag,
+                connection.frame_bytes_max,
+                envelopes,
+                RUN_BYTES,
+            )
+
+        frames, sent = encode()
+        if not sent:
+            envelope = _envelope(consumer.queue.record_at(place))
+            if envelope is None:
+                return 0
+            envelopes.add(*envelope)
+            frames, sent = encode()
+        tag = self._take_tags(sent)
+        if not consumer.no_ack and sent:
+            self._hold(tag, sent, consumer.queue, place, consumer)
+        connection.write([frames])
+        return sent
+
     def _send(self, method: Any, delivery: Delivery) -> None:
         body = delivery.record.value or b""
         now_ms = self._channel.connection.hub.clock.now_ms()
         self._channel.send_content(method, _properties(delivery, now_ms), body)
 
-    def _hold(self, tag: int, delivery: Delivery, consumer: Consumer | None) -> None:
+    def _hold(
+        self, tag: int, count: int, queue: Queue, place: int, consumer: Consumer | None
+    ) -> None:
         loop = self._channel.connection.hub.loop
-        self._held[tag] = Held(delivery.queue, delivery.place, consumer, loop.time())
+        self._held.add(Held(tag, count, queue, place, consumer, loop.time()))
+        if consumer is not None:
+            consumer.unacked += count
+            self._counted += count
         if self._late is None:
             timeout_s = self._channel.connection.hub.limits.ack_timeout_ms / 1000
             self._late = loop.call_later(timeout_s, self._check_late)
@@ -211,11 +236,11 @@ class Consuming:
     def _check_late(self) -> None:
         """Close the channel if its oldest message was not acknowledged in time."""
         self._late = None
-        if not self._held:
+        oldest = self._held.oldest
+        if oldest is None:
             return
         hub = self._channel.connection.hub
         timeout_ms = hub.limits.ack_timeout_ms
-        oldest = next(iter(self._held.values()))
         left_s = oldest.since + timeout_ms / 1000 - hub.loop.time()
         if left_s > 0:
             self._late = hub.loop.call_later(left_s, self._check_late)
@@ -234,9 +259,9 @@ class Consuming:
         if delivery is None:
             self._channel.send(commands.Basic.GetEmpty())
             return
-        tag = self.take_tag()
+        tag = self._take_tags(1)
         if not no_ack:
-            self._hold(tag, delivery, None)
+            self._hold(tag, 1, delivery.queue, delivery.place, None)
         exchange, key = _address(delivery.record)
         method = make_method(
             commands.Basic.GetOk,
@@ -253,23 +278,22 @@ class Consuming:
 
     def take_tag(self) -> int:
         """The next delivery tag."""
+        return self._take_tags(1)
+
+    def _take_tags(self, count: int) -> int:
         tag = self._next_tag
-        self._next_tag += 1
+        self._next_tag += count
         return tag
 
     # -- acknowledgements
 
     def held(self, tag: int, *, multiple: bool) -> list[int]:
         """The tags that an acknowledgement means. Raises AmqpError."""
-        if multiple:
-            if tag == 0:
-                return list(self._held)
-            if tag not in self._held:
-                raise _unknown_tag(tag)
-            return list(takewhile(lambda known: known <= tag, self._held))  # tags ascend
+        if multiple and tag == 0:
+            return self._held.tags()
         if tag not in self._held:
             raise _unknown_tag(tag)
-        return [tag]
+        return self._held.tags(tag) if multiple else [tag]
 
     def holds(self, tag: int) -> bool:
         """Whether a message is still to be acknowledged."""
@@ -280,24 +304,48 @@ class Consuming:
         hub = self._channel.connection.hub
         found = []
         for tag in tags:
-            held = self._held[tag]
-            (stream_id, partition), offset = hub.place(held.place)
-            found.append(Settlement(held.queue.name, (stream_id, partition, offset), kind))
+            queue, place = self._held.find(tag)
+            (stream_id, partition), offset = hub.place(place)
+            found.append(Settlement(queue.name, (stream_id, partition, offset), kind))
         return found
 
     def ack(self, tags: list[int]) -> None:
         """These messages are done with."""
-        for tag in tags:
-            held = self._forget(tag)
-            if not held.queue.is_deleted:
-                held.queue.ack(held.place)
-        self._room_made(len(tags))
+        self._settle([self._held.take(tag) for tag in tags])
+
+    def take_ack(self, tag: int, *, multiple: bool) -> None:
+        """basic.ack. Raises AmqpError."""
+        try:
+            if not multiple:
+                runs = [self._held.take(tag)]
+            elif tag:
+                runs = self._held.take_upto(tag)
+            else:
+                runs = self._held.take_all()
+        except KeyError:
+            raise _unknown_tag(tag) from None
+        self._settle(runs)
+
+    def _settle(self, runs: list[Held]) -> None:
+        count = 0
+        for run in runs:
+            self._let_go(run)
+            count += run.count
+            if not run.queue.is_deleted:
+                run.queue.ack_run(run.place, run.count)
+        self._room_made(count)
+
+    def _let_go(self, run: Held) -> None:
+        if run.consumer is not None:
+            run.consumer.unacked -= run.count
+            self._counted -= run.count
 
     def reject(self, tags: list[int], *, requeue: bool) -> None:
         """These messages are not wanted, here or at all."""
         by_queue: dict[Queue, list[int]] = {}
         for tag in tags:
-            held = self._forget(tag)
+            held = self._held.take(tag)
+            self._let_go(held)
             by_queue.setdefault(held.queue, []).append(held.place)
         for queue, places in by_queue.items():
             if queue.is_deleted:
@@ -311,19 +359,12 @@ class Consuming:
 
     def recover(self) -> None:
         """basic.recover(requeue=true): everything unacknowledged comes again."""
-        self.reject(list(self._held), requeue=True)
-
-    def _forget(self, tag: int) -> Held:
-        held = self._held.pop(tag)
-        if held.consumer is not None:
-            held.consumer.unacked -= 1
-            self._counted -= 1
-        return held
+        self.reject(self._held.tags(), requeue=True)
 
     def _room_made(self, count: int) -> None:
         """A consumer's own queue was woken; where all of them waited, all are."""
         limit = self._channel.connection.hub.limits.unacked
-        if self._channel_prefetch or len(self._held) + count >= limit:
+        if self._channel_prefetch or self._held.size + count >= limit:
             self.may_deliver()
 
     def close(self) -> None:
@@ -331,7 +372,7 @@ class Consuming:
         if self._late is not None:
             self._late.cancel()
         consumers, self.consumers = list(self.consumers.values()), {}
-        tags = list(self._held)
+        tags = self._held.tags()
         # First nobody of this channel takes any more, then what it held goes back.
         for consumer in consumers:
             consumer.queue.consumers.remove(consumer)
@@ -352,6 +393,17 @@ def _address(record: Record) -> tuple[str, str]:
         return found.exchange, found.routing_key
     key = found.routing_key.encode()[:SHORT_BYTES_MAX].decode(errors="ignore")
     return found.exchange, key
+
+
+def _envelope(record: Record | None) -> tuple[bytes, Headers, bytes, bytes] | None:
+    """Topic, headers, names and properties of every record like this one; None: of no other."""
+    if record is None or record.key != record.topic.encode():
+        return None
+    properties = _plain_properties(record.headers)
+    if properties is None:
+        return None
+    names = b"".join(bytes((len(part),)) + part for part in map(str.encode, _address(record)))
+    return record.key, record.headers, names, properties
 
 
 def _properties(delivery: Delivery, now_ms: int) -> bytes:

@@ -3,8 +3,9 @@
 Rules:
 - Each record is routed once, in order, by the bindings of that moment. How far the routing of a
   partition has come is the position of AMQP's live feed; queues keep it with their places.
-- What a topic is routed to is remembered until the topology changes. Only where bindings look at
-  headers, or a message has more keys than one, every record is looked at.
+- What a topic is routed to is remembered until the topology changes; the kernel finds the runs of
+  records that go the same way. Only where bindings look at headers, a message has more keys than
+  one or ends some day, or its queue wants to see it, a record is looked at by itself.
 - After a restart each partition is routed again from the lowest position that a queue kept; a queue
   takes only what lies behind its own.
 """
@@ -14,8 +15,8 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import TYPE_CHECKING, Final
+from itertools import islice, repeat
+from typing import TYPE_CHECKING, Final, Literal
 
 from onelog.base.ids import Offset, TimestampMs
 from onelog.broker import EARLIEST, LATEST, LiveSource, Record, RoutedCursor, Start
@@ -25,8 +26,11 @@ from onelog.kernel import (
     ATTR_CODEC_MASK,
     ATTR_CONTROL,
     ATTR_TRANSACTIONAL,
+    BatchInfo,
+    Slices,
     decode_batch,
     scan_batches,
+    topic_runs,
 )
 from onelog.protocols.amqp.addresses import (
     QUEUES_STREAM,
@@ -36,8 +40,6 @@ from onelog.protocols.amqp.addresses import (
     queue_topic,
 )
 from onelog.protocols.amqp.mapping import (
-    BLIND_KEYS,
-    LEFT_OUT,
     extra_keys_of,
     headers_of,
     left_out_of,
@@ -46,6 +48,7 @@ from onelog.protocols.amqp.mapping import (
 from onelog.protocols.amqp.queues.ready import pack
 from onelog.protocols.amqp.replies import PREFIX as REPLY_PREFIX
 from onelog.protocols.amqp.router import Binding, Router
+from onelog.protocols.amqp.spreading import Queues, Spread, Spreader
 from onelog.record.headers import EXPIRY, find_header
 
 if TYPE_CHECKING:
@@ -61,7 +64,8 @@ _REFUSED_MAX: Final = 100_000
 STREAM_PREFIX: Final = "amqp."
 _REPLY: Final = REPLY_PREFIX.encode()
 
-Queues = tuple["Queue", ...]
+Target = Spread | Literal[False] | None
+"""Where records of a topic go; False: nowhere; None: each has to be looked at."""
 Waiting = tuple[int, int, int]
 """When a record was written, the number of its partition, and its offset."""
 
@@ -72,17 +76,26 @@ class Follower:
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self.live = hub.broker.new_live()
-        self._topics: dict[bytes, Queues | None] = {}
-        """Topic → its queues; None: every record has to be looked at."""
+        self._spreader = Spreader(hub.loop)
+        self._topics: dict[bytes, Target] = {}
         self._refused: dict[tuple[str, int, int], None] = {}
         """What queues refused of late, the oldest first."""
         self._root_matters = False
         """Whether an `amq.topic`, which lies with all topics, is bound to anything."""
         self._has_queues = False
 
+    def settle_up(self) -> None:
+        """Tell every queue what it was given."""
+        self._spreader.settle_up()
+
+    def queue_wakes(self) -> None:
+        """A queue that only collected has a consumer now."""
+        self._spreader.forget()
+        self._topics.clear()
+
     def topology_changed(self) -> None:
         """What is remembered may be wrong now."""
-        self._topics.clear()
+        self.queue_wakes()
         hosts = self._hub.vhosts.all()
         self._root_matters = any(row.router.bindings_from(ROOT_EXCHANGE) for row in hosts)
         self._has_queues = self._hub.has_queues
@@ -105,37 +118,45 @@ class Follower:
         if not self._concerns(source):
             return _end_of(source, data)  # what MQTT and Kafka write to each other costs nothing
         fixed = source.fixed_topic
-        many_keys = BLIND_KEYS in data or LEFT_OUT in data
-        if EXPIRY in data:
-            self._hub.saw_expiry = True
-        replies = source.stream.name == QUEUES_STREAM and _REPLY in data
-        for info in scan_batches(data, 0, False):
-            if info.attributes & _SPECIAL:
-                return info.base_offset
-            slices = decode_batch(data, info.position, None, False)
-            for index in range(len(slices)):
-                topic = fixed if fixed is not None else slices.topic(index)
-                if topic is None:
-                    continue
-                queues = self._queues_of(topic)
-                is_reply = replies and _REPLY in topic
-                if queues == () and not many_keys and not is_reply:
-                    continue
-                offset = slices.offset(index)
-                record: Record | None = None
-                if many_keys or is_reply:
-                    queues = None
-                if queues is None or any(queue.needs_records for queue in queues):
-                    _offset, time, key, value, headers = slices.record(index)
-                    record = Record(
-                        source.stream.name, int(source.partition.id), Offset(offset),
-                        topic.decode(errors="replace"), TimestampMs(time), key, value, headers,
-                    )  # fmt: skip
-                if queues is None:
-                    assert record is not None
-                    queues = self._route(record)
-                self._give(source.number, queues, offset, record)
-        return _end_of(source, data)
+        rows, end = topic_runs(data, fixed, self._topics, self._find)
+        woken: dict[Queue, None] = {}
+        decoded = _Decoded(source, data, fixed)
+        for target, _topic, first, count, marks in rows:
+            if marks or target is None:
+                self._look(source.number, decoded, first, woken)
+                continue
+            place = pack(source.number, first)
+            for queue in target.ready:
+                queue.take_in_run(place, count)
+                woken[queue] = None
+            if target.quiet:
+                self._spreader.later(target, place, count)
+            if target.looking:
+                self._show(source.number, decoded, (first, count), target.looking)
+        if woken:
+            base = int.from_bytes(data[:8], "big")
+            for queue in woken:
+                if fixed is None:
+                    queue.window.show(source.number, base, end, data)
+                queue.pump()
+        return end
+
+    def _look(self, number: int, decoded: _Decoded, offset: int, woken: dict[Queue, None]) -> None:
+        """Route one record by all that it says."""
+        for record in decoded.records(offset, 1):
+            self._notice_expiry([record])
+            queues = self._route(record)
+            self._give(number, queues, offset, record)
+            woken.update(dict.fromkeys(queues))
+
+    def _show(self, number: int, decoded: _Decoded, run: tuple[int, int], queues: Queues) -> None:
+        """Give a run to queues that have to look at each message, or may refuse it."""
+        first, count = run
+        records: Iterable[Record | None] = repeat(None, count)
+        if any(queue.needs_records for queue in queues):
+            records = decoded.records(first, count)
+        for at, record in enumerate(records):
+            self._give(number, queues, first + at, record)
 
     def deliver_records(self, source: LiveSource, records: list[Record]) -> None:
         """Take committed records that `deliver` left."""
@@ -148,6 +169,7 @@ class Follower:
             self._hub.saw_expiry = True
 
     def _give(self, number: int, queues: Queues, offset: int, record: Record | None) -> None:
+        self._spreader.settle_up()  # what came before it
         place = pack(number, offset)
         for queue in queues:
             if not queue.take_in(place, record):
@@ -163,24 +185,25 @@ class Follower:
 
     # -- routing
 
-    def _queues_of(self, topic: bytes) -> Queues | None:
-        try:
-            return self._topics[topic]
-        except KeyError:
-            pass
-        address = address_of(topic.decode(errors="replace"))
-        vhost = self._hub.vhosts.find(address.vhost)
-        found: Queues | None = ()
-        if vhost is not None:
-            if vhost.router.looks_at_headers(address.exchange):
-                found = None
-            else:
-                names = vhost.router.route(address.exchange, address.routing_key, {})
-                found = tuple(vhost.queues[name] for name in names if name in vhost.queues)
+    def _find(self, topic: bytes) -> Target:
+        """Where records of a topic go, remembered."""
         if len(self._topics) >= _TOPICS_MAX:
             self._topics.clear()
-        self._topics[topic] = found
-        return found
+        target = self._topics[topic] = self._target(topic)
+        return target
+
+    def _target(self, topic: bytes) -> Target:
+        if _REPLY in topic:
+            return None
+        address = address_of(topic.decode(errors="replace"))
+        vhost = self._hub.vhosts.find(address.vhost)
+        if vhost is None:
+            return False
+        if vhost.router.looks_at_headers(address.exchange):
+            return None
+        names = sorted(vhost.router.route(address.exchange, address.routing_key, {}))
+        queues = tuple(vhost.queues[name] for name in names if name in vhost.queues)
+        return self._spreader.spread(queues) if queues else False
 
     def _route(self, record: Record) -> Queues:
         address = address_of(record.topic)
@@ -223,12 +246,17 @@ class Follower:
             self._restore(queue, fresh[queue])
             if not is_clean:
                 queue.uncertain = {row.number: row.position for row in self.live.sources()}
-            queue.cursor.position_of = self.position_of
+            self.keep_informed(queue.cursor)
 
     def position_of(self, key: tuple[str, int]) -> int | None:
         """How far the routing of a partition has come."""
         source = self.live.find(key)
         return None if source is None else source.position
+
+    def keep_informed(self, cursor: RoutedCursor) -> None:
+        """Let the cursor of a queue know, before it is kept, what the queue was given."""
+        cursor.position_of = self.position_of
+        cursor.settle_up = self.settle_up
 
     def _starts(
         self, source: LiveSource, queues: list[Queue], created_ms: dict[str, int]
@@ -396,6 +424,39 @@ class Follower:
                 if any(queue.name in alone.route(address.exchange, key, headers) for key in keys):
                     queue.take_in(pack(source.number, record.offset), record)
             await asyncio.sleep(0)
+
+
+class _Decoded:
+    """Plain batches, taken apart when somebody looks at their records."""
+
+    def __init__(self, source: LiveSource, data: bytes | bytearray, fixed: bytes | None) -> None:
+        self._source = source
+        self._data = data
+        self._fixed = fixed
+        self._batches: list[tuple[BatchInfo, Slices]] | None = None
+
+    def records(self, first: int, count: int) -> Iterator[Record]:
+        """Records that follow each other."""
+        if self._batches is None:
+            self._batches = [
+                (info, decode_batch(self._data, info.position, None, False))
+                for info in scan_batches(self._data, 0, False)
+                if not info.attributes & _SPECIAL
+            ]
+        name, partition = self._source.stream.name, int(self._source.partition.id)
+        for info, slices in self._batches:
+            is_dense = len(slices) == info.last_offset - info.base_offset + 1
+            start = max(first - info.base_offset, 0) if is_dense else 0
+            for index in range(start, len(slices)):
+                offset, time, key, value, headers = slices.record(index)
+                if offset >= first + count:
+                    return
+                topic = self._fixed if self._fixed is not None else slices.topic(index)
+                if offset >= first and topic is not None:
+                    yield Record(
+                        name, partition, Offset(offset), topic.decode(errors="replace"),
+                        TimestampMs(time), key, value, headers,
+                    )  # fmt: skip
 
 
 def _start_of(queue: Queue) -> Start:

@@ -23,6 +23,7 @@ OVERHEAD_BYTES: Final = 8
 BASIC_CLASS: Final = 60
 
 _PUBLISH, _ACK = 100, 101  # kinds of the kernel's events
+STAGED: Final = 102
 _HEAD: Final = struct.Struct(">BHI")
 _CONTENT: Final = struct.Struct(">HHQ")
 _INDEX: Final = struct.Struct(">I")
@@ -59,6 +60,7 @@ class Publish:
         "body",
         "channel",
         "exchange",
+        "flags",
         "immediate",
         "mandatory",
         "properties",
@@ -73,10 +75,17 @@ class Publish:
         self.channel = channel
         self.exchange = exchange
         self.routing_key = key
+        self.flags = flags
         self.mandatory = bool(flags & 1)
         self.immediate = bool(flags & 2)
         self.properties = properties
         self.body = body
+
+    @property
+    def names(self) -> bytes:
+        """What names it, as it was on the wire."""
+        exchange, key = self.exchange.encode(), self.routing_key.encode()
+        return bytes((len(exchange),)) + exchange + bytes((len(key),)) + key + bytes((self.flags,))
 
     @property
     def size_bytes(self) -> int:
@@ -108,25 +117,22 @@ _FAULTS: Final = {
 }
 
 
-def split(buffer: bytearray, frame_bytes_max: int) -> tuple[list[Event], int]:
-    """The events of a buffer, and how many bytes of it they are.
+def event_of(row: tuple[Any, ...], buffer: memoryview, frame_bytes_max: int) -> Event:
+    """An event of the kernel. Raises AmqpError for a wrong frame."""
+    kind = row[0]
+    if kind == _PUBLISH:
+        return Publish(*row[1:])
+    if kind == _ACK:
+        return Ack(*row[1:])
+    if kind > 0:
+        return Frame(kind, row[1], buffer[row[2] : row[3]])
+    raise AmqpError(Reply.FRAME_ERROR, _FAULTS[row[1]].format(frame_bytes_max))
 
-    Raises AmqpError for a wrong frame, once those before it were taken.
-    """
-    rows, used = split_amqp(buffer, frame_bytes_max)
-    view = memoryview(buffer)
-    events: list[Event] = []
-    for row in rows:
-        kind = row[0]
-        if kind == _PUBLISH:
-            events.append(Publish(*row[1:]))
-        elif kind == _ACK:
-            events.append(Ack(*row[1:]))
-        elif kind > 0:
-            events.append(Frame(kind, row[1], view[row[2] : row[3]]))
-        elif not events:
-            raise AmqpError(Reply.FRAME_ERROR, _FAULTS[row[1]].format(frame_bytes_max))
-    return events, used
+
+def frames_of(data: bytes) -> list[Event]:
+    """The events of whole frames that were taken before."""
+    view = memoryview(data)
+    return [event_of(row, view, 0) for row in split_amqp(data, 0)[0]]
 
 
 def one_frame(data: bytes) -> Frame:

@@ -284,11 +284,12 @@ def basic_get(channel: Channel, method: Any) -> Work:
 
 def basic_ack(channel: Channel, method: Any) -> Work:
     """Messages are done with."""
-    tags = channel.consuming.held(method.delivery_tag, multiple=method.multiple)
+    tag, multiple = method.delivery_tag, method.multiple
     if channel.transaction is not None:
+        tags = channel.consuming.held(tag, multiple=multiple)
         channel.transaction.add_settlement("ack", tags)
     else:
-        channel.consuming.ack(tags)
+        channel.consuming.take_ack(tag, multiple=multiple)
     return None
 
 
@@ -349,6 +350,7 @@ def tx_select(channel: Channel, method: Any) -> Work:
     if channel.publishing.confirms:
         raise AmqpError(Reply.PRECONDITION_FAILED, "cannot switch from confirm to tx mode")
     channel.transaction = channel.transaction or Transaction(channel)
+    channel.connection.input.forget()  # each publish has to wait for the commit
     channel.send(commands.Tx.SelectOk())
     return None
 

@@ -14,6 +14,7 @@ from onelog.base.clock import Clock
 from onelog.base.errors import NotAuthenticated
 from onelog.broker import Broker, Published, Record, RoutedCursor
 from onelog.config import Config
+from onelog.kernel import AmqpEnvelopes
 from onelog.metadata.store import Delete, Put
 from onelog.net import Peer
 from onelog.observe import get_logger
@@ -32,11 +33,14 @@ from onelog.security.identity import Identity
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.connection import Connection
+    from onelog.protocols.amqp.publishing import Run
 
 _log = get_logger("amqp")
 
 CLEAN_KEY: Final = "amqp/clean"
 """There when the last run ended in order."""
+ENVELOPES_MAX: Final = 16_384
+"""Names and properties of deliveries that are remembered."""
 
 
 QUEUE_COUNTERS: Final = (
@@ -135,8 +139,13 @@ class Hub:
         self.cluster_name = config.node.name
         self.counters = Counters()
         self.connections: set[Connection] = set()
-        self.vhosts = VirtualHosts(self)
         self.follower = Follower(self)
+        self.vhosts = VirtualHosts(self)
+        self.envelopes = AmqpEnvelopes(ENVELOPES_MAX)
+        """Names and properties of deliveries, as they were sent of late."""
+        self.generation = 0
+        """Counts changes after which a publish may go another way."""
+        self._taken: list[Run] = []
         self.intents: Intents
         self.saw_expiry = False
         """Whether any message with an expiration was ever seen: until then no head is watched."""
@@ -163,6 +172,7 @@ class Hub:
         for queue in queues:
             queue.expiry.watch()
         self.authenticator.on_change(self._user_changed)
+        self.broker.streams.on_change.append(self._streams_changed)
 
     async def _take_clean_mark(self) -> bool:
         """Whether the last run ended in order; that it did counts once."""
@@ -281,7 +291,24 @@ class Hub:
 
     def topology_changed(self) -> None:
         """An exchange, a queue or a binding came or went."""
+        self.generation += 1
         self.follower.topology_changed()
+
+    def _streams_changed(self) -> None:
+        self.generation += 1
+
+    # -- publishes
+
+    def took(self, run: Run) -> None:
+        """Publishes are visible: when their queues have them, their publisher is told."""
+        if not self._taken:
+            self.loop.call_soon(self._tell_taken)
+        self._taken.append(run)
+
+    def _tell_taken(self) -> None:
+        taken, self._taken = self._taken, []
+        for publishing in {run.took(): None for run in taken}:
+            publishing.confirm_now()
 
     async def watch(self, queue: Queue) -> None:
         """A new queue: it takes what comes from now on, and its places are kept."""
@@ -291,7 +318,7 @@ class Hub:
         cursor = queue.cursor
         cursor.keep(b"%d" % self.clock.now_ms())
         note_positions(cursor, self.follower.queue_sources(queue))
-        cursor.position_of = self.follower.position_of
+        self.follower.keep_informed(cursor)
         await self.broker.cursors.adopt(cursor)
 
     async def unwatch(self, queue: Queue) -> None:
@@ -324,6 +351,10 @@ class Hub:
     async def take_history(self, queue: Queue, binding: Binding) -> None:
         """Give a queue what a binding would have brought before it was made (I2)."""
         await self.follower.take_history(queue, binding)
+
+    def key_of(self, number: int) -> tuple[str, int]:
+        """The partition of a number."""
+        return self.follower.live.source(number).key
 
     def place(self, place: int) -> tuple[tuple[str, int], int]:
         """The partition and the offset of a place."""

@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pamqp import commands
 
 from onelog.base.errors import OnelogError, QuotaExceeded, StorageFull
-from onelog.broker import Message, Published
+from onelog.broker import NOWHERE, Message, Published
+from onelog.kernel import AmqpRoute, Stage
 from onelog.protocols.amqp.addresses import message_topic, topic_named
+from onelog.protocols.amqp.confirms import ACK, NACK, UNKNOWN, Confirms
 from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
-from onelog.protocols.amqp.frames import make_method
+from onelog.protocols.amqp.frames import Publish, frames_of, make_method
 from onelog.protocols.amqp.mapping import to_message
 from onelog.protocols.amqp.properties import (
     Properties,
@@ -36,11 +38,14 @@ if TYPE_CHECKING:
     from onelog.protocols.amqp.channel import Channel
     from onelog.protocols.amqp.vhosts import VirtualHost
 
-_ACK, _NACK = 1, 2
 _PASSING: Final = (StorageFull, QuotaExceeded)
 """Errors that a publisher waits out."""
 RETRY_S: Final = 1.0
 _EXPIRATION_DIGITS_MAX: Final = 10
+_VARYING: Final = ("expiration", "correlation_id", "reply_to", "message_id", "timestamp")
+"""Properties that differ from message to message, or that somebody has to look at."""
+ROUTE_BYTES_MAX: Final = 256
+"""Properties that are longer say something else each time."""
 
 
 class Outgoing:
@@ -60,39 +65,73 @@ class Outgoing:
         return len(body or b"") + (len(self.returned[2]) if self.returned else 0)
 
 
+Again = tuple[bytes, int, int]
+"""Where publishes lie as they came: the bytes, and from where to where in them."""
+
+
+class Run:
+    """Publishes of a channel that are written together, and how they went."""
+
+    __slots__ = ("_came_as", "_publishing", "count", "outcome", "results")
+
+    def __init__(self, publishing: Publishing, count: int, came_as: Message | Again | None) -> None:
+        self._publishing = publishing
+        self.count = count
+        self.outcome = UNKNOWN
+        self._came_as = came_as
+        """To try it again, should there be no room."""
+        self.results: list[Published] = [NOWHERE]
+        """Where the last one went."""
+
+    def finish(self, count: int, error: OnelogError | None) -> None:
+        """They are visible, or never will be."""
+        del count
+        if error is None:
+            # The queues take them in this pass, too; one of them may refuse its message.
+            self._publishing.channel.connection.hub.took(self)
+        elif isinstance(error, _PASSING) and self._came_as is not None:
+            self._publishing.delay(self, self._came_as, error)
+        else:
+            self._publishing.written_out(self, NACK)
+            self._publishing.confirm()
+
+    def took(self) -> Publishing:
+        """Their queues have them; who is to be told."""
+        refused = self._publishing.channel.connection.hub.take_refusal(self.results[0])
+        self._publishing.written_out(self, NACK if refused else ACK)
+        return self._publishing
+
+
 class Publishing:
     """The publishes of one channel."""
 
     def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+        self.channel = channel
         self.confirms = False
-        self._next_tag = 1
-        self._outcomes: deque[int] = deque()
-        """Per publish that is not confirmed yet, in order: how it went; 0: not known."""
-        self._first_tag = 1
+        self._confirms = Confirms()
         self._confirming = False
         self._closed = False
         self.published = 0
         self._unwritten = 0
-        self._delayed: deque[tuple[Message, int]] = deque()
+        self._delayed: deque[tuple[Message, Run]] = deque()
         """Publishes that wait for room on the disk or in a quota, in order."""
         self._waiters: list[asyncio.Future[None]] = []
 
     @property
     def confirmed(self) -> int:
         """Publishes that were confirmed."""
-        return self._first_tag - 1
+        return self._confirms.first_tag - 1
 
     @property
     def unconfirmed(self) -> int:
         """Publishes that wait for their confirm."""
-        return len(self._outcomes)
+        return self._confirms.unconfirmed
 
     def written(self) -> Awaitable[None] | None:
         """What to wait for until every publish so far is in its queues; None: nothing."""
         if not self._unwritten:
             return None
-        future: asyncio.Future[None] = self._channel.connection.hub.loop.create_future()
+        future: asyncio.Future[None] = self.channel.connection.hub.loop.create_future()
         self._waiters.append(future)
         return future
 
@@ -112,9 +151,9 @@ class Publishing:
         self, method: Any, properties: bytes, body: bytes
     ) -> Coroutine[Any, Any, None] | None:
         """One publish; a coroutine when it has to wait for something."""
-        channel = self._channel
+        channel = self.channel
         found = decode_properties(properties)
-        lead_to_topic(method, channel.vhost.name)
+        is_led = lead_to_topic(method, channel.vhost.name)
         exchange = channel.vhost.exchange_to_publish(method)
         principal = channel.connection.principal
         assert principal is not None
@@ -128,12 +167,35 @@ class Publishing:
         waiting = channel.vhost.streams.make_ready(exchange)
         if waiting is not None:
             return self._publish_later(waiting, method, found, body)
-        self._publish_now(method, found, body)
+        outgoing = self._publish_now(method, found, body)
+        if isinstance(method, Publish) and not is_led:
+            self._remember(method, properties, found, outgoing)
         return None
+
+    def _remember(
+        self, method: Publish, properties: bytes, found: Properties, outgoing: Outgoing
+    ) -> None:
+        """Let publishes like this one be staged by the kernel, where they need no look."""
+        channel, message = self.channel, outgoing.message
+        if message is None or channel.transaction is not None or self._delayed:
+            return
+        if len(properties) > ROUTE_BYTES_MAX or any(
+            getattr(found, name) is not None for name in _VARYING
+        ):
+            return
+        if not channel.vhost.is_plain_way(method.exchange, method.routing_key, message.headers):
+            return
+        connection = channel.connection
+        assert connection.principal is not None
+        way = connection.hub.broker.publisher.route(message.topic, connection.principal)
+        if way is not None:
+            limit = min(way[1] - len(properties), connection.hub.limits.message_bytes)
+            route = AmqpRoute(message.topic.encode(), way[0], limit, message.headers)
+            connection.add_route(method, properties, route)
 
     def _answer(self, method: Any, found: Properties, body: bytes) -> None:
         """An answer goes straight to who asked (direct reply-to), or back."""
-        consumer = self._channel.vhost.replies.find(method.routing_key)
+        consumer = self.channel.vhost.replies.find(method.routing_key)
         if consumer is not None:
             consumer.deliver(method.routing_key, found, body)
         returned = (method, found, body) if consumer is None and method.mandatory else None
@@ -145,95 +207,148 @@ class Publishing:
         await waiting
         self._publish_now(method, found, body)
 
-    def _publish_now(self, method: Any, found: Properties, body: bytes) -> None:
-        outgoing = prepare(self._channel.vhost, method, found, body)
-        transaction = self._channel.transaction
+    def _publish_now(self, method: Any, found: Properties, body: bytes) -> Outgoing:
+        outgoing = prepare(self.channel.vhost, method, found, body)
+        transaction = self.channel.transaction
         if transaction is not None:
             transaction.add_publish(outgoing)
         else:
             self.send(outgoing)
+        return outgoing
 
     # -- writing and confirming
+
+    def staged(self, count: int, stage: Stage, came_as: Again) -> None:
+        """The kernel has staged publishes of this channel."""
+        run = self._begin(count, came_as)
+        self._unwritten += 1
+        self.channel.connection.hub.broker.publisher.await_stage(stage, run, count)
 
     def send(self, outgoing: Outgoing) -> None:
         """Write a publish, return it if it has to be, and confirm it when it is durable."""
         self.send_return(outgoing)
-        number = self._begin_confirm() if self.confirms else 0
-        channel = self._channel
-        self.published += 1
-        channel.connection.hub.counters.published += 1
+        run = self._begin(1, outgoing.message)
         if outgoing.message is None:
-            channel.connection.hub.counters.dropped += outgoing.returned is None
-            self._outcome(number, _ACK)
+            self.channel.connection.hub.counters.dropped += outgoing.returned is None
+            run.outcome = ACK
+            self.confirm()
             return
         self._unwritten += 1
         if self._delayed:
-            self._delayed.append((outgoing.message, number))  # those before it wait, too
+            self._delayed.append((outgoing.message, run))  # those before it wait, too
         else:
-            self._write(outgoing.message, number)
+            self._write(outgoing.message, run)
 
-    def _write(self, message: Message, number: int) -> None:
-        def done(published: list[Published] | None, error: OnelogError | None) -> None:
-            if isinstance(error, _PASSING):
-                self._delay(message, number, error)
-            else:
-                self._written(number, published, error)
+    def _begin(self, count: int, came_as: Message | Again | None) -> Run:
+        run = Run(self, count, came_as)
+        if self.confirms and not self._closed:
+            self._confirms.add(run)
+        self.published += count
+        self.channel.connection.hub.counters.published += count
+        return run
 
-        connection = self._channel.connection
+    def _write(self, message: Message, run: Run) -> None:
+        connection = self.channel.connection
         assert connection.principal is not None
         try:
-            connection.hub.broker.publisher.publish_soon(
-                [message], done, principal=connection.principal
+            connection.hub.broker.publisher.publish_for(
+                message, run, principal=connection.principal
             )
         except _PASSING as error:
-            self._delay(message, number, error)
+            self.delay(run, message, error)
         except OnelogError:
-            self._one_written()
-            self._outcome(number, _NACK)
+            self.written_out(run, NACK)
+            self.confirm()
             raise
+
+    def written_out(self, run: Run, outcome: int) -> None:
+        """It is known how a run went."""
+        run.outcome = outcome
+        self._unwritten -= 1
+        if not self._unwritten:
+            waiters, self._waiters = self._waiters, []
+            for future in waiters:
+                if not future.done():
+                    future.set_result(None)
+
+    def confirm(self) -> None:
+        """Tell what is known, at the end of this pass."""
+        if self.confirms and not self._confirming and not self._closed:
+            self._confirming = True
+            self.channel.connection.hub.loop.call_soon(self.confirm_now)
+
+    def confirm_now(self) -> None:
+        """Tell what is known."""
+        self._confirming = False
+        if self.confirms and not self._closed:
+            before = self._confirms.first_tag
+            frames = self._confirms.take(self.channel.number)
+            if frames:
+                told = self._confirms.first_tag - before
+                self.channel.connection.hub.counters.confirmed += told
+                self.channel.connection.write(frames)
 
     # -- no room
 
-    def _delay(self, message: Message, number: int, error: OnelogError) -> None:
-        """There is no room now: the publisher is blocked, and its message tried again later."""
+    def delay(self, run: Run, came_as: Message | Again, error: OnelogError) -> None:
+        """There is no room now: the publisher is blocked, and its messages tried again later."""
         if self._closed:
-            self._one_written()
+            self.written_out(run, NACK)
             return
         if not self._delayed:
-            self._channel.connection.hub.loop.call_later(RETRY_S, self._try_again)
-        self._delayed.append((message, number))
-        self._channel.connection.block(str(error))
+            self.channel.connection.hub.loop.call_later(RETRY_S, self._try_again)
+        if isinstance(came_as, Message):
+            self._delayed.append((came_as, run))
+        else:
+            self._delayed += self._apart(run, came_as)
+        self.channel.connection.input.forget()
+        self.channel.connection.block(str(error))
+
+    def _apart(self, run: Run, came_as: Again) -> list[tuple[Message, Run]]:
+        """The messages of a run that the kernel staged, each by itself."""
+        data, start, end = came_as
+        rows = []
+        for event in frames_of(data[start:end]):
+            assert isinstance(event, Publish)
+            found = decode_properties(event.properties)
+            outgoing = prepare(self.channel.vhost, event, found, event.body)
+            if outgoing.message is not None:
+                rows.append((outgoing.message, Run(self, 1, outgoing.message)))
+        if self.confirms:
+            self._confirms.replace(run, [part for _message, part in rows])
+        self._unwritten += len(rows) - 1
+        return rows
 
     def _try_again(self) -> None:
         delayed, self._delayed = self._delayed, deque()
-        for message, number in delayed:
+        for message, run in delayed:
             if self._closed:
-                self._one_written()
+                self.written_out(run, NACK)
             elif self._delayed:
-                self._delayed.append((message, number))
+                self._delayed.append((message, run))
             else:
-                self._write_again(message, number)
+                self._write_again(message, run)
         if not self._delayed:
             # Whether there is room is known when they are written.
-            self._channel.connection.hub.loop.call_later(RETRY_S, self._unblock)
+            self.channel.connection.hub.loop.call_later(RETRY_S, self._unblock)
 
-    def _write_again(self, message: Message, number: int) -> None:
+    def _write_again(self, message: Message, run: Run) -> None:
         try:
-            self._write(message, number)
+            self._write(message, run)
         except OnelogError as error:
-            self._channel.fail(amqp_error(error))
+            self.channel.fail(amqp_error(error))
 
     def _unblock(self) -> None:
         if not self._delayed:
-            self._channel.connection.unblock()
+            self.channel.connection.unblock()
 
     def send_return(self, outgoing: Outgoing) -> None:
         """Give a mandatory message back that no queue takes."""
         if outgoing.returned is None:
             return
-        self._channel.connection.hub.counters.returned += 1
+        self.channel.connection.hub.counters.returned += 1
         method, properties, body = outgoing.returned
-        self._channel.send_content(
+        self.channel.send_content(
             make_method(
                 commands.Basic.Return,
                 reply_code=int(Reply.NO_ROUTE),
@@ -245,54 +360,10 @@ class Publishing:
             body,
         )
 
-    def _begin_confirm(self) -> int:
-        number = self._next_tag
-        self._next_tag += 1
-        self._outcomes.append(0)
-        return number
-
-    def _written(
-        self, number: int, published: list[Published] | None, error: OnelogError | None
-    ) -> None:
-        if error is not None or published is None:
-            self._one_written()
-            self._outcome(number, _NACK)
-        else:
-            # The queues take it in this pass, too; one of them may refuse it.
-            hub = self._channel.connection.hub
-            hub.loop.call_soon(self._took, number, published[0])
-
-    def _took(self, number: int, published: Published) -> None:
-        refused = self._channel.connection.hub.take_refusal(published)
-        self._one_written()
-        self._outcome(number, _NACK if refused else _ACK)
-
-    def _outcome(self, number: int, outcome: int) -> None:
-        if not number or self._closed:
-            return
-        self._outcomes[number - self._first_tag] = outcome
-        if not self._confirming:
-            self._confirming = True
-            self._channel.connection.hub.loop.call_soon(self._confirm)
-
-    def _confirm(self) -> None:
-        """Tell what is known, from the oldest on, in as few methods as possible."""
-        self._confirming = False
-        outcomes = self._outcomes
-        while outcomes and outcomes[0] and not self._closed:
-            outcome, count = outcomes[0], 0
-            while outcomes and outcomes[0] == outcome:
-                outcomes.popleft()
-                count += 1
-            self._first_tag += count
-            self._channel.connection.hub.counters.confirmed += count
-            kind = commands.Basic.Ack if outcome == _ACK else commands.Basic.Nack
-            self._channel.send(kind(delivery_tag=self._first_tag - 1, multiple=count > 1))
-
     def close(self) -> None:
         """The channel is over; nobody is told any more."""
         self._closed = True
-        self._outcomes.clear()
+        self._confirms.clear()
 
 
 def prepare(vhost: VirtualHost, method: Any, found: Properties, body: bytes) -> Outgoing:
@@ -317,12 +388,14 @@ def prepare(vhost: VirtualHost, method: Any, found: Properties, body: bytes) -> 
     return Outgoing(to_message(topic, found, body, now_ms, table, extra), returned)
 
 
-def lead_to_topic(method: Any, vhost: str) -> None:
+def lead_to_topic(method: Any, vhost: str) -> bool:
     """Send an answer to the topic that its key names, where no queue could have that name."""
     address = topic_named(vhost, method.exchange, method.routing_key)
-    if address is not None:
-        method.exchange, method.routing_key = address.exchange, address.routing_key
-        method.mandatory = False  # who waits for it may be no queue
+    if address is None:
+        return False
+    method.exchange, method.routing_key = address.exchange, address.routing_key
+    method.mandatory = False  # who waits for it may be no queue
+    return True
 
 
 def check_properties(found: Properties, name: str, user: str) -> None:

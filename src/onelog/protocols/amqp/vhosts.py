@@ -21,6 +21,7 @@ from onelog.metadata.store import Delete, Op, Put
 from onelog.protocols.amqp.dead_letters import DeadLetters
 from onelog.protocols.amqp.definitions import binding_key, encode_row, key_of
 from onelog.protocols.amqp.errors import AmqpError, Reply
+from onelog.protocols.amqp.mapping import BLIND_KEYS, LEFT_OUT
 from onelog.protocols.amqp.queues.queue import Queue
 from onelog.protocols.amqp.queues.settings import (
     QueueRecord,
@@ -39,6 +40,7 @@ from onelog.protocols.amqp.router import (
     check_binding_arguments,
 )
 from onelog.protocols.amqp.streams import Streams
+from onelog.record.headers import Headers
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.connection import Connection
@@ -125,6 +127,17 @@ class VirtualHost:
                 f"cannot publish to internal exchange '{found.name}' in vhost '{self.name}'",
             )
         return found.name
+
+    def is_plain_way(self, exchange: str, routing_key: str, headers: Headers) -> bool:
+        """Whether messages with this key and these headers all go to the same queues, unseen."""
+        if any(name in (BLIND_KEYS, LEFT_OUT) for name, _value in headers):
+            return False
+        if self.router.looks_at_headers(exchange):
+            return False
+        names = self.router.route(exchange, routing_key, {})
+        return bool(names) and not any(
+            self.queues[name].may_refuse for name in names if name in self.queues
+        )
 
     async def declare_exchange(self, record: ExchangeRecord, *, passive: bool) -> None:
         """exchange.declare."""

@@ -7,6 +7,8 @@ Rules:
   with a dead-letter exchange the last three are published there first, and only then settled.
 - A message is handed out at once where a consumer has room, whatever its TTL and the length
   limit of the queue: those count for what waits.
+- Messages that follow each other in the log and that nothing has to be known of are taken in,
+  handed out and settled as one run.
 - Nothing is copied: a message is read from the log when it goes out (I1, I3).
 """
 
@@ -26,6 +28,7 @@ from onelog.protocols.amqp.queues.settings import (
     QueueRecord,
     QueueSettings,
 )
+from onelog.protocols.amqp.queues.window import Window
 from onelog.record.headers import find_header
 
 if TYPE_CHECKING:
@@ -60,6 +63,7 @@ class Queue:
         self.owner = owner
         """The connection that alone may use it."""
         self.ready = ReadyList(settings.max_priority)
+        self.window = Window(vhost.hub.follower.live)
         self.consumers = Consumers(settings)
         self.unacked = 0
         self.had_consumers = False
@@ -99,7 +103,31 @@ class Queue:
         chosen = self.settings
         return bool(chosen.max_priority) or chosen.max_length_bytes is not None
 
+    @property
+    def takes_runs(self) -> bool:
+        """Whether messages without an expiration of their own need no look, each for itself."""
+        chosen = self.settings
+        limited = chosen.max_length is not None or chosen.message_ttl_ms is not None
+        return not limited and not self.needs_records
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether it may be told later of what it was given: nobody would get it now."""
+        return self.takes_runs and not self.consumers
+
+    @property
+    def may_refuse(self) -> bool:
+        """Whether it may not take what it is given."""
+        return self.settings.overflow != "drop-head"
+
     # -- taking in
+
+    def take_in_run(self, place: int, count: int) -> None:
+        """Messages were routed here that follow each other and need no look."""
+        number, offset = unpack(place)
+        self.cursor.note_range(self.vhost.hub.key_of(number), offset, count)
+        self.ready.append_run(place, count)
+        self.published += count
 
     def take_in(self, place: int, record: Record | None) -> bool:
         """A message was routed here; False when the queue is full and refuses it."""
@@ -193,16 +221,48 @@ class Queue:
             consumer = self.consumers.next_ready()
             if consumer is None:
                 break
-            count = min(consumer.room, self._batch, self.ready.size)
             # With several consumers each gets one in turn; one alone may get many.
-            count = count if self.consumers.is_single else 1
+            most = min(consumer.room, TURN - given) if self.consumers.is_single else 1
+            if self.takes_runs:
+                count = self._hand_out_run(consumer, most)
+                if count:
+                    given += count
+                    continue
+            count = min(most, self._batch, self.ready.size)
             for place, record in self._read([self._took(self.ready.take()) for _ in range(count)]):
                 self._deliver(consumer, place, record)
             given += count
         self._at_once.clear()
         self.expiry.watch()
+        self.window.leave()
         if given >= TURN:
             self.wake()
+
+    def pump(self) -> None:
+        """Hand out what waits, now."""
+        if not self._pumping and self.ready.size and self.consumers and not self.is_deleted:
+            self._pump()
+
+    def _hand_out_run(self, consumer: Consumer, most: int) -> int:
+        """Send the messages at the head that are plain; how many those are."""
+        place, count = self.ready.run(most)
+        number, offset = unpack(place)
+        if not count or offset < self.uncertain.get(number, 0):
+            return 0
+        key = self.vhost.hub.key_of(number)
+        data = self.window.at(number, offset)
+        if data is None or not self.cursor.are_fresh(key, offset, count):
+            return 0
+        count = consumer.owner.deliver_run(consumer, place, count, data)
+        if count:
+            self.ready.take_run(place, count)
+            self.cursor.hand_out_range(key, offset, count)
+            self.delivered += count
+            self.unacked += count
+            if consumer.no_ack:
+                self.delivered_no_ack += count
+                self.ack_run(place, count)
+        return count
 
     def _read(self, places: list[int]) -> list[tuple[int, Record]]:
         """The records of places, in their order; gone and expired ones are dealt with."""
@@ -263,9 +323,15 @@ class Queue:
 
     def ack(self, place: int) -> None:
         """The message is done with."""
-        self.unacked -= 1
-        self.acked += 1
-        self._settle(place)
+        self.ack_run(place, 1)
+
+    def ack_run(self, place: int, count: int) -> None:
+        """Messages that follow each other are done with."""
+        number, offset = unpack(place)
+        self.unacked -= count
+        self.acked += count
+        self.ready.forget(place, count)
+        self.cursor.settle_range(self.vhost.hub.key_of(number), offset, count)
         self.wake()
 
     def requeue(self, places: list[int]) -> None:
@@ -393,7 +459,10 @@ class Queue:
 
     def add_consumer(self, consumer: Consumer) -> None:
         """Somebody consumes from here. Raises AmqpError when somebody else does exclusively."""
+        was_quiet = self.is_quiet
         self.consumers.add(consumer, self.name, self.vhost.name)
+        if was_quiet:
+            self.vhost.hub.follower.queue_wakes()
         self.had_consumers = True
         self._used()
         self.wake()
@@ -409,6 +478,7 @@ class Queue:
     def close(self) -> None:
         """The queue is gone, or the broker stops."""
         self.is_deleted = True
+        self.window.close()
         self._settle_purged()
         self.expiry.close()
         if self._idle_timer is not None:

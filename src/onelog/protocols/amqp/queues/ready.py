@@ -61,20 +61,20 @@ class _Line:
         """Of what is out, its number in the line; only where places do not sort by themselves."""
         self.size = 0
 
-    def append(self, place: int) -> None:
+    def append(self, place: int, count: int) -> None:
         source = place >> OFFSET_BITS
         if source != self._source:
             self._is_mixed = self._is_mixed or self._source >= 0
             self._source = source
-        self.size += 1
+        self.size += count
         if self._chunks:
             last = self._chunks[-1]
             if last[-2] + last[-1] == place:
-                last[-1] += 1
+                last[-1] += count
                 return
         if not self._chunks or len(self._chunks[-1]) >= 2 * CHUNK:
             self._chunks.append(array("Q"))
-        self._chunks[-1].extend((place, 1))
+        self._chunks[-1].extend((place, count))
 
     def put_back(self, place: int) -> None:
         heapq.heappush(self._again, (self._out.pop(place, 0), place))
@@ -83,30 +83,44 @@ class _Line:
     def peek(self) -> int:
         return self._again[0][1] if self._again else self._chunks[0][self._head] + self._gone
 
+    def run(self, most: int) -> tuple[int, int]:
+        """The places at the head that never left and follow each other."""
+        if self._again or not self._chunks:
+            return 0, 0
+        chunk = self._chunks[0]
+        return chunk[self._head] + self._gone, min(most, chunk[self._head + 1] - self._gone)
+
     def take(self) -> int:
-        self.size -= 1
         if self._again:
+            self.size -= 1
             number, place = heapq.heappop(self._again)
             if number:
                 self._out[place] = number
             return place
-        chunk = self._chunks[0]
-        place = chunk[self._head] + self._gone
-        self._gone += 1
-        self._taken += 1
+        place = self._chunks[0][self._head] + self._gone
+        self.take_run(place, 1)
+        return place
+
+    def take_run(self, place: int, count: int) -> None:
+        """Take so many of the run at the head, which begins at `place`."""
+        self.size -= count
+        self._gone += count
         if self._is_mixed:
-            self._out[place] = self._taken
+            for at in range(count):
+                self._out[place + at] = self._taken + at + 1
+        self._taken += count
+        chunk = self._chunks[0]
         if self._gone == chunk[self._head + 1]:
             self._gone = 0
             self._head += 2
             if self._head == len(chunk):
                 self._chunks.popleft()
                 self._head = 0
-        return place
 
-    def forget(self, place: int) -> None:
+    def forget(self, place: int, count: int) -> None:
         if self._out:
-            self._out.pop(place, None)
+            for at in range(place, place + count):
+                self._out.pop(at, None)
 
     def move_to(self, other: _Line) -> None:
         other._chunks, self._chunks = self._chunks, deque()
@@ -145,18 +159,35 @@ class ReadyList:
 
     def append(self, place: int, priority: int = 0) -> None:
         """A new message."""
-        self._line(priority).append(place)
+        self._line(priority).append(place, 1)
         self.size += 1
+
+    def append_run(self, place: int, count: int) -> None:
+        """New messages that follow each other, of no priority."""
+        self._lines[0].append(place, count)
+        self.size += count
+
+    def run(self, most: int) -> tuple[int, int]:
+        """What never left and goes out next, as far as it follows each other: place and count.
+
+        The count is 0 when something else goes first.
+        """
+        return self._lines[0].run(most) if len(self._lines) == 1 else (0, 0)
+
+    def take_run(self, place: int, count: int) -> None:
+        """Take so many of that run."""
+        self._lines[0].take_run(place, count)
+        self.size -= count
 
     def put_back(self, place: int, priority: int = 0) -> None:
         """A message that was out: it goes to where it was."""
         self._line(priority).put_back(place)
         self.size += 1
 
-    def forget(self, place: int) -> None:
-        """A message that was out does not come back."""
+    def forget(self, place: int, count: int = 1) -> None:
+        """Messages that were out, and follow each other, do not come back."""
         for line in self._lines:
-            line.forget(place)
+            line.forget(place, count)
 
     def peek(self) -> int | None:
         """The next place to go out; None when nothing waits."""

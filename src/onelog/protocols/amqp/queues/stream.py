@@ -72,7 +72,7 @@ class StreamLog:
         """The oldest place; None when there is none."""
         return self._places[self._head] if self.size else None
 
-    def forget(self, place: int) -> None:
+    def forget(self, place: int, count: int = 1) -> None:
         """Nothing is ever out."""
 
     def places(self) -> list[int]:
@@ -98,6 +98,11 @@ class StreamQueue(Queue):
     def needs_records(self) -> bool:
         """Whether it has to look at a message when it takes it."""
         return self.settings.max_length_bytes is not None
+
+    @property
+    def takes_runs(self) -> bool:
+        """Each message gets a number."""
+        return False
 
     # -- taking in
 
@@ -228,11 +233,11 @@ class StreamQueue(Queue):
 
     # -- acknowledging is asking for more
 
-    def ack(self, place: int) -> None:
+    def ack_run(self, place: int, count: int) -> None:
         """The consumer has room again."""
         del place
-        self.unacked -= 1
-        self.acked += 1
+        self.unacked -= count
+        self.acked += count
         self.wake()
 
     def reject(self, place: int) -> None:

@@ -1,0 +1,70 @@
+"""Publisher confirms of one channel.
+
+Rules: confirms count the publishes of the channel from 1 and go out in their order, as many as
+possible in one. Publishes that were written together are one run.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from pamqp import commands
+
+from onelog.protocols.amqp.frames import METHOD
+
+if TYPE_CHECKING:
+    from onelog.protocols.amqp.publishing import Run
+
+UNKNOWN, ACK, NACK = 0, 1, 2
+"""How a publish went."""
+
+_FRAME: Final = struct.Struct(">BHIIQBB")
+_PAYLOAD_BYTES: Final = 13
+_INDEX: Final = {ACK: commands.Basic.Ack.index, NACK: commands.Basic.Nack.index}
+_END: Final = 0xCE
+
+
+class Confirms:
+    """What was published and not confirmed yet."""
+
+    __slots__ = ("_runs", "first_tag", "unconfirmed")
+
+    def __init__(self) -> None:
+        self._runs: deque[Run] = deque()
+        self.first_tag = 1
+        """The tag of the oldest publish that is not confirmed."""
+        self.unconfirmed = 0
+
+    def add(self, run: Run) -> None:
+        """Publishes are on their way."""
+        self._runs.append(run)
+        self.unconfirmed += run.count
+
+    def replace(self, run: Run, others: list[Run]) -> None:
+        """A run goes its way in parts, as many messages as it was."""
+        at = self._runs.index(run)
+        self._runs.remove(run)
+        for part in reversed(others):
+            self._runs.insert(at, part)
+
+    def clear(self) -> None:
+        """Nobody is told any more."""
+        self._runs.clear()
+        self.unconfirmed = 0
+
+    def take(self, channel: int) -> list[bytes]:
+        """The methods that tell what is known, from the oldest on."""
+        runs, frames = self._runs, []
+        while runs and runs[0].outcome:
+            outcome, count = runs[0].outcome, 0
+            while runs and runs[0].outcome == outcome:
+                count += runs.popleft().count
+            self.first_tag += count
+            self.unconfirmed -= count
+            tag = self.first_tag - 1
+            frames.append(
+                _FRAME.pack(METHOD, channel, _PAYLOAD_BYTES, _INDEX[outcome], tag, count > 1, _END)
+            )
+        return frames

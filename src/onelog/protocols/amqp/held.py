@@ -1,0 +1,135 @@
+"""What a channel was sent and has not acknowledged: runs of delivery tags.
+
+Rules: tags ascend, and messages that went out together are one run: their tags and their places
+each follow each other. Acknowledging a part of a run leaves the rest of it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onelog.protocols.amqp.queues.consumers import Consumer
+    from onelog.protocols.amqp.queues.queue import Queue
+
+
+class Held:
+    """Messages of one queue that went out together."""
+
+    __slots__ = ("consumer", "count", "place", "queue", "since", "tag")
+
+    def __init__(
+        self,
+        tag: int,
+        count: int,
+        queue: Queue,
+        place: int,
+        consumer: Consumer | None,
+        since: float,
+    ) -> None:
+        self.tag = tag
+        """The first one's tag."""
+        self.count = count
+        self.queue = queue
+        self.place = place
+        """The first one's place."""
+        self.consumer = consumer
+        self.since = since
+        """The loop's time when they were sent."""
+
+    def cut(self, tag: int) -> Held:
+        """Keep what lies before a tag; the rest."""
+        kept = tag - self.tag
+        rest = Held(
+            tag, self.count - kept, self.queue, self.place + kept, self.consumer, self.since
+        )
+        self.count = kept
+        return rest
+
+
+class HeldRuns:
+    """Everything that one channel holds, the oldest first."""
+
+    __slots__ = ("_runs", "_tags", "size")
+
+    def __init__(self) -> None:
+        self._runs: list[Held] = []
+        self._tags: list[int] = []
+        """The first tag of each run."""
+        self.size = 0
+
+    def __contains__(self, tag: int) -> bool:
+        return self._find(tag) >= 0
+
+    @property
+    def oldest(self) -> Held | None:
+        """What waits longest."""
+        return self._runs[0] if self._runs else None
+
+    def add(self, held: Held) -> None:
+        """Messages went out, with higher tags than any before."""
+        self._runs.append(held)
+        self._tags.append(held.tag)
+        self.size += held.count
+
+    def _find(self, tag: int) -> int:
+        """The run that a tag is in; -1: none."""
+        number = bisect_right(self._tags, tag) - 1
+        if number < 0 or tag >= self._tags[number] + self._runs[number].count:
+            return -1
+        return number
+
+    def find(self, tag: int) -> tuple[Queue, int]:
+        """The queue and the place of what has a tag. Raises KeyError."""
+        number = self._find(tag)
+        if number < 0:
+            raise KeyError(tag)
+        run = self._runs[number]
+        return run.queue, run.place + tag - run.tag
+
+    def tags(self, upto: int | None = None) -> list[int]:
+        """Every tag, or those up to one."""
+        found: list[int] = []
+        for run in self._runs:
+            if upto is not None and run.tag > upto:
+                break
+            stop = run.tag + run.count
+            found += range(run.tag, stop if upto is None else min(stop, upto + 1))
+        return found
+
+    def take_all(self) -> list[Held]:
+        """Take everything."""
+        runs, self._runs, self._tags, self.size = self._runs, [], [], 0
+        return runs
+
+    def take_upto(self, tag: int) -> list[Held]:
+        """Take everything up to a tag, which must be held. Raises KeyError."""
+        number = self._find(tag)
+        if number < 0:
+            raise KeyError(tag)
+        last = self._runs[number]
+        taken = self._runs[: number + 1]
+        if tag + 1 == last.tag + last.count:
+            del self._runs[: number + 1], self._tags[: number + 1]
+        else:
+            rest = last.cut(tag + 1)
+            self._runs[: number + 1] = [rest]
+            self._tags[: number + 1] = [rest.tag]
+        self.size -= sum(run.count for run in taken)
+        return taken
+
+    def take(self, tag: int) -> Held:
+        """Take the one with a tag. Raises KeyError."""
+        number = self._find(tag)
+        if number < 0:
+            raise KeyError(tag)
+        run = self._runs[number]
+        taken = run if tag == run.tag else run.cut(tag)
+        rest = [run] if taken is not run else []
+        if taken.count > 1:
+            rest.append(taken.cut(tag + 1))
+        self._runs[number : number + 1] = rest
+        self._tags[number : number + 1] = [row.tag for row in rest]
+        self.size -= 1
+        return taken

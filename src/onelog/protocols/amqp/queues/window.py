@@ -1,0 +1,63 @@
+"""The batches that a queue delivers from: those that just came, or some read from the log.
+
+Rules: whole plain batches, checked, whose records carry their topic. What is read from the log is a
+view of its file and stays while the queue has more of it to deliver; what just came does not stay.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from onelog.base.errors import OnelogError
+from onelog.base.ids import Offset
+from onelog.kernel import scan_batches
+
+if TYPE_CHECKING:
+    from onelog.broker import Live
+
+READ_BYTES: Final = 256 * 1024
+
+Data = bytes | bytearray | memoryview
+
+
+class Window:
+    """Where one queue reads."""
+
+    __slots__ = ("_data", "_end", "_first", "_live", "_number")
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._number = -1
+        self._first = self._end = 0
+        self._data: Data = b""
+
+    def show(self, number: int, first: int, end: int, data: Data) -> None:
+        """Batches of a partition that just became visible."""
+        self._number, self._first, self._end, self._data = number, first, end, data
+
+    def close(self) -> None:
+        """Hold nothing."""
+        self._number, self._data = -1, b""
+
+    def leave(self) -> None:
+        """Nobody takes more for now: what is not a view of a file is not kept."""
+        if not isinstance(self._data, memoryview):
+            self.close()
+
+    def at(self, number: int, offset: int) -> Data | None:
+        """Batches from which the record at an offset can be delivered; None: by itself."""
+        if number == self._number and self._first <= offset < self._end:
+            return self._data
+        source = self._live.source(number)
+        partition = source.partition
+        if source.stream.fixed_topic_at(partition.id, Offset(offset)) is not None:
+            return None  # its records do not say their topic
+        try:
+            data = partition.read(Offset(offset), READ_BYTES, committed=True)
+            infos = scan_batches(data)
+        except OnelogError:
+            return None  # who reads single records tells what is wrong
+        if not infos or offset < infos[0].base_offset:
+            return None
+        self.show(number, infos[0].base_offset, infos[-1].last_offset + 1, data)
+        return data

@@ -1,0 +1,95 @@
+"""Spreading: runs of records to the queues that they are for.
+
+Rules:
+- Queues that somebody consumes from, or that have to look at each message, are told at once. Those
+  that only collect (nobody would get it now) are told a moment later, or as soon as anybody asks:
+  what goes to a hundred of them costs its publisher no more than what goes to one.
+- What is told later is told in the order it came, and before anything else is told of or kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from onelog.protocols.amqp.queues.queue import Queue
+
+LATE_S: Final = 0.05
+"""How long a queue that only collects may not know of a message."""
+LATE_MAX: Final = 1024
+"""Runs that wait to be told."""
+
+Queues = tuple["Queue", ...]
+
+
+class Spread:
+    """The queues of a message, by how they are told."""
+
+    __slots__ = ("looking", "queues", "quiet", "ready")
+
+    def __init__(self, queues: Queues) -> None:
+        self.queues = queues
+        self.quiet = tuple(queue for queue in queues if queue.is_quiet)
+        """Told later."""
+        loud = [queue for queue in queues if not queue.is_quiet]
+        self.ready = tuple(queue for queue in loud if queue.takes_runs)
+        """Told of whole runs."""
+        self.looking = tuple(queue for queue in loud if not queue.takes_runs)
+        """Told of each message."""
+
+
+class _Late:
+    __slots__ = ("count", "place", "spread")
+
+    def __init__(self, spread: Spread, place: int, count: int) -> None:
+        self.spread = spread
+        self.place = place
+        self.count = count
+
+
+class Spreader:
+    """Who is told of what, and what is still to be told."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._known: dict[Queues, Spread] = {}
+        self._late: list[_Late] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def spread(self, queues: Queues) -> Spread:
+        """How these queues are told."""
+        found = self._known.get(queues)
+        if found is None:
+            found = self._known[queues] = Spread(queues)
+        return found
+
+    def forget(self) -> None:
+        """Queues came, went or changed: what waits is told first."""
+        self.settle_up()
+        self._known.clear()
+
+    def later(self, spread: Spread, place: int, count: int) -> None:
+        """Tell the quiet queues of a run of messages, in a moment."""
+        if self._late:
+            last = self._late[-1]
+            if last.spread is spread and last.place + last.count == place:
+                last.count += count
+                return
+        self._late.append(_Late(spread, place, count))
+        if len(self._late) >= LATE_MAX:
+            self.settle_up()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(LATE_S, self.settle_up)
+
+    def settle_up(self) -> None:
+        """Tell everybody now."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._late:
+            late, self._late = self._late, []
+            for row in late:
+                for queue in row.spread.quiet:
+                    if not queue.is_deleted:
+                        queue.take_in_run(row.place, row.count)
