@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -22,9 +23,7 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
     ValidationException,
 )
-from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import (
-    ArrowScan,
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
@@ -46,6 +45,7 @@ from onelog.spark.lakehouse.columns import (
 )
 from onelog.spark.lakehouse.options import TableOptions
 from onelog.spark.lakehouse.partitions import PartitionField
+from onelog.spark.lakehouse.projection import file_columns, projected
 from onelog.spark.lakehouse.tables import (
     Change,
     LakeTable,
@@ -219,13 +219,20 @@ class IcebergTable(LakeTable):
         ]
 
     def read(self, file: TableFile, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of a file, by field id, with what delete files took out left out."""
-        schema = self._table.schema()
-        wanted = schema if columns is None else schema.select(*columns)
-        scan = ArrowScan(self._table.metadata, self._table.io, wanted, AlwaysTrue())
-        rows = scan.to_table([file.handle])
-        target = small_schema(schema_to_pyarrow(wanted, include_field_ids=False))
-        return rows.select(target.names).cast(target)
+        """The rows of a file, by field id."""
+        if file.handle.delete_files:
+            raise InvalidRequest(
+                f"{file.path} of the table {self._options.table} has delete files of another "
+                "engine, which cannot be read here: let that engine rewrite the table first"
+            )
+        schema = self.layout.schema
+        wanted = schema if columns is None else pa.schema([schema.field(one) for one in columns])
+        files, inner = self._options.storage.open(file.path)
+        source = files.open_input_file(inner)
+        with source, pq.ParquetFile(source) as parquet:
+            return projected(
+                parquet.read(columns=file_columns(parquet.schema_arrow, wanted)), wanted
+            )
 
     def _marks(self, change: Change) -> dict[str, str]:
         return {MARK + change.query: f"{change.batch}@{int(time.time() * 1000)}"}

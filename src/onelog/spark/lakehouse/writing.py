@@ -128,14 +128,16 @@ class FileWriter:
     def _divided(self, rows: pa.Table) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
         """The rows by partition, without the columns that files leave out."""
         parts = self._layout.partitions
+        # The columns as files have them: what may be null is the table's to say, not the rows'.
+        columns = [rows.column(name) for name in self._schema.names]
+        kept = pa.Table.from_arrays(columns, schema=self._schema)
         if not parts:
-            yield (), rows
+            yield (), kept
             return
         names = [f"p{number}" for number in range(len(parts))]
         values = [transformed(part, rows.column(part.source).combine_chunks()) for part in parts]
         keys = pa.table([*values, pa.array(range(rows.num_rows), pa.int64())], [*names, "row"])
         groups = keys.group_by(names, use_threads=False).aggregate([("row", "list")])
-        kept = rows.select(self._schema.names)
         for number in range(groups.num_rows):
             partition = tuple(groups.column(name)[number].as_py() for name in names)
             yield partition, kept.take(groups.column("row_list")[number].values)
@@ -157,7 +159,6 @@ class FileWriter:
             compression=self._layout.compression,
             compression_level=1 if self._layout.compression == "zstd" else None,
             use_dictionary=repeating(sample),
-            write_statistics=short(sample),
             store_schema=False,
         )
         opened = self._open[partition] = _OpenFile(path, partition, writer, out)
@@ -191,13 +192,4 @@ def repeating(rows: pa.Table) -> list[str]:
         for name, column in _sampled(rows)
         if not pa.types.is_nested(column.type)
         and pc.count_distinct(column).as_py() * 2 <= len(column)
-    ]
-
-
-def short(rows: pa.Table) -> list[str]:
-    """Columns worth statistics: not long texts and payloads, whose least value helps nobody."""
-    return [
-        name
-        for name, column in _sampled(rows)
-        if not pa.types.is_nested(column.type) and column.nbytes <= 256 * max(len(column), 1)
     ]
