@@ -33,7 +33,8 @@ from onelog.base.clock import Clock, SystemClock
 from onelog.base.errors import Unavailable
 from onelog.base.faults import arm_from_environment
 from onelog.broker import MAIN, Broker, BrokerSettings, Durability, Retention, StreamConfig
-from onelog.broker.view_commands import is_view_command, run_view_command
+from onelog.broker.stream_commands import run_stream_command
+from onelog.broker.view_commands import run_view_command
 from onelog.config import Config, Loaded
 from onelog.metadata.store import MetadataStore
 from onelog.net import Listener, bind
@@ -43,7 +44,7 @@ from onelog.protocols.amqp.server import AmqpServer
 from onelog.protocols.kafka.server import KafkaServer
 from onelog.protocols.mqtt.server import MqttServer
 from onelog.security.authenticator import Authenticator, SecuritySettings
-from onelog.security.commands import run_command
+from onelog.security.commands import run_command, subject_of
 from onelog.security.tokens import TokenSettings
 from onelog.storage.lock import lock_data_dir
 
@@ -252,7 +253,7 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def _security(self, broker: Broker) -> AsyncIterator[Authenticator]:
-        """Who peers are, and the control socket of `onelog user` and `onelog view`."""
+        """Who peers are, and the control socket of `onelog user`, `view` and `stream`."""
         assert self._store is not None
         chosen = self._loaded.config.security
         settings = SecuritySettings(
@@ -269,9 +270,14 @@ class Server:
         self.metrics.register("security", authenticator.samples)
 
         async def run(message: bytes) -> bytes:
-            if is_view_command(message):
-                return await run_view_command(broker.views, message)
-            return await run_command(authenticator.users, message)
+            match subject_of(message):
+                case "view":
+                    return await run_view_command(broker.views, message)
+                case "stream":
+                    defaults = self._loaded.config.defaults.stream
+                    return await run_stream_command(broker, defaults, message)
+                case _:
+                    return await run_command(authenticator.users, message)
 
         control = ControlServer(Path(self._loaded.config.data_dir), run)
         try:

@@ -10,11 +10,12 @@ import asyncio
 from pathlib import Path
 
 from onelog.base.clock import Clock, SystemClock
+from onelog.base.errors import Unavailable
 from onelog.broker import Authorizer, Broker, BrokerSettings, NamedViews, Quotas
-from onelog.broker.view_commands import is_view_command, run_view_command
+from onelog.broker.view_commands import run_view_command
 from onelog.metadata.local import LocalStore
 from onelog.metadata.store import MetadataStore
-from onelog.security.commands import run_command
+from onelog.security.commands import failed, run_command, subject_of
 from onelog.security.hashing import HashThreads
 from onelog.security.users import Users
 from onelog.storage.engine import Engine
@@ -40,11 +41,20 @@ def run_offline(data_dir: Path, command: bytes) -> bytes:
         clock, threads = SystemClock(), HashThreads()
         store = await open_store(data_dir, clock)
         try:
-            if is_view_command(command):
-                views = NamedViews(store, clock)
-                await views.open()
-                return await run_view_command(views, command)
-            return await run_command(Users(store, threads, clock), command)
+            match subject_of(command):
+                case "view":
+                    views = NamedViews(store, clock)
+                    await views.open()
+                    return await run_view_command(views, command)
+                case "stream":
+                    return failed(
+                        Unavailable(
+                            f"no server runs on {str(data_dir)!r}: start it with `onelog serve`;"
+                            " streams are made and changed while it runs"
+                        )
+                    )
+                case _:
+                    return await run_command(Users(store, threads, clock), command)
         finally:
             await threads.close()
             await store.close()

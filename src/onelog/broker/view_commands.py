@@ -42,18 +42,6 @@ class ViewAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: str = ""
 
 
-class _Kind(msgspec.Struct, frozen=True):
-    type: str = ""
-
-
-def is_view_command(message: bytes) -> bool:
-    """Whether a message of the control socket is one of these."""
-    try:
-        return msgspec.json.decode(message, type=_Kind).type.startswith("view.")
-    except msgspec.MsgspecError:
-        return False
-
-
 async def run_view_command(views: NamedViews, message: bytes) -> bytes:
     """Run the command of a message; the message of its answer, also when it failed."""
     try:

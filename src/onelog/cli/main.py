@@ -23,7 +23,9 @@ from onelog.cli import client, render
 from onelog.cli.example import example_toml
 from onelog.cli.messaging import add_messaging
 from onelog.cli.options import Assignments, ConfigFile, DataDir, load_options
-from onelog.cli.users import RunOffline, build_users
+from onelog.cli.reaching import RunOffline
+from onelog.cli.streams import build_streams
+from onelog.cli.users import build_users
 from onelog.cli.views import build_views
 from onelog.config import Loaded
 
@@ -86,6 +88,7 @@ def build(serve: Serve, run_offline: RunOffline | None = None) -> App:
 
     app.command(_build_config())
     app.command(build_users(run_offline))
+    app.command(build_streams(run_offline))
     app.command(build_views(run_offline))
     add_messaging(app)
     return app

@@ -1,8 +1,7 @@
 """`onelog user …`: changes users, in a running server or in the data directory of a stopped one.
 
 Rules: a password is asked for without echo or read from standard input, never taken from the
-command line, where every other user of the machine could read it. The lock of
-the data directory says who does the work: this process, or the running server that has the lock.
+command line, where every other user of the machine could read it.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import datetime
 import getpass
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -19,9 +17,10 @@ from cyclopts import App, Parameter
 from rich.table import Table
 from rich.text import Text
 
-from onelog.base.errors import ConfigError, DataDirLocked, InvalidRequest, NotFound
+from onelog.base.errors import ConfigError, InvalidRequest
 from onelog.cli import render
 from onelog.cli.options import Assignments, ConfigFile, DataDir, load_options
+from onelog.cli.reaching import RunOffline, reach
 from onelog.security.commands import (
     AddUser,
     Answer,
@@ -34,9 +33,6 @@ from onelog.security.commands import (
     decode_answer,
     encode_command,
 )
-
-RunOffline = Callable[[Path, bytes], bytes]
-"""Runs a command on the data directory of a stopped server; raises DataDirLocked when it runs."""
 
 PasswordStdin = Annotated[
     bool,
@@ -161,19 +157,9 @@ def _say(line: str) -> None:
 
 def _perform(run_offline: RunOffline, data_dir: Path, command: Command) -> tuple[Answer, str]:
     """Run a command where the users are; the answer, and the place in words."""
-    if not isinstance(command, AddUser) and not (data_dir / "metadata.db").exists():
-        raise NotFound(
-            f"there is no OneLog data in {str(data_dir)!r}; name the directory with --data DIR"
-        )
     message = encode_command(command)
-    try:
-        answer = run_offline(data_dir, message)
-    except DataDirLocked:
-        # Only this command needs it, and every other one starts faster without.
-        from onelog.net.control import call  # noqa: PLC0415
-
-        return decode_answer(call(data_dir, message)), "in the running server"
-    return decode_answer(answer), f"in {data_dir}"
+    answer, where = reach(run_offline, data_dir, message, makes_data=isinstance(command, AddUser))
+    return decode_answer(answer), where
 
 
 def _read_password(name: str, /, *, from_stdin: bool) -> str:

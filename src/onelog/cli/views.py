@@ -12,9 +12,9 @@ from cyclopts import App
 from rich.table import Table
 from rich.text import Text
 
-from onelog.base.errors import DataDirLocked, NotFound
 from onelog.cli import render
-from onelog.cli.users import HERE, Place, RunOffline
+from onelog.cli.reaching import RunOffline, reach
+from onelog.cli.users import HERE, Place
 
 if TYPE_CHECKING:
     from onelog.broker.view_commands import ViewAnswer, ViewCommand
@@ -60,18 +60,9 @@ def _perform(
     import msgspec  # noqa: PLC0415
 
     from onelog.broker.view_commands import decode_view_answer  # noqa: PLC0415
-    from onelog.net.control import call  # noqa: PLC0415
 
-    if not (data_dir / "metadata.db").exists():
-        raise NotFound(
-            f"there is no OneLog data in {str(data_dir)!r}; name the directory with --data DIR"
-        )
-    message = msgspec.json.encode(command)
-    try:
-        answer = run_offline(data_dir, message)
-    except DataDirLocked:
-        return decode_view_answer(call(data_dir, message)), "in the running server"
-    return decode_view_answer(answer), f"in {data_dir}"
+    answer, where = reach(run_offline, data_dir, msgspec.json.encode(command))
+    return decode_view_answer(answer), where
 
 
 def _show(found: ViewAnswer, where: str) -> None:

@@ -94,6 +94,18 @@ class UserDesk(Protocol):
         ...
 
 
+class _Kind(msgspec.Struct, frozen=True):
+    type: str = ""
+
+
+def subject_of(message: bytes) -> str:
+    """What a message of the control socket is about, such as `user` or `view`; empty: unknown."""
+    try:
+        return msgspec.json.decode(message, type=_Kind).type.partition(".")[0]
+    except msgspec.MsgspecError:
+        return ""
+
+
 def encode_command(command: Command) -> bytes:
     """The message of a command."""
     return msgspec.json.encode(command)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from onelog.broker import Durability, Retention, StreamConfig
+from onelog.broker import StreamConfig
+from onelog.broker.stream_commands import default_stream
 from onelog.config.model import StreamDefaults
 from onelog.protocols.kafka.admin.setting import TopicSetting, field_of, with_field
 from onelog.protocols.kafka.admin.topic_settings import (
@@ -22,17 +23,7 @@ def default_config(
     defaults: StreamDefaults, name: str, topic: str, partitions: int
 ) -> StreamConfig:
     """A stream for one topic, as the broker's configuration wants it."""
-    return StreamConfig(
-        name=name,
-        captures=(topic,),
-        partitions=partitions,
-        engine=defaults.engine,
-        durability=Durability(defaults.durability),
-        retention=Retention(age_ms=defaults.retention_age_ms, bytes=defaults.retention_bytes),
-        message_bytes_max=defaults.message_bytes_max,
-        segment_bytes=defaults.segment_bytes,
-        segment_age_ms=defaults.segment_age_ms,
-    )
+    return default_stream(defaults, name, (topic,), partitions)
 
 
 def setting_of(name: str) -> TopicSetting:

@@ -1,0 +1,198 @@
+"""Commands on streams as messages: what `onelog stream` sends, and what runs them.
+
+Rules: a server gets them over its control socket (`security/commands.py` has the form). What a
+command leaves out is the configuration's default, or stays as it is. Streams of the broker itself
+and those that a protocol makes (their captures begin with `$`) are not for people to change.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from onelog.base.errors import InvalidRequest, NotAuthorized, OnelogError
+from onelog.broker.broker import MAIN, Broker
+from onelog.config.model import StreamDefaults
+from onelog.log.config import Cleanup, Retention, StreamConfig
+from onelog.log.partition import Durability
+from onelog.log.stream import Stream
+from onelog.security.commands import failed, raise_error
+
+
+class StreamChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What may be chosen of a stream; None: the default, or as it is."""
+
+    partitions: int | None = None
+    engine: str | None = None
+    durability: Durability | None = None
+    retention_age_ms: int | None = None
+    retention_bytes: int | None = None
+    cleanup: Cleanup | None = None
+
+
+class CreateStream(msgspec.Struct, frozen=True, kw_only=True, tag="stream.create"):
+    """Make a stream."""
+
+    name: str
+    captures: tuple[str, ...]
+    chosen: StreamChoice = StreamChoice()
+
+
+class AlterStream(msgspec.Struct, frozen=True, kw_only=True, tag="stream.alter"):
+    """Change a stream while it runs."""
+
+    name: str
+    capture: tuple[str, ...] = ()
+    """Filters that it captures from now on, too."""
+    release: tuple[str, ...] = ()
+    """Filters that it captures no more; what it holds of them stays readable."""
+    chosen: StreamChoice = StreamChoice()
+
+
+class DeleteStream(msgspec.Struct, frozen=True, kw_only=True, tag="stream.delete"):
+    """Delete a stream and its records."""
+
+    name: str
+
+
+class ListStreams(msgspec.Struct, frozen=True, kw_only=True, tag="stream.list"):
+    """Show every stream but the broker's own."""
+
+
+StreamCommand = CreateStream | AlterStream | DeleteStream | ListStreams
+
+
+class StreamRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What is shown of a stream."""
+
+    name: str
+    captures: tuple[str, ...]
+    partitions: int
+    records: int
+    size_bytes: int
+
+
+class StreamAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What came of a command."""
+
+    streams: tuple[StreamRow, ...] = ()
+    error: str = ""
+    """The class of the error; empty when all went well."""
+    message: str = ""
+
+
+async def run_stream_command(broker: Broker, defaults: StreamDefaults, message: bytes) -> bytes:
+    """Run the command of a message; the message of its answer, also when it failed."""
+    try:
+        command = msgspec.json.decode(message, type=StreamCommand)
+    except msgspec.MsgspecError as error:
+        return failed(InvalidRequest(f"the command is not understood: {error}"))
+    try:
+        return msgspec.json.encode(await _run(broker, defaults, command))
+    except OnelogError as error:
+        return failed(error)
+
+
+async def _run(broker: Broker, defaults: StreamDefaults, command: StreamCommand) -> StreamAnswer:
+    streams = broker.streams
+    match command:
+        case CreateStream():
+            partitions = command.chosen.partitions or defaults.partitions
+            config = default_stream(defaults, command.name, command.captures, partitions)
+            _check_captures(command.captures)
+            made = await streams.create(_with_choice(config, command.chosen))
+            return StreamAnswer(streams=(_row(made),))
+        case AlterStream():
+            config = _theirs(streams.get(command.name)).config
+            _check_captures((*command.capture, *command.release))
+            changed = await streams.alter(_with_choice(_captured(config, command), command.chosen))
+            return StreamAnswer(streams=(_row(changed),))
+        case DeleteStream():
+            if command.name == MAIN:
+                raise NotAuthorized(
+                    "the stream main is the home of every topic that no other one captures, and"
+                    " stays"
+                )
+            await streams.delete(_theirs(streams.get(command.name)).name)
+            return StreamAnswer()
+        case ListStreams():
+            shown = [stream for stream in streams.streams() if not stream.config.internal]
+            return StreamAnswer(streams=tuple(map(_row, shown)))
+
+
+def default_stream(
+    defaults: StreamDefaults, name: str, captures: tuple[str, ...], partitions: int
+) -> StreamConfig:
+    """A stream as the broker's configuration wants it."""
+    return StreamConfig(
+        name=name,
+        captures=captures,
+        partitions=partitions,
+        engine=defaults.engine,
+        durability=Durability(defaults.durability),
+        retention=Retention(age_ms=defaults.retention_age_ms, bytes=defaults.retention_bytes),
+        message_bytes_max=defaults.message_bytes_max,
+        segment_bytes=defaults.segment_bytes,
+        segment_age_ms=defaults.segment_age_ms,
+    )
+
+
+def _with_choice(config: StreamConfig, chosen: StreamChoice) -> StreamConfig:
+    keep = config.retention
+    age_ms, size = chosen.retention_age_ms, chosen.retention_bytes
+    return msgspec.structs.replace(
+        config,
+        partitions=config.partitions if chosen.partitions is None else chosen.partitions,
+        engine=chosen.engine or config.engine,
+        durability=chosen.durability or config.durability,
+        cleanup=chosen.cleanup or config.cleanup,
+        retention=msgspec.structs.replace(
+            keep,
+            age_ms=keep.age_ms if age_ms is None else age_ms,
+            bytes=keep.bytes if size is None else size,
+        ),
+    )
+
+
+def _captured(config: StreamConfig, command: AlterStream) -> StreamConfig:
+    missing = set(command.release) - set(config.captures)
+    if missing:
+        raise InvalidRequest(f"stream {config.name} does not capture {min(missing)!r}")
+    if config.name == MAIN and (command.capture or command.release):
+        raise NotAuthorized("the stream main captures what no other one does, and nothing else")
+    left = tuple(text for text in config.captures if text not in command.release)
+    return msgspec.structs.replace(config, captures=(*left, *command.capture))
+
+
+def _check_captures(captures: tuple[str, ...]) -> None:
+    for text in captures:
+        if text.startswith("$"):
+            raise NotAuthorized(
+                f"{text!r} cannot be captured: topics that begin with $ belong to the broker"
+            )
+
+
+def _theirs(stream: Stream) -> Stream:
+    config = stream.config
+    if config.internal or any(text.startswith("$") for text in config.captures):
+        raise NotAuthorized(f"the stream {config.name!r} belongs to the broker: leave it alone")
+    return stream
+
+
+def _row(stream: Stream) -> StreamRow:
+    return StreamRow(
+        name=stream.name,
+        captures=stream.config.captures,
+        partitions=len(stream.partitions),
+        records=sum(row.end_offset - row.start_offset for row in stream.partitions),
+        size_bytes=stream.size_bytes,
+    )
+
+
+def decode_stream_answer(message: bytes) -> StreamAnswer:
+    """The answer of a message. Raises the error that it tells of."""
+    try:
+        answer = msgspec.json.decode(message, type=StreamAnswer)
+    except msgspec.MsgspecError as error:
+        raise InvalidRequest(f"the server's answer is not understood: {error}") from None
+    raise_error(answer.error, answer.message)
+    return answer

@@ -1,0 +1,31 @@
+"""Where a command runs: in this process, on the data of a stopped server, or in the running one.
+
+Rules: the lock of the data directory says who does the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from onelog.base.errors import DataDirLocked, NotFound
+
+RunOffline = Callable[[Path, bytes], bytes]
+"""Runs a command on the data directory of a stopped server; raises DataDirLocked when it runs."""
+
+
+def reach(
+    run_offline: RunOffline, data_dir: Path, message: bytes, *, makes_data: bool = False
+) -> tuple[bytes, str]:
+    """Run the command of a message where the data is; the answer, and the place in words."""
+    if not makes_data and not (data_dir / "metadata.db").exists():
+        raise NotFound(
+            f"there is no OneLog data in {str(data_dir)!r}; name the directory with --data DIR"
+        )
+    try:
+        return run_offline(data_dir, message), f"in {data_dir}"
+    except DataDirLocked:
+        # Only these commands need it, and every other one starts faster without.
+        from onelog.net.control import call  # noqa: PLC0415
+
+        return call(data_dir, message), "in the running server"

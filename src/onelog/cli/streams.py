@@ -1,0 +1,191 @@
+"""`onelog stream …`: makes, changes and deletes streams in a running server.
+
+Rules: what only these commands need is imported when one of them runs; all others start faster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import App, Parameter
+from rich.table import Table
+from rich.text import Text
+
+from onelog.base.errors import ConfigError
+from onelog.cli import render
+from onelog.cli.reaching import RunOffline, reach
+from onelog.cli.users import HERE, Place
+from onelog.config.units import format_quantity, parse_quantity
+
+if TYPE_CHECKING:
+    from onelog.broker.stream_commands import StreamAnswer, StreamChoice, StreamCommand
+
+Capture = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name=["--capture"],
+        negative=(),
+        show_default=False,
+        help="A topic or filter whose messages live here from now on. Repeatable.",
+    ),
+]
+Release = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name=["--release"],
+        negative=(),
+        show_default=False,
+        help="A filter that it captures no more; what is here stays readable. Repeatable.",
+    ),
+]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What may be chosen of a stream."""
+
+    partitions: Annotated[int | None, Parameter(help="How many; never fewer than before.")] = None
+    durability: Annotated[
+        Literal["memory", "os", "fsync"] | None, Parameter(help="What an answer waits for.")
+    ] = None
+    retention: Annotated[
+        str | None, Parameter(help="How long records stay: 7d, 12h, unlimited.")
+    ] = None
+    retention_bytes: Annotated[
+        str | None, Parameter(help="How many bytes stay: 10GB, unlimited.")
+    ] = None
+    cleanup: Annotated[
+        Literal["delete", "compact", "compact,delete"] | None,
+        Parameter(help="Whether old records go, or all but the last of each key."),
+    ] = None
+
+    def as_choice(self, engine: str | None = None) -> StreamChoice:
+        """The same for the server."""
+        from onelog.broker import Cleanup, Durability  # noqa: PLC0415
+        from onelog.broker.stream_commands import StreamChoice  # noqa: PLC0415
+
+        return StreamChoice(
+            partitions=self.partitions,
+            engine=engine,
+            durability=None if self.durability is None else Durability(self.durability),
+            retention_age_ms=_quantity("--retention", self.retention, "ms"),
+            retention_bytes=_quantity("--retention-bytes", self.retention_bytes, "bytes"),
+            cleanup=None if self.cleanup is None else Cleanup(self.cleanup),
+        )
+
+
+DEFAULTS = Choice()
+
+
+def build_streams(run_offline: RunOffline | None) -> App:
+    """The commands of `onelog stream`."""
+    app = App(
+        name="stream", help="Make, change or delete streams, the homes of topics, while they run."
+    )
+
+    def perform(place: Place, command: StreamCommand) -> StreamAnswer:
+        assert run_offline is not None, "the command line was built without a store"
+        return _perform(run_offline, place.data_dir, command)
+
+    @app.command
+    def create(
+        name: str,
+        /,
+        *,
+        capture: Capture,
+        engine: Annotated[
+            Literal["segment", "memory", "kv"] | None, Parameter(help="How records are stored.")
+        ] = None,
+        chosen: Choice = DEFAULTS,
+        place: Place = HERE,
+    ) -> None:
+        """Make a stream, as in: onelog stream create plant --capture 'plant/#' --partitions 4.
+
+        Topics that it captures move there: what comes from now on is written to it, and readers
+        take what is in the old home first.
+        """
+        from onelog.broker.stream_commands import CreateStream  # noqa: PLC0415
+
+        command = CreateStream(name=name, captures=capture, chosen=chosen.as_choice(engine))
+        _say(f"made stream {name} of {_captures(perform(place, command))}")
+
+    @app.command
+    def alter(
+        name: str,
+        /,
+        *,
+        capture: Capture = (),
+        release: Release = (),
+        chosen: Choice = DEFAULTS,
+        place: Place = HERE,
+    ) -> None:
+        """Change a stream while it runs."""
+        from onelog.broker.stream_commands import AlterStream  # noqa: PLC0415
+
+        command = AlterStream(
+            name=name, capture=capture, release=release, chosen=chosen.as_choice()
+        )
+        _say(f"changed stream {name} of {_captures(perform(place, command))}")
+
+    @app.command
+    def delete(name: str, /, *, place: Place = HERE) -> None:
+        """Delete a stream and every record in it."""
+        from onelog.broker.stream_commands import DeleteStream  # noqa: PLC0415
+
+        perform(place, DeleteStream(name=name))
+        _say(f"deleted stream {name} and its records")
+
+    @app.command(name="list")
+    def list_command(*, place: Place = HERE) -> None:
+        """List the streams."""
+        from onelog.broker.stream_commands import ListStreams  # noqa: PLC0415
+
+        _show(perform(place, ListStreams()))
+
+    return app
+
+
+def _perform(run_offline: RunOffline, data_dir: Path, command: StreamCommand) -> StreamAnswer:
+    import msgspec  # noqa: PLC0415
+
+    from onelog.broker.stream_commands import decode_stream_answer  # noqa: PLC0415
+
+    answer, _where = reach(run_offline, data_dir, msgspec.json.encode(command))
+    return decode_stream_answer(answer)
+
+
+def _quantity(option: str, text: str | None, unit: str) -> int | None:
+    if text is None:
+        return None
+    try:
+        return parse_quantity(text, unit)
+    except ValueError as error:
+        raise ConfigError(f"{option}: {error}") from None
+
+
+def _captures(answer: StreamAnswer) -> str:
+    return ", ".join(answer.streams[0].captures) or "nothing"
+
+
+def _show(found: StreamAnswer) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for title in ("stream", "captures"):
+        table.add_column(title, overflow="fold")
+    for title in ("partitions", "records", "size"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for row in found.streams:
+        table.add_row(
+            Text(row.name),
+            Text(", ".join(row.captures)),
+            str(row.partitions),
+            f"{row.records:,}",
+            format_quantity(row.size_bytes, "bytes"),
+        )
+    render.OUT.print(table)
+
+
+def _say(line: str) -> None:
+    render.OUT.print(Text(line))

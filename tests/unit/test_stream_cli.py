@@ -1,0 +1,87 @@
+"""`onelog stream` as a person meets it: without a server, and with a running one."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from onelog.__main__ import _run_offline
+from onelog.cli import run
+from tests.conformance.mqtt_brokers import Onelog
+from tests.conformance.test_serve import DEADLINE_S, command, environment
+from tests.unit.test_security_cli import no_server
+
+
+@pytest.fixture(autouse=True)
+def _empty_place(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("ONELOG_CONFIG", "ONELOG_DATA_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def stream(*arguments: str) -> int:
+    return run(["stream", *arguments], no_server, _run_offline)
+
+
+def test_without_a_server_it_says_what_to_do(capsys):
+    assert stream("list") == 1
+    assert "there is no OneLog data in 'data'" in capsys.readouterr().err
+    Path("data").mkdir()
+    _run_offline(Path("data"), b'{"type": "view.list"}')  # makes the store
+    assert stream("create", "plant", "--capture", "plant/#") == 1
+    assert "start it with `onelog serve`" in capsys.readouterr().err
+
+
+def test_a_quantity_that_is_none_is_refused_before_anything_is_asked(capsys):
+    assert stream("create", "plant", "--capture", "plant/#", "--retention", "long") == 2
+    assert "--retention: 'long' is not a duration" in capsys.readouterr().err
+
+
+def test_streams_of_a_running_server(tmp_path):
+    def onelog(*arguments: str) -> tuple[int, str]:
+        done = subprocess.run(
+            command("stream", *arguments),
+            cwd=tmp_path,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    server = Onelog(tmp_path).start()
+    try:
+        made = ("create", "plant", "--capture", "plant/#", "--capture", "p", "--partitions", "3")
+        chosen = ("--durability", "os", "--retention", "2h", "--retention-bytes", "5MB")
+        assert onelog(*made, *chosen) == (0, "made stream plant of plant/#, p\n")
+        assert onelog(*made)[0] == 1
+        info = server.get("/api/v1/streams/plant")
+        for part in ('"partitions":3', '"durability":"os"', '"age_ms":7200000', '"bytes":5000000'):
+            assert part in info
+        said = onelog("alter", "plant", "--release", "p", "--capture", "q", "--partitions", "4")
+        assert said == (0, "changed stream plant of plant/#, q\n")
+        rows = [line.split() for line in onelog("list")[1].splitlines()]
+        assert ["plant", "plant/#,", "q", "4", "0", "0B"] in rows
+        assert [row[:3] for row in rows if row[0] == "main"] == [["main", "#", "8"]]
+        for wrong, why in (
+            (("alter", "plant", "--release", "p"), "does not capture 'p'"),
+            (("alter", "plant", "--partitions", "1"), "cannot shrink"),
+            (("alter", "main", "--release", "#"), "captures what no other one does"),
+            (("create", "own", "--capture", "$SYS/#"), "belong to the broker"),
+            (("create", "own", "--capture", "plant/#"), "captured by stream plant already"),
+            (("alter", "~cursors", "--partitions", "2"), "belongs to the broker"),
+            (("delete", "main"), "and stays"),
+            (("delete", "nobody"), "there is no stream 'nobody'"),
+        ):
+            code, text = onelog(*wrong)
+            assert code == 1
+            assert why in " ".join(text.split())
+        assert onelog("delete", "plant") == (0, "deleted stream plant and its records\n")
+        assert "plant" not in onelog("list")[1]
+    finally:
+        assert server.stop() == 0
+    assert not server.errors()
