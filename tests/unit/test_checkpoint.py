@@ -92,6 +92,28 @@ async def test_many_cursors_are_saved_in_batches_of_bounded_size(
         assert len(again) == rows == 2_000
 
 
+async def test_a_checkpoint_of_many_cursors_is_a_small_part_of_what_they_know(
+    tmp_path: Path,
+) -> None:
+    """I1: sessions with full windows go on as they were, from a tenth of the bytes."""
+    async with running(tmp_path) as broker:
+        await say(broker, "t", *map(str, range(100)))
+        names = [f"session/{number}" for number in range(20)]
+        for name in names:
+            session = await broker.cursors.open_session(name, ["#"], start=EARLIEST, window=100)
+            assert len(session.fetch(100)) == 100
+        first = states(broker).end_offset
+        known = sum(len(cursor.state().body) for cursor in broker.cursors.open_cursors())
+        await broker.cursors.save(*broker.cursors.open_cursors())
+        (info,) = scan_batches(states(broker).read(first, 1 << 30))
+        assert known > 20_000
+        assert info.size_bytes < known / 10
+    async with running(tmp_path) as broker:
+        for name in names:
+            session = await broker.cursors.open_session(name, ["#"], window=100)
+            assert [row.packet_id for row in session.redeliver()] == list(range(1, 101))
+
+
 async def test_what_save_answered_survives_a_crash(tmp_path: Path) -> None:
     """I4: the data directory as it lies while the broker runs, opened by another one."""
     crashed = tmp_path / "crashed"

@@ -5,6 +5,8 @@ Rules:
   together, one batch for all of them, at most one interval later; nothing polls.
 - A cursor's parts are written before its state, in the same batch unless they are very large; so
   after a crash the parts are never behind the state, and reading on from it makes them right.
+- The states of many cursors are much alike: what is large is compressed, so that what is written to
+  the disk does not depend on who reads (I1).
 - Kept positions pin retention, whether the cursor is open or its consumer is away.
 """
 
@@ -25,7 +27,8 @@ from onelog.kernel import BatchBuilder
 from onelog.log.catalog import Catalog
 from onelog.log.config import Cleanup, Retention, StreamConfig
 from onelog.log.partition import Partition
-from onelog.record.batch import iterate_batches
+from onelog.record.batch import compress_batch, iterate_batches
+from onelog.record.compression import ZSTD
 
 STREAM: Final = "~cursors"
 PINNING: Final = (CursorKind.QUEUE, CursorKind.SESSION)
@@ -36,6 +39,9 @@ CHUNK_BYTES: Final = 1024 * 1024
 """State that is written in one batch, unless one cursor alone has more."""
 
 PIECE_BYTES_MAX: Final = 16 * CHUNK_BYTES
+
+COMPRESSED_BYTES_MIN: Final = 2 * 1024
+"""A smaller batch is written as it is: one settlement of one client waits for nothing."""
 
 Row = tuple[bytes, bytes | None]
 
@@ -216,10 +222,14 @@ class CheckpointStore:
         builder = BatchBuilder(False)
         now_ms = self._clock.now_ms()
         builder.extend([(None, key, value, (), now_ms) for key, value in rows])
-        appended = self._partition.append_built(builder, index_topics=False)
+        if builder.size_bytes < COMPRESSED_BYTES_MIN:
+            end = self._partition.append_built(builder, index_topics=False).end_offset
+        else:
+            batch = compress_batch(builder.seal(0, 0), ZSTD)
+            end = Offset(self._partition.append_checked(bytearray(batch))[-1].last_offset + 1)
         for key, value in rows:
             self._apply(key, value)
-        return Offset(appended.end_offset - 1)
+        return Offset(end - 1)
 
     async def close(self) -> None:
         """Save what is marked, then stop."""
