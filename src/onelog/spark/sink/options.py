@@ -1,8 +1,4 @@
-"""The options of the sink, checked before anything is written.
-
-Rules: what the connection needs is read by `onelog.spark.options`, as for the source. The names
-are compared without regard to case, as Spark compares them.
-"""
+"""The options of the sink, checked before anything is written."""
 
 from __future__ import annotations
 
@@ -12,7 +8,8 @@ from typing import Final
 
 from onelog.base.errors import ConfigError
 from onelog.record.compression import CODEC_NAMES
-from onelog.spark.client import Access, parse_servers
+from onelog.spark.client import Access
+from onelog.spark.options import CONNECTION, Given, Option, access_of
 from onelog.spark.sink.linking import QUERY_CHARS_MAX
 
 TIMEOUT_MS: Final = 900_000
@@ -37,42 +34,40 @@ class SinkOptions:
     batch: int | None = None
 
 
+OPTIONS: Final = (
+    *CONNECTION,
+    Option("topic", "where all rows go; without it the column topic says so"),
+    Option("compression", f"of the batches: {', '.join(_CODECS)}", ("kafka.compression.type",)),
+    Option("batchBytes", f"bytes of a batch of records; {BATCH_BYTES} unless told"),
+    Option(
+        "transactionTimeoutMs",
+        f"how long a batch of a query may take, from its first row on; {TIMEOUT_MS} unless told",
+        ("kafka.transaction.timeout.ms",),
+    ),
+    Option("queryId", "batch jobs: with batchId, what makes a repeated write a no-op"),
+    Option("batchId", "batch jobs: the number of this write, greater than the one before"),
+)
+
+
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
     """Read the options of a sink. Raises ConfigError."""
-    given = {name.lower(): value for name, value in options.items()}
-    query, batch = given.get("queryid"), _number(given, "batchId", 0, 2**63 - 1)
-    if (query is None) != (batch is None):
+    given = Given(options, OPTIONS)
+    batch = given.number("batchId")
+    if ("queryId" in given) != (batch is not None):
         raise ConfigError("the options queryId and batchId belong together: give both or neither")
-    if query is not None and (not 0 < len(query) <= QUERY_CHARS_MAX or "/" in query):
+    query = given.text("queryId")
+    if "queryId" in given and (not 0 < len(query) <= QUERY_CHARS_MAX or "/" in query):
         raise ConfigError(
             f"option queryId: {query!r} has to have 1 to {QUERY_CHARS_MAX} characters, and no /"
         )
-    topic = given.get("topic")
-    if topic is not None and not topic:
+    if "topic" in given and not given.text("topic"):
         raise ConfigError("option topic: it is empty; leave it out to use the column topic")
     return SinkOptions(
-        access=Access(servers=parse_servers(given["servers"])),
-        topic=topic,
-        codec=_codec(given),
-        batch_bytes=_number(given, "batchBytes", BATCH_BYTES_LEAST, BATCH_BYTES_MOST)
-        or BATCH_BYTES,
-        timeout_ms=_number(given, "transactionTimeoutMs", 1000, 2**31 - 1) or TIMEOUT_MS,
-        query=query,
+        access=access_of(given),
+        topic=given.text("topic") or None,
+        codec=_CODECS[given.choice("compression", _CODECS, "none")],
+        batch_bytes=given.number("batchBytes", BATCH_BYTES_LEAST, BATCH_BYTES_MOST) or BATCH_BYTES,
+        timeout_ms=given.number("transactionTimeoutMs", 1000, 2**31 - 1) or TIMEOUT_MS,
+        query=query or None,
         batch=batch,
     )
-
-
-def _codec(given: Mapping[str, str]) -> int:
-    name = given.get("compression", given.get("kafka.compression.type", "none"))
-    if name not in _CODECS:
-        raise ConfigError(f"option compression: {name!r} is none of {', '.join(_CODECS)}")
-    return _CODECS[name]
-
-
-def _number(given: Mapping[str, str], name: str, least: int, most: int) -> int | None:
-    text = given.get(name.lower())
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
-        raise ConfigError(f"option {name}: {text!r} is not a number from {least} to {most}")
-    return int(text)

@@ -4,7 +4,8 @@ Rules:
 - Rows lie in the log where they stay; nobody sees them before the driver links the transaction.
 - A task without rows begins nothing. One that fails aborts what it wrote; if it dies instead, the
   next link of its query does, or the transaction's timeout.
-- What is held is bounded: a batch of `batch_bytes` for a partition, and a request of all of them.
+- What is held is bounded: a batch of `batch_bytes` for a partition, `HELD_BYTES` for all of them,
+  and the request that is on its way while the next one is built.
 - A batch that is sent again after a broken connection is known by its sequence number.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -22,7 +24,7 @@ from onelog.base import names
 from onelog.base.errors import InvalidRequest, OnelogError, TopicNotFound
 from onelog.kernel import ATTR_TRANSACTIONAL, BatchBuilder
 from onelog.record.batch import compress_batch
-from onelog.spark.client import Client, Part, Producer, refusal
+from onelog.spark.client import Client, Part, Produced, Producer, refusal
 from onelog.spark.sink.columns import Layout, Rows, rows_of
 from onelog.spark.sink.linking import Member
 from onelog.spark.sink.spreading import spread
@@ -30,11 +32,10 @@ from onelog.spark.sink.spreading import spread
 if TYPE_CHECKING:
     from onelog.spark.sink.options import SinkOptions
 
-REQUEST_BYTES: Final = 8 << 20
+HELD_BYTES: Final = 16 << 20
 """Bytes of all partitions that are held before they are sent."""
 _SEQUENCES: Final = 2**31
 _UNKNOWN_TOPIC: Final = 3
-_NOT_FOR_TRANSACTIONS: Final = 44
 
 
 class Staging:
@@ -51,8 +52,13 @@ class Staging:
         self._partitions: dict[str, tuple[str, int]] = {}
         """Per topic as the rows name it: its Kafka name, and how many partitions it has."""
         self._builders: dict[Part, BatchBuilder] = {}
+        self._sealed: dict[Part, bytes] = {}
         self._held_bytes = 0
+        self._sender = ThreadPoolExecutor(1, "onelog-sink")
+        self._sending: Future[dict[Part, Produced]] | None = None
+        """The request that is on its way: until it is answered nobody else uses the client."""
         self._sequences: dict[Part, int] = {}
+        self._added: set[Part] = set()
         self.rows = 0
 
     def __enter__(self) -> Staging:
@@ -61,7 +67,9 @@ class Staging:
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is not None and self._producer is not None:
             with contextlib.suppress(OnelogError):  # its timeout does it otherwise
+                self._settle()
                 self._client.end(self._id, self._producer, commit=False)
+        self._sender.shutdown()
         self._client.close()
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -132,49 +140,63 @@ class Staging:
         """Hold rows for a partition; what is enough for a batch is sent."""
         ends = np.cumsum(rows.sizes())
         first, now_ms = 0, time.time_ns() // 1_000_000
+        builder = self._builders.setdefault(part, BatchBuilder(False))
         while first < len(ends):
-            builder = self._builders.setdefault(part, BatchBuilder(False))
             before = int(ends[first - 1]) if first else 0
             room = self._options.batch_bytes - builder.size_bytes
             end = int(np.searchsorted(ends, before + room, side="right"))
             if end == first and builder.count:
-                self._send()
+                self._seal(part, builder)
                 continue
             end = max(end, first + 1)  # a row that is larger than a batch is one of its own
-            size = builder.size_bytes if builder.count else 0
             builder.extend(rows.slice(first, end).messages(now_ms))
-            self._held_bytes += builder.size_bytes - size
+            self._held_bytes += int(ends[end - 1]) - before
             first = end
-            if builder.size_bytes >= self._options.batch_bytes or self._held_bytes >= REQUEST_BYTES:
-                self._send()
+        if self._held_bytes >= HELD_BYTES:
+            self._seal_all()
 
-    def _send(self) -> None:
-        """Append what is held, one batch for each partition; returns when it is durable."""
-        held = {part: builder for part, builder in self._builders.items() if builder.count}
-        producer = self._begin(held)
-        batches = {}
-        for part, builder in held.items():
-            sequence, count = self._sequences.get(part, 0), builder.count
-            sealed = builder.seal(0, 0, ATTR_TRANSACTIONAL, *producer, sequence)
-            codec = self._options.codec
-            batches[part] = compress_batch(sealed, codec) if codec else sealed
-            self._sequences[part] = (sequence + count) % _SEQUENCES
-        for part, produced in self._client.produce(batches, self._id).items():
-            if produced.code:
-                raise refusal(produced.code, f"{part[0]}-{part[1]}", produced.said)
-        self._held_bytes = 0
-
-    def _begin(self, held: dict[Part, BatchBuilder]) -> Producer:
-        """The transaction, with these partitions in it."""
+    def _seal(self, part: Part, builder: BatchBuilder) -> None:
+        """Finish the batch of a partition; a request has one for each."""
+        if part in self._sealed:
+            self._send()
         if self._producer is None:
             self._producer = self._client.init_producer(self._id, self._options.timeout_ms)
-        new = [part for part in held if part not in self._sequences]
+        sequence, count, codec = self._sequences.get(part, 0), builder.count, self._options.codec
+        batch = builder.seal(0, 0, ATTR_TRANSACTIONAL, *self._producer, sequence)
+        self._sealed[part] = compress_batch(batch, codec) if codec else batch
+        self._sequences[part] = (sequence + count) % _SEQUENCES
+
+    def _seal_all(self) -> None:
+        for part, builder in self._builders.items():
+            if builder.count:
+                self._seal(part, builder)
+        self._send()
+
+    def _send(self) -> None:
+        """Let the sealed batches go; the next ones may be built meanwhile."""
+        if not self._sealed:
+            return
+        assert self._producer is not None, "there are batches of it"
+        self._settle()
+        new = self._sealed.keys() - self._added
         if new:
             self._client.add_partitions(self._id, self._producer, new)
-        return self._producer
+            self._added |= new
+        self._sending = self._sender.submit(self._client.produce, self._sealed, self._id)
+        self._sealed = {}
+        self._held_bytes = sum(row.size_bytes for row in self._builders.values() if row.count)
+
+    def _settle(self) -> None:
+        """Wait until what is on its way is durable. Raises OnelogError when it is refused."""
+        sending, self._sending = self._sending, None
+        if sending is None:
+            return
+        for (topic, number), produced in sending.result().items():
+            if produced.code:
+                raise refusal(produced.code, f"{topic}-{number}", produced.said)
 
     def finish(self) -> Member | None:
         """Everything is durable; what the driver links, None when there were no rows."""
-        if any(builder.count for builder in self._builders.values()):
-            self._send()
+        self._seal_all()
+        self._settle()
         return None if self._producer is None else Member(self._id, *self._producer)
