@@ -1,0 +1,43 @@
+"""`format("onelog")`: what Spark asks for, and who does it.
+
+Rules: nothing is connected here. Spark makes this object in several processes and throws it away;
+what it makes checks the options at once and connects when it has to.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+
+from onelog.spark.source.columns import source_ddl
+from onelog.spark.source.options import source_options
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+class OnelogSource(DataSource):
+    """Topics of a OneLog broker."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format` takes."""
+        return "onelog"
+
+    def schema(self) -> str:
+        """The columns, unless the user gives a schema."""
+        # Whether it is a stream is not known here; the columns are the same.
+        return source_ddl(source_options(self.options, streaming=None))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A batch."""
+        from onelog.spark.source.batch import batch_reader  # noqa: PLC0415 - planning needs it
+
+        return batch_reader(schema, source_options(self.options, streaming=False))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """A stream."""
+        from onelog.spark.source.stream import StreamReader  # noqa: PLC0415 - planning needs it
+
+        return StreamReader(schema, source_options(self.options, streaming=True))

@@ -1,0 +1,1 @@
+"""The source: topics as Spark tables and streams."""

@@ -1,0 +1,129 @@
+"""From offsets to tasks: few and large, since each one costs as much as megabytes of reading.
+
+Rules: a slice is a run of offsets of one partition; a task has one or more. What is large is cut,
+what is small is put together. How many bytes an offset stands for is looked up in a sample, since
+the broker counts offsets.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from pyspark.sql.datasource import InputPartition
+
+from onelog.kernel import scan_valid
+from onelog.spark.client import Client, Part, fetch_request
+from onelog.spark.source.options import SourceOptions
+
+TASK_BYTES_LEAST: Final = 8 << 20
+"""Below this a second task is not worth its start."""
+SAMPLE_BYTES: Final = 64 << 10
+SAMPLE_MEAN: Final = 256.0
+"""Bytes of a record where no sample is to be had."""
+SAMPLE_OFFSETS: Final = 2000
+"""Fewer offsets than this are read in one task in any case: no sample is worth its while."""
+EVEN_ENOUGH: Final = 0.01
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Offsets of one partition, the end left out."""
+
+    topic: str
+    shown: str | None
+    partition: int
+    start: int
+    end: int
+
+    def cut(self, start: int, end: int) -> Slice:
+        """A part of it."""
+        return Slice(self.topic, self.shown, self.partition, start, end)
+
+
+class Task(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, slices: tuple[Slice, ...]) -> None:
+        super().__init__(None)
+        self.slices = slices
+
+
+class Sampler:
+    """How many bytes an offset of a partition stands for, asked once for each."""
+
+    def __init__(self) -> None:
+        self._means: dict[Part, float] = {}
+
+    def weigh(self, client: Client, row: Slice) -> float:
+        """About how many bytes a slice has."""
+        part, size = (row.topic, row.partition), row.end - row.start
+        if part not in self._means:
+            if size < SAMPLE_OFFSETS:
+                return size * SAMPLE_MEAN
+            self._means[part] = _sample(client, part, row.start)
+        return size * self._means[part]
+
+
+def _sample(client: Client, part: Part, offset: int) -> float:
+    request = fetch_request(
+        {part: offset}, bytes_max=SAMPLE_BYTES, part_bytes_max=SAMPLE_BYTES, wait_ms=0
+    )
+    (row,) = client.fetch(request)
+    infos = scan_valid(row.records, 0, False)[0]
+    if row.code or not infos:
+        return SAMPLE_MEAN
+    size = sum(info.size_bytes for info in infos)
+    return size / max(infos[-1].last_offset + 1 - min(offset, infos[0].base_offset), 1)
+
+
+def plan(
+    slices: Iterable[Slice], options: SourceOptions, sampler: Sampler, client: Client
+) -> list[Task]:
+    """The tasks that read these slices."""
+    rows = [row for row in slices if row.end > row.start]
+    weights = [sampler.weigh(client, row) for row in rows]
+    total = sum(weights)
+    count = max(
+        options.min_partitions,
+        math.ceil(total / options.split_bytes),
+        min(len(rows), math.ceil(total / TASK_BYTES_LEAST)),
+    )
+    pieces: list[tuple[float, Slice]] = []
+    share = total / count if count else 0.0
+    for row, weight in zip(rows, weights, strict=True):
+        wanted = math.ceil(weight / share - EVEN_ENOUGH) if share else 1
+        pieces += [
+            (weight * (piece.end - piece.start) / (row.end - row.start), piece)
+            for piece in _cut(row, max(wanted, 1), options.task_offsets_max)
+        ]
+    if options.task_offsets_max is not None:
+        return [Task((piece,)) for _weight, piece in pieces]
+    return _pack(pieces, count)
+
+
+def _cut(row: Slice, count: int, offsets_max: int | None) -> list[Slice]:
+    size = row.end - row.start
+    if offsets_max is not None:
+        count = max(count, -(-size // offsets_max))
+    count = min(count, size)
+    bounds = [row.start + size * at // count for at in range(count + 1)]
+    return [row.cut(a, b) for a, b in pairwise(bounds)]
+
+
+def _pack(pieces: list[tuple[float, Slice]], count: int) -> list[Task]:
+    """The largest first, each into the task that has least."""
+    bins: list[tuple[float, int, list[Slice]]] = [(0.0, at, []) for at in range(max(count, 1))]
+    for weight, piece in sorted(pieces, key=lambda row: -row[0]):
+        had, at, found = heapq.heappop(bins)
+        found.append(piece)
+        heapq.heappush(bins, (had + weight, at, found))
+    return [
+        Task(tuple(sorted(found, key=lambda row: (row.topic, row.partition, row.start))))
+        for _weight, _at, found in sorted(bins, key=lambda row: row[1])
+        if found
+    ]

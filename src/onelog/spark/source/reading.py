@@ -1,0 +1,270 @@
+"""What a task does: fetch stored batches, leave out what does not count, hand Arrow to Spark.
+
+Rules:
+- Exactly the records of the task's slices come out, in order within a partition. A batch is checked
+  before anything of it is used; one that is damaged is told with its topic, partition and offset.
+- Control batches and aborted transactions are left out (Kafka's read_committed).
+- The next fetch is asked for before the last one is decoded. A broker that goes away is waited for
+  (`Access.timeout_s`), and reading goes on where it was.
+- A worker keeps its connection for the next task.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import pyarrow as pa
+
+from onelog.base.errors import CorruptBatch, OnelogError, Unavailable
+from onelog.kernel import (
+    ATTR_CONTROL,
+    ATTR_LOG_APPEND_TIME,
+    ATTR_TRANSACTIONAL,
+    BatchInfo,
+    decode_columns,
+    scan_valid,
+)
+from onelog.kernel.types import BatchPiece
+from onelog.record.batch import Marker, inflated_records, read_marker
+from onelog.spark.arrow import arrays_of
+from onelog.spark.client import Access, Client, Fetched, Part, fetch_request, refusal
+from onelog.spark.client.codes import OFFSET_OUT_OF_RANGE
+from onelog.spark.source import loss
+from onelog.spark.source.columns import VALUE
+from onelog.spark.source.decoding import Convert, Place, as_text, decode_arrays
+from onelog.spark.source.options import SourceOptions
+from onelog.spark.source.planning import Slice, Task
+
+FETCH_BYTES: Final = 16 << 20
+FETCH_BYTES_FIRST: Final = 1 << 20
+"""Of a partition whose records have an unknown size."""
+FETCH_PARTS: Final = 32
+"""Partitions of one request."""
+EMPTY_WAIT_MS: Final = 1_000
+EMPTY_TRIES: Final = 30
+ARROW_BYTES: Final = 64 << 20
+"""Inflated bytes of one record batch for Spark, about."""
+
+_idle: dict[Access, Client] = {}
+_settled = False
+
+
+def settle_worker() -> None:
+    """Once in a process: what is loaded by now is not looked through after every task."""
+    global _settled  # noqa: PLW0603 - a fact of the process
+    if not _settled:
+        _settled = True
+        gc.collect()
+        gc.freeze()
+
+
+@contextmanager
+def borrowed(access: Access) -> Iterator[Client]:
+    """A client of this process, given back unless something went wrong."""
+    client = _idle.pop(access, None) or Client(access)
+    try:
+        yield client
+    except BaseException:
+        client.close()
+        raise
+    _idle[access] = client
+
+
+class _Progress:
+    """How far a slice is read."""
+
+    def __init__(self, row: Slice) -> None:
+        self.slice = row
+        self.at = row.start
+        self._bytes = 0
+        self._passed = 0
+
+    @property
+    def part(self) -> Part:
+        return (self.slice.topic, self.slice.partition)
+
+    def wish(self) -> int:
+        """About how many bytes are left."""
+        if not self._passed:
+            return FETCH_BYTES_FIRST
+        left = (self.slice.end - self.at) * self._bytes / self._passed
+        return int(min(left * 1.1 + 4096, FETCH_BYTES))
+
+    def pass_over(self, infos: list[BatchInfo]) -> None:
+        """These batches came."""
+        self._bytes += sum(info.size_bytes for info in infos)
+        self._passed += infos[-1].last_offset + 1 - self.at
+        self.at = infos[-1].last_offset + 1
+
+    def is_over(self) -> bool:
+        return self.at >= self.slice.end
+
+
+def _request(rows: list[_Progress], wait_ms: int) -> bytes:
+    asked = rows[:FETCH_PARTS]
+    most = max(row.wish() for row in asked)
+    return fetch_request(
+        {row.part: row.at for row in asked},
+        bytes_max=min(sum(row.wish() for row in asked), FETCH_BYTES),
+        part_bytes_max=most,
+        wait_ms=wait_ms,
+    )
+
+
+def read_task(
+    task: Task, options: SourceOptions, schema: pa.Schema, want: int, convert: Convert | None
+) -> Iterator[pa.RecordBatch]:
+    """The records of a task."""
+    settle_worker()
+    maker = _Maker(options, schema, want, convert)
+    with borrowed(options.access) as client:
+        # Two slices of one partition cannot be in one request.
+        waiting = list(task.slices)
+        while waiting:
+            parts: dict[Part, Slice] = {}
+            for row in waiting:
+                parts.setdefault((row.topic, row.partition), row)
+            waiting = [row for row in waiting if row not in parts.values()]
+            yield from _read(client, list(parts.values()), maker)
+
+
+def _read(client: Client, slices: list[Slice], maker: _Maker) -> Iterator[pa.RecordBatch]:
+    left = [_Progress(row) for row in slices]
+    request, tries = _request(left, 0), 0
+    while left:
+        answers = client.fetch(request, EMPTY_WAIT_MS / 1000)
+        by_part = {row.part: row for row in left}
+        made: list[tuple[Slice, Fetched, list[BatchInfo]]] = []
+        moved = False
+        for answer in answers:
+            row = by_part[answer.topic, answer.partition]
+            before = row.at
+            infos = _advance(row, answer, maker.fail_on_data_loss)
+            moved = moved or row.at > before
+            if infos:
+                made.append((row.slice.cut(before, row.slice.end), answer, infos))
+        left = [row for row in left if not row.is_over()]
+        tries = 0 if moved else tries + 1
+        if left and tries > EMPTY_TRIES:
+            raise Unavailable(_stuck(left[0], answers))
+        if left:
+            request = _request(left, 0 if moved else EMPTY_WAIT_MS)
+            client.fetch_ahead(request)
+        for piece, answer, infos in made:
+            yield from maker.batches(piece, answer, infos)
+
+
+def _advance(row: _Progress, answer: Fetched, fail_on_data_loss: bool) -> list[BatchInfo]:
+    """The batches that came of a slice; its place is then behind them."""
+    topic, partition = row.part
+    if answer.code == OFFSET_OUT_OF_RANGE:
+        if answer.log_start > row.at:
+            loss.tell(
+                loss.aged_out(topic, partition, row.at, answer.log_start), fail=fail_on_data_loss
+            )
+            row.at = answer.log_start
+        else:
+            loss.tell(
+                loss.cut_off(topic, partition, row.at, answer.stable_end), fail=fail_on_data_loss
+            )
+            row.at = row.slice.end
+        return []
+    if answer.code:
+        raise refusal(answer.code, f"{topic}-{partition} at offset {row.at}")
+    if not answer.records:
+        return []
+    infos, _end, reason = scan_valid(answer.records, 0, False)
+    if not infos:
+        raise CorruptBatch(f"{topic}-{partition} at offset {row.at}: {reason}")
+    row.pass_over(infos)
+    return infos
+
+
+def _stuck(row: _Progress, answers: list[Fetched]) -> str:
+    ends = {(answer.topic, answer.partition): answer.stable_end for answer in answers}
+    return (
+        f"{row.slice.topic}-{row.slice.partition}: offsets {row.at} to {row.slice.end - 1} do not"
+        f" come; the broker says that its records end at {ends.get(row.part)}"
+    )
+
+
+class _Maker:
+    """Makes Arrow of batches."""
+
+    def __init__(
+        self, options: SourceOptions, schema: pa.Schema, want: int, convert: Convert | None
+    ) -> None:
+        self.fail_on_data_loss = options.fail_on_data_loss
+        self._decode = options.decode
+        self._schema = schema
+        self._want = want
+        self._convert = convert
+
+    def batches(
+        self, row: Slice, answer: Fetched, infos: list[BatchInfo]
+    ) -> Iterator[pa.RecordBatch]:
+        """What came of a slice, as Spark takes it."""
+        pieces: list[BatchPiece] = []
+        size = kind = 0
+        for info in _committed(answer, infos):
+            if info.base_offset >= row.end:
+                break
+            stamped = info.attributes & ATTR_LOG_APPEND_TIME
+            if pieces and (size >= ARROW_BYTES or stamped != kind):
+                yield from self._batch(row, pieces, kind)
+                pieces, size = [], 0
+            try:
+                records = inflated_records(answer.records, info)
+            except OnelogError as error:
+                raise _damaged(row, error) from error
+            pieces.append((answer.records, info.position, records))
+            size += info.size_bytes if records is None else len(records)
+            kind = stamped
+        if pieces:
+            yield from self._batch(row, pieces, kind)
+
+    def _batch(self, row: Slice, pieces: list[BatchPiece], kind: int) -> Iterator[pa.RecordBatch]:
+        try:
+            columns = decode_columns(pieces, row.start, row.end, self._want)
+        except CorruptBatch as error:
+            raise _damaged(row, error) from error
+        if not columns.count:
+            return
+        arrays = arrays_of(
+            columns,
+            topic=row.shown,
+            partition=row.partition,
+            timestamp_type=1 if kind else 0,
+        )
+        if self._convert is not None:
+            place = Place(row.topic, row.partition)
+            arrays = decode_arrays(arrays, self._convert, self._decode, place)
+        elif self._decode.kind == "string" and VALUE in arrays:
+            arrays[VALUE] = as_text(arrays[VALUE])
+        yield pa.RecordBatch.from_arrays(
+            [arrays[name] for name in self._schema.names], schema=self._schema
+        )
+
+
+def _damaged(row: Slice, error: OnelogError) -> CorruptBatch:
+    return CorruptBatch(
+        f"{row.topic}-{row.partition}, offsets {row.start} to {row.end - 1}: a batch came that is"
+        f" damaged: {error}"
+    )
+
+
+def _committed(answer: Fetched, infos: list[BatchInfo]) -> Iterator[BatchInfo]:
+    """The batches that are neither markers nor of aborted transactions."""
+    aborted = sorted(answer.aborted, key=lambda pair: pair[1], reverse=True)
+    skipped: set[int] = set()
+    for info in infos:
+        while aborted and aborted[-1][1] <= info.last_offset:
+            skipped.add(aborted.pop()[0])
+        if info.attributes & ATTR_CONTROL:
+            if info.producer_id in skipped and (read_marker(answer.records, info) is Marker.ABORT):
+                skipped.discard(info.producer_id)
+        elif not (info.attributes & ATTR_TRANSACTIONAL and info.producer_id in skipped):
+            yield info
