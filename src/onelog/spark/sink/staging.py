@@ -178,13 +178,25 @@ class Staging:
             return
         assert self._producer is not None, "there are batches of it"
         self._settle()
-        new = self._sealed.keys() - self._added
-        if new:
-            self._client.add_partitions(self._id, self._producer, new)
-            self._added |= new
+        self._take_part(self._producer)
         self._sending = self._sender.submit(self._client.produce, self._sealed, self._id)
         self._sealed = {}
         self._held_bytes = sum(row.size_bytes for row in self._builders.values() if row.count)
+
+    def _take_part(self, producer: Producer) -> None:
+        """Say which partitions the transaction is going to write to."""
+        new = self._sealed.keys() - self._added
+        if not new:
+            return
+        try:
+            self._client.add_partitions(self._id, producer, new)
+        except InvalidRequest as error:
+            raise InvalidRequest(
+                f"{error}. A topic that shares a stream with others, such as one that MQTT made,"
+                " and a view take no part in transactions: write to a topic that was made by Kafka"
+                " or by this sink. And one task may write to kafka.transactions.partitions at most"
+            ) from error
+        self._added |= new
 
     def _settle(self) -> None:
         """Wait until what is on its way is durable. Raises OnelogError when it is refused."""
