@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 
 from onelog.spark.source.columns import source_ddl
 from onelog.spark.source.options import source_options
@@ -41,3 +47,15 @@ class OnelogSource(DataSource):
         from onelog.spark.source.stream import StreamReader  # noqa: PLC0415 - planning needs it
 
         return StreamReader(schema, source_options(self.options, streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """The rows of a job, into topics."""
+        from onelog.spark.sink import batch_writer, sink_options  # noqa: PLC0415 - not to read
+
+        return batch_writer(sink_options(self.options), schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """The rows of a query, into topics."""
+        from onelog.spark.sink import sink_options, stream_writer  # noqa: PLC0415 - not to read
+
+        return stream_writer(sink_options(self.options), schema, overwrite=overwrite)
