@@ -15,8 +15,14 @@ STAMP    := $(VENV)/.stamp
 # KafkaJS has only gzip itself: the packages after it bring the other codecs.
 JS_CLIENTS := mqtt@5 kafkajs@2 kafkajs-snappy@1 @bokuweb/zstd-wasm@0 @platformatic/kafka@1 amqplib@0
 
-# What failed is run once more: the suite starts real processes and waits for real clocks, and a busy
-# machine is not a broken broker. A test that passes only then is named and wants mending.
+# Most tests wait for processes and clocks more than they compute, so each core takes a share of them.
+SHARED := -n auto --maxprocesses 4
+
+# They start hundreds of processes, and none is to compile the sources for itself alone.
+export PYTHONDONTWRITEBYTECODE :=
+
+# What failed is run once more, one after the other: the suite starts real processes and waits for real
+# clocks, and a busy machine is not a broken broker. A test that passes only then wants mending.
 again = $(PYTEST) --last-failed --last-failed-no-failures none $(1)
 
 SHORT := -m "not fault_long and not kafka_peer and not rabbitmq_peer and not spark_slow"
@@ -46,10 +52,10 @@ format: $(STAMP)-dev ## Format the sources and fix what lint can fix
 	$(BIN)/ruff check --quiet --fix .
 
 test: check test-pure ## Check, then run every test but the long ones
-	$(PYTEST) $(SHORT) $(ARGS) || $(call again,$(SHORT) $(ARGS))
+	$(PYTEST) $(SHARED) $(SHORT) $(ARGS) || $(call again,$(SHORT) $(ARGS))
 
 test-pure: $(STAMP)-dev ## Run the unit tests with the interpreted kernel
-	ONELOG_PURE=1 $(PYTEST) tests/unit || ONELOG_PURE=1 $(call again,tests/unit)
+	ONELOG_PURE=1 $(PYTEST) $(SHARED) tests/unit || ONELOG_PURE=1 $(call again,tests/unit)
 
 conformance: $(STAMP)-dev ## Run the tests with real clients, beside Mosquitto and RabbitMQ
 	$(PYTEST) tests/conformance -m "not kafka_peer" $(ARGS)

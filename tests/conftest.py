@@ -1,0 +1,42 @@
+"""How the tests are shared out among processes; `make test` has one for each core, up to four.
+
+Rules: a file stays whole, because its tests share brokers. Files that share what is slow to start
+stay together, and they begin first, so that nobody waits for them at the end.
+"""
+
+from __future__ import annotations
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+TOGETHER = {
+    "tests/spark/": "Spark",  # one session
+    "tests/conformance/test_kafka_clients_": "clients of Kafka",  # two of them are JVMs
+}
+
+
+def share_of(name: str) -> str:
+    """Which tests run in the process that runs this one."""
+    for start, share in TOGETHER.items():
+        if name.startswith(start):
+            return share
+    return name.partition("::")[0]
+
+
+class Shares(LoadScopeScheduling):
+    """A process that is done with one share gets the next."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return share_of(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Shares:
+    config.option.loadscopereorder = False  # else the share with most tests begins
+    return Shares(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    first = list(TOGETHER.values())
+    items.sort(
+        key=lambda item: first.index(share) if (share := share_of(item.nodeid)) in first else 99
+    )
