@@ -87,6 +87,8 @@ class Live:
         self._listener: LiveListener | None = None
         self._sources: dict[tuple[str, int], LiveSource] = {}
         self._by_number: list[LiveSource] = []
+        self.keys: list[tuple[str, int]] = []
+        """What a cursor remembers a position under, by the number of the source."""
         self._known: set[str] = set()
         """Ids of internal streams that have numbers, too."""
         self._held: list[LiveSource] = []
@@ -116,6 +118,7 @@ class Live:
                     source = LiveSource(len(self._by_number), stream, partition)
                     self._sources[key] = source
                     self._by_number.append(source)
+                    self.keys.append(key)
                     if followed:
                         source.feed = partial(self.feed, source)
                         partition.follow(source.feed)

@@ -40,15 +40,19 @@ class _Body(msgspec.Struct, array_like=True):
     settings: bytes
 
 
-def _split(first: int, count: int) -> Iterator[tuple[int, int, int]]:
+def _split(first: int, count: int) -> list[tuple[int, int, int]]:
     """Offsets that follow each other, by chunk: its number, and from where to where in it."""
+    chunk, low = first >> CHUNK_BITS, first & _LOW
+    if low + count <= _LOW + 1:
+        return [(chunk, low, low + count)]
+    rows = []
     stop = first + count
     while first < stop:
-        chunk = first >> CHUNK_BITS
+        chunk, low = first >> CHUNK_BITS, first & _LOW
         end = min(stop, (chunk + 1) << CHUNK_BITS)
-        low = first & _LOW
-        yield chunk, low, low + end - first
+        rows.append((chunk, low, low + end - first))
         first = end
+    return rows
 
 
 class _Places:
@@ -84,6 +88,7 @@ class RoutedCursor:
     """The places of one queue."""
 
     __slots__ = (
+        "_is_marked",
         "_places",
         "_settings",
         "count",
@@ -108,6 +113,8 @@ class RoutedCursor:
         """Let its owner tell it what it was given and not told of; before it is kept."""
         self._places: dict[Key, _Places] = {}
         self._settings = settings
+        self._is_marked = False
+        """Whether it was told since the last save that this changed."""
 
     @classmethod
     def restore(cls, state: CursorState, parts: Mapping[str, bytes]) -> RoutedCursor:
@@ -145,7 +152,12 @@ class RoutedCursor:
         bits.add(offset & _LOW)
         places.dirty.add(chunk)
         self.count += 1
-        self.on_change()
+        self._changed()
+
+    def _changed(self) -> None:
+        if not self._is_marked:
+            self._is_marked = True
+            self.on_change()
 
     def note_range(self, key: Key, first: int, count: int) -> None:
         """The queue takes records that follow each other."""
@@ -159,7 +171,7 @@ class RoutedCursor:
                 bits = places.chunks[chunk] = BitMap()
             bits.add_range(low, high)
             places.dirty.add(chunk)
-        self.on_change()
+        self._changed()
 
     def settle(self, key: Key, offset: int) -> bool:
         """The record is done with; False when it was before."""
@@ -187,7 +199,7 @@ class RoutedCursor:
                 for offset in range(first, first + count):
                     places.counts.pop(offset, None)
             self.count -= settled
-            self.on_change()
+            self._changed()
         return settled
 
     def holds(self, key: Key, offset: int) -> bool:
@@ -289,6 +301,7 @@ class RoutedCursor:
     def take_parts(self) -> dict[str, bytes | None]:
         """The chunks that changed since the last call; None for one that is empty now."""
         self.settle_up()
+        self._is_marked = False
         found: dict[str, bytes | None] = {}
         for (stream_id, number), places in self._places.items():
             for chunk in places.dirty:

@@ -1,49 +1,91 @@
 """The threads that wait for the disk, so that the event loop never does.
 
-Rules: a job's answer comes back on the loop that asked. `close` waits for running jobs. Group
-commit is the partition's: it has at most one sync here, which serves every append before it.
+Rules: a job's answer comes back on the loop that asked, those that end together in one go. `close`
+waits for running jobs. Group commit is the partition's: it has at most one sync here, which serves
+every append before it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+Done = Callable[[Any, BaseException | None], None]
+
 
 class Syncer:
-    """A small pool of threads for blocking storage work."""
+    """A few threads for blocking storage work."""
 
-    __slots__ = ("_loop", "_pool")
+    __slots__ = ("_answers", "_jobs", "_lock", "_loop", "_threads")
 
     def __init__(self, threads: int = 4) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="onelog-sync")
         self._loop = asyncio.get_running_loop()
+        self._jobs: SimpleQueue[tuple[Callable[[], Any], Done] | None] = SimpleQueue()
+        self._answers: list[tuple[Done, Any, BaseException | None]] = []
+        self._lock = Lock()
+        self._threads = [
+            Thread(target=self._work, name=f"onelog-sync-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
 
-    def start(
-        self,
-        work: Callable[[], T],
-        done: Callable[[T | None, BaseException | None], None],
-    ) -> None:
-        """Run `work` in a thread, then `done(result, error)` on the loop."""
-
-        def job() -> None:
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            work, done = job
+            result, failure = None, None
             try:
                 result = work()
             except BaseException as error:  # noqa: BLE001 - it is handed to `done` on the loop
-                self._loop.call_soon_threadsafe(done, None, error)
-            else:
-                self._loop.call_soon_threadsafe(done, result, None)
+                failure = error
+            with self._lock:
+                is_first = not self._answers
+                self._answers.append((done, result, failure))
+            if is_first:  # who comes second is told of in the same go
+                try:
+                    self._loop.call_soon_threadsafe(self._tell)
+                except RuntimeError:
+                    return  # the loop is closed: nobody waits any more
 
-        self._pool.submit(job)
+    def _tell(self) -> None:
+        with self._lock:
+            answers, self._answers = self._answers, []
+        for done, result, error in answers:
+            try:
+                done(result, error)
+            except Exception as problem:  # noqa: BLE001 - the others are told nevertheless
+                context = {"message": "an answer of the disk was not taken", "exception": problem}
+                self._loop.call_exception_handler(context)
+
+    def start(
+        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
+    ) -> None:
+        """Run `work` in a thread, then `done(result, error)` on the loop."""
+        self._jobs.put((work, done))
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run `work` in a thread and wait for it."""
-        return await self._loop.run_in_executor(self._pool, work)
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def done(result: Any, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self.start(work, done)
+        return await future
 
     async def close(self) -> None:
         """Wait for what runs, then end the threads."""
-        await self._loop.run_in_executor(None, self._pool.shutdown)
+        for _thread in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join)

@@ -69,6 +69,11 @@ class Channel:
         assert vhost is not None, "a channel needs an open connection"
         return vhost
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing waits, and what comes takes effect at once."""
+        return not (self._busy or self._closing or self.transaction or self._publish)
+
     # -- frames
 
     def take(self, event: Event) -> None:

@@ -54,9 +54,9 @@ class Confirms:
         self._runs.clear()
         self.unconfirmed = 0
 
-    def take(self, channel: int) -> list[bytes]:
+    def take(self, channel: int) -> bytes:
         """The methods that tell what is known, from the oldest on."""
-        runs, frames = self._runs, []
+        runs, frames = self._runs, b""
         while runs and runs[0].outcome:
             outcome, count = runs[0].outcome, 0
             while runs and runs[0].outcome == outcome:
@@ -64,7 +64,7 @@ class Confirms:
             self.first_tag += count
             self.unconfirmed -= count
             tag = self.first_tag - 1
-            frames.append(
-                _FRAME.pack(METHOD, channel, _PAYLOAD_BYTES, _INDEX[outcome], tag, count > 1, _END)
+            frames += _FRAME.pack(
+                METHOD, channel, _PAYLOAD_BYTES, _INDEX[outcome], tag, count > 1, _END
             )
         return frames

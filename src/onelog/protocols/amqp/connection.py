@@ -84,9 +84,6 @@ class Connection:
         self._opening = b""
         self._writing = True
         self._paused_by: set[str] = set()
-        self._out: list[bytes | memoryview] = []
-        self._out_bytes = 0
-        self._flushing = False
         self._heard_at = hub.loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -121,13 +118,13 @@ class Connection:
             if self.state is State.HEADER:
                 data = self._take_protocol_header(data)
             whole, rows = self.input.take(data, hub.clock.now_ms())
-            view = memoryview(whole)
             for row in rows:
-                if row[0] == frames.STAGED:
+                kind = row[0]
+                if kind == frames.STAGED:
                     _kind, number, count, stage, start, end = row
                     self.channels[number].publishing.staged(count, stage, (whole, start, end))
-                else:
-                    self._take(frames.event_of(row, view, self.frame_bytes_max))
+                elif kind != frames.ACK or not self._take_ack(*row[1:]):
+                    self._take(frames.event_of(row, memoryview(whole), self.frame_bytes_max))
         except OnelogError as error:
             self._drop_input()  # nothing after a wrong frame can be read
             self.fail(amqp_error(error))
@@ -135,6 +132,13 @@ class Connection:
             _log.exception("an AMQP connection failed", peer=self.name)
             self._drop_input()
             self.fail(AmqpError(Reply.INTERNAL_ERROR, str(error)))
+
+    def _take_ack(self, number: int, tag: int, multiple: bool) -> bool:
+        """basic.ack; False where it is not plain."""
+        channel = self.channels.get(number)
+        if channel is None or not channel.is_plain or self.state is not State.OPEN:
+            return False
+        return channel.consuming.take_plain_ack(tag, multiple=multiple)
 
     def _drop_input(self) -> None:
         self.input = AmqpInput(self.frame_bytes_max)
@@ -291,8 +295,7 @@ class Connection:
     @property
     def is_writable(self) -> bool:
         """Whether the peer keeps up with what it is sent."""
-        # What this pass has written already counts: the transport does not know of it yet.
-        return self._writing and self._out_bytes < _WRITE_HIGH_BYTES and self.state is State.OPEN
+        return self._writing and self.state is State.OPEN
 
     # -- the handshake's side
 
@@ -334,23 +337,10 @@ class Connection:
         """Send a method."""
         self.write([frames.encode_method(channel, method)])
 
-    def write(self, pieces: list[bytes | memoryview] | list[bytes]) -> None:
-        """Send pieces with all that is sent in this pass of the loop."""
-        if self._transport is None or self.state is State.CLOSED:
-            return
-        self._out += pieces
-        self._out_bytes += sum(map(len, pieces))
-        if not self._flushing:
-            self._flushing = True
-            self.hub.loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        self._flushing = False
-        was_full = self._out_bytes >= _WRITE_HIGH_BYTES
-        out, self._out, self._out_bytes = self._out, [], 0
-        self._write_now(out)
-        if was_full and self._writing:
-            self.resume_writing()
+    def write(self, pieces: list[Any]) -> None:
+        """Send pieces; the transport sends what is written in one pass together."""
+        if self.state is not State.CLOSED:
+            self._write_now(pieces)
 
     def _write_now(self, pieces: list[Any]) -> None:
         if self._transport is not None and pieces:
@@ -358,6 +348,13 @@ class Connection:
             self.sent_bytes += size
             self.hub.counters.sent_bytes += size
             self._transport.writelines(pieces)
+
+    def write_one(self, data: bytes) -> None:
+        """Send whole frames."""
+        if self._transport is not None and self.state is not State.CLOSED:
+            self.sent_bytes += len(data)
+            self.hub.counters.sent_bytes += len(data)
+            self._transport.write(data)
 
     # -- pacing
 
@@ -449,6 +446,4 @@ class Connection:
     def _end(self) -> None:
         self.state = State.CLOSED
         if self._transport is not None:
-            out, self._out = self._out, []
-            self._write_now(out)
             self._transport.close()

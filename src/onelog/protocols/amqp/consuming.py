@@ -28,7 +28,7 @@ from onelog.protocols.amqp.mapping import SHORT_BYTES_MAX, to_properties
 from onelog.protocols.amqp.properties import Properties, encode_properties
 from onelog.protocols.amqp.queues.consumers import Consumer, Delivery
 from onelog.protocols.amqp.queues.queue import Queue
-from onelog.protocols.amqp.queues.ready import unpack
+from onelog.protocols.amqp.queues.ready import OFFSET_MASK
 from onelog.protocols.amqp.queues.window import Data
 from onelog.protocols.amqp.tables import change_table
 from onelog.protocols.amqp.transactions import Settlement
@@ -187,33 +187,28 @@ class Consuming:
 
     def deliver_run(self, consumer: Consumer, place: int, count: int, data: Data) -> int:
         """Send messages that follow each other in `data`, as far as they are plain; how many."""
-        connection, offset = self._channel.connection, unpack(place)[1]
-        envelopes = connection.hub.envelopes
-
-        def encode() -> tuple[bytes, int]:
-            return encode_deliveries(
-                data,
-                offset,
-                count,
-                self._channel.number,
-                consumer.wire_tag,
-                self._next_tag,
-                connection.frame_bytes_max,
-                envelopes,
-                RUN_BYTES,
-            )
-
-        frames, sent = encode()
+        channel = self._channel
+        connection = channel.connection
+        offset = place & OFFSET_MASK
+        chosen = (
+            channel.number,
+            consumer.wire_tag,
+            self._next_tag,
+            connection.frame_bytes_max,
+            connection.hub.envelopes,
+            RUN_BYTES,
+        )
+        frames, sent = encode_deliveries(data, offset, count, *chosen)
         if not sent:
             envelope = _envelope(consumer.queue.record_at(place))
             if envelope is None:
                 return 0
-            envelopes.add(*envelope)
-            frames, sent = encode()
-        tag = self._take_tags(sent)
+            connection.hub.envelopes.add(*envelope)
+            frames, sent = encode_deliveries(data, offset, count, *chosen)
         if not consumer.no_ack and sent:
-            self._hold(tag, sent, consumer.queue, place, consumer)
-        connection.write([frames])
+            self._hold(self._next_tag, sent, consumer.queue, place, consumer)
+        self._next_tag += sent
+        connection.write_one(frames)
         return sent
 
     def _send(self, method: Any, delivery: Delivery) -> None:
@@ -325,6 +320,14 @@ class Consuming:
         except KeyError:
             raise _unknown_tag(tag) from None
         self._settle(runs)
+
+    def take_plain_ack(self, tag: int, *, multiple: bool) -> bool:
+        """basic.ack of what went out together, the common case; False: it is not that."""
+        run = self._held.take_oldest(tag, multiple=multiple)
+        if run is None:
+            return False
+        self._settle([run])
+        return True
 
     def _settle(self, runs: list[Held]) -> None:
         count = 0

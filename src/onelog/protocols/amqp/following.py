@@ -180,6 +180,8 @@ class Follower:
 
     def take_refusal(self, published: Published) -> bool:
         """Whether a queue refused a message; told once."""
+        if not self._refused:
+            return False
         key = (published.stream, published.partition, int(published.offset))
         return self._refused.pop(key, self) is None
 

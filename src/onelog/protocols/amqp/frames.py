@@ -22,8 +22,7 @@ FRAME_END: Final = 0xCE
 OVERHEAD_BYTES: Final = 8
 BASIC_CLASS: Final = 60
 
-_PUBLISH, _ACK = 100, 101  # kinds of the kernel's events
-STAGED: Final = 102
+PUBLISH, ACK, STAGED = 100, 101, 102  # kinds of the kernel's events
 _HEAD: Final = struct.Struct(">BHI")
 _CONTENT: Final = struct.Struct(">HHQ")
 _INDEX: Final = struct.Struct(">I")
@@ -120,9 +119,9 @@ _FAULTS: Final = {
 def event_of(row: tuple[Any, ...], buffer: memoryview, frame_bytes_max: int) -> Event:
     """An event of the kernel. Raises AmqpError for a wrong frame."""
     kind = row[0]
-    if kind == _PUBLISH:
+    if kind == PUBLISH:
         return Publish(*row[1:])
-    if kind == _ACK:
+    if kind == ACK:
         return Ack(*row[1:])
     if kind > 0:
         return Frame(kind, row[1], buffer[row[2] : row[3]])

@@ -103,6 +103,17 @@ class HeldRuns:
         runs, self._runs, self._tags, self.size = self._runs, [], [], 0
         return runs
 
+    def take_oldest(self, tag: int, *, multiple: bool) -> Held | None:
+        """Take the oldest run, if an acknowledgement means just that; None: it does not."""
+        if not self._runs:
+            return None
+        run = self._runs[0]
+        if run.tag + run.count - 1 != tag or (run.count > 1 and not multiple):
+            return None
+        del self._runs[0], self._tags[0]
+        self.size -= run.count
+        return run
+
     def take_upto(self, tag: int) -> list[Held]:
         """Take everything up to a tag, which must be held. Raises KeyError."""
         number = self._find(tag)

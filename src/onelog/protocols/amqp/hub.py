@@ -352,14 +352,10 @@ class Hub:
         """Give a queue what a binding would have brought before it was made (I2)."""
         await self.follower.take_history(queue, binding)
 
-    def key_of(self, number: int) -> tuple[str, int]:
-        """The partition of a number."""
-        return self.follower.live.source(number).key
-
     def place(self, place: int) -> tuple[tuple[str, int], int]:
         """The partition and the offset of a place."""
         number, offset = unpack(place)
-        return self.follower.live.source(number).key, offset
+        return self.follower.live.keys[number], offset
 
     def read(self, number: int, offsets: Sequence[int]) -> list[Record]:
         """The records at ascending offsets of a partition."""

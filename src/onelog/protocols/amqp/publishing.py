@@ -286,7 +286,7 @@ class Publishing:
             if frames:
                 told = self._confirms.first_tag - before
                 self.channel.connection.hub.counters.confirmed += told
-                self.channel.connection.write(frames)
+                self.channel.connection.write_one(frames)
 
     # -- no room
 

@@ -132,7 +132,7 @@ class Consumers:
 
     def next_ready(self) -> Consumer | None:
         """Who gets the next message; None when nobody has room."""
-        if self._single_active:
+        if self._single_active or len(self._order) == 1:
             first = self._order[0] if self._order else None
             return first if first is not None and first.room > 0 else None
         for priority in sorted(self._by_priority, reverse=True):

@@ -64,6 +64,10 @@ class Queue:
         """The connection that alone may use it."""
         self.ready = ReadyList(settings.max_priority)
         self.window = Window(vhost.hub.follower.live)
+        limited = settings.max_length is not None or settings.message_ttl_ms is not None
+        self.takes_runs: bool = not limited and not self.needs_records
+        """Whether messages without an expiration of their own need no look, each for itself."""
+        self._keys = vhost.hub.follower.live.keys
         self.consumers = Consumers(settings)
         self.unacked = 0
         self.had_consumers = False
@@ -104,13 +108,6 @@ class Queue:
         return bool(chosen.max_priority) or chosen.max_length_bytes is not None
 
     @property
-    def takes_runs(self) -> bool:
-        """Whether messages without an expiration of their own need no look, each for itself."""
-        chosen = self.settings
-        limited = chosen.max_length is not None or chosen.message_ttl_ms is not None
-        return not limited and not self.needs_records
-
-    @property
     def is_quiet(self) -> bool:
         """Whether it may be told later of what it was given: nobody would get it now."""
         return self.takes_runs and not self.consumers
@@ -125,7 +122,7 @@ class Queue:
     def take_in_run(self, place: int, count: int) -> None:
         """Messages were routed here that follow each other and need no look."""
         number, offset = unpack(place)
-        self.cursor.note_range(self.vhost.hub.key_of(number), offset, count)
+        self.cursor.note_range(self._keys[number], offset, count)
         self.ready.append_run(place, count)
         self.published += count
 
@@ -232,7 +229,8 @@ class Queue:
             for place, record in self._read([self._took(self.ready.take()) for _ in range(count)]):
                 self._deliver(consumer, place, record)
             given += count
-        self._at_once.clear()
+        if self._at_once:
+            self._at_once.clear()
         self.expiry.watch()
         self.window.leave()
         if given >= TURN:
@@ -249,7 +247,7 @@ class Queue:
         number, offset = unpack(place)
         if not count or offset < self.uncertain.get(number, 0):
             return 0
-        key = self.vhost.hub.key_of(number)
+        key = self._keys[number]
         data = self.window.at(number, offset)
         if data is None or not self.cursor.are_fresh(key, offset, count):
             return 0
@@ -331,7 +329,7 @@ class Queue:
         self.unacked -= count
         self.acked += count
         self.ready.forget(place, count)
-        self.cursor.settle_range(self.vhost.hub.key_of(number), offset, count)
+        self.cursor.settle_range(self._keys[number], offset, count)
         self.wake()
 
     def requeue(self, places: list[int]) -> None:

@@ -87,6 +87,7 @@ class StreamQueue(Queue):
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
+        self.takes_runs = False  # each message gets a number
         self.ready = StreamLog()
         kept = self.cursor.settings.split()
         self.ready.first = int(kept[1]) if len(kept) > 1 else 0
@@ -98,11 +99,6 @@ class StreamQueue(Queue):
     def needs_records(self) -> bool:
         """Whether it has to look at a message when it takes it."""
         return self.settings.max_length_bytes is not None
-
-    @property
-    def takes_runs(self) -> bool:
-        """Each message gets a number."""
-        return False
 
     # -- taking in
 
