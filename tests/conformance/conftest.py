@@ -67,7 +67,7 @@ def dial(request, broker) -> Iterator[Callable[..., Raw]]:
     def _dial(version: int = 5) -> Raw:
         opened.append(Raw(broker.port, version))
         if differs:  # what never comes need not be waited for that long
-            opened[-1].socket.settimeout(4)
+            opened[-1].socket.settimeout(2)
         return opened[-1]
 
     yield _dial

@@ -15,6 +15,8 @@ import sys
 import time
 from pathlib import Path
 
+from tests.support.forks import Fork
+
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 30.0
 
@@ -33,7 +35,7 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: Fork | subprocess.Popen[bytes] | None = None
         self.ports: dict[str, int] = {}
 
     @property
@@ -71,14 +73,8 @@ class Onelog(Server):
             arguments += ["--set", f"listeners.{name}.port={self.ports.get(name, 0)}"]
         for text in self._assignments:
             arguments += ["--set", text]
-        with (self.folder / "stderr").open("ab") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "onelog", "serve", *arguments],
-                cwd=self.folder,
-                env=environment(),
-                stdout=subprocess.PIPE,
-                stderr=errors,
-            )
+        errors = self.folder / "stderr"
+        self.process = Fork(["serve", *arguments], self.folder, environment(), errors)
         printed = self._read_until(b"kernel")
         for name in self._listeners:
             found = re.search(rf"^ +{name} +\w+://[\w.]+:(\d+)", printed, re.MULTILINE)
