@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from onelog.broker import LOCAL, Action, AllowAll, Message, StreamConfig
@@ -114,6 +115,18 @@ async def test_a_batch_that_is_sent_again_after_its_topic_moved_is_not_appended_
     assert await send(here, batch(b"6", producer=(5, 0, 0)), partition=1) == [(1, 0, 3)]
     said = ("first", *range(7))
     assert await history(here.broker, TOPIC) == [f"{TOPIC}={value}" for value in said]
+
+
+async def test_a_producer_counts_on_while_its_topic_moves_there_and_back(here):
+    sent = [batch(b"%d" % number, producer=(5, 0, number)) for number in range(8)]
+    config = StreamConfig(name="other", captures=("x",))
+    moves = (("x",), ("x", TOPIC), ("x",), ("x", TOPIC))
+    await here.broker.streams.create(config)
+    for step, captures in enumerate(moves):
+        await here.broker.streams.alter(msgspec.structs.replace(config, captures=captures))
+        again = sent[max(0, 2 * step - 2) : 2 * step + 2]  # the last ones once more
+        assert [row[:2] for row in await send(here, *again)] == [(0, 0)] * len(again)
+    assert await history(here.broker, TOPIC) == [f"{TOPIC}={v}" for v in ("first", *range(8))]
 
 
 async def test_a_name_for_a_topic_with_its_own_stream_says_where_to_send(here):

@@ -7,25 +7,25 @@ Rules:
 - Records carry their topic then, as all records of a stream with many topics do. The batch is
   stored inflated.
 - A retry is not appended twice. One producer counts its batches per topic, but several topics
-  share a log, so there it is known as another producer for each topic, and for each partition that
-  it sends to: the id follows from these and lies above those that clients are given. What was
-  written before the topic moved is a repeat also after it.
+  share a log, so there it is known as another producer for each topic, for each partition that it
+  sends to, and after each move: the id follows from these and lies above those that clients are
+  given. What was written before the topic moved is a repeat also after it.
 - A transaction cannot write here: its markers would name the producer by the client's id.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onelog.base.ids import Offset
 from onelog.base.names import to_kafka
-from onelog.broker import Broker, Partition, Principal
+from onelog.broker import Broker, Partition, Principal, Stream
 from onelog.kernel import ATTR_TRANSACTIONAL, BatchInfo, scan_batches, tag_batch
 from onelog.log.partition import Appended
 from onelog.log.producers import next_sequence
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
-from onelog.protocols.kafka.views.places import Place
+from onelog.protocols.kafka.views.places import Place, places_of
 
 if TYPE_CHECKING:
     from onelog.kernel.types import Buffer
@@ -50,15 +50,28 @@ def refuse_filter(text: str) -> KafkaError:
     )
 
 
+class _Home(NamedTuple):
+    """Where a topic lives now, and what a producer is known by there and where it lived before."""
+
+    generation: int
+    stream: Stream
+    log: Partition
+    alias: bytes
+    """What an id follows from, beside the client's own."""
+    earlier: tuple[tuple[Partition, bytes], ...]
+    """Where else a batch may have been written already, and as whose."""
+
+
 class Writer:
     """The way into the home of one exact topic."""
 
-    __slots__ = ("_broker", "_place", "_topic")
+    __slots__ = ("_broker", "_home", "_place", "_topic")
 
     def __init__(self, broker: Broker, place: Place, topic: str) -> None:
         self._broker = broker
         self._place = place
         self._topic = topic
+        self._home: _Home | None = None
 
     def unpack(
         self, data: Buffer, info: BatchInfo, records: bytes | None
@@ -74,8 +87,10 @@ class Writer:
 
         Raises OnelogError.
         """
-        topic = self._topic.encode()
-        stream = self._broker.streams.home(self._topic)
+        home = self._home
+        if home is None or home.generation != self._broker.streams.resolver.generation:
+            home = self._home = self._find_home()
+        stream = home.stream
         if not stream.tags_topics:
             raise KafkaError(
                 ErrorCode.policy_violation,
@@ -87,31 +102,55 @@ class Writer:
                 f"a transaction cannot write to {self._topic!r}, which shares the stream"
                 f" {stream.name} with other topics; create the topic with a stream of its own",
             )
-        log, old = stream.partition_of(topic), self._place.log
-        producer_id = producer_of(info.producer_id, topic)
-        if log is not old:
-            repeated = _repeated(old, info._replace(producer_id=producer_id))
-            if repeated is not None:
-                return repeated, old
-            stream_id, number = self._place.key
-            producer_id = producer_of(
-                info.producer_id, b"%s %s %d" % (topic, stream_id.encode(), number)
-            )
-        tagged = bytearray(tag_batch(data, topic, producer_id))
+        if info.producer_id >= 0:
+            for log, alias in home.earlier:
+                repeated = _repeated(log, info, producer_of(info.producer_id, alias))
+                if repeated is not None:
+                    return repeated, log
+        topic = self._topic.encode()
+        tagged = bytearray(tag_batch(data, topic, producer_of(info.producer_id, home.alias)))
         infos = scan_batches(tagged, 0, False)
         appended = self._broker.publisher.append_batches(
-            stream, log, tagged, infos, principal=principal, topic=self._topic
+            stream, home.log, tagged, infos, principal=principal, topic=self._topic
         )
-        return appended, log
+        return appended, home.log
+
+    def _find_home(self) -> _Home:
+        streams, topic = self._broker.streams, self._topic.encode()
+        stream = streams.home(self._topic)
+        log = stream.partition_of(topic)
+        here = self._aliases(stream, log)
+        earlier = [(log, alias) for alias in here[:-1]]
+        for place in places_of(self._broker, self._topic):
+            if place.log is not log:
+                earlier += ((place.log, alias) for alias in self._aliases(*place))
+        generation = streams.resolver.generation
+        return _Home(generation, stream, log, here[-1], tuple(reversed(earlier)))
+
+    def _aliases(self, stream: Stream, log: Partition) -> list[bytes]:
+        """What producers that send to this partition of the view were known by in a log, in order.
+
+        A topic that comes back finds who wrote it before, and who has counted on since: so every
+        move makes another producer.
+        """
+        own = b"" if log is self._place.log else b" %s %d" % _encoded(self._place.key)
+        base = self._topic.encode() + own
+        ends = (move.end_of(log.id) for move in stream.record.moves)
+        return [base, *(base + b" %d" % end for end in dict.fromkeys(ends))]
 
 
-def _repeated(log: Partition, info: BatchInfo) -> Appended | None:
-    """The append to an old home that a batch repeats."""
-    entry = log.producers.entry(info.producer_id)
+def _encoded(key: tuple[str, int]) -> tuple[bytes, int]:
+    return key[0].encode(), key[1]
+
+
+def _repeated(log: Partition, info: BatchInfo, producer_id: int) -> Appended | None:
+    """The earlier append that a batch repeats."""
+    entry = log.producers.entry(producer_id)
     if entry is None or entry.epoch != info.producer_epoch:
         return None
     last = next_sequence(info.base_sequence, info.last_offset - info.base_offset)
     for known in entry.batches:
         if (known.base_sequence, known.last_sequence) == (info.base_sequence, last):
-            return Appended(Offset(known.base_offset), Offset(known.last_offset + 1), True)
+            base, end = Offset(known.base_offset), Offset(known.last_offset + 1)
+            return Appended(base, end, duplicate=True)
     return None
