@@ -17,8 +17,8 @@ FAN = 100
 FAN_EXCHANGE, FAN_QUEUE = "bfan", "b3.q0"
 """Names that `amqpload -m 3` gives."""
 BACKLOG_QUEUE, KEEP = "b1.q0", ("-m", "17")
-SHORT_BACKLOG = 500_000
-READ_S, FILL_S = 1.0, 60.0
+SHORT_BACKLOG = 2_000_000
+READ_S, FILL_S, PROBE_S = 0.4, 30.0, 0.5
 BYTES_BAR, PUBLISH_BAR = 1.1, 0.8
 RSS_BAR_MB, SAME_SPEED_BAR = 200, 0.9
 
@@ -67,9 +67,9 @@ def fan_out(folder: Path, rounds: int, measured_s: float) -> list[Row]:
 
 def fill(target: Target, count: int) -> None:
     """Publish until the queue holds so many."""
-    rate = 50_000.0
+    rate = 0.0
     while (held := target.messages(BACKLOG_QUEUE)) < count:
-        enough_s = min(max((count - held) / rate, 0.5), FILL_S)
+        enough_s = min(max((count - held) / rate, PROBE_S), FILL_S) if rate else PROBE_S
         run = load(target, *KEEP, "-S", "0", "-I", "1000", measured_s=enough_s, warm_s=0)
         assert run["ack_s"], f"the backlog could not be written after {held} messages"
         rate = run["ack_s"]
@@ -78,7 +78,7 @@ def fill(target: Target, count: int) -> None:
 
 def read(target: Target) -> Run:
     """One consumer for a while; the load needs a publisher, which sends one message."""
-    run = load(target, *KEEP, "-r", "0.001", measured_s=READ_S, warm_s=0.3, again=True)
+    run = load(target, *KEEP, "-r", "0.001", measured_s=READ_S, warm_s=0.1, again=True)
     left = target.messages(BACKLOG_QUEUE)
     assert left > 1, "the backlog ran out while its reading was timed"
     say(f"backlog: {run['recv_s']:,.0f} msg/s read, {left:,} left")

@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 from pamqp import commands
 from pamqp import frame as pamqp_frame
 
+from onelog.kernel import AmqpInput
 from onelog.protocols.amqp.errors import AmqpError
 from onelog.protocols.amqp.frames import (
+    Frame,
     decode_content_head,
     decode_method,
     encode_content,
     encode_method,
-    split,
+    event_of,
 )
 from onelog.protocols.amqp.properties import decode_properties
 from onelog.protocols.amqp.tables import (
@@ -57,37 +59,30 @@ table_bytes = st.recursive(
 )
 
 
+def read(chunks, frame_max=FRAME_MAX) -> tuple[list[tuple[int, int, bytes]], bool]:
+    """The frames of bytes that come in pieces, and whether they end with a wrong one."""
+    way_in, found = AmqpInput(frame_max), []
+    for chunk in chunks:
+        data, rows = way_in.take(chunk, 0)
+        for row in rows:
+            try:
+                event = event_of(row, memoryview(data), frame_max)
+            except AmqpError:
+                return found, True
+            assert isinstance(event, Frame)
+            found.append((event.kind, event.channel, bytes(event.payload)))
+    return found, False
+
+
 @given(st.lists(frames, max_size=5).map(b"".join) | st.binary(max_size=60))
 def test_any_bytes_are_frames_or_an_error(data):
-    buffer = bytearray(data)
-    with contextlib.suppress(AmqpError):
-        while True:
-            found, used = split(buffer, FRAME_MAX)
-            if not used:
-                break
-            assert used == sum(len(frame.payload) + 8 for frame in found)
-            buffer = buffer[used:]
+    found, _failed = read([data])
+    assert sum(len(payload) + 8 for _kind, _channel, payload in found) <= len(data)
 
 
 @given(st.lists(frames, max_size=4), st.lists(st.integers(1, 9), max_size=20))
 def test_frames_are_the_same_however_the_bytes_come(whole, sizes):
     data = b"".join(whole)
-
-    def read(chunks) -> tuple[list[tuple[int, int, bytes]], bool]:
-        buffer, found = bytearray(), []
-        try:
-            for chunk in chunks:
-                buffer += chunk
-                while True:
-                    some, used = split(buffer, FRAME_MAX)
-                    if not used:
-                        break
-                    found += [(row.kind, row.channel, bytes(row.payload)) for row in some]
-                    buffer = buffer[used:]
-        except AmqpError:
-            return found, True
-        return found, False
-
     chunks, at = [], 0
     for size in sizes:
         chunks.append(data[at : at + size])
@@ -171,9 +166,10 @@ def test_methods_are_written_as_pamqp_writes_them(index):
 
 @given(st.binary(max_size=9000), st.integers(4096, 5000))
 def test_a_content_comes_back_from_its_frames(body, frame_max):
-    data = bytearray(b"".join(map(bytes, encode_content(5, b"\x00\x00", body, frame_max))))
-    found, used = split(data, frame_max)
-    assert used == len(data)
-    assert decode_content_head(found[0].payload).body_bytes == len(body)
-    assert b"".join(bytes(frame.payload) for frame in found[1:]) == body
-    assert all(len(frame.payload) + 8 <= frame_max for frame in found)
+    data = b"".join(map(bytes, encode_content(5, b"\x00\x00", body, frame_max)))
+    found, failed = read([data], frame_max)
+    payloads = [memoryview(payload) for _kind, _channel, payload in found]
+    assert not failed
+    assert decode_content_head(payloads[0]).body_bytes == len(body)
+    assert b"".join(payloads[1:]) == body
+    assert all(len(payload) + 8 <= frame_max for payload in payloads)

@@ -21,7 +21,8 @@ from onelog.protocols.amqp.addresses import QUEUES_STREAM, capture_of, queues_ca
 if TYPE_CHECKING:
     from onelog.protocols.amqp.hub import Hub
 
-QUEUES_PARTITIONS: Final = 8
+QUEUES_PARTITIONS: Final = 1
+"""One write and one sync serve all queues that were sent to in a pass."""
 
 
 class Streams:

@@ -120,6 +120,7 @@ class SegmentLog(LogWriter):
                 if position >= 0:
                     buffer = segment.buffer(limit)
                     stop = fit_batches(buffer, position, limit, max_bytes, below)
+                    segment.passed(buffer, position)
                     return memoryview(buffer)[position:stop]
             return _EMPTY
 

@@ -39,6 +39,9 @@ LOG: Final = ".log"
 EXTENSIONS: Final = (LOG, *INDEX_EXTENSIONS)
 RESERVE_BYTES_MIN: Final = 64 * 1024
 RESERVE_BYTES_MAX: Final = 16 * 1024 * 1024
+MAPPED_BYTES: Final = 8 * 1024 * 1024
+"""How far behind a reader the log stays mapped."""
+_CAN_UNMAP: Final = hasattr(mmap, "MADV_DONTNEED")
 _UNSUPPORTED: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _BASE_OFFSET: Final = struct.Struct(">q")
 
@@ -66,9 +69,9 @@ class Segment:
     """A run of batches in one file."""
 
     __slots__ = (
-        "_lock", "_log", "_noted_bytes", "_shared", "base_offset", "created_ms", "dead", "exists",
-        "indexes", "last_batch_at", "max_timestamp_ms", "reserved_bytes", "sealed", "settings",
-        "size_bytes", "stem", "writer",
+        "_lock", "_log", "_mapped_from", "_noted_bytes", "_shared", "base_offset", "created_ms",
+        "dead", "exists", "indexes", "last_batch_at", "max_timestamp_ms", "reserved_bytes",
+        "sealed", "settings", "size_bytes", "stem", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -96,6 +99,7 @@ class Segment:
         self.indexes = Indexes(stem, row, shared.cache)
         self.writer: WriteHandle | None = None
         self._log: MappedFile | None = None
+        self._mapped_from = 0
         self._noted_bytes = row.size_bytes
         self._shared = shared
         self._lock = lock
@@ -288,6 +292,19 @@ class Segment:
                 return log.open(limit)
             except (ShortFile, FileNotFoundError) as error:
                 raise CorruptBatch(str(error)) from error
+
+    def passed(self, buffer: mmap.mmap, position: int) -> None:
+        """A reader has come here: what it has read long before is not kept mapped.
+
+        Why: pages that were read once would count as this process's memory for ever. Whoever
+        reads them again gets them again.
+        """
+        if position < self._mapped_from:
+            self._mapped_from = position - position % mmap.PAGESIZE
+        elif position - self._mapped_from >= MAPPED_BYTES and _CAN_UNMAP:
+            stop = position - position % mmap.PAGESIZE
+            buffer.madvise(mmap.MADV_DONTNEED, self._mapped_from, stop - self._mapped_from)
+            self._mapped_from = stop
 
     def locate(self, offset: int, limit: int) -> int:
         """Position of the first batch below `limit` whose last offset is >= `offset`, or -1."""
