@@ -21,7 +21,9 @@ def servers(server: Onelog) -> str:
 
 def make_topic(server: Onelog, name: str, partitions: int = 2, **config: str) -> str:
     admin = AdminClient({"bootstrap.servers": servers(server)})
-    settings = {key.replace("_", "."): value for key, value in config.items()}
+    # The records of the tests are of 1970: retention would take them at once.
+    settings = {"retention.ms": "-1"}
+    settings |= {key.replace("_", "."): value for key, value in config.items()}
     made = admin.create_topics([NewTopic(name, partitions, 1, config=settings)])
     made[name].result(30)
     return name

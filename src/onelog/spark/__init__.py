@@ -9,5 +9,6 @@ from __future__ import annotations
 
 from onelog.spark.java import java_home
 from onelog.spark.sessions import Jars, session
+from onelog.spark.source.offsets import lag
 
-__all__ = ["session", "Jars", "java_home"]
+__all__ = ["session", "Jars", "java_home", "lag"]

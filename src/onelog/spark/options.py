@@ -77,19 +77,19 @@ class Given:
 
     def __init__(self, options: Mapping[str, str], table: Iterable[Option]) -> None:
         rows = tuple(table)
-        spelled = {name.lower(): row for row in rows for name in (row.name, *row.aliases)}
+        spelled = {name.lower(): (name, row) for row in rows for name in (row.name, *row.aliases)}
         passed_over = {name.lower() for name in PASSED_OVER}
         self._values: dict[str, tuple[str, str]] = {}
-        for name, value in options.items():
-            row = spelled.get(name.lower())
-            if row is None:
-                if name.lower() not in passed_over:
-                    raise _unknown(name, [known.name for known in rows])
-            elif row.name in self._values:
+        for given, value in options.items():
+            if given.lower() in passed_over:
+                continue
+            if given.lower() not in spelled:
+                raise _unknown(given, [row.name for row in rows])
+            name, row = spelled[given.lower()]  # Spark writes all of it small
+            if row.name in self._values:
                 other = self._values[row.name][0]
                 raise ConfigError(f"options {other} and {name} are one and the same: give one")
-            else:
-                self._values[row.name] = (name, value)
+            self._values[row.name] = (name, value)
 
     def __contains__(self, name: str) -> bool:
         return name in self._values

@@ -70,7 +70,11 @@ class BatchReader(DataSourceReader):
 
 
 class FilteredBatchReader(BatchReader):
-    """The same, where Spark offers filters; it fails elsewhere when a reader could take some."""
+    """The same with filters.
+
+    Spark keeps what filters left for every later query on the same DataFrame, also for one with
+    other filters (seen up to 4.3): its rows would be missing. So this is only for who asks for it.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Read less; Spark still looks at every row."""
@@ -79,6 +83,6 @@ class FilteredBatchReader(BatchReader):
 
 
 def batch_reader(schema: StructType, options: SourceOptions) -> BatchReader:
-    """The reader that fits the process it is made in."""
-    kind = FilteredBatchReader if _PUSHDOWN in sys.modules else BatchReader
-    return kind(schema, options)
+    """The reader that fits the process it is made in: Spark takes filters in one of them only."""
+    filters = options.pushdown and _PUSHDOWN in sys.modules
+    return (FilteredBatchReader if filters else BatchReader)(schema, options)

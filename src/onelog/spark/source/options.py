@@ -51,6 +51,7 @@ OPTIONS: Final = (
            ("kafka.group.id", "groupIdPrefix")),
     Option("kafka.isolation.level", "read_committed; nothing else is there"),
     Option("columns", "which columns, by comma: the others are not even made"),
+    Option("pushdown", "batch, true: filters of the query spare reading; see docs for its price"),
     Option("decode", "what values are: json, avro or string"),
     Option("valueSchema", "of json: Spark's DDL; of avro: the schema as JSON"),
     Option("mode", "a value that cannot be decoded: PERMISSIVE, DROPMALFORMED or FAILFAST"),
@@ -126,6 +127,7 @@ class SourceOptions:
     group: str
     columns: tuple[str, ...]
     decode: Decode
+    pushdown: bool = False
 
 
 def source_options(options: Mapping[str, str], *, streaming: bool | None) -> SourceOptions:
@@ -153,6 +155,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool | None) -> Sou
         group=given.text("group.id"),
         columns=_columns(given),
         decode=_decode(given),
+        pushdown=given.flag("pushdown", default=False),
     )
 
 
