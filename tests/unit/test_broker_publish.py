@@ -18,6 +18,7 @@ from onelog.base.errors import (
     PartitionStopped,
     QuotaExceeded,
 )
+from onelog.base.ids import Offset
 from onelog.broker import (
     Action,
     Broker,
@@ -214,6 +215,27 @@ async def test_publish_returns_only_after_the_sync_and_readers_see_nothing_befor
         assert (await asyncio.wait_for(publishing, 10)).offset == 0
         assert (await asyncio.wait_for(sending, 10)).base_offset == 1
         assert (await asyncio.wait_for(reading, 10))[0].value == b"x"
+
+
+async def test_who_publishes_behind_messages_that_nobody_waits_for_is_answered_when_his_is_durable(
+    tmp_path: Path,
+) -> None:
+    """I4: MQTT stages without a call, and AMQP publishes to the same partition while it syncs."""
+    settings = BrokerSettings(
+        main=StreamConfig(name="main", captures=("#",), durability=Durability.FSYNC)
+    )
+    async with running(tmp_path, settings) as broker:
+        partition = broker.streams.get("main").partitions[0]
+        partition._syncing = True  # a sync that takes its time
+        broker.publisher.stage(Message("t", b"nobody waits"))
+        broker.publisher.tick()
+        publishing = asyncio.ensure_future(broker.publish(Message("t", b"x")))
+        await asyncio.sleep(0)
+        broker.publisher.tick()
+        partition._synced((Offset(1), True), None)  # which had only the first one
+        await asyncio.sleep(0)
+        assert not publishing.done()
+        assert (await asyncio.wait_for(publishing, 10)).offset == 1
 
 
 async def test_an_error_of_one_partition_reaches_its_publishers_and_no_other(

@@ -298,8 +298,7 @@ class Publisher:
     def _write(self, stage: Stage, tick: Tick, number: int) -> None:
         target, builder = stage.owner, stage.builder
         partition, rows = target.partition, target.rows
-        if rows:
-            target.rows = []
+        target.rows = []  # also when it is empty: who comes next waits for what comes next
         if not builder.count:  # a callback staged more while an earlier stage was written
             _finish(rows, tick, number, None)
             return
