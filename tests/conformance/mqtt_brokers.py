@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.support.forks import Fork
+from tests.support.forks import Fork, onelog
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 30.0
@@ -73,8 +73,14 @@ class Onelog(Server):
             arguments += ["--set", f"listeners.{name}.port={self.ports.get(name, 0)}"]
         for text in self._assignments:
             arguments += ["--set", text]
-        errors = self.folder / "stderr"
-        self.process = Fork(["serve", *arguments], self.folder, environment(), errors)
+        self.process = Fork(
+            onelog,
+            "serve",
+            *arguments,
+            errors=self.folder / "stderr",
+            folder=self.folder,
+            environment=environment(),
+        )
         printed = self._read_until(b"kernel")
         for name in self._listeners:
             found = re.search(rf"^ +{name} +\w+://[\w.]+:(\d+)", printed, re.MULTILINE)

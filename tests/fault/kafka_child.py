@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import multiprocessing
 import os
 import signal
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-
-import pytest
 
 from onelog.assembly import open_broker
 from onelog.base import faults
@@ -26,14 +23,12 @@ from onelog.config.kafka import Kafka, KafkaGroups
 from onelog.config.listeners import KafkaListener, Listeners
 from onelog.protocols.kafka.server import KafkaServer
 from onelog.security.authenticator import Authenticator, SecuritySettings
+from tests.support.forks import begin, forks
 
-ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 30.0
 SETTINGS = BrokerSettings(
     checkpoint_interval_s=3600.0, maintenance_interval_s=3600.0, flush_interval_s=3600.0
 )
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload([__name__])
 
 
 def _serve(data: str, port: int, spec: str, ready: Connection) -> None:
@@ -67,13 +62,8 @@ class KafkaChild:
 
     def start(self, spec: str = "") -> bool:
         """Whether it lived until it could be spoken to."""
-        ours, theirs = _context.Pipe(duplex=False)
-        process = _context.Process(
-            target=_serve, args=(str(self.data), self.port, spec, theirs), daemon=True
-        )
-        with pytest.MonkeyPatch.context() as patch:  # so that the first of them finds its imports
-            patch.setenv("PYTHONPATH", f"{ROOT / 'src'}{os.pathsep}{ROOT}")
-            process.start()
+        ours, theirs = forks.Pipe(duplex=False)
+        process = begin(_serve, str(self.data), self.port, spec, theirs)
         theirs.close()
         self._process = process
         try:

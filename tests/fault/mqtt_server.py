@@ -4,51 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+from tests.fault import mqtt_child
+from tests.support.forks import Fork
 from tests.support.mqtt import DEADLINE_S, Client, connect
-
-ROOT = Path(__file__).resolve().parents[2]
-CHILD = ROOT / "tests" / "fault" / "mqtt_child.py"
 
 
 class Server:
-    def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
-        self.process = process
-        self.port = port
+    def __init__(self, process: Fork) -> None:
+        self._process = process
+        self.port = 0
 
     async def client(self, client_id: str, **options) -> Client:
         return await connect(self.port, client_id, **options)
 
+    async def wait(self) -> None:
+        """Until it has ended."""
+        await asyncio.to_thread(self._process.wait, DEADLINE_S)
+
     async def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.process.kill()
-        await self.process.wait()
+        self._process.kill()
+        await self.wait()
 
 
 @contextlib.asynccontextmanager
 async def running(path: Path, fault: str = "") -> AsyncIterator[Server]:
-    environment = {
-        **os.environ,
-        "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
-        "ONELOG_FAULTS": fault,
-    }
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, str(CHILD), str(path), stdout=asyncio.subprocess.PIPE, env=environment
-    )
-    assert process.stdout is not None
-    server = Server(process, 0)
+    process = await asyncio.to_thread(Fork, mqtt_child.run, path, fault)
+    server = Server(process)
     try:
         async with asyncio.timeout(DEADLINE_S):
-            server.port = int(await process.stdout.readline())
+            server.port = int(await asyncio.to_thread(process.stdout.readline))
         yield server
     finally:
         await server.kill()
-        # Its end of the pipe may come after it: a transport that is open when the loop closes is a
-        # warning later, in a test that has nothing to do with it.
-        async with asyncio.timeout(DEADLINE_S):
-            await process.stdout.read()
-        process._transport.close()
+        process.stdout.close()

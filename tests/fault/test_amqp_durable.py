@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,26 +19,17 @@ from tests.conformance.amqp_raw import (
     Tx,
     x_arguments,
 )
+from tests.fault import amqp_child
+from tests.support.forks import Fork
 
 pytestmark = pytest.mark.fault
-
-ROOT = Path(__file__).resolve().parents[2]
-CHILD = ROOT / "tests" / "fault" / "amqp_child.py"
 
 
 class Life:
     """One run of the broker."""
 
     def __init__(self, data: Path, fault: str) -> None:
-        environment = {
-            **os.environ,
-            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
-            "ONELOG_FAULTS": fault,
-        }
-        self.process = subprocess.Popen(
-            [sys.executable, str(CHILD), str(data)], stdout=subprocess.PIPE, env=environment
-        )
-        assert self.process.stdout is not None
+        self.process = Fork(amqp_child.run, data, fault)
         self.port = int(self.process.stdout.readline())
         self._opened: list[Raw] = []
 
@@ -53,10 +42,8 @@ class Life:
         return channel
 
     def end(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(number)
+        self.process.send_signal(number)
         self.process.wait(30)
-        assert self.process.stdout is not None
         self.process.stdout.close()
         for raw in self._opened:
             raw.socket.close()

@@ -125,7 +125,7 @@ POINTS = (
 def test_a_broker_that_dies_at_a_fault_point_keeps_what_it_acknowledged(tmp_path: Path, point: str):
     """I4: the points lie between the system calls where a crash is hardest to get right."""
     data, witness = tmp_path / "data", Witness()
-    worker = Worker(data, 0, 1, ONELOG_FAULTS=point)
+    worker = Worker(data, 0, 1, point)
     assert worker.wait() == DIED_AT_POINT, f"{point} was not reached: {worker.complaint()}"
     assert worker.count("ready")
     witness.take(worker.frames)
@@ -143,8 +143,8 @@ def test_a_broker_that_dies_while_it_recovers_recovers_the_next_time(tmp_path: P
     worker.kill()
     witness.take(worker.frames)
     for after in (0, 1, 0):
-        environment = {"ONELOG_FAULTS": f"{point}=exit:{after}", "ONELOG_FAULTS_AT": "open"}
-        worker = Worker(data, 1, chance.randrange(1000), **environment)
+        plan = f"{point}=exit:{after}"
+        worker = Worker(data, 1, chance.randrange(1000), plan, at_open=True)
         assert worker.wait() == DIED_AT_POINT, worker.complaint()
         assert not worker.count("ready")
     check_next_start(data, witness)

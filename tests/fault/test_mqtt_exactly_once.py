@@ -20,7 +20,7 @@ async def expect_death(client: Client, server: Server) -> None:
     async with asyncio.timeout(DEADLINE_S):
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await client.receive(Puback)
-        await server.process.wait()
+        await server.wait()
     await client.drop()
 
 

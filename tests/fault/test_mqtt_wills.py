@@ -106,7 +106,7 @@ async def test_a_will_that_was_published_and_not_written_down_is_published_again
         watching = await watcher(server)
         device = await server.client("device", will=will())
         await device.drop()
-        await server.process.wait()
+        await server.wait()
         await watching.drop()
     async with running(tmp_path) as server:
         watching = await watcher(server)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import struct
-import subprocess
-import sys
 import threading
 from collections import defaultdict
 from pathlib import Path
@@ -13,11 +10,9 @@ from typing import Any
 
 import msgspec
 
+from tests.fault import worker
 from tests.fault.worker import ROUND_SEQUENCES
-
-ROOT = Path(__file__).resolve().parents[2]
-WORKER = Path(__file__).with_name("worker.py")
-"""Started by its path: any installed package may be called `tests`."""
+from tests.support.forks import Fork
 
 Place = tuple[str, int, int]
 """Stream, partition, offset."""
@@ -28,23 +23,18 @@ Held = dict[int, tuple[str, int]]
 class Worker:
     """A worker process and the thread that takes its frames."""
 
-    def __init__(self, data: Path, number: int, seed: int, **environment: str) -> None:
+    def __init__(
+        self, data: Path, number: int, seed: int, plan: str = "", *, at_open: bool = False
+    ) -> None:
         self.frames: list[list[Any]] = []
         self._news = threading.Condition()
         self._ended = False
-        self.errors = (data.parent / "worker.err").open("wb")
-        self._process = subprocess.Popen(
-            [sys.executable, str(WORKER), str(data), str(number), str(seed)],
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT / "src"), **environment},
-        )
+        self._errors = data.parent / f"worker.{number}.err"
+        self._process = Fork(worker.run, data, number, seed, plan, at_open, errors=self._errors)
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
         with self._process.stdout as pipe:
             while len(head := pipe.read(4)) == 4:
                 body = pipe.read(struct.unpack("<I", head)[0])
@@ -84,14 +74,13 @@ class Worker:
             self._process.kill()  # does nothing when it has ended
             self._process.wait()
             self._reader.join()
-        self.errors.close()
         return code
 
     def count(self, kind: str) -> int:
         return sum(frame[0] == kind for frame in self.frames)
 
     def complaint(self) -> str:
-        return Path(self.errors.name).read_text()[-4000:]
+        return self._errors.read_text()[-4000:]
 
 
 class Witness:

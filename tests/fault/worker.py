@@ -1,10 +1,9 @@
 """A process that runs a broker under load until it is killed, and tells what was acknowledged.
 
-Usage: python tests/fault/worker.py <data> <round> <seed>. It opens the data directory, tells
-everything that is in it, then loads it from all sides. Frames go to standard output, each one
-system call, so that what the parent has read is what the world outside was told. A frame of an
-acknowledgement is written after the broker answered, a frame of an intent before it was asked.
-`ONELOG_FAULTS` is armed when the load begins, or before the opening with ONELOG_FAULTS_AT=open.
+It opens the data directory, tells everything that is in it, then loads it from all sides. Frames go
+to standard output, each one system call, so that what the parent has read is what the world outside
+was told. A frame of an acknowledgement is written after the broker answered, a frame of an intent
+before it was asked. Faults are armed when the load begins, or before the opening.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import itertools
 import os
 import random
 import struct
-import sys
 from pathlib import Path
 
 import msgspec
@@ -275,10 +273,8 @@ class Load:
                 group.create_task(work)
 
 
-async def main() -> None:
-    data, number, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    plan = os.environ.get("ONELOG_FAULTS", "")
-    if os.environ.get("ONELOG_FAULTS_AT") == "open":
+async def _work(data: Path, number: int, seed: int, plan: str, *, at_open: bool) -> None:
+    if at_open:
         faults.arm_from_environment(plan)
     broker = await open_loaded(data)
     for stream in broker.streams.streams():
@@ -294,5 +290,5 @@ async def main() -> None:
     await Load(broker, number, seed).run()
 
 
-if __name__ == "__main__":
-    asyncio.run(main())
+def run(data: Path, number: int, seed: int, plan: str, at_open: bool) -> None:
+    asyncio.run(_work(data, number, seed, plan, at_open=at_open))

@@ -1,7 +1,8 @@
-"""`onelog serve` in a process that begins with everything imported.
+"""Processes that begin with everything imported.
 
-Hundreds of tests start a server, and most of a start is imports: here they are done once, and each
-server is a fork of that. What a user starts is started by `tests/conformance/test_serve.py`.
+Hundreds of tests start a broker in a process of its own, and most of such a start is imports: here
+they are done once, and each process is a fork of that. What a user starts is started by
+`tests/conformance/test_serve.py`.
 """
 
 from __future__ import annotations
@@ -11,29 +12,50 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
 
-_forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(["onelog.app", "onelog.cli"])
+ROOT = Path(__file__).resolve().parents[2]
+forks = multiprocessing.get_context("forkserver")
+forks.set_forkserver_preload(
+    ["onelog.app", "onelog.cli", "tests.support.amqp", "tests.support.mqtt"]
+)
+
+
+def begin(target: Callable[..., None], *arguments: Any) -> ForkServerProcess:
+    """Run a function of a module in a process of its own, which ends with this one."""
+    process = forks.Process(target=target, args=arguments, daemon=True)
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = f"{ROOT / 'src'}{os.pathsep}{ROOT}"  # for what is forked from
+    try:
+        process.start()
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+    return process
 
 
 class Fork:
-    """The part of `subprocess.Popen` that tests use."""
+    """A process whose output is read, with the part of `subprocess.Popen` that tests use."""
 
     def __init__(
-        self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], errors: Path
+        self,
+        target: Callable[..., None],
+        *arguments: Any,
+        errors: Path | None = None,
+        folder: Path = ROOT,
+        environment: Mapping[str, str] = os.environ,
     ) -> None:
-        heard, told = _forks.Pipe(duplex=False)
+        heard, told = forks.Pipe(duplex=False)
         with heard, told:
-            self._process = _forks.Process(
-                target=_run,
-                args=(list(arguments), str(folder), dict(environment), told, str(errors)),
-                daemon=True,
-            )
-            self._process.start()
-            self.stdout = os.fdopen(os.dup(heard.fileno()), "rb", buffering=0)
+            place = (str(folder), dict(environment), None if errors is None else str(errors))
+            self._process = begin(_run, target, arguments, told, *place)
+            self.stdout = os.fdopen(os.dup(heard.fileno()), "rb")
         assert self._process.pid is not None
         self.pid = self._process.pid
 
@@ -44,7 +66,7 @@ class Fork:
         self._process.join(timeout)
         code = self._process.exitcode
         if code is None:
-            raise subprocess.TimeoutExpired("onelog", timeout or 0)
+            raise subprocess.TimeoutExpired("a fork", timeout or 0)
         return code
 
     def send_signal(self, number: int) -> None:
@@ -56,15 +78,27 @@ class Fork:
 
 
 def _run(
-    arguments: list[str], folder: str, environment: dict[str, str], told: Connection, errors: str
+    target: Callable[..., None],
+    arguments: tuple[Any, ...],
+    told: Connection,
+    folder: str,
+    environment: dict[str, str],
+    errors: str | None,
 ) -> None:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    with told, open(errors, "ab") as file:  # noqa: PTH123 - its number is what is wanted
+    with told:
         os.dup2(told.fileno(), sys.stdout.fileno())
-        os.dup2(file.fileno(), sys.stderr.fileno())
-    from onelog.__main__ import main  # noqa: PLC0415 - after the environment is as it shall be
+    if errors is not None:
+        with Path(errors).open("ab") as file:
+            os.dup2(file.fileno(), sys.stderr.fileno())
+    target(*arguments)
+
+
+def onelog(*arguments: str) -> None:
+    """The command, as `python -m onelog` runs it."""
+    from onelog.__main__ import main  # noqa: PLC0415 - not needed by who starts it
 
     sys.argv = ["onelog", *arguments]
     main()
