@@ -240,6 +240,7 @@ class Hub:
             connection.close(320, "CONNECTION_FORCED - the broker stops")
         await asyncio.sleep(0)
         await self.intents.close()
+        self.follower.settle_up()  # a closed queue takes nothing more
         queues = [queue for vhost in self.vhosts.all() for queue in vhost.queues.values()]
         for queue in queues:
             queue.close()
