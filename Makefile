@@ -29,7 +29,7 @@ SHORT := -m "not fault_long and not kafka_peer and not rabbitmq_peer and not spa
 
 .DEFAULT_GOAL := help
 .PHONY: help run setup check format test test-pure conformance conformance-kafka conformance-amqp \
-        conformance-spark fault bench bench-log bench-mqtt bench-kafka bench-amqp bench-spark docs clean
+        conformance-spark fault bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark docs clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,7 +73,7 @@ conformance-spark: $(STAMP)-dev ## Run every Spark test, also the long ones; jar
 fault: $(STAMP)-dev ## Kill processes and break disks, also for minutes
 	$(PYTEST) -m "fault or fault_long" $(ARGS)
 
-bench: bench-log bench-mqtt bench-kafka bench-amqp bench-spark ## Run every benchmark
+bench: bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark ## Run every benchmark
 
 bench-log: $(STAMP)-dev ## Measure the kernel, storage and cursors; prints a table, writes JSON
 	$(PY) -m bench.log $(ARGS)
@@ -89,6 +89,10 @@ bench-kafka: $(STAMP)-dev ## Measure Kafka against Apache Kafka; prints a table,
 bench-amqp: $(STAMP)-dev ## Measure AMQP against RabbitMQ; prints a table, writes JSON
 	@sh tools/provision $(PYTHON) package rabbitmq-server
 	$(PY) -m bench.amqp $(ARGS)
+
+bench-views: $(STAMP)-dev ## Measure what views of all protocols on one log cost; prints a table, writes JSON
+	@sh tools/provision $(PYTHON) package rabbitmq-server
+	$(PY) -m bench.views $(ARGS)
 
 bench-spark: $(STAMP)-dev ## Measure the Spark sources and sinks against Spark's own; prints a table, writes JSON
 	$(PY) -m bench.spark $(ARGS)

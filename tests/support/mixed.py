@@ -1,0 +1,328 @@
+"""A mixed run that a crash may end: writers and views of every protocol on one broker, and what
+each was told.
+
+Rules:
+- A message is acknowledged when its writer was answered: PUBACK, delivery report, confirm.
+- A view acknowledges what it takes. Kafka's commit is answered: nothing before it may come again.
+  PUBACK and basic.ack have no answer: what was acknowledged `KEPT_AFTER_S` before the crash, many
+  intervals of the checkpoint, may not come again, and what comes again is marked as such.
+- After the restart every view gets what it lacks, and two more open that did not exist before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from math import inf
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tests.conformance import amqp_raw, mqtt_raw
+from tests.conformance.mqtt_brokers import Onelog
+from tests.conformance.mqtt_raw import Puback
+
+CHECKPOINT_MS = 50
+KEPT_AFTER_S = 1.0
+DEADLINE_S = 60.0
+SETTINGS = (
+    f"cursors.checkpoint_interval_ms={CHECKPOINT_MS}",
+    "kafka.groups.initial_rebalance_delay_ms=0",
+)
+"""For a broker that is to be tried."""
+
+WINDOW = 20
+PREFETCH = 100
+ROOT = "mixed"
+EVERYTHING_KAFKA = f"{ROOT}._x23_"
+EVER_S = 1 << 31
+QOS_1 = ("~q", b"1")
+"""Without it MQTT would get at QoS 0 what Kafka writes, and may lose it."""
+BROKEN = (OSError, mqtt_raw.Ended, amqp_raw.Ended, amqp_raw.Refused)
+"""What a client sees of a broker that was killed."""
+
+
+class View:
+    """What a consumer got, and what it acknowledged."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.seen: dict[str, float] = {}
+        """Message → when it was acknowledged last."""
+        self.killed_at = inf
+        """When the broker was killed last: without that nothing may come again."""
+        self.fell_back: list[str] = []
+        """What came again although it had been acknowledged long before."""
+        self.unmarked: list[str] = []
+        """What came again and did not say so."""
+
+    def take(self, text: str, *, marked: bool) -> None:
+        """A message came; it is acknowledged at once."""
+        before = self.seen.get(text)
+        if before is not None:
+            if before < self.killed_at - KEPT_AFTER_S:
+                self.fell_back.append(text)
+            if not marked:
+                self.unmarked.append(text)
+        self.seen[text] = time.monotonic()
+
+
+class MixedRun:
+    """Writers and views on a broker, over as many of its lives as there are."""
+
+    def __init__(self, server: Onelog) -> None:
+        self.server = server
+        self.acknowledged: dict[str, None] = {}
+        self.views = {name: View(name) for name in ("session", "queue", "group")}
+        self.committed: dict[int, int] = {}
+        """Kafka: partition → the offset that was answered."""
+        self.commits_lost: list[int] = []
+        """Partitions in which the group stood behind that after a restart."""
+        self._numbers = itertools.count()
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._consumer: Consumer | None = None
+        self._failed: list[BaseException] = []
+
+    # -- one life
+
+    def prepare(self) -> None:
+        """Make what lasts: a session, a queue with its binding, and topics that Kafka knows."""
+        with mqtt_raw.Raw(self.server.ports["mqtt"]) as raw:
+            raw.connect("view", clean=True, session_expiry_s=EVER_S)
+            raw.subscribe(f"{ROOT}/#", 1)
+            raw.disconnect()
+        channel = self._channel()
+        with channel.raw:
+            channel.queue("view", durable=True)
+            channel.bind("view", "amq.topic", f"{ROOT}.#")
+
+    def begin(self, *, write: bool) -> None:
+        """Let every view read, and everybody write."""
+        self._stop.clear()
+        work: list[Callable[[], None]] = [self._read_session, self._read_queue, self._read_group]
+        if write:
+            work += [self._write_mqtt, self._write_kafka, self._write_amqp]
+        self._threads = [threading.Thread(target=self._guarded, args=(row,)) for row in work]
+        for thread in self._threads:
+            thread.start()
+
+    def kill(self) -> None:
+        """kill -9, in the middle of everything."""
+        self.server.kill()
+        for view in self.views.values():
+            view.killed_at = time.monotonic()
+        self.end()
+
+    def end(self) -> None:
+        """Let all threads come to their end."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive(), "a client did not come to its end"
+        if self._failed:
+            raise self._failed[0]
+
+    def wait(self, done: Callable[[], bool], what: str) -> None:
+        """Until something holds that threads work on."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not done():
+            if self._failed:
+                raise self._failed[0]
+            assert time.monotonic() < deadline, f"after {DEADLINE_S:.0f} s: {what}"
+            self._stop.wait(0.02)
+
+    def written(self, count: int) -> None:
+        """Wait until so many more messages are acknowledged and every view has read some."""
+        goal = len(self.acknowledged) + count
+        before = {name: len(view.seen) for name, view in self.views.items()}
+        self.wait(lambda: len(self.acknowledged) >= goal, f"fewer than {count} messages")
+        self.wait(
+            lambda: all(len(view.seen) > before[name] for name, view in self.views.items()),
+            "a view reads nothing",
+        )
+
+    def lacking(self) -> dict[str, int]:
+        """How many acknowledged messages each view has not seen."""
+        known = list(self.acknowledged)
+        return {
+            name: sum(text not in view.seen for text in known) for name, view in self.views.items()
+        }
+
+    def catch_up(self) -> None:
+        """Read until every view has all that was acknowledged; then two that come late."""
+        self.begin(write=False)
+        self.wait(lambda: not any(self.lacking().values()), f"views lack {self.lacking()}")
+        self.end()
+        self.views["late queue"] = self._late_queue()
+        self.views["late wildcard"] = self._late_wildcard()
+        self.wait(lambda: not any(self.lacking().values()), f"late views lack {self.lacking()}")
+
+    def went_back(self) -> dict[str, int]:
+        """How much each view was given again behind what it had acknowledged."""
+        found = {name: len(view.fell_back) for name, view in self.views.items()}
+        return found | {"commits": len(self.commits_lost)}
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BROKEN as error:
+            if self.server.process is not None and not self._stop.is_set():
+                self._failed.append(error)
+        except BaseException as error:  # noqa: BLE001 - told to whoever waits
+            self._failed.append(error)
+
+    # -- writers
+
+    def _next_texts(self, writer: str) -> list[str]:
+        return [f"{writer}{next(self._numbers)}" for _ in range(WINDOW)]
+
+    def _write_mqtt(self) -> None:
+        with mqtt_raw.Raw(self.server.ports["mqtt"]) as raw:
+            raw.connect()
+            while not self._stop.is_set():
+                waiting: dict[int, str] = {}
+                for text in self._next_texts("mqtt"):
+                    packet_id = raw.next_id() % 60_000 + 1
+                    waiting[packet_id] = text
+                    raw.send(
+                        mqtt_raw.Publish(
+                            topic=f"{ROOT}/mqtt/{len(waiting) % 4}",
+                            payload=text.encode(),
+                            qos=1,
+                            packet_id=packet_id,
+                        )
+                    )
+                while waiting:
+                    self.acknowledged[waiting.pop(raw.get(Puback).packet_id)] = None
+
+    def _write_kafka(self) -> None:
+        producer = Producer(self._servers() | {"linger.ms": 5, "message.timeout.ms": 5000})
+
+        def told(error: Any, message: Any) -> None:
+            if error is None:
+                self.acknowledged[message.value().decode()] = None
+
+        while not self._stop.is_set():
+            for text in self._next_texts("kafka"):
+                producer.produce(f"{ROOT}.kafka", text, headers=[QOS_1], on_delivery=told)
+            producer.flush(1)
+        producer.purge()
+        producer.flush(1)
+
+    def _write_amqp(self) -> None:
+        channel = self._channel()
+        with channel.raw:
+            channel.confirm()
+            while not self._stop.is_set():
+                texts = self._next_texts("amqp")
+                channel.put("amq.topic", f"{ROOT}.amqp", *texts, delivery_mode=2)
+                self.acknowledged.update(dict.fromkeys(texts))
+
+    # -- views
+
+    def _read_session(self) -> None:
+        with mqtt_raw.Raw(self.server.ports["mqtt"]) as raw:
+            raw.connect("view", clean=False, session_expiry_s=EVER_S)
+            assert raw.connack.session_present
+            raw.socket.settimeout(0.2)
+            while not self._stop.is_set():
+                with contextlib.suppress(TimeoutError):
+                    packet = raw.message()
+                    raw.send(Puback(packet.packet_id))
+                    self.views["session"].take(packet.payload.decode(), marked=packet.dup)
+
+    def _read_queue(self) -> None:
+        channel = self._channel()
+        with channel.raw:
+            channel.qos(PREFETCH)
+            channel.consume("view")
+            while not self._stop.is_set():
+                with contextlib.suppress(TimeoutError):
+                    found = channel.message(0.2)
+                    channel.ack(found.tag)
+                    self.views["queue"].take(found.text, marked=found.method.redelivered)
+
+    def _read_group(self) -> None:
+        settings = {
+            "group.id": "view",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": 6000,  # who was there before the crash is waited for
+            "topic.metadata.refresh.interval.ms": 500,
+        }
+        consumer = Consumer(self._servers() | settings)
+        consumer.subscribe([EVERYTHING_KAFKA], on_assign=self._restore)
+        try:
+            while not self._stop.is_set():
+                found = [row for row in consumer.consume(200, 0.1) if row.error() is None]
+                for row in found:
+                    marked = row.offset() >= self.committed.get(row.partition(), 0)
+                    self.views["group"].take(row.value().decode(), marked=marked)
+                if found:
+                    self._commit(consumer)
+        finally:
+            consumer.close()
+
+    def _restore(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        """The partitions are assigned: where does the broker say that the group stands?"""
+        for row in consumer.committed(places, DEADLINE_S):
+            if row.offset < self.committed.get(row.partition, row.offset):
+                self.commits_lost.append(row.partition)
+
+    def _commit(self, consumer: Consumer) -> None:
+        with contextlib.suppress(Exception):  # the broker may be gone: then nothing was answered
+            for row in consumer.commit(asynchronous=False):
+                if row.error is None:
+                    self.committed[row.partition] = row.offset
+
+    # -- views that come late
+
+    def _late_queue(self) -> View:
+        view = View("late queue")
+        channel = self._channel()
+        with channel.raw:
+            arguments = amqp_raw.x_arguments({"onelog_from": "earliest"})
+            name = channel.queue("late", durable=True, arguments=arguments)
+            channel.bind(name, "amq.topic", f"{ROOT}.#")
+            self.wait(
+                lambda: channel.count(name) >= len(self.acknowledged), "the late queue is not full"
+            )
+            for text in channel.all(name):
+                view.take(text, marked=False)
+        return view
+
+    def _late_wildcard(self) -> View:
+        view = View("late wildcard")
+        for text in self._everything():
+            view.take(text, marked=False)
+        return view
+
+    def _everything(self) -> Iterator[str]:
+        consumer = Consumer(
+            self._servers() | {"group.id": "nobody", "enable.partition.eof": True,
+                               "enable.auto.commit": False}
+        )  # fmt: skip
+        names = consumer.list_topics(EVERYTHING_KAFKA, DEADLINE_S).topics[EVERYTHING_KAFKA]
+        open_ends = set(names.partitions)
+        consumer.assign([TopicPartition(EVERYTHING_KAFKA, row, 0) for row in open_ends])
+        try:
+            while open_ends:
+                for row in consumer.consume(500, 1):
+                    if row.error() is None:
+                        yield row.value().decode()
+                    else:
+                        open_ends.discard(row.partition())
+        finally:
+            consumer.close()
+
+    # -- connections
+
+    def _servers(self) -> dict[str, Any]:
+        return {"bootstrap.servers": f"127.0.0.1:{self.server.ports['kafka']}", "log_level": 0}
+
+    def _channel(self) -> amqp_raw.RawChannel:
+        return amqp_raw.Raw(self.server.ports["amqp"]).open().channel()
