@@ -6,6 +6,7 @@ import secrets
 import socket
 import ssl
 import struct
+import time
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -429,3 +430,13 @@ class RawChannel:
 
 def x_arguments(chosen: dict[str, Any]) -> dict[str, Any]:
     return {f"x-{name.replace('_', '-')}": value for name, value in chosen.items()}
+
+
+def until_message(channel: Any, queue: str, wait_s: float = 5.0) -> Message:
+    """The next message of a queue, when it is there."""
+    deadline = time.monotonic() + wait_s
+    while (message := channel.get(queue)) is None:
+        assert time.monotonic() < deadline, f"nothing came to {queue}"
+        time.sleep(0.02)
+    found: Message = message
+    return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import time
 from decimal import Decimal
 
 import pytest
@@ -18,15 +17,8 @@ from tests.conformance.amqp_raw import (
     Refused,
     Tx,
     unique,
+    until_message,
 )
-
-
-def until_message(channel, queue, wait_s=5.0) -> Message:
-    deadline = time.monotonic() + wait_s
-    while (message := channel.get(queue)) is None:
-        assert time.monotonic() < deadline, f"nothing came to {queue}"
-        time.sleep(0.02)
-    return message
 
 
 @pytest.fixture

@@ -7,7 +7,16 @@ import struct
 import pytest
 from pamqp import frame as frames
 
-from tests.conformance.amqp_raw import Basic, Channel, Connection, Ended, Queue, Raw, Refused
+from tests.conformance.amqp_raw import (
+    Basic,
+    Channel,
+    Connection,
+    Ended,
+    Queue,
+    Raw,
+    Refused,
+    until_message,
+)
 
 HEAD = struct.Struct(">BHI")
 
@@ -170,7 +179,7 @@ def test_what_comes_before_a_bad_frame_counts(call):
     with pytest.raises(Refused):
         raw.expect(1, Queue.PurgeOk)
     other = call().channel()
-    assert other.get(queue).text == "counts"
+    assert until_message(other, queue).text == "counts"
     other.ask(Queue.Delete(queue=queue), Queue.DeleteOk)
 
 

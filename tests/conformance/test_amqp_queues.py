@@ -10,10 +10,10 @@ from tests.conformance.amqp_raw import (
     Basic,
     Channel,
     Exchange,
-    Message,
     Queue,
     Refused,
     unique,
+    until_message,
 )
 
 
@@ -328,14 +328,6 @@ def test_a_message_that_one_of_two_queues_rejects_is_nacked(writer):
 
 
 # -- dead letters
-
-
-def until_message(channel, queue, wait_s=5.0) -> Message:
-    deadline = time.monotonic() + wait_s
-    while (message := channel.get(queue)) is None:
-        assert time.monotonic() < deadline, f"nothing came to {queue}"
-        time.sleep(0.02)
-    return message
 
 
 def with_dead(channel, key: str | None = None, **arguments) -> tuple[str, str, str]:

@@ -157,7 +157,6 @@ class Channel:
         if isinstance(method, commands.Channel.Close):
             self._close()
             return None
-        self.connection.hub.follower.settle_up()  # who asks is told of everything
         handler = HANDLERS.get(type(method))
         if handler is None:
             raise AmqpError(Reply.COMMAND_INVALID, f"{method.name} is not for a server")

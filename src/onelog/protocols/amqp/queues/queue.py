@@ -62,7 +62,7 @@ class Queue:
         self.cursor = cursor
         self.owner = owner
         """The connection that alone may use it."""
-        self.ready = ReadyList(settings.max_priority)
+        self._ready = ReadyList(settings.max_priority)
         self.window = Window(vhost.hub.follower.live)
         limited = settings.max_length is not None or settings.message_ttl_ms is not None
         self.takes_runs: bool = not limited and not self.needs_records
@@ -102,6 +102,12 @@ class Queue:
         return self.record.name
 
     @property
+    def ready(self) -> ReadyList:
+        """What waits, with all that it was given."""
+        self.vhost.hub.follower.settle_up()
+        return self._ready
+
+    @property
     def needs_records(self) -> bool:
         """Whether it has to look at a message when it takes it."""
         chosen = self.settings
@@ -123,7 +129,7 @@ class Queue:
         """Messages were routed here that follow each other and need no look."""
         number, offset = unpack(place)
         self.cursor.note_range(self._keys[number], offset, count)
-        self.ready.append_run(place, count)
+        self._ready.append_run(place, count)
         self.published += count
 
     def take_in(self, place: int, record: Record | None) -> bool:
@@ -143,12 +149,12 @@ class Queue:
         self.published += 1
         if (
             self.expiry.matters
-            and self.ready.size == len(self._at_once)
-            and self.consumers.have_room(self.ready.size + 1)
+            and self._ready.size == len(self._at_once)
+            and self.consumers.have_room(self._ready.size + 1)
         ):
             # A message that goes out at once is sent, however short it lives (TTL 0).
             self._at_once.add(place)
-        self.ready.append(place, self._priority(record))
+        self._ready.append(place, self._priority(record))
         if chosen.max_length_bytes is not None:
             self._sizes[place] = size
             self._ready_bytes += size
@@ -164,7 +170,7 @@ class Queue:
 
     def restore(self, place: int, record: Record | None) -> None:
         """A message that waited before a restart."""
-        self.ready.append(place, self._priority(record))
+        self._ready.append(place, self._priority(record))
         self._weigh(place, record)
 
     def _weigh(self, place: int, record: Record | None) -> None:
@@ -180,18 +186,18 @@ class Queue:
 
     def _is_full(self, size: int) -> bool:
         chosen = self.settings
-        if chosen.max_length is not None and self.ready.size >= chosen.max_length:
+        if chosen.max_length is not None and self._ready.size >= chosen.max_length:
             return True
         limit = chosen.max_length_bytes
         return limit is not None and self._ready_bytes + size > limit
 
     def _drop_excess(self) -> None:
         chosen = self.settings
-        while self.ready.size and (
-            (chosen.max_length is not None and self.ready.size > chosen.max_length)
+        while self._ready.size and (
+            (chosen.max_length is not None and self._ready.size > chosen.max_length)
             or (chosen.max_length_bytes is not None and self._ready_bytes > chosen.max_length_bytes)
         ):
-            self._give_up(self._took(self.ready.take()), "maxlen")
+            self._give_up(self._took(self._ready.take()), "maxlen")
 
     def _took(self, place: int) -> int:
         """A place is no longer ready."""
@@ -203,7 +209,7 @@ class Queue:
 
     def wake(self) -> None:
         """Hand out what waits, soon."""
-        if not self._pumping and self.ready.size and self.consumers:
+        if not self._pumping and self._ready.size and self.consumers:
             self._pumping = True
             self._loop.call_soon(self._pump_soon)
 
@@ -214,7 +220,7 @@ class Queue:
 
     def _pump(self) -> None:
         given = 0
-        while self.ready.size and given < TURN:
+        while self._ready.size and given < TURN:
             consumer = self.consumers.next_ready()
             if consumer is None:
                 break
@@ -225,8 +231,8 @@ class Queue:
                 if count:
                     given += count
                     continue
-            count = min(most, self._batch, self.ready.size)
-            for place, record in self._read([self._took(self.ready.take()) for _ in range(count)]):
+            count = min(most, self._batch, self._ready.size)
+            for place, record in self._read([self._took(self._ready.take()) for _ in range(count)]):
                 self._deliver(consumer, place, record)
             given += count
         if self._at_once:
@@ -238,12 +244,12 @@ class Queue:
 
     def pump(self) -> None:
         """Hand out what waits, now."""
-        if not self._pumping and self.ready.size and self.consumers and not self.is_deleted:
+        if not self._pumping and self._ready.size and self.consumers and not self.is_deleted:
             self._pump()
 
     def _hand_out_run(self, consumer: Consumer, most: int) -> int:
         """Send the messages at the head that are plain; how many those are."""
-        place, count = self.ready.run(most)
+        place, count = self._ready.run(most)
         number, offset = unpack(place)
         if not count or offset < self.uncertain.get(number, 0):
             return 0
@@ -253,7 +259,7 @@ class Queue:
             return 0
         count = consumer.owner.deliver_run(consumer, place, count, data)
         if count:
-            self.ready.take_run(place, count)
+            self._ready.take_run(place, count)
             self.cursor.hand_out_range(key, offset, count)
             self.delivered += count
             self.unacked += count
@@ -310,7 +316,7 @@ class Queue:
         self._used()
         found: Delivery | None = None
         while self.ready.size and found is None:
-            for place, record in self._read([self._took(self.ready.take())]):
+            for place, record in self._read([self._took(self._ready.take())]):
                 found = self._hand_out(place, record)
                 self.got += 1
         self.got_nothing += found is None
@@ -328,7 +334,7 @@ class Queue:
         number, offset = unpack(place)
         self.unacked -= count
         self.acked += count
-        self.ready.forget(place, count)
+        self._ready.forget(place, count)
         self.cursor.settle_range(self._keys[number], offset, count)
         self.wake()
 
@@ -346,7 +352,7 @@ class Queue:
                 self._give_up(place, "delivery_limit")
                 continue
             record = self.record_at(place) if self.needs_records else None
-            self.ready.put_back(place, self._priority(record))
+            self._ready.put_back(place, self._priority(record))
             self._weigh(place, record)
         if self.settings.overflow == "drop-head":
             self._drop_excess()
@@ -383,7 +389,7 @@ class Queue:
 
     def _settle(self, place: int) -> None:
         key, offset = self.vhost.hub.place(place)
-        self.ready.forget(place)
+        self._ready.forget(place)
         self.cursor.settle(key, offset)
 
     def settled_elsewhere(self, place: int) -> None:
@@ -392,10 +398,10 @@ class Queue:
 
     def settled_again(self, places: dict[int, str]) -> None:
         """Do what a commit says to messages that its channel does not hold (any more)."""
-        if not places.keys().isdisjoint(self.ready.places()):
+        if not places.keys().isdisjoint(self._ready.places()):
             self._sizes.clear()
             self._ready_bytes = 0
-            for row in self.ready.clear():
+            for row in self._ready.clear():
                 if row not in places:
                     self.restore(row, self.record_at(row) if self.needs_records else None)
         for place, kind in places.items():
@@ -425,13 +431,13 @@ class Queue:
 
     def expire_head(self, now_ms: int) -> bool:
         """Give the head up if it has expired; whether it had."""
-        place = self.ready.peek()
+        place = self._ready.peek()
         if place is None or self.is_deleted:
             return False
         record = self.record_at(place)
         if record is not None and self.expiry.ends_ms(record, now_ms) > now_ms:
             return False
-        self._took(self.ready.take())
+        self._took(self._ready.take())
         if record is None:
             self._settle(place)
         else:

@@ -83,14 +83,14 @@ class StreamLog:
 class StreamQueue(Queue):
     """A queue whose consumers each have a place of their own in it."""
 
-    ready: StreamLog  # type: ignore[assignment]
+    _ready: StreamLog  # type: ignore[assignment]
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self.takes_runs = False  # each message gets a number
-        self.ready = StreamLog()
+        self._ready = StreamLog()
         kept = self.cursor.settings.split()
-        self.ready.first = int(kept[1]) if len(kept) > 1 else 0
+        self._ready.first = int(kept[1]) if len(kept) > 1 else 0
         self._positions: dict[Consumer, int] = {}
         self._bytes = 0
         self._trimmed_at = self._loop.time()
@@ -113,13 +113,13 @@ class StreamQueue(Queue):
 
     def restore(self, place: int, record: Record | None) -> None:
         """A message that was here before a restart."""
-        self.ready.append(place)
+        self._ready.append(place)
         self._bytes += len(record.value or b"") if record is not None else 0
 
     def _trim(self) -> None:
         limit = self.settings.max_length_bytes
         if limit is not None:
-            while self._bytes > limit and self.ready.size > 1:
+            while self._bytes > limit and self._ready.size > 1:
                 self._drop_oldest()
         age_ms = self.settings.max_age_ms
         now_s = self._loop.time()
@@ -127,20 +127,20 @@ class StreamQueue(Queue):
             return
         self._trimmed_at = now_s
         oldest_ms = self._clock.now_ms() - age_ms
-        while (place := self.ready.peek()) is not None:
+        while (place := self._ready.peek()) is not None:
             record = self.record_at(place)
             if record is not None and record.timestamp_ms >= oldest_ms:
                 return
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        place = self.ready.drop()
+        place = self._ready.drop()
         if self.settings.max_length_bytes is not None:
             record = self.record_at(place)
             self._bytes -= len(record.value or b"") if record is not None else 0
         self._settle(place)
         created = (self.cursor.settings.split() or [b"0"])[0]
-        self.cursor.keep(b"%b %d" % (created, self.ready.first))
+        self.cursor.keep(b"%b %d" % (created, self._ready.first))
 
     # -- consumers
 
@@ -170,7 +170,7 @@ class StreamQueue(Queue):
         super().remove_consumer(consumer)
 
     def _start(self, chosen: Any) -> int:
-        log = self.ready
+        log = self._ready
         fixed = {"first": log.first, "next": log.next, "last": max(log.first, log.next - 1)}
         if isinstance(chosen, str) and chosen in fixed:
             return fixed[chosen]
@@ -188,10 +188,10 @@ class StreamQueue(Queue):
 
     def _number_at(self, time_ms: int) -> int:
         """The first message that is not older than a time."""
-        low, high = self.ready.first, self.ready.next
+        low, high = self._ready.first, self._ready.next
         while low < high:
             middle = (low + high) // 2
-            record = self.record_at(self.ready.slice(middle, 1)[0])
+            record = self.record_at(self._ready.slice(middle, 1)[0])
             if record is None or record.timestamp_ms < time_ms:
                 low = middle + 1
             else:
@@ -201,7 +201,7 @@ class StreamQueue(Queue):
     # -- handing out
 
     def _pump(self) -> None:
-        log, given, more = self.ready, 0, False
+        log, given, more = self._ready, 0, False
         for consumer in list(self.consumers):
             position = max(self._positions[consumer], log.first)
             count = min(consumer.room, self._batch, log.next - position)
