@@ -1,13 +1,18 @@
 """How the tests are shared out among processes; `make test` has one for each core, up to four.
 
 Rules: a file stays whole, because its tests share brokers. Files that share what is slow to start
-stay together, and they begin first, so that nobody waits for them at the end.
+stay together, and they begin first, so that nobody waits for them at the end. A busy machine is
+slow, and that is no finding of a property test.
 """
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
+
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 TOGETHER = {
     "tests/spark/": "Spark",  # one session
