@@ -87,10 +87,14 @@ def write(
     sink: TableSink, schema: pa.Schema, query: str, batch: int, *tasks: Sequence[Mapping[str, Any]]
 ) -> bool:
     """Write a batch as Spark does: every task, then the commit."""
-    return sink.commit(stage(sink, schema, query, *tasks), query, batch)
+    return sink.commit(stage(sink, schema, query, *tasks, batch=batch), query, batch)
 
 
 def stage(
-    sink: TableSink, schema: pa.Schema, query: str, *tasks: Sequence[Mapping[str, Any]]
+    sink: TableSink,
+    schema: pa.Schema,
+    query: str,
+    *tasks: Sequence[Mapping[str, Any]],
+    batch: int = 0,
 ) -> list[Staged]:
-    return [sink.stage(batches(rows, schema), query) for rows in tasks]
+    return [sink.stage(batches(rows, schema), query, batch) for rows in tasks]

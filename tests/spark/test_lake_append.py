@@ -126,7 +126,7 @@ def test_a_task_that_fails_leaves_no_file(lake, tmp_path):
         raise OSError("the executor lost its source")
 
     with pytest.raises(OSError, match="lost"):
-        sink.stage(broken(), "q")
+        sink.stage(broken(), "q", 0)
     assert set(tmp_path.rglob("*.parquet")) == before
 
 
@@ -181,7 +181,7 @@ def test_iceberg_divides_by_transforms_and_prunes_by_them(tmp_path):
     sink = lake.sink(DDL, partitionBy="day(at), bucket(4, id), truncate(1, name)")
     write(sink, SCHEMA, "q", 0, rows(*range(48)))
     assert ids(lake) == [*range(48)]
-    table = lake.open()._table
+    table = lake.open().inner
     midnight = "2026-11-16T00:00:00+00:00"
     planned = list(table.scan(row_filter=f"at >= '{midnight}'").plan_files())
     assert 0 < len(planned) < len(list(table.scan().plan_files()))
@@ -211,7 +211,7 @@ def test_more_partitions_than_open_files_are_all_written(lake, monkeypatch):
 def test_small_batches_become_one_row_group(lake, tmp_path):
     sink = lake.sink(DDL)
     many = (pa.RecordBatch.from_pylist(rows(n), schema=SCHEMA) for n in range(50))
-    sink.commit([sink.stage(many, "q")], "q", 0)
+    sink.commit([sink.stage(many, "q", 0)], "q", 0)
     (file,) = [path for path in tmp_path.rglob("*.parquet") if "checkpoint" not in path.name]
     assert pq.ParquetFile(file).metadata.num_row_groups == 1
 
@@ -238,7 +238,7 @@ def test_marks_of_quiet_queries_go_before_those_of_busy_ones(tmp_path, monkeypat
 def test_delta_readers_are_told_what_to_skip(tmp_path):
     lake = Lake("delta", tmp_path)
     write(lake.sink(DDL), SCHEMA, "q", 0, rows(3, 7))
-    (told,) = pa.table(lake.open()._table.get_add_actions(flatten=True)).to_pylist()
+    (told,) = pa.table(lake.open().inner.get_add_actions(flatten=True)).to_pylist()
     assert (told["num_records"], told["min.id"], told["max.id"], told["null_count.id"]) == (
         2,
         3,

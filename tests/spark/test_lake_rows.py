@@ -214,10 +214,10 @@ def test_iceberg_widens_a_type_that_the_rows_need_wider(tmp_path):
 def test_columns_are_known_by_id_not_by_name(tmp_path):
     lake = Lake("iceberg", tmp_path)
     write(lake.sink(DDL), SCHEMA, "q", 0, [row(1, 1)])
-    with lake.open()._table.update_schema() as update:
+    with lake.open().inner.update_schema() as update:
         update.rename_column("value", "text")
         update.delete_column("seq")
-    with lake.open()._table.update_schema() as update:
+    with lake.open().inner.update_schema() as update:
         update.add_column("seq", IcebergString())
     assert lake.rows() == [{"id": 1, "text": "1@1", "seq": None}]
     fresh = pa.schema([("id", pa.int64()), ("seq", pa.string()), ("text", pa.string())])
@@ -231,7 +231,7 @@ def test_columns_are_known_by_id_not_by_name(tmp_path):
 def test_a_column_that_carries_the_id_of_another_name_renames_it(tmp_path):
     lake = Lake("iceberg", tmp_path)
     write(lake.sink(DDL), SCHEMA, "q", 0, [row(1, 1)])
-    number = lake.open()._table.schema().find_field("value").field_id
+    number = lake.open().inner.schema().find_field("value").field_id
     renamed = StructType(
         [
             StructField("id", LongType()),

@@ -48,6 +48,7 @@ def open_delta(options: TableOptions, rows: pa.Schema | None) -> DeltaLake:
         if rows is None:
             raise InvalidRequest(f"{options.table} holds no Delta table: check table") from None
         table = _create(options, stored_columns(options, rows), where)
+    _check_features(table, options)
     if rows is not None:
         if options.evolve:
             table = _evolve(table, options, stored_columns(options, rows))
@@ -55,6 +56,21 @@ def open_delta(options: TableOptions, rows: pa.Schema | None) -> DeltaLake:
         have = tuple(PartitionField(name) for name in table.metadata().partition_columns)
         check_partitions(options, have)
     return DeltaLake(table, options)
+
+
+def _check_features(table: DeltaTable, options: TableOptions) -> None:
+    """Refuse what another engine made that cannot be read by name and file alone."""
+    mapping = table.metadata().configuration.get("delta.columnMapping.mode", "none")
+    if mapping != "none":
+        raise InvalidRequest(
+            f"{options.table} maps its columns (delta.columnMapping.mode={mapping}), which is not "
+            "known here: write it with Delta's own jar"
+        )
+    if pa.table(table.deletion_vectors()).num_rows:
+        raise InvalidRequest(
+            f"{options.table} has deletion vectors of another engine, which cannot be read here: "
+            "let that engine purge them first (REORG TABLE … APPLY (PURGE))"
+        )
 
 
 def _arrow_schema(table: DeltaTable) -> pa.Schema:
@@ -94,6 +110,11 @@ class DeltaLake(LakeTable):
     def __init__(self, table: DeltaTable, options: TableOptions) -> None:
         self._table = table
         self._options = options
+
+    @property
+    def inner(self) -> DeltaTable:
+        """The table as delta-rs has it."""
+        return self._table
 
     @property
     def layout(self) -> Layout:

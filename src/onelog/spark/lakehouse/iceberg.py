@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -171,6 +172,18 @@ class IcebergTable(LakeTable):
         self._options = options
         # Of this copy only: a retry would not look at the mark again.
         table.metadata.properties.update(NO_RETRIES)
+
+    @property
+    def inner(self) -> Table:
+        """The table as pyiceberg has it."""
+        return self._table
+
+    def expire(self, before: datetime) -> None:
+        """Forget snapshots that are older; the current one stays."""
+        try:
+            self._table.maintenance.expire_snapshots().older_than(before).commit()
+        except CommitFailedException as error:
+            raise Conflict(f"the table {self._options.table} was changed: {error}") from error
 
     @property
     def layout(self) -> Layout:

@@ -27,10 +27,12 @@ from onelog.spark.lakehouse.columns import BadRow, Fitting, arrow_schema
 from onelog.spark.lakehouse.dead_letters import SCHEMA, letters, letters_options, refuse
 from onelog.spark.lakehouse.formats import open_table
 from onelog.spark.lakehouse.latest import latest
+from onelog.spark.lakehouse.letter_topic import TopicLetters, link_letters
 from onelog.spark.lakehouse.options import Format, Mode, TableOptions
 from onelog.spark.lakehouse.tables import Change, LakeTable
 from onelog.spark.lakehouse.upserts import Upsert
 from onelog.spark.lakehouse.writing import FileWriter, Layout, WrittenFile
+from onelog.spark.sink.linking import Member
 
 COMMIT_ATTEMPTS = 10
 COMMIT_PAUSE_S = 0.1
@@ -43,6 +45,8 @@ class Staged(WriterCommitMessage):
     query: str
     files: list[WrittenFile] = field(default_factory=list)
     bad: list[WrittenFile] = field(default_factory=list)
+    letters: list[Member] = field(default_factory=list)
+    """Bad rows that were staged in a topic."""
 
 
 class TableSink:
@@ -65,20 +69,30 @@ class TableSink:
         self._fitting = Fitting(inner, required, options.error_column, kept)
         self._replaces_all = replaces_all
 
-    def stage(self, batches: Iterator[pa.RecordBatch], query: str) -> Staged:
+    def stage(self, batches: Iterator[pa.RecordBatch], query: str, number: int) -> Staged:
         """Write what a task was given; on any failure nothing of it stays."""
         good = FileWriter(self._layout)
         bad = FileWriter(self._bad_layout) if self._bad_layout is not None else None
+        topic = None
+        if self._options.dead_letter_topic is not None:
+            topic = TopicLetters(self._options, query, number)
         try:
             for rows, wrong in self._fitted(batches):
                 good.write(rows)
                 if wrong and bad is not None:
                     bad.write(letters(self._options.table, query, wrong))
-            return Staged(query, good.close(), [] if bad is None else bad.close())
+                if wrong and topic is not None:
+                    topic.write(wrong)
+            return Staged(
+                query,
+                good.close(),
+                [] if bad is None else bad.close(),
+                [] if topic is None else topic.close(),
+            )
         except BaseException:
-            good.discard()
-            if bad is not None:
-                bad.discard()
+            for writer in (good, bad, topic):
+                if writer is not None:
+                    writer.discard()
             raise
 
     def _fitted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.Table, list[BadRow]]]:
@@ -103,11 +117,21 @@ class TableSink:
         bad = [file for one in staged for file in one.bad]
         if bad:
             commit_once(letters_options(self._options), Change(query, batch, bad))
+        self._link(staged, query, batch, commit=True)
         files = [file for one in staged for file in one.files]
         if not files and not self._replaces_all:
             return False
         change = Change(query, batch, files, replaces_all=self._replaces_all)
         return commit_once(self._options, change)
+
+    def abort(self, staged: Sequence[Staged], query: str, batch: int) -> None:
+        """Give up bad rows in topics that were not linked; files stay, see above."""
+        self._link(staged, query, batch, commit=False)
+
+    def _link(self, staged: Sequence[Staged], query: str, batch: int, *, commit: bool) -> None:
+        members = [member for one in staged for member in one.letters]
+        if members:
+            link_letters(self._options, query, batch, members, commit=commit)
 
 
 def commit_once(options: TableOptions, change: Change) -> bool:
@@ -155,10 +179,12 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """One task's rows."""
         context = TaskContext.get()
-        query = context.getLocalProperty("sql.streaming.queryId") if context else None
-        if not query:
-            raise InvalidRequest("Spark names no query here: run this sink by writeStream.start()")
-        return self._sink.stage(iterator, query)
+        assert context is not None, "Spark calls this in a task"
+        query = context.getLocalProperty("sql.streaming.queryId")
+        number = context.getLocalProperty("streaming.sql.batchId")
+        assert query is not None, "Spark says which query a task belongs to"
+        assert number is not None, "Spark says which batch a task belongs to"
+        return self._sink.stage(iterator, query, int(number))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """All tasks are done."""
@@ -167,7 +193,10 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
             self._sink.commit(staged, staged[0].query, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing to do: what no commit named is nobody's."""
+        """Files are left alone: what no commit named is nobody's."""
+        staged = [one for one in messages if isinstance(one, Staged)]
+        if staged:
+            self._sink.abort(staged, staged[0].query, batchId)
 
 
 class TableBatchWriter(DataSourceArrowWriter):
@@ -184,7 +213,7 @@ class TableBatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """One task's rows."""
-        return self._sink.stage(iterator, self._query)
+        return self._sink.stage(iterator, self._query, self._batch)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks are done."""
@@ -192,4 +221,6 @@ class TableBatchWriter(DataSourceArrowWriter):
         self._sink.commit(staged, self._query, self._batch)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing to do: what no commit named is nobody's."""
+        """Files are left alone: what no commit named is nobody's."""
+        staged = [one for one in messages if isinstance(one, Staged)]
+        self._sink.abort(staged, self._query, self._batch)

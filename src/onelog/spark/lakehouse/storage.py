@@ -55,7 +55,13 @@ class Storage:
             return fs.S3FileSystem(**named), uri.removeprefix("s3://")
         if "://" not in uri:
             return fs.LocalFileSystem(), str(Path(uri).absolute())
-        return fs.FileSystem.from_uri(uri)  # type: ignore[no-any-return]
+        if uri.startswith("file://"):
+            return fs.LocalFileSystem(), uri.removeprefix("file://")
+        # Names of files stand as they are: only the host is read as part of an address.
+        scheme, _, rest = uri.partition("://")
+        host, _, path = rest.partition("/")
+        files, root = fs.FileSystem.from_uri(f"{scheme}://{host}/")
+        return files, f"{root.rstrip('/')}/{path}"
 
     def for_iceberg(self) -> dict[str, str]:
         """The options as pyiceberg takes them."""

@@ -177,7 +177,7 @@ class FileWriter:
 
 def folder_name(value: object) -> str:
     """A partition value as the name of a folder."""
-    return NULL_PARTITION if value is None else quote(str(value), safe=" ")
+    return NULL_PARTITION if value is None else quote(str(value), safe="")
 
 
 def _sampled(rows: pa.Table) -> Iterator[tuple[str, pa.ChunkedArray]]:
