@@ -356,7 +356,7 @@ def test_what_a_row_or_an_option_asks_for_wrongly_is_said(
 
 
 def test_a_topic_that_shares_its_stream_is_refused_in_words(broker: KafkaOnelog, sink: Sink):
-    topic = unique("shared/t")
+    topic = unique("devices/t")
     client = Mqtt(broker.ports["mqtt"], 5, topic)
     client.write(Said(b"x"), topic)
     client.close()

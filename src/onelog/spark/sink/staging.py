@@ -59,7 +59,6 @@ class Staging:
         """The request that is on its way: until it is answered nobody else uses the client."""
         self._sequences: dict[Part, int] = {}
         self._added: set[Part] = set()
-        self.rows = 0
 
     def __enter__(self) -> Staging:
         return self
@@ -92,7 +91,6 @@ class Staging:
             for number, (first, end) in enumerate(zip([0, *ends], ends, strict=False)):
                 if end > first:
                     self._append((name, number), sorted_rows.slice(first, end))
-        self.rows += batch.num_rows
 
     def _by_topic(self, batch: pa.RecordBatch) -> Iterator[tuple[str, Any | None]]:
         """Each topic with the places of its rows; None where all rows are its own."""

@@ -39,7 +39,7 @@ class Staged(WriterCommitMessage):
 
     batch: Batch
     member: Member | None
-    rows: int
+    """None of a task without rows."""
 
 
 def stage(
@@ -53,14 +53,21 @@ def stage(
     with Staging(options, layout, batch.member_id(name), context.partitionId()) as staging:
         for rows in iterator:
             staging.add(rows)
-        return Staged(batch, staging.finish(), staging.rows)
+        return Staged(batch, staging.finish())
 
 
-def decide(
-    options: SinkOptions, batch: Batch, messages: Sequence[Staged | None], *, commit: bool
-) -> None:
+Messages = list[WriterCommitMessage | None]
+"""What Spark collected of its tasks: None of those that failed."""
+
+
+def staged(messages: Messages) -> list[Staged]:
+    """What the tasks told."""
+    return [row for row in messages if isinstance(row, Staged)]
+
+
+def decide(options: SinkOptions, batch: Batch, rows: Sequence[Staged], *, commit: bool) -> None:
     """Link or abort what the tasks staged."""
-    members = [row.member for row in messages if row is not None and row.member is not None]
+    members = [row.member for row in rows if row.member is not None]
     with Client(options.access) as client:
         link(client, batch, members, commit=commit)
 
@@ -82,18 +89,18 @@ class StreamWriter(DataSourceStreamArrowWriter):
         assert number is not None, "Spark says which batch a task belongs to"
         return stage(self._options, self._layout, Batch(query, int(number)), iterator)
 
-    def commit(self, messages: Sequence[Staged | None], batchId: int) -> None:  # type: ignore[override]
+    def commit(self, messages: Messages, batchId: int) -> None:
         """On the driver: link the batch."""
         self._decide(messages, batchId, commit=True)
 
-    def abort(self, messages: Sequence[Staged | None], batchId: int) -> None:  # type: ignore[override]
+    def abort(self, messages: Messages, batchId: int) -> None:
         """On the driver: give up what was not linked."""
         self._decide(messages, batchId, commit=False)
 
-    def _decide(self, messages: Sequence[Staged | None], number: int, *, commit: bool) -> None:
-        query = next((row.batch.query for row in messages if row is not None), None)
-        if query is not None:  # without it no task has staged anything
-            decide(self._options, Batch(query, number), messages, commit=commit)
+    def _decide(self, messages: Messages, number: int, *, commit: bool) -> None:
+        rows = staged(messages)
+        if rows:  # otherwise no task has staged anything
+            decide(self._options, Batch(rows[0].batch.query, number), rows, commit=commit)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -111,13 +118,13 @@ class BatchWriter(DataSourceArrowWriter):
         """On an executor: stage the rows of a task."""
         return stage(self._options, self._layout, self._batch, iterator)
 
-    def commit(self, messages: Sequence[Staged | None]) -> None:  # type: ignore[override]
+    def commit(self, messages: Messages) -> None:
         """On the driver: link all of it."""
-        decide(self._options, self._batch, messages, commit=True)
+        decide(self._options, self._batch, staged(messages), commit=True)
 
-    def abort(self, messages: Sequence[Staged | None]) -> None:  # type: ignore[override]
+    def abort(self, messages: Messages) -> None:
         """On the driver: give up what was staged."""
-        decide(self._options, self._batch, messages, commit=False)
+        decide(self._options, self._batch, staged(messages), commit=False)
 
 
 def stream_writer(options: SinkOptions, schema: StructType, *, overwrite: bool) -> StreamWriter:
