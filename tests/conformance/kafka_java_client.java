@@ -65,7 +65,7 @@ class KafkaJavaClient {
     KafkaConsumer<byte[], byte[]> consumer(String group, Map<String, Object> more) {
         Map<String, Object> settings = new HashMap<>(Map.of(
                 "bootstrap.servers", address, "auto.offset.reset", "earliest", "session.timeout.ms", 6000,
-                "heartbeat.interval.ms", 300, "allow.auto.create.topics", false,
+                "heartbeat.interval.ms", 300, "allow.auto.create.topics", false, "fetch.max.wait.ms", 50,
                 "partition.assignment.strategy", "org.apache.kafka.clients.consumer.RangeAssignor"));
         if (group != null) settings.put("group.id", group);
         settings.putAll(more);
@@ -100,6 +100,12 @@ class KafkaJavaClient {
         }
     }
 
+    static Map<String, Integer> came(ObjectNode found) {
+        Map<String, Integer> counts = new LinkedHashMap<>();
+        found.fieldNames().forEachRemaining(topic -> counts.put(topic, found.get(topic).size()));
+        return counts;
+    }
+
     Object read(JsonNode asked) {
         String level = asked.get("committed").asBoolean() ? "read_committed" : "read_uncommitted";
         ObjectNode found = JSON.createObjectNode();
@@ -114,7 +120,7 @@ class KafkaJavaClient {
             long deadline = System.nanoTime() + DEADLINE.toNanos();
             while (places.stream().anyMatch(place ->
                     found.get(place.topic()).size() < asked.get("counts").get(place.topic()).asInt())) {
-                if (System.nanoTime() > deadline) throw new IllegalStateException("not all records came");
+                if (System.nanoTime() > deadline) throw new IllegalStateException("not all records came: " + came(found));
                 for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(100)))
                     ((ArrayNode) found.get(record.topic())).add(row(record));
             }
