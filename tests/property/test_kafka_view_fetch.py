@@ -11,6 +11,7 @@ from onelog.base.topics import is_exact
 from onelog.kernel import TopicFilter
 from onelog.protocols.kafka.views import looking
 from onelog.protocols.kafka.views.cache import RunCache
+from onelog.protocols.kafka.views.news import News
 from onelog.protocols.kafka.views.partition import ViewPartition
 from onelog.protocols.kafka.views.places import Place
 from tests.property.test_reader import FILTERS, World, steps, syncer
@@ -41,7 +42,7 @@ def test_a_view_shows_what_the_model_shows(
         world = World(syncer, topic_index)
         place = Place(world.source.stream, world.partition)
         cache = RunCache(max_bytes=2000)
-        view = ViewPartition(None, 0, place, TopicFilter(text.encode()), cache)
+        view = ViewPartition(None, 0, place, TopicFilter(text.encode()), cache, News())
         with (
             patch.object(looking, "RUN_BYTES", run_bytes),
             patch.object(looking, "NEAR_OFFSETS", near),

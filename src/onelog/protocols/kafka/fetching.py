@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from onelog.base.errors import OnelogError
 from onelog.broker import Action
 from onelog.kernel import encode_fetch_response, parse_fetch
-from onelog.log.wakeup import Waiter
+from onelog.log.wakeup import Callback, Waiter
 from onelog.protocols.kafka.epochs import check_epoch
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.topics import NOTHING, Fetched, KafkaTopic, TopicPartition
@@ -45,7 +45,17 @@ Row: TypeAlias = (
 class _Wanted:
     """One partition that a fetch asks for."""
 
-    __slots__ = ("error", "heard_to", "max_bytes", "number", "offset", "passed_to", "target")
+    __slots__ = (
+        "_waiter",
+        "_waits_at",
+        "error",
+        "heard_to",
+        "max_bytes",
+        "number",
+        "offset",
+        "passed_to",
+        "target",
+    )
 
     def __init__(self, number: int, offset: int, max_bytes: int) -> None:
         self.number = number
@@ -57,6 +67,27 @@ class _Wanted:
         """Of a view: up to here it was looked at; news come behind it."""
         self.passed_to = offset
         """Of a view: up to here there is nothing to show, so that nobody looks there again."""
+        self._waits_at = 0
+        self._waiter: Waiter | None = None
+
+    def listen(self, callback: Callback, *, committed: bool) -> None:
+        """Be told of the next record."""
+        target = self.target
+        if target is not None:
+            end = self.heard_to or (
+                target.last_stable_offset if committed else target.high_watermark
+            )
+            offset = max(self.offset, end)
+            self._waits_at = offset
+            self._waiter = target.when_news(offset, committed=committed, callback=callback)
+
+    def hear(self) -> None:
+        """Wait no more; what was passed over meanwhile was for others."""
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            waiter.cancel()
+            if self.passed_to >= self._waits_at:
+                self.passed_to = max(self.passed_to, waiter.offset)
 
     def note(self, fetched: Fetched) -> Fetched:
         """Remember how far a look through a view went."""
@@ -79,7 +110,6 @@ class _Fetch:
         "_timer",
         "_topics",
         "_version",
-        "_waiters",
         "_woken",
         "refusal",
         "wait_ms",
@@ -103,7 +133,6 @@ class _Fetch:
         if request.session_id and request.session_epoch > 0:
             self.refusal = ErrorCode.fetch_session_id_not_found
         self._topics = [(name, self._resolve(name, rows)) for name, rows in request.topics]
-        self._waiters: list[Waiter] = []
         self._timer: asyncio.TimerHandle | None = None
         self._woken = False
 
@@ -255,17 +284,7 @@ class _Fetch:
         self._woken = False
         for _name, wanted in self._topics:
             for part in wanted:
-                target = part.target
-                if target is None:
-                    continue
-                end = part.heard_to or (
-                    target.last_stable_offset if self._committed else target.high_watermark
-                )
-                waiter = target.when_news(
-                    max(part.offset, end), committed=self._committed, callback=self._wake
-                )
-                if waiter is not None:
-                    self._waiters.append(waiter)
+                part.listen(self._wake, committed=self._committed)
 
     def _wake(self, _error: OnelogError | None) -> None:
         if not self._woken:
@@ -289,9 +308,9 @@ class _Fetch:
         self.try_answer(last_try=True)
 
     def _forget_waiters(self) -> None:
-        for waiter in self._waiters:
-            waiter.cancel()
-        self._waiters.clear()
+        for _name, wanted in self._topics:
+            for part in wanted:
+                part.hear()
 
     def cancel(self) -> None:
         """The connection is gone."""

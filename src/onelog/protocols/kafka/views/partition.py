@@ -24,6 +24,7 @@ from onelog.protocols.kafka.views.cache import RunCache
 from onelog.protocols.kafka.views.ends import TopicEnd
 from onelog.protocols.kafka.views.filler import build_filler
 from onelog.protocols.kafka.views.looking import RUN_BYTES, Damaged, Glass, Look
+from onelog.protocols.kafka.views.news import News
 from onelog.protocols.kafka.views.places import Place
 from onelog.protocols.kafka.views.writing import Writer, refuse_filter
 
@@ -34,15 +35,22 @@ if TYPE_CHECKING:
 class ViewPartition:
     """What one partition shows of a topic or filter."""
 
-    __slots__ = ("_end", "_glass", "_writer", "log", "number", "place")
+    __slots__ = ("_end", "_glass", "_news", "_writer", "log", "number", "place")
 
     def __init__(
-        self, broker: Broker, number: int, place: Place, wanted: TopicFilter, cache: RunCache
+        self,
+        broker: Broker,
+        number: int,
+        place: Place,
+        wanted: TopicFilter,
+        cache: RunCache,
+        news: News,
     ) -> None:
         self.number = number
         self.place = place
         self.log = place.log
         self._glass = Glass(place, wanted, cache)
+        self._news = news
         self._end = TopicEnd(self._glass) if wanted.exact else None
         self._writer = Writer(broker, place, wanted.filter.decode()) if wanted.exact else None
 
@@ -141,9 +149,9 @@ class ViewPartition:
         return build_filler(start, end, self.log.epochs.at(start))
 
     def when_news(self, offset: int, *, committed: bool, callback: Callback) -> Waiter | None:
-        """Call back once there may be something at `offset`."""
+        """Call back once there may be something at `offset` or behind it."""
         del committed
-        return self.log.when_stable(Offset(offset), callback)
+        return self._news.wait(self.place, self._glass.wanted.filter, offset, callback)
 
 
 class _Rest:

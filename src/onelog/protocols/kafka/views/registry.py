@@ -18,6 +18,7 @@ from typing import Final, TypeVar
 from onelog.base.names import from_kafka
 from onelog.broker import Broker
 from onelog.protocols.kafka.views.cache import RunCache
+from onelog.protocols.kafka.views.news import News
 from onelog.protocols.kafka.views.topic import View
 
 VIEWS_MAX: Final = 10_000
@@ -34,6 +35,7 @@ class Views:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.cache = RunCache()
+        self._news = News()
         self._views: OrderedDict[str, View] = OrderedDict()
         self._ids: dict[uuid.UUID, str] = {}
         self._generation = 0
@@ -46,6 +48,7 @@ class Views:
         """Hear of changes no more; looks that run end by themselves."""
         self._broker.streams.on_change.remove(self._streams_changed)
         self._broker.views.on_change.remove(self._forget)
+        self._news.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def in_thread(self, work: Callable[[], T]) -> Awaitable[T]:
@@ -71,10 +74,11 @@ class Views:
                 view.refresh(self._generation)
             return view
         given = self._broker.views.find(name)
+        shared = (self.cache, self._news)
         if given is not None:
-            view = View(self._broker, name, given.filter, self.cache, f"{name} {given.created_ms}")
+            view = View(self._broker, name, given.filter, shared, f"{name} {given.created_ms}")
         else:
-            view = View(self._broker, name, from_kafka(name), self.cache)
+            view = View(self._broker, name, from_kafka(name), shared)
             if not view.is_known():
                 return None
         view.generation = self._generation

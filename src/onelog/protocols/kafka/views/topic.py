@@ -12,6 +12,7 @@ from onelog.broker import Broker, Stream
 from onelog.kernel import TopicFilter
 from onelog.protocols.kafka.topics import no_partition, topic_id
 from onelog.protocols.kafka.views.cache import RunCache
+from onelog.protocols.kafka.views.news import News
 from onelog.protocols.kafka.views.partition import ViewPartition
 from onelog.protocols.kafka.views.places import places_of
 
@@ -22,6 +23,7 @@ class View:
     __slots__ = (
         "_broker",
         "_cache",
+        "_news",
         "_partitions",
         "_wanted",
         "address",
@@ -32,14 +34,14 @@ class View:
     )
 
     def __init__(
-        self, broker: Broker, name: str, text: str, cache: RunCache, made: str = ""
+        self, broker: Broker, name: str, text: str, shared: tuple[RunCache, News], made: str = ""
     ) -> None:
         self.name = name
         self.address = text
         self.id = topic_id(f"view {made} {text}" if made else f"view {text}")
         self.stream: Stream | None = None
         self._broker = broker
-        self._cache = cache
+        self._cache, self._news = shared
         self._wanted = TopicFilter(text.encode())
         self._partitions: list[ViewPartition] = []
         self.generation = 0
@@ -53,7 +55,9 @@ class View:
         for number, place in enumerate(places_of(self._broker, self.address)):
             old = known.get(place.key)
             if old is None or old.number != number or old.place != place:
-                old = ViewPartition(self._broker, number, place, self._wanted, self._cache)
+                old = ViewPartition(
+                    self._broker, number, place, self._wanted, self._cache, self._news
+                )
             self._partitions.append(old)
 
     @property

@@ -1,0 +1,205 @@
+"""News for views: who waits for a record of some topic or filter in a partition, told only then.
+
+Rules:
+- A partition that somebody waits in is followed once for all who wait there: a batch is looked at
+  by one kernel call, which asks only about topics that are new to it. So waiting views cost a
+  publisher nothing that grows with their number.
+- A batch that does not show its topics (compressed), or that decides about others (a transaction's
+  end), may be news for anybody: all are told, and look.
+- A waiter's `offset` moves on over what was not for it, so that nobody looks there again.
+- A partition that stops tells all who wait, as it tells its own waiters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Literal
+
+from onelog.base.errors import OnelogError
+from onelog.base.ids import Offset
+from onelog.broker import Partition
+from onelog.kernel import TopicTrie, scan_batches, topic_runs
+from onelog.log.wakeup import Callback, Waiter
+from onelog.protocols.kafka.views.places import Place
+
+_NEVER: Final = Offset(2**62)
+TOPICS_MAX: Final = 100_000
+"""Topics of a partition of which it is remembered who waits for them."""
+FILTERS_MAX: Final = 1_000
+"""Filters that nobody waits for any more and that are still known: most come back at once."""
+
+
+class _Filter:
+    """A topic or filter, and who waits for it."""
+
+    __slots__ = ("number", "text", "waiters", "watch")
+
+    def __init__(self, watch: _Watch, text: bytes, number: int) -> None:
+        self.watch = watch
+        self.text = text
+        self.number = number
+        self.waiters: dict[_FilterWaiter, None] = {}
+
+    def drop(self, waiter: _FilterWaiter) -> None:
+        """One gave up."""
+        if self.waiters.pop(waiter, self) is None:
+            self.watch.waiting -= 1
+
+    def tell(self, upto: int, error: OnelogError | None = None) -> None:
+        """There may be news from `upto` on, and none before."""
+        waiters, self.waiters = self.waiters, {}
+        self.watch.waiting -= len(waiters)
+        for waiter in waiters:
+            waiter.pass_over(upto)
+            callback, waiter.callback = waiter.callback, None
+            if callback is not None:
+                callback(error)
+
+
+class _FilterWaiter(Waiter):
+    """One wait; `cancel` forgets it at once."""
+
+    __slots__ = ("_filter", "_hears_all")
+
+    def __init__(
+        self, offset: Offset, callback: Callback, wanted: _Filter, *, hears_all: bool
+    ) -> None:
+        super().__init__(offset, callback)
+        self._filter = wanted
+        self._hears_all = hears_all
+
+    def pass_over(self, upto: int) -> None:
+        """Nothing before `upto` was for it."""
+        if self._hears_all:
+            self.offset = Offset(max(self.offset, upto))
+
+    def cancel(self) -> None:
+        """Never call back."""
+        if self.callback is not None:
+            self.callback = None
+            self.pass_over(self._filter.watch.heard_to)
+            self._filter.drop(self)
+
+
+Concerned = tuple[_Filter, ...] | Literal[False]
+"""Whom a topic concerns; False: nobody."""
+
+
+class _Watch:
+    """All who wait in one partition."""
+
+    __slots__ = (
+        "_filters",
+        "_from",
+        "_next_number",
+        "_numbers",
+        "_place",
+        "_topics",
+        "_trie",
+        "heard_to",
+        "waiting",
+    )
+
+    def __init__(self, place: Place, stopped: Callable[[], object]) -> None:
+        self.waiting = 0
+        self.heard_to = 0
+        """Who waits since before it was told of all that concerns him up to here."""
+        self._place = place
+        self._from = int(place.log.end_offset)
+        """What is appended from here on is heard of; before it, it may not be visible yet."""
+        self._filters: dict[bytes, _Filter] = {}
+        self._numbers: dict[int, _Filter] = {}
+        self._next_number = 0
+        self._trie = TopicTrie()
+        self._topics: dict[bytes, Concerned] = {}
+        place.log.follow(self._heard)
+
+        def tell(error: OnelogError | None) -> None:
+            stopped()
+            self._tell_all(0, error)
+
+        place.log.when_stable(_NEVER, tell)
+
+    def close(self) -> None:
+        """Hear of nothing more."""
+        self._place.log.unfollow(self._heard)
+
+    def wait(self, text: bytes, offset: Offset, callback: Callback) -> Waiter | None:
+        """Call back when something may be there for a filter; at once (None) when it may be now."""
+        log = self._place.log
+        if log.stopped is not None or offset < log.last_stable_offset:
+            return log.when_stable(offset, callback)
+        if log.high_watermark < self._from:
+            return log.when_stable(offset, callback)
+        wanted = self._filters.get(text) or self._add(text)
+        # What an open transaction holds back was heard before it was decided.
+        waiter = _FilterWaiter(offset, callback, wanted, hears_all=offset >= log.high_watermark)
+        wanted.waiters[waiter] = None
+        self.waiting += 1
+        return waiter
+
+    def _add(self, text: bytes) -> _Filter:
+        if len(self._filters) >= FILTERS_MAX:
+            self._drop_idle()
+        wanted = self._filters[text] = _Filter(self, text, self._next_number)
+        self._numbers[wanted.number] = wanted
+        self._next_number += 1
+        self._trie.add(text, wanted.number)
+        self._topics.clear()
+        return wanted
+
+    def _drop_idle(self) -> None:
+        for wanted in [row for row in self._filters.values() if not row.waiters]:
+            del self._filters[wanted.text], self._numbers[wanted.number]
+            self._trie.remove(wanted.text, wanted.number)
+
+    def _heard(self, data: bytes | bytearray) -> None:
+        """Batches became visible."""
+        if not self.waiting:
+            return
+        log = self._place.log
+        infos = scan_batches(data, 0, False)
+        fixed = self._place.stream.fixed_topic_at(log.id, Offset(infos[0].base_offset))
+        rows, end = topic_runs(
+            data, None if fixed is None else fixed.encode(), self._topics, self._concerned
+        )
+        for row in rows:
+            for wanted in row[0] or ():
+                wanted.tell(infos[0].base_offset)
+        if end <= infos[-1].last_offset:
+            self._tell_all(infos[0].base_offset)
+        self.heard_to = infos[-1].last_offset + 1
+
+    def _concerned(self, topic: bytes) -> Concerned:
+        if len(self._topics) >= TOPICS_MAX:
+            self._topics.clear()
+        found = tuple(self._numbers[number] for number in self._trie.match_uncached(topic))
+        self._topics[topic] = found or False
+        return self._topics[topic]
+
+    def _tell_all(self, upto: int, error: OnelogError | None = None) -> None:
+        for wanted in tuple(self._filters.values()):
+            wanted.tell(upto, error)
+
+
+class News:
+    """Who waits in which partition."""
+
+    def __init__(self) -> None:
+        self._watches: dict[Partition, _Watch] = {}
+
+    def wait(self, place: Place, text: bytes, offset: int, callback: Callback) -> Waiter | None:
+        """Call back once there may be something for a filter at `offset` or behind it."""
+        log = place.log
+        if log.stopped is not None:
+            return log.when_stable(Offset(offset), callback)
+        watch = self._watches.get(log)
+        if watch is None:
+            watch = self._watches[log] = _Watch(place, lambda: self._watches.pop(log, None))
+        return watch.wait(text, Offset(offset), callback)
+
+    def close(self) -> None:
+        """Hear of nothing more."""
+        for watch in self._watches.values():
+            watch.close()
+        self._watches.clear()
