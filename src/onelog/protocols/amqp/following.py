@@ -19,7 +19,7 @@ from itertools import islice, repeat
 from typing import TYPE_CHECKING, Final, Literal
 
 from onelog.base.ids import Offset, TimestampMs
-from onelog.broker import EARLIEST, LATEST, LiveSource, Record, RoutedCursor, Start
+from onelog.broker import LiveSource, Record, RoutedCursor
 from onelog.cursors.reader import read_records
 from onelog.cursors.sources import Everything
 from onelog.kernel import (
@@ -32,6 +32,7 @@ from onelog.kernel import (
     scan_batches,
     topic_runs,
 )
+from onelog.log.moves import Move
 from onelog.protocols.amqp.addresses import (
     QUEUES_STREAM,
     ROOT_EXCHANGE,
@@ -39,6 +40,7 @@ from onelog.protocols.amqp.addresses import (
     capture_of,
     queue_topic,
 )
+from onelog.protocols.amqp.lining_up import Place, line_up
 from onelog.protocols.amqp.mapping import (
     extra_keys_of,
     headers_of,
@@ -47,7 +49,6 @@ from onelog.protocols.amqp.mapping import (
 )
 from onelog.protocols.amqp.queues.ready import pack
 from onelog.protocols.amqp.replies import PREFIX as REPLY_PREFIX
-from onelog.protocols.amqp.router import Binding, Router
 from onelog.protocols.amqp.spreading import Queues, Spread, Spreader
 from onelog.record.headers import EXPIRY, find_header
 
@@ -66,8 +67,8 @@ _REPLY: Final = REPLY_PREFIX.encode()
 
 Target = Spread | Literal[False] | None
 """Where records of a topic go; False: nowhere; None: each has to be looked at."""
-Waiting = tuple[int, int, int]
-"""When a record was written, the number of its partition, and its offset."""
+Waiting = tuple[int, Place]
+"""The number of a partition, and a record in it."""
 
 
 class Follower:
@@ -80,6 +81,8 @@ class Follower:
         self._topics: dict[bytes, Target] = {}
         self._refused: dict[tuple[str, int, int], None] = {}
         """What queues refused of late, the oldest first."""
+        self._reading: dict[Queue, asyncio.Event] = {}
+        """Queues that take history, and what tells that they have it."""
         self._root_matters = False
         """Whether an `amq.topic`, which lies with all topics, is bound to anything."""
         self._has_queues = False
@@ -87,6 +90,18 @@ class Follower:
     def settle_up(self) -> None:
         """Tell every queue what it was given."""
         self._spreader.settle_up()
+
+    async def hold_back(self, queue: Queue) -> None:
+        """A queue is to read the log: it is given nothing meanwhile. One reader at a time."""
+        while (other := self._reading.get(queue)) is not None:
+            await other.wait()
+        self.queue_wakes()
+        self._reading[queue] = asyncio.Event()
+
+    def let_follow(self, queue: Queue) -> None:
+        """A queue has read everything; from now on it is given what comes."""
+        self.queue_wakes()
+        self._reading.pop(queue).set()
 
     def queue_wakes(self) -> None:
         """A queue that only collected has a consumer now."""
@@ -144,7 +159,7 @@ class Follower:
     def _look(self, number: int, decoded: _Decoded, offset: int, woken: dict[Queue, None]) -> None:
         """Route one record by all that it says."""
         for record in decoded.records(offset, 1):
-            self._notice_expiry([record])
+            self.notice_expiry([record])
             queues = self._route(record)
             self._give(number, queues, offset, record)
             woken.update(dict.fromkeys(queues))
@@ -160,11 +175,12 @@ class Follower:
 
     def deliver_records(self, source: LiveSource, records: list[Record]) -> None:
         """Take committed records that `deliver` left."""
-        self._notice_expiry(records)
+        self.notice_expiry(records)
         for record in records:
             self._give(source.number, self._route(record), record.offset, record)
 
-    def _notice_expiry(self, records: list[Record]) -> None:
+    def notice_expiry(self, records: list[Record]) -> None:
+        """Messages that may expire are here."""
         if any(find_header(record.headers, EXPIRY) is not None for record in records):
             self._hub.saw_expiry = True
 
@@ -205,15 +221,30 @@ class Follower:
             return None
         names = sorted(vhost.router.route(address.exchange, address.routing_key, {}))
         queues = tuple(vhost.queues[name] for name in names if name in vhost.queues)
+        queues = self._following(queues)
         return self._spreader.spread(queues) if queues else False
 
+    def _following(self, queues: Queues) -> Queues:
+        if not self._reading:
+            return queues
+        return tuple(queue for queue in queues if queue not in self._reading)
+
     def _route(self, record: Record) -> Queues:
+        """The queues that follow and take a record; an answer goes to who waits for it."""
         address = address_of(record.topic)
         vhost = self._hub.vhosts.find(address.vhost)
         if vhost is None:
             return ()
         if not address.exchange and address.routing_key.startswith(REPLY_PREFIX):
             self._answer(vhost, address.routing_key, record)
+            return ()
+        return self._following(self.queues_for(record))
+
+    def queues_for(self, record: Record) -> Queues:
+        """The queues that a record is for."""
+        address = address_of(record.topic)
+        vhost = self._hub.vhosts.find(address.vhost)
+        if vhost is None:
             return ()
         headers = headers_of(record)
         names: set[str] = set()
@@ -311,11 +342,13 @@ class Follower:
                 wanted, wanted.sources[0], position, _READ_ROWS, upto=source.position
             )
             for record in records:
-                row = (record.timestamp_ms, source.number, int(record.offset))
+                place = Place(record.timestamp_ms, int(record.offset), is_new=True)
                 for queue in self._route(record):
                     start = starts.get(queue)
-                    if start is not None and start <= record.offset:
-                        fresh[queue].append(row)
+                    if start is None or start > record.offset:
+                        continue
+                    if not queue.cursor.holds(source.key, place.offset):
+                        fresh[queue].append((source.number, place))
             await asyncio.sleep(0)
 
     def _restore(self, queue: Queue, fresh: list[Waiting]) -> None:
@@ -327,26 +360,40 @@ class Follower:
                 cursor.forget(key)
             else:
                 kept.append(source)
-        new = [row for row in fresh if not cursor.holds(*self._hub.place(pack(row[1], row[2])))]
-        if len({source.number for source in kept} | {row[1] for row in new}) <= 1:
+        new: dict[int, list[Place]] = {}
+        for number, place in fresh:
+            new.setdefault(number, []).append(place)
+        numbers = {source.number for source in kept} | new.keys()
+        if len(numbers) <= 1:
             # One partition is in order as it is, however much it holds.
             for source in kept:
                 for offset in cursor.offsets(source.key):
                     self._restore_place(queue, pack(source.number, offset), is_new=False)
-            for _time, number, offset in new:
-                self._restore_place(queue, pack(number, offset), is_new=True)
+            for number, place in fresh:
+                self._restore_place(queue, pack(number, place.offset), is_new=True)
             return
-        lines = [self._timed(source, cursor.offsets(source.key)) for source in kept]
-        merged = heapq.merge(*lines, ((*row, True) for row in sorted(new)))
-        for _time, number, offset, is_new in list(merged):
-            self._restore_place(queue, pack(number, offset), is_new=is_new)
+        lines = {
+            self.live.keys[number]: self._line(number, cursor, new.get(number, []))
+            for number in numbers
+        }
+        for key, place in list(line_up(lines, self._moves_of)):
+            source = self.live.find(key)
+            assert source is not None
+            self._restore_place(queue, pack(source.number, place.offset), is_new=place.is_new)
 
-    def _timed(
-        self, source: LiveSource, offsets: Iterator[int]
-    ) -> Iterator[tuple[int, int, int, bool]]:
+    def _moves_of(self, key: tuple[str, int]) -> tuple[Move, ...]:
+        source = self.live.find(key)
+        return () if source is None else source.stream.record.moves
+
+    def _line(self, number: int, cursor: RoutedCursor, new: list[Place]) -> Iterator[Place]:
+        """The places of a queue in one partition: what it kept, and what came since."""
+        kept = self._timed(number, cursor.offsets(self.live.keys[number]))
+        return heapq.merge(kept, new, key=lambda place: place.offset)
+
+    def _timed(self, number: int, offsets: Iterator[int]) -> Iterator[Place]:
         while some := list(islice(offsets, _READ_ROWS)):
-            for record in self._hub.read(source.number, some):
-                yield record.timestamp_ms, source.number, int(record.offset), False
+            for record in self._hub.read(number, some):
+                yield Place(record.timestamp_ms, int(record.offset), is_new=False)
 
     def _restore_place(self, queue: Queue, place: int, *, is_new: bool) -> None:
         key, offset = self._hub.place(place)
@@ -387,46 +434,6 @@ class Follower:
         # Topics of the root lie in any stream but those of other exchanges.
         return (row for row in self.live.sources() if not row.stream.name.startswith(STREAM_PREFIX))
 
-    # -- history
-
-    async def take_history(self, queue: Queue, binding: Binding) -> None:
-        """Give a queue the records before its time that a binding matches."""
-        vhost = queue.vhost
-        alone = Router()
-        for record in vhost.router.exchanges():
-            if alone.find(record.name) is None:
-                alone.add_exchange(record)
-        alone.add_queue(queue.name)
-        if binding.source:
-            alone.bind(binding)
-        start = _start_of(queue)
-        for source in list(self.sources_of(vhost.name, binding.source)):
-            await self._take_history_of(source, queue, alone, start)
-        queue.wake()
-
-    async def _take_history_of(
-        self, source: LiveSource, queue: Queue, alone: Router, start: Start
-    ) -> None:
-        wanted = Everything(source.as_source)
-        position = Offset(max(start.offset_in(source.as_source), source.partition.start_offset))
-        end = source.position
-        while position < end and not queue.is_deleted:
-            records, position = read_records(
-                wanted, wanted.sources[0], position, _READ_ROWS, upto=end
-            )
-            self._notice_expiry(records)
-            for record in records:
-                address = address_of(record.topic)
-                if address.vhost != queue.vhost.name or queue.cursor.holds(
-                    source.key, record.offset
-                ):
-                    continue
-                keys = (address.routing_key, *extra_keys_of(record))
-                headers = headers_of(record)
-                if any(queue.name in alone.route(address.exchange, key, headers) for key in keys):
-                    queue.take_in(pack(source.number, record.offset), record)
-            await asyncio.sleep(0)
-
 
 class _Decoded:
     """Plain batches, taken apart when somebody looks at their records."""
@@ -459,17 +466,6 @@ class _Decoded:
                         name, partition, Offset(offset), topic.decode(errors="replace"),
                         TimestampMs(time), key, value, headers,
                     )  # fmt: skip
-
-
-def _start_of(queue: Queue) -> Start:
-    chosen = queue.settings.start
-    if chosen == "earliest":
-        return EARLIEST
-    if isinstance(chosen, int):
-        return Start("offset", chosen)
-    if isinstance(chosen, str) and chosen.startswith("timestamp:"):
-        return Start("time", int(chosen.partition(":")[2]))
-    return LATEST
 
 
 def _end_of(source: LiveSource, data: bytes | bytearray) -> int:

@@ -21,6 +21,7 @@ from onelog.observe import get_logger
 from onelog.protocols.amqp.addresses import DEFAULT_VHOST
 from onelog.protocols.amqp.definitions import KINDS, MADE, ROOT, decode_row, parse_key
 from onelog.protocols.amqp.following import Follower, note_positions
+from onelog.protocols.amqp.history import take_history
 from onelog.protocols.amqp.intents import Intents
 from onelog.protocols.amqp.queues.queue import Queue
 from onelog.protocols.amqp.queues.ready import pack, unpack
@@ -351,7 +352,7 @@ class Hub:
 
     async def take_history(self, queue: Queue, binding: Binding) -> None:
         """Give a queue what a binding would have brought before it was made (I2)."""
-        await self.follower.take_history(queue, binding)
+        await take_history(self.follower, queue, binding)
 
     def place(self, place: int) -> tuple[tuple[str, int], int]:
         """The partition and the offset of a place."""
