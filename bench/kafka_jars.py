@@ -33,6 +33,9 @@ SETS: dict[str, tuple[str, ...]] = {
         "org.slf4j:slf4j-nop:1.7.36",
     ),
 }
+ALONE = (
+    "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+)
 LACKS_MAVEN = "Maven is missing: run 'apt-get install maven' as root"
 
 
@@ -49,13 +52,13 @@ def version(name: str) -> str:
 
 
 def pom(artifacts: tuple[str, ...]) -> str:
-    """A project that is nothing but its dependencies."""
+    """A project that is nothing but its dependencies; `:alone` leaves out what one needs itself."""
     parts = []
     for artifact in artifacts:
-        group, name, wanted = artifact.split(":")
+        group, name, wanted, *alone = artifact.split(":")
         parts.append(
             f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
-            f"<version>{wanted}</version></dependency>"
+            f"<version>{wanted}</version>{ALONE if alone else ''}</dependency>"
         )
     return (
         "<project><modelVersion>4.0.0</modelVersion><groupId>onelog</groupId>"

@@ -11,14 +11,18 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pyspark
 from pyspark.sql import SparkSession
 
 import onelog.spark
-from bench import spark_tables
+from bench import spark_latency, spark_reads, spark_tables
 from bench.report import Row, data_dir, report
+from bench.spark_jars import spark_kafka_jars
 
 Part = Callable[[SparkSession, Path], list[Row]]
 PARTS: dict[str, Part] = {
+    "reads": spark_reads.run,
+    "latency": spark_latency.run,
     "tables": spark_tables.run,
 }
 
@@ -34,6 +38,7 @@ def session(folder: Path) -> SparkSession:
             "spark.ui.showConsoleProgress": "false",
             "spark.sql.shuffle.partitions": "2",
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            "spark.jars": ",".join(map(str, spark_kafka_jars(pyspark.__version__))),
         },
     )
     made.sparkContext.setLogLevel("ERROR")
