@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from onelog.base.errors import ProtocolViolation
+from onelog.base.errors import ProtocolViolation, Unavailable
 from onelog.spark.client import Client, Reader, refusal
 
 QUERY_CHARS_MAX: Final = 256
@@ -64,7 +64,12 @@ def link(client: Client, batch: Batch, members: Sequence[Member], *, commit: boo
             raise refusal(int(code or -1), str(batch), answer.get("message"))
         return str(answer.get("outcome"))
 
-    return client.call(API, body.encode(), read, version=VERSION, wait_s=WAIT_S)
+    try:
+        return client.call(API, body.encode(), read, version=VERSION, wait_s=WAIT_S)
+    except Unavailable as error:
+        raise Unavailable(
+            f"{batch} could not be linked: {error}. Is that a OneLog broker? Others have no link"
+        ) from error
 
 
 def _decode(data: bytes) -> dict[str, Any]:

@@ -89,9 +89,9 @@ class Linker:
         self.marks.check_owner(request.query, owner)
         left_over = [
             row
-            for row in self._ids.members(request.query, request.batch)[:SWEPT_MAX]
+            for row in self._ids.members(request.query, request.batch)
             if row.id not in members or not request.commit
-        ]
+        ][:SWEPT_MAX]
         for row in left_over:
             check(row.written)
         outcome: Outcome = "aborted"
