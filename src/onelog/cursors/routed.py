@@ -173,6 +173,11 @@ class RoutedCursor:
             places.dirty.add(chunk)
         self._changed()
 
+    def note_handed_out(self, key: Key, first: int, count: int) -> None:
+        """The queue takes records that follow each other, and has handed them out already."""
+        self.note_range(key, first, count)
+        self._places[key].out.add_range(first, first + count)
+
     def settle(self, key: Key, offset: int) -> bool:
         """The record is done with; False when it was before."""
         return self.settle_range(key, offset, 1) == 1

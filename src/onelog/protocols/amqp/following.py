@@ -40,6 +40,7 @@ from onelog.protocols.amqp.addresses import (
     capture_of,
     queue_topic,
 )
+from onelog.protocols.amqp.history import Absence
 from onelog.protocols.amqp.lining_up import Place, line_up
 from onelog.protocols.amqp.mapping import (
     extra_keys_of,
@@ -81,8 +82,8 @@ class Follower:
         self._topics: dict[bytes, Target] = {}
         self._refused: dict[tuple[str, int, int], None] = {}
         """What queues refused of late, the oldest first."""
-        self._reading: dict[Queue, asyncio.Event] = {}
-        """Queues that take history, and what tells that they have it."""
+        self._absences: dict[Queue, Absence] = {}
+        """Queues that take history, and follow when they have it."""
         self._root_matters = False
         """Whether an `amq.topic`, which lies with all topics, is bound to anything."""
         self._has_queues = False
@@ -91,17 +92,25 @@ class Follower:
         """Tell every queue what it was given."""
         self._spreader.settle_up()
 
-    async def hold_back(self, queue: Queue) -> None:
-        """A queue is to read the log: it is given nothing meanwhile. One reader at a time."""
-        while (other := self._reading.get(queue)) is not None:
-            await other.wait()
-        self.queue_wakes()
-        self._reading[queue] = asyncio.Event()
+    def hold_back(self, queue: Queue) -> Absence:
+        """A queue is to read the log: it is given nothing from now on."""
+        absence = self._absences.get(queue)
+        if absence is None:
+            self.queue_wakes()
+            absence = self._absences[queue] = Absence(self.positions())
+        absence.readers += 1
+        return absence
 
     def let_follow(self, queue: Queue) -> None:
         """A queue has read everything; from now on it is given what comes."""
-        self.queue_wakes()
-        self._reading.pop(queue).set()
+        self._absences[queue].readers -= 1
+        if not self._absences[queue].readers:
+            self.queue_wakes()
+            del self._absences[queue]
+
+    def positions(self) -> dict[tuple[str, int], int]:
+        """How far the routing has come, everywhere."""
+        return {source.key: source.position for source in self.live.sources()}
 
     def queue_wakes(self) -> None:
         """A queue that only collected has a consumer now."""
@@ -142,8 +151,10 @@ class Follower:
                 continue
             place = pack(source.number, first)
             for queue in target.ready:
-                queue.take_in_run(place, count)
-                woken[queue] = None
+                sent = queue.pass_on(place, count, data) if fixed is None else 0
+                if sent < count:
+                    queue.take_in_run(place + sent, count - sent)
+                    woken[queue] = None
             if target.quiet:
                 self._spreader.later(target, place, count)
             if target.looking:
@@ -194,10 +205,13 @@ class Follower:
                 if len(self._refused) > _REFUSED_MAX:  # of publishers that do not ask
                     del self._refused[next(iter(self._refused))]
 
+    @property
+    def has_refused(self) -> bool:
+        """Whether any queue refused anything of late."""
+        return bool(self._refused)
+
     def take_refusal(self, published: Published) -> bool:
         """Whether a queue refused a message; told once."""
-        if not self._refused:
-            return False
         key = (published.stream, published.partition, int(published.offset))
         return self._refused.pop(key, self) is None
 
@@ -225,9 +239,9 @@ class Follower:
         return self._spreader.spread(queues) if queues else False
 
     def _following(self, queues: Queues) -> Queues:
-        if not self._reading:
+        if not self._absences:
             return queues
-        return tuple(queue for queue in queues if queue not in self._reading)
+        return tuple(queue for queue in queues if queue not in self._absences)
 
     def _route(self, record: Record) -> Queues:
         """The queues that follow and take a record; an answer goes to who waits for it."""

@@ -29,46 +29,57 @@ if TYPE_CHECKING:
 _READ_ROWS: Final = 1_000
 
 
-async def take_history(follower: Follower, queue: Queue, binding: Binding) -> None:
-    """Give a queue the records before its time that a binding matches."""
-    history = _History(follower, queue, binding)
-    await follower.hold_back(queue)
-    history.begin()
-    known = queue.cursor.position_of
-    queue.cursor.position_of = history.held.get  # a crash finds what came since then once more
-    try:
-        while history.is_behind() and not queue.is_deleted:
-            for source in follower.live.sources():
-                if history.read_some(source):
-                    await asyncio.sleep(0)
-    finally:
-        queue.cursor.position_of = known
-        follower.let_follow(queue)
-    queue.wake()
+class Absence:
+    """The time in which a queue follows no more, however many bindings bring it history."""
+
+    __slots__ = ("given", "lock", "readers")
+
+    def __init__(self, given: dict[SourceKey, int]) -> None:
+        self.readers = 0
+        self.lock = asyncio.Lock()
+        """Histories are read one after the other."""
+        self.given = given
+        """Up to where the queue has what its bindings bring."""
 
 
-class _History:
-    """What one binding brings to one queue, and how far it was read."""
+class History:
+    """What one binding brings to one queue, and how far it was read.
+
+    It begins when it is made: from then on the queue follows no more, until the `end`.
+    """
 
     def __init__(self, follower: Follower, queue: Queue, binding: Binding) -> None:
         self._follower = follower
         self._queue = queue
         self._alone = _router_of(queue, binding)
-        start = _start_of(queue)
-        self._since: dict[SourceKey, int] = {}
+        self._since = follower.positions()
         """Where the binding began to count."""
-        self.held: dict[SourceKey, int] = {}
-        """Where the queue followed no more: what lies between, it was given."""
-        self._positions: dict[SourceKey, int] = {}
-        for source in follower.live.sources():
-            self._since[source.key] = self._positions[source.key] = source.position
+        self._positions = dict(self._since)
+        start = _start_of(queue)
         for source in follower.sources_of(queue.vhost.name, binding.source):
             first = max(start.offset_in(source.as_source), source.partition.start_offset)
             self._positions[source.key] = min(first, source.position)
+        self._absence = follower.hold_back(queue)
 
-    def begin(self) -> None:
-        """The queue follows no more."""
-        self.held = {source.key: source.position for source in self._follower.live.sources()}
+    async def take(self) -> None:
+        """Give the queue everything that there is."""
+        cursor = self._queue.cursor
+        async with self._absence.lock:
+            known = cursor.position_of
+            cursor.position_of = self._absence.given.get  # a crash finds the rest once more
+            try:
+                while self.is_behind() and not self._queue.is_deleted:
+                    for source in self._follower.live.sources():
+                        if self._read_some(source):
+                            await asyncio.sleep(0)
+                self._absence.given = self._follower.positions()
+            finally:
+                cursor.position_of = known
+        self._queue.wake()
+
+    def end(self) -> None:
+        """The queue may follow again."""
+        self._follower.let_follow(self._queue)
 
     def is_behind(self) -> bool:
         """Whether there is more to read."""
@@ -80,7 +91,7 @@ class _History:
         """Where it stands; a stream that came meanwhile is read from its beginning."""
         position = self._positions.get(source.key, 0)
         if position >= self._since.get(source.key, 0):
-            position = max(position, self.held.get(source.key, 0))
+            position = max(position, self._absence.given.get(source.key, 0))
         return position
 
     def _limit(self, source: LiveSource) -> int:
@@ -96,7 +107,7 @@ class _History:
                 return True
         return False
 
-    def read_some(self, source: LiveSource) -> bool:
+    def _read_some(self, source: LiveSource) -> bool:
         """Read on in a source; False when there is nothing to read for now."""
         position, limit = self._position(source), self._limit(source)
         since = self._since.get(source.key, 0)

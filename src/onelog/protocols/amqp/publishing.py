@@ -72,10 +72,10 @@ Again = tuple[bytes, int, int]
 class Run:
     """Publishes of a channel that are written together, and how they went."""
 
-    __slots__ = ("_came_as", "_publishing", "count", "outcome", "results")
+    __slots__ = ("_came_as", "count", "outcome", "publishing", "results")
 
     def __init__(self, publishing: Publishing, count: int, came_as: Message | Again | None) -> None:
-        self._publishing = publishing
+        self.publishing = publishing
         self.count = count
         self.outcome = UNKNOWN
         self._came_as = came_as
@@ -88,18 +88,12 @@ class Run:
         del count
         if error is None:
             # The queues take them in this pass, too; one of them may refuse its message.
-            self._publishing.channel.connection.hub.took(self)
+            self.publishing.channel.connection.hub.took(self)
         elif isinstance(error, _PASSING) and self._came_as is not None:
-            self._publishing.delay(self, self._came_as, error)
+            self.publishing.delay(self, self._came_as, error)
         else:
-            self._publishing.written_out(self, NACK)
-            self._publishing.confirm()
-
-    def took(self) -> Publishing:
-        """Their queues have them; who is to be told."""
-        refused = self._publishing.channel.connection.hub.take_refusal(self.results[0])
-        self._publishing.written_out(self, NACK if refused else ACK)
-        return self._publishing
+            self.publishing.written_out(self, NACK)
+            self.publishing.confirm()
 
 
 class Publishing:

@@ -64,7 +64,7 @@ async def publish(
     if outgoing.message is not None:
         published = await hub.broker.publish(outgoing.message, principal=Principal(who[1], "amqp"))
         await asyncio.sleep(0)  # the queues take it in that pass; one of them may refuse it
-        if hub.take_refusal(published):
+        if hub.follower.take_refusal(published):
             raise InvalidRequest("rejected Unable to publish message. Check queue limits.")
     return outgoing.returned is None
 

@@ -102,6 +102,11 @@ class Consumers:
         """Whether one consumer gets everything."""
         return len(self._order) == 1 or self._single_active
 
+    @property
+    def only(self) -> Consumer | None:
+        """The one consumer there is; None: there is none, or more."""
+        return self._order[0] if len(self._order) == 1 else None
+
     def add(self, consumer: Consumer, queue: str, vhost: str) -> None:
         """One more. Raises AmqpError."""
         if self._order and (consumer.exclusive or self._order[0].exclusive):

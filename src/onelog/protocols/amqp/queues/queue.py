@@ -28,7 +28,7 @@ from onelog.protocols.amqp.queues.settings import (
     QueueRecord,
     QueueSettings,
 )
-from onelog.protocols.amqp.queues.window import Window
+from onelog.protocols.amqp.queues.window import Data, Window
 from onelog.record.headers import find_header
 
 if TYPE_CHECKING:
@@ -131,6 +131,30 @@ class Queue:
         self.cursor.note_range(self._keys[number], offset, count)
         self._ready.append_run(place, count)
         self.published += count
+
+    def pass_on(self, place: int, count: int, data: Data) -> int:
+        """Send messages that just came straight to the one consumer, if it has room for all.
+
+        How many were sent; the others are to be taken in.
+        """
+        consumer = self.consumers.only
+        if (
+            consumer is None
+            or self._ready.size
+            or self._pumping
+            or consumer.no_ack
+            or consumer.room < count
+        ):
+            return 0
+        sent = consumer.owner.deliver_run(consumer, place, count, data)
+        if sent:
+            number, offset = unpack(place)
+            self.cursor.note_handed_out(self._keys[number], offset, sent)
+            self._ready.passed(place, sent)
+            self.published += sent
+            self.delivered += sent
+            self.unacked += sent
+        return sent
 
     def take_in(self, place: int, record: Record | None) -> bool:
         """A message was routed here; False when the queue is full and refuses it."""
@@ -334,7 +358,8 @@ class Queue:
         number, offset = unpack(place)
         self.unacked -= count
         self.acked += count
-        self._ready.forget(place, count)
+        if self._ready.remembers:
+            self._ready.forget(place, count)
         self.cursor.settle_range(self._keys[number], offset, count)
         self.wake()
 

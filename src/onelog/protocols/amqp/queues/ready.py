@@ -76,6 +76,10 @@ class _Line:
             self._chunks.append(array("Q"))
         self._chunks[-1].extend((place, count))
 
+    @property
+    def remembers(self) -> bool:
+        return bool(self._out)
+
     def put_back(self, place: int) -> None:
         heapq.heappush(self._again, (self._out.pop(place, 0), place))
         self.size += 1
@@ -116,6 +120,17 @@ class _Line:
             if self._head == len(chunk):
                 self._chunks.popleft()
                 self._head = 0
+
+    def passed(self, place: int, count: int) -> None:
+        """Places that went out without ever waiting, while nothing waited."""
+        source = place >> OFFSET_BITS
+        if source != self._source:
+            self._is_mixed = self._is_mixed or self._source >= 0
+            self._source = source
+        if self._is_mixed:
+            for at in range(count):
+                self._out[place + at] = self._taken + at + 1
+        self._taken += count
 
     def forget(self, place: int, count: int) -> None:
         if self._out:
@@ -183,6 +198,15 @@ class ReadyList:
         """A message that was out: it goes to where it was."""
         self._line(priority).put_back(place)
         self.size += 1
+
+    def passed(self, place: int, count: int) -> None:
+        """Messages of no priority went out without ever waiting, while nothing waited."""
+        self._lines[0].passed(place, count)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it has to be told what does not come back."""
+        return len(self._lines) > 1 or self._lines[0].remembers
 
     def forget(self, place: int, count: int = 1) -> None:
         """Messages that were out, and follow each other, do not come back."""

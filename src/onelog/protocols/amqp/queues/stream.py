@@ -72,6 +72,9 @@ class StreamLog:
         """The oldest place; None when there is none."""
         return self._places[self._head] if self.size else None
 
+    remembers = False
+    """Nothing is ever out."""
+
     def forget(self, place: int, count: int = 1) -> None:
         """Nothing is ever out."""
 
