@@ -222,13 +222,17 @@ def test_retained_messages_come_first_to_a_subscriber_and_not_to_tail(cli):
     assert cli.run("tail", "cli/kept", "--timeout", "0.3", via="mqtt") == b""
 
 
+@pytest.fixture(scope="module")
+def ann(server) -> str:
+    server.user("cli-ann", "the secret")
+    return "cli-ann"
+
+
 @each_via
-def test_a_user_logs_in_with_the_password_of_a_file(server, cli, via):
-    if via == VIAS[0]:
-        server.user("cli-ann", "the secret")
+def test_a_user_logs_in_with_the_password_of_a_file(ann, cli, via):
     (cli.folder / "good").write_text("the secret\n")
     (cli.folder / "bad").write_text("another\n")
-    login = ("--user", "cli-ann", "--password-file")
+    login = ("--user", ann, "--password-file")
     cli.run("pub", f"cli/user/{via}", "hello", *login, "good", via=via)
     errors = cli.run("pub", f"cli/user/{via}", "hello", *login, "bad", via=via, code=1)
     assert b"does not let cli-ann in" in errors
