@@ -67,8 +67,10 @@ conformance-kafka: $(STAMP)-dev ## Run the Kafka client scenarios on OneLog and 
 conformance-amqp: $(STAMP)-dev ## Run the AMQP scenarios on OneLog and on RabbitMQ
 	$(PYTEST) tests/conformance/test_amqp_*.py $(ARGS)
 
-conformance-spark: $(STAMP)-dev ## Run every Spark test, also the long ones; jars where Maven is
+conformance-spark: $(STAMP)-dev ## Run every Spark test, also the long ones, the jars and the older Spark
+	@$(PY) -m tests.spark.lines 4.1
 	$(PYTEST) tests/spark $(ARGS)
+	PYTHONPATH=build/spark/pyspark-4.1 $(PYTEST) tests/spark -m "not spark_slow" $(ARGS)
 
 fault: $(STAMP)-dev ## Kill processes and break disks, also for minutes
 	$(PYTEST) -m "fault or fault_long" $(ARGS)

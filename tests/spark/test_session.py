@@ -11,7 +11,7 @@ import pytest
 
 import onelog.spark
 from onelog.base.errors import ConfigError
-from onelog.spark import Jars, java_home
+from onelog.spark import Jars, iceberg_catalog, java_home
 from onelog.spark.java import MISSING_MODULE
 from onelog.spark.sessions import PACKAGES, SETTINGS, settings
 
@@ -98,6 +98,35 @@ def test_jars_that_a_line_of_spark_does_not_have_are_refused_with_the_line_that_
 def test_an_unknown_name_of_jars_is_refused():
     with pytest.raises(ConfigError, match=r"neither one of iceberg, delta, kafka"):
         settings("4.1.4", ["hudi"])
+
+
+@pytest.mark.parametrize(
+    ("catalog", "expected"),
+    [
+        ("https://lake.example/api", {"type": "rest", "uri": "https://lake.example/api"}),
+        ("sqlite:////data/c.db", {"type": "jdbc", "uri": "jdbc:sqlite:/data/c.db"}),
+        (
+            "postgresql+psycopg2://me:s%40y@db:5432/lake",
+            {
+                "type": "jdbc",
+                "uri": "jdbc:postgresql://db:5432/lake",
+                "jdbc.user": "me",
+                "jdbc.password": "s@y",
+            },
+        ),
+    ],
+)
+def test_a_catalog_is_told_to_spark_sql_as_the_sink_is_told_it(catalog, expected):
+    wanted = iceberg_catalog(catalog, "/data/lake")
+    prefix = "spark.sql.catalog.onelog."
+    told = {key.removeprefix(prefix): value for key, value in wanted.items() if prefix in key}
+    told.pop("jdbc.schema-version", None)
+    assert told == expected | {"warehouse": "file:///data/lake"}
+
+
+def test_a_catalog_that_java_does_not_know_is_refused():
+    with pytest.raises(ConfigError, match="mysql is unknown"):
+        iceberg_catalog("mysql://db/lake", "/data/lake")
 
 
 def test_without_jars_nothing_is_fetched():

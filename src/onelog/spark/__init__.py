@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from onelog.spark.java import java_home
 from onelog.spark.lakehouse import keep_table_up, read_table
-from onelog.spark.sessions import Jars, session
+from onelog.spark.sessions import Jars, iceberg_catalog, session
 from onelog.spark.source.offsets import lag
 
-__all__ = ["session", "Jars", "java_home", "lag", "read_table", "keep_table_up"]
+__all__ = ["session", "Jars", "iceberg_catalog", "java_home", "lag", "read_table", "keep_table_up"]

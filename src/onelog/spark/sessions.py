@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 from onelog.base.errors import ConfigError
 from onelog.spark.java import java_home
@@ -19,6 +20,7 @@ from onelog.spark.java import java_home
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+Settings = dict[str, str]
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 
@@ -49,7 +51,7 @@ PACKAGES: dict[Jars, dict[str, tuple[str, ...]]] = {
             "org.xerial:sqlite-jdbc:3.50.3.0",
         ),
     },
-    Jars.DELTA: {"4.1": ("io.delta:delta-spark_4.1_2.13:4.4.1",)},
+    Jars.DELTA: {"4.1": ("io.delta:delta-spark_4.1_2.13:4.4.0",)},
     Jars.KAFKA: dict.fromkeys(
         ("4.1", "4.2", "4.3"), ("org.apache.spark:spark-sql-kafka-0-10_2.13:{version}",)
     ),
@@ -95,6 +97,40 @@ def session(
     for key, value in wanted.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def iceberg_catalog(catalog: str, warehouse: str | None = None, name: str = "onelog") -> Settings:
+    """The settings by which Spark SQL, with Iceberg's jar, sees the tables of a catalog.
+
+    `catalog`, `warehouse` and `name` are the options `catalog`, `warehouse` and `catalogName` of
+    `format("onelog-table")`; tables are then `name.namespace.table`.
+    """
+    prefix = f"spark.sql.catalog.{name}"
+    wanted = {prefix: "org.apache.iceberg.spark.SparkCatalog"}
+    if catalog.startswith(("http://", "https://")):
+        wanted |= {f"{prefix}.type": "rest", f"{prefix}.uri": catalog}
+    else:
+        address, user, password = _jdbc(catalog)
+        wanted |= {f"{prefix}.type": "jdbc", f"{prefix}.uri": address}
+        wanted |= {f"{prefix}.jdbc.schema-version": "V1"}
+        if user:
+            wanted |= {f"{prefix}.jdbc.user": user, f"{prefix}.jdbc.password": password}
+    if warehouse is not None:
+        wanted[f"{prefix}.warehouse"] = warehouse if "://" in warehouse else f"file://{warehouse}"
+    return wanted
+
+
+def _jdbc(catalog: str) -> tuple[str, str, str]:
+    """The address of an SQL catalog in Java's words, the user, and the password."""
+    parts = urlsplit(catalog)
+    kind = parts.scheme.partition("+")[0]
+    if kind == "sqlite":
+        return f"jdbc:sqlite:{parts.path.removeprefix('/')}", "", ""
+    if kind != "postgresql":
+        raise ConfigError(f"catalog: {parts.scheme} is unknown: sqlite, postgresql, http or https")
+    host = parts.netloc.rpartition("@")[2]
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    return f"jdbc:postgresql://{host}{parts.path}", user, password
 
 
 def settings(version: str, jars: Sequence[Jars | str] = ()) -> dict[str, str]:

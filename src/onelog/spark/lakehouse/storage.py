@@ -53,10 +53,10 @@ class Storage:
             if named.get("endpoint_override", "").startswith("http://"):
                 named["scheme"] = "http"
             return fs.S3FileSystem(**named), uri.removeprefix("s3://")
+        if uri.startswith("file:"):  # Hadoop writes one slash, others three
+            return fs.LocalFileSystem(), "/" + uri.removeprefix("file:").lstrip("/")
         if "://" not in uri:
             return fs.LocalFileSystem(), str(Path(uri).absolute())
-        if uri.startswith("file://"):
-            return fs.LocalFileSystem(), uri.removeprefix("file://")
         # Names of files stand as they are: only the host is read as part of an address.
         scheme, _, rest = uri.partition("://")
         host, _, path = rest.partition("/")
