@@ -151,8 +151,10 @@ class Follower:
                 continue
             place = pack(source.number, first)
             for queue in target.ready:
-                queue.take_in_run(place, count)
-                woken[queue] = None
+                sent = queue.pass_on(place, count, data) if fixed is None else 0
+                if sent < count:
+                    queue.take_in_run(place + sent, count - sent)
+                    woken[queue] = None
             if target.quiet:
                 self._spreader.later(target, place, count)
             if target.looking:
@@ -203,10 +205,13 @@ class Follower:
                 if len(self._refused) > _REFUSED_MAX:  # of publishers that do not ask
                     del self._refused[next(iter(self._refused))]
 
+    @property
+    def has_refused(self) -> bool:
+        """Whether any queue refused anything of late."""
+        return bool(self._refused)
+
     def take_refusal(self, published: Published) -> bool:
         """Whether a queue refused a message; told once."""
-        if not self._refused:
-            return False
         key = (published.stream, published.partition, int(published.offset))
         return self._refused.pop(key, self) is None
 

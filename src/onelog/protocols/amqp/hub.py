@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.clock import Clock
 from onelog.base.errors import NotAuthenticated
-from onelog.broker import Broker, Published, Record, RoutedCursor
+from onelog.broker import Broker, Record, RoutedCursor
 from onelog.config import Config
 from onelog.kernel import AmqpEnvelopes
 from onelog.metadata.store import Delete, Put
 from onelog.net import Peer
 from onelog.observe import get_logger
 from onelog.protocols.amqp.addresses import DEFAULT_VHOST
+from onelog.protocols.amqp.confirms import ACK, NACK
 from onelog.protocols.amqp.definitions import KINDS, MADE, ROOT, decode_row, parse_key
 from onelog.protocols.amqp.following import Follower, note_positions
 from onelog.protocols.amqp.history import History
@@ -34,7 +35,7 @@ from onelog.security.identity import Identity
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.connection import Connection
-    from onelog.protocols.amqp.publishing import Run
+    from onelog.protocols.amqp.publishing import Publishing, Run
 
 _log = get_logger("amqp")
 
@@ -309,7 +310,12 @@ class Hub:
 
     def _tell_taken(self) -> None:
         taken, self._taken = self._taken, []
-        for publishing in {run.took(): None for run in taken}:
+        concerned: dict[Publishing, None] = {}
+        for run in taken:
+            refused = self.follower.has_refused and self.follower.take_refusal(run.results[0])
+            run.publishing.written_out(run, NACK if refused else ACK)
+            concerned[run.publishing] = None
+        for publishing in concerned:
             publishing.confirm_now()
 
     async def watch(self, queue: Queue) -> None:
@@ -376,10 +382,6 @@ class Hub:
         """The records at ascending offsets of a partition."""
         source = self.follower.live.source(number)
         return self.broker.cursors.records_at(source.as_source, offsets)
-
-    def take_refusal(self, published: Published) -> bool:
-        """Whether a queue refused a message."""
-        return self.follower.take_refusal(published)
 
 
 def _created_ms(cursor: RoutedCursor) -> int:
