@@ -358,8 +358,10 @@ def test_dropped_segments_give_their_space_back(tmp_path: Path, how: str):
     engine = KvEngine(tmp_path)
     log = engine.open(KEY, LogSettings(segment_bytes=4 * 1024 * 1024))
     noise = os.urandom(60_000)
-    for _ in range(600):
+    for number in range(600):
         append(log, make_batch_of(noise, log.end_offset))
+        if number % 100 == 99:  # a file goes as a whole: on a busy machine they would grow large
+            log._db._db.flush()
     log.roll()
     log._db._db.flush()
     full = size_on_disk(tmp_path)
@@ -371,7 +373,10 @@ def test_dropped_segments_give_their_space_back(tmp_path: Path, how: str):
         log.close()
         engine.delete(KEY)
     assert full > 35_000_000
-    assert size_on_disk(tmp_path) < full * 0.4
+    deadline = time.monotonic() + 20
+    while size_on_disk(tmp_path) >= full * 0.4:  # RocksDB deletes files in a thread of its own
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
     engine.close()
 
 
