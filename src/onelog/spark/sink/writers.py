@@ -27,6 +27,7 @@ from onelog.spark.sink.columns import Layout, layout_of
 from onelog.spark.sink.linking import Batch, Member, link
 from onelog.spark.sink.options import SinkOptions
 from onelog.spark.sink.staging import Staging
+from onelog.spark.worker import settle_worker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,6 +52,7 @@ def stage(
     # A task that is tried again is another member: the first one may still write.
     name = f"{context.partitionId()}-{context.taskAttemptId()}"
     with Staging(options, layout, batch.member_id(name), context.partitionId()) as staging:
+        settle_worker()
         for rows in iterator:
             staging.add(rows)
         return Staged(batch, staging.finish())

@@ -11,9 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 import pyarrow as pa
@@ -30,13 +28,14 @@ from onelog.kernel import (
 from onelog.kernel.types import BatchPiece
 from onelog.record.batch import Marker, inflated_records, read_marker
 from onelog.spark.arrow import arrays_of
-from onelog.spark.client import Access, Client, Fetched, Part, fetch_request, refusal
+from onelog.spark.client import Client, Fetched, Part, fetch_request, refusal
 from onelog.spark.client.codes import OFFSET_OUT_OF_RANGE
 from onelog.spark.source import loss
 from onelog.spark.source.columns import VALUE
 from onelog.spark.source.decoding import Convert, Place, as_text, decode_arrays
 from onelog.spark.source.options import SourceOptions
 from onelog.spark.source.planning import Slice, Task
+from onelog.spark.worker import borrowed, settle_worker
 
 FETCH_BYTES: Final = 16 << 20
 FETCH_BYTES_FIRST: Final = 1 << 20
@@ -47,30 +46,6 @@ EMPTY_WAIT_MS: Final = 1_000
 EMPTY_TRIES: Final = 30
 ARROW_BYTES: Final = 64 << 20
 """Inflated bytes of one record batch for Spark, about."""
-
-_idle: dict[Access, Client] = {}
-_settled = False
-
-
-def settle_worker() -> None:
-    """Once in a process: what is loaded by now is not looked through after every task."""
-    global _settled  # noqa: PLW0603 - a fact of the process
-    if not _settled:
-        _settled = True
-        gc.collect()
-        gc.freeze()
-
-
-@contextmanager
-def borrowed(access: Access) -> Iterator[Client]:
-    """A client of this process, given back unless something went wrong."""
-    client = _idle.pop(access, None) or Client(access)
-    try:
-        yield client
-    except BaseException:
-        client.close()
-        raise
-    _idle[access] = client
 
 
 class _Progress:
