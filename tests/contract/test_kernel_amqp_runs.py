@@ -215,6 +215,21 @@ def test_a_batch_that_is_not_plain_ends_the_runs(kernel) -> None:
     assert (rows, end) == ([("q", b"a", 5, 1, 0)], 6)
 
 
+@given(st.lists(st.tuples(st.integers(0, 19), st.booleans(), st.integers(0, 3)), max_size=80))
+def test_more_topics_than_are_looked_at_side_by_side_keep_their_targets(rows) -> None:
+    builder = twin.BatchBuilder(True)
+    for number, is_key, headers in rows:
+        topic = b"t/%d" % number
+        marks = ((b"~q", b"1"), (b"x", None), (b"~ex", b"9"))[:headers]
+        builder.add(topic, topic if is_key else b"key", b"v", marks, NOW_MS)
+    data = builder.seal(0, 0) if rows else b""
+    answers = [
+        kernel.topic_runs(data, None, {b"t/%d" % n: n % 3 and n for n in range(10)}, bool)
+        for kernel in KERNELS
+    ]
+    assert answers[0] == answers[1]
+
+
 @given(messages.filter(len), st.integers(0, 2**32))
 def test_damaged_batches_are_refused_by_both_kernels(rows, seed) -> None:
     data = bytearray(batch(rows, 0))

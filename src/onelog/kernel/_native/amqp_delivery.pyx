@@ -16,9 +16,14 @@ from libc.string cimport memcmp, memcpy
 
 from onelog.kernel._native.format cimport (
     BAD_HEADERS,
+    BAD_KEY,
+    BAD_RECORD_LENGTH,
+    BAD_VALUE,
+    BAD_VARINT,
     CODEC_MASK,
     CONTROL,
     HEADER_BYTES,
+    RECORD_BYTES_MIN,
     TRANSACTIONAL,
     Head,
     Span,
@@ -38,6 +43,7 @@ from onelog.kernel.corruption import corrupt
 
 cdef enum:
     RUN_MAX = 512
+    TOPICS_SEEN = 8
     SPECIAL = CODEC_MASK | CONTROL | TRANSACTIONAL
     METHOD = 1
     HEADER = 2
@@ -69,6 +75,66 @@ cdef int _marks(bytes_at data, const Span *span) noexcept nogil:
     return found
 
 
+cdef inline int _read_light(bytes_at data, bytes_at at, bytes_at limit, Span *span) noexcept nogil:
+    """As `read_span`, up to where the headers begin; they are not looked at."""
+    cdef int64_t number
+    cdef bytes_at end
+    cdef int code
+    if read_varint(&at, limit, &number):
+        return BAD_VARINT
+    if number < RECORD_BYTES_MIN - 1 or number > limit - at:
+        return BAD_RECORD_LENGTH
+    end = at + number
+    span.end = <uint32_t> (end - data)
+    at += 1
+    if read_varint(&at, end, &span.timestamp_delta) or read_varint(&at, end, &number):
+        return BAD_VARINT
+    span.offset_delta = <int32_t> number if 0 <= number <= 0x7FFFFFFF else -1
+    code = read_field(&at, end, -1, BAD_KEY, &span.key_bytes)
+    if code:
+        return code
+    span.key = <uint32_t> (at - data)
+    if span.key_bytes > 0:
+        at += span.key_bytes
+    code = read_field(&at, end, -1, BAD_VALUE, &span.value_bytes)
+    if code:
+        return code
+    if span.value_bytes > 0:
+        at += span.value_bytes
+    span.headers = <uint32_t> (at - data)
+    return 0
+
+
+cdef struct Headers:
+    # Those of the record before: most records of a topic have the same, and are not read again.
+    bytes_at at
+    Py_ssize_t size
+    int marks
+    bytes_at topic
+    int32_t topic_size
+
+
+cdef int _look(
+    bytes_at data, bytes_at record, bytes_at limit, const Span *light, Headers *last
+) noexcept nogil:
+    """What the headers say: in `last`, where it stays for the next record."""
+    cdef Span span
+    cdef bytes_at at = data + light.headers
+    cdef Py_ssize_t size = light.end - light.headers
+    cdef int code
+    if size == last.size and memcmp(at, last.at, size) == 0:
+        return 0
+    code = read_span(data, record, limit, &span)
+    if code:
+        return code
+    last.at, last.size = at, size
+    last.marks = _marks(data, &span) if span.header_count else 0
+    last.topic = topic_of(data, &span, &last.topic_size)
+    if last.topic == data + span.key:
+        last.topic = NULL  # none of its own: the key is the topic
+    return 0
+
+
 def topic_runs(data, fixed, dict known not None, resolve):
     """Runs of records for the same targets: (target, topic, first offset, count, marks), and where
     the first batch begins that is not plain, or the end.
@@ -80,15 +146,22 @@ def topic_runs(data, fixed, dict known not None, resolve):
     cdef bytes_at at, stop, record, limit, body
     cdef Head head
     cdef Span span
-    cdef list rows = []
+    cdef Headers headers
+    cdef list rows = [], topics = [], targets = []
     cdef object target = False, new = False, topic = None, topic_of_run = None
     cdef int64_t first = 0, count = 0, offset
-    cdef int marks, code
-    cdef int32_t number, size = 0, last_size = -2
-    cdef bytes_at last_topic = NULL
+    cdef int marks, code, slot, current = -1, next_slot = 0
+    cdef int32_t number, size = 0
+    cdef bytes_at seen[TOPICS_SEEN]
+    cdef int32_t sizes[TOPICS_SEEN]
     cdef bytes_at found
     cdef PyObject *hit
     cdef int64_t end = -1
+    headers.at, headers.size, headers.marks, headers.topic = NULL, -1, 0, NULL
+    if fixed is not None:
+        topic = fixed
+        hit = PyDict_GetItem(known, topic)
+        new = <object> hit if hit is not NULL else resolve(topic)
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         at = <bytes_at> view.buf
@@ -103,28 +176,36 @@ def topic_runs(data, fixed, dict known not None, resolve):
             body = record = at + HEADER_BYTES
             limit = at + head.size
             for number in range(head.count):
-                code = read_span(body, record, limit, &span)
+                code = _read_light(body, record, limit, &span)
+                if not code:
+                    code = _look(body, record, limit, &span, &headers)
                 if code:
                     raise corrupt(code, at - <bytes_at> view.buf, number)
                 record = body + span.end
                 offset = head.base_offset + span.offset_delta
-                marks = _marks(body, &span) if span.header_count else 0
+                marks = headers.marks
                 if fixed is None:
-                    found = topic_of(body, &span, &size)
+                    found, size = body + span.key, span.key_bytes
+                    if headers.topic is not NULL:
+                        found, size = headers.topic, headers.topic_size
                     if size < 0:
                         continue
-                    if (
-                        size != last_size or last_topic is NULL
-                        or memcmp(found, last_topic, size) != 0
-                    ):
-                        topic = PyBytes_FromStringAndSize(<const char *> found, size)
-                        last_topic, last_size = found, size
-                        hit = PyDict_GetItem(known, topic)
-                        new = <object> hit if hit is not NULL else resolve(topic)
-                elif last_size == -2:
-                    topic, last_size = fixed, -1
-                    hit = PyDict_GetItem(known, topic)
-                    new = <object> hit if hit is not NULL else resolve(topic)
+                    if current < 0 or size != sizes[current] or memcmp(found, seen[current], size):
+                        for slot in range(<int> len(topics)):
+                            if size == sizes[slot] and memcmp(found, seen[slot], size) == 0:
+                                current, topic, new = slot, topics[slot], targets[slot]
+                                break
+                        else:
+                            topic = PyBytes_FromStringAndSize(<const char *> found, size)
+                            hit = PyDict_GetItem(known, topic)
+                            new = <object> hit if hit is not NULL else resolve(topic)
+                            current, next_slot = next_slot, (next_slot + 1) % TOPICS_SEEN
+                            seen[current], sizes[current] = found, size
+                            if current < len(topics):
+                                topics[current], targets[current] = topic, new
+                            else:
+                                topics.append(topic)
+                                targets.append(new)
                 if new is False and not marks & MORE_KEYS:
                     continue
                 if (
