@@ -23,6 +23,7 @@ from onelog.cli import client, render
 from onelog.cli.example import example_toml
 from onelog.cli.messaging import add_messaging
 from onelog.cli.options import Assignments, ConfigFile, DataDir, load_options
+from onelog.cli.pipeline import build_pipelines
 from onelog.cli.reaching import RunOffline
 from onelog.cli.streams import build_streams
 from onelog.cli.users import build_users
@@ -90,6 +91,7 @@ def build(serve: Serve, run_offline: RunOffline | None = None) -> App:
     app.command(build_users(run_offline))
     app.command(build_streams(run_offline))
     app.command(build_views(run_offline))
+    app.command(build_pipelines())
     add_messaging(app)
     return app
 

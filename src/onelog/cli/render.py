@@ -28,7 +28,7 @@ def print_error(message: str) -> None:
     ERRORS.print(line)
 
 
-def _print_whole(table: Table) -> None:
+def print_whole(table: Table) -> None:
     """Print a table as wide as it is: a path that is broken or cut cannot be copied."""
     table.width = OUT.measure(table, options=OUT.options.update(max_width=10_000)).maximum
     OUT.print(table)
@@ -40,7 +40,7 @@ def print_ready(info: ServerInfo) -> None:
     for row in _rows(info):
         table.add_row("", *row)
     OUT.print(f"\n[bold]OneLog {info.version}[/] is running. Stop it with Ctrl-C.\n")
-    _print_whole(table)
+    print_whole(table)
     OUT.print()
 
 
@@ -64,7 +64,7 @@ def print_config(loaded: Loaded) -> None:
         source = loaded.sources[path]
         style = "dim" if source == "default" else ""
         table.add_row(path, Text(toml_value(key, value)), Text(source), style=style)
-    _print_whole(table)
+    print_whole(table)
 
 
 def print_status(status: Status) -> None:
@@ -95,7 +95,7 @@ def print_status(status: Status) -> None:
             stream.durability,
         )
     if status.streams:
-        _print_whole(table)
+        print_whole(table)
     if status.more_streams:
         OUT.print("… and more: see /api/v1/streams")
 

@@ -1,0 +1,27 @@
+"""Pipelines: files that say which topics become which tables and topics, run on Spark.
+
+Rules: the file is the only place where a pipeline is said. This floor makes of it what the
+connector (`onelog.spark`) is told, and adds what a product needs: a runner that goes on where it
+was, one run at a time, progress that others can see. Nothing of Spark is imported before a run.
+"""
+
+from __future__ import annotations
+
+from onelog.pipelines.jobs import JOBS, job_text
+from onelog.pipelines.load import load_pipeline
+from onelog.pipelines.place import Place
+from onelog.pipelines.progress import Progress
+from onelog.pipelines.spec import Pipeline
+from onelog.pipelines.state import State, Status, known_pipelines
+
+__all__ = [
+    "load_pipeline",
+    "Pipeline",
+    "Place",
+    "Progress",
+    "State",
+    "Status",
+    "known_pipelines",
+    "JOBS",
+    "job_text",
+]

@@ -1,0 +1,106 @@
+"""The rows of a target, as Spark sees them: sources, then transforms in the order of the file.
+
+Rules: each target has its own sources, so that its progress is its own. A name of a source or a
+transform is a view of the session while the rows are made; Spark looks views up at once, so the
+next target may have the same names. A function of Python is given data frames and gives one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onelog.base.errors import ConfigError, InvalidRequest
+from onelog.pipelines.load import duration_ms
+from onelog.pipelines.options import source_options
+from onelog.pipelines.place import Place
+from onelog.pipelines.spec import Pipeline, Source, Transform
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Graph:
+    """The frames of one target."""
+
+    def __init__(self, spark: SparkSession, pipeline: Pipeline, place: Place) -> None:
+        self._spark = spark
+        self._pipeline = pipeline
+        self._place = place
+
+    def rows(self, target: str) -> DataFrame:
+        """What a target is given."""
+        frames: dict[str, DataFrame] = {}
+        wanted = self._pipeline.targets[target].rows
+        try:
+            for name, source in self._pipeline.sources.items():
+                self._add(frames, name, self._read(name, source, target))
+            for name, transform in self._pipeline.transforms.items():
+                if wanted in frames:
+                    break
+                self._add(frames, name, self._transformed(name, transform, frames))
+        finally:
+            for name in frames:
+                self._spark.catalog.dropTempView(name)
+        return frames[wanted]
+
+    def _add(self, frames: dict[str, DataFrame], name: str, frame: DataFrame) -> None:
+        frame.createOrReplaceTempView(name)
+        frames[name] = frame
+
+    def _read(self, name: str, source: Source, target: str) -> DataFrame:
+        if source.named() is not None:
+            from onelog.spark import read_table  # noqa: PLC0415 - an extra
+
+            return read_table(self._spark, **self._place.table(source))
+        options = source_options(self._pipeline, name, target, self._place)
+        rows = self._spark.readStream.format("onelog").options(**options).load()
+        return _marked(rows, source)
+
+    def _transformed(
+        self, name: str, transform: Transform, frames: dict[str, DataFrame]
+    ) -> DataFrame:
+        inputs = [frames[one] for one in transform.inputs]
+        if transform.sql is not None:
+            rows = self._spark.sql(transform.sql)
+        elif transform.unique is not None:
+            rows = inputs[0].withWatermark(
+                transform.watermark_column, f"{duration_ms(transform.within or '')} milliseconds"
+            )
+            return rows.dropDuplicatesWithinWatermark(transform.unique)
+        else:
+            path = f"transforms.{name}.python"
+            rows = load_function(transform.python or "", self._place.folder, path)(*inputs)
+            if not hasattr(rows, "isStreaming"):
+                raise InvalidRequest(f"{path}: it gave back {type(rows).__name__}, no data frame")
+        return _marked(rows, transform)
+
+
+def _marked(rows: DataFrame, keys: Source | Transform) -> DataFrame:
+    """With the time after which late rows are dropped, if one is told."""
+    if keys.watermark is None:
+        return rows
+    return rows.withWatermark(keys.watermark_column, f"{duration_ms(keys.watermark)} milliseconds")
+
+
+def load_function(text: str, folder: Path, key: str) -> Callable[..., Any]:
+    """The function of `file.py:function`. Raises ConfigError."""
+    file_name, _, function = text.rpartition(":")
+    file = folder / file_name
+    if not file.is_file():
+        raise ConfigError(f"{key}: {file} is no file")
+    # It is not put among the modules: what is in none goes to executors by value, not by name.
+    spec = importlib.util.spec_from_file_location(f"pipeline_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ConfigError(f"{key}: {file}: {type(error).__name__}: {error}") from error
+    found = getattr(module, function, None)
+    if not callable(found):
+        raise ConfigError(f"{key}: {file} has no function {function}")
+    return found  # type: ignore[no-any-return]

@@ -1,0 +1,121 @@
+"""What source and sinks are told, made of a pipeline's keys and checked by the connector itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from onelog.base.errors import ConfigError
+from onelog.pipelines.place import Place, as_text
+from onelog.pipelines.spec import Pipeline, Source, Target
+
+
+def source_options(pipeline: Pipeline, name: str, target: str, place: Place) -> dict[str, str]:
+    """The options of a source that reads topics, for the query of a target."""
+    source = pipeline.sources[name]
+    found = place.connection(pipeline.broker)
+    if source.topics is not None:
+        found["subscribe"] = ",".join(source.topics)
+    elif source.filter is not None:
+        found["filter"] = source.filter
+    else:
+        found["subscribePattern"] = source.pattern or ""
+    found |= starting(source.start, f"sources.{name}.from")
+    for key, option in (("decode", "decode"), ("schema", "valueSchema"), ("mode", "mode")):
+        text = getattr(source, key)
+        if text:
+            found[option] = text
+    if source.headers:
+        found["includeHeaders"] = "true"
+    if source.rows_per_trigger is not None:
+        found["maxOffsetsPerTrigger"] = str(source.rows_per_trigger)
+    found["group.id"] = f"pipeline-{pipeline.name}-{target}"
+    return found | as_text(source.options)
+
+
+def starting(start: str | int, key: str) -> dict[str, str]:
+    """Where reading begins: earliest, latest, or a time."""
+    if start in ("earliest", "latest"):
+        return {"startingOffsets": str(start)}
+    if isinstance(start, int):
+        time_ms = start
+    else:
+        try:
+            moment = datetime.fromisoformat(start)
+        except ValueError:
+            raise ConfigError(
+                f"{key} = {start!r}: it is earliest, latest, milliseconds since 1970, or a time"
+                " such as 2026-01-31T12:00:00Z"
+            ) from None
+        whole = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        time_ms = int(whole.timestamp() * 1000)
+    return {
+        "startingTimestamp": str(time_ms),
+        "startingOffsetsByTimestampStrategy": "latest",
+    }
+
+
+def target_options(pipeline: Pipeline, name: str, place: Place) -> tuple[str, dict[str, str]]:
+    """The format and the options of a target that is a topic or a table."""
+    target = pipeline.targets[name]
+    if target.topic is not None:
+        found = place.connection(pipeline.broker) | {"topic": target.topic}
+        return "onelog", found | as_text(target.options)
+    return "onelog-table", _table_options(pipeline, target, place)
+
+
+def _table_options(pipeline: Pipeline, target: Target, place: Place) -> dict[str, str]:
+    found = place.table(target)
+    lists = {"keys": target.keys, "orderBy": target.order_by, "partitionBy": target.partition_by}
+    found |= {option: ",".join(names) for option, names in lists.items() if names}
+    if target.mode != "append":
+        found["mode"] = target.mode
+    if target.delete_column is not None:
+        found["deleteColumn"] = target.delete_column
+    if target.dead_letter_table is not None:
+        found["deadLetterTable"] = target.dead_letter_table
+    if target.dead_letter_topic is not None:
+        found["deadLetterTopic"] = target.dead_letter_topic
+        reached = place.connection(pipeline.broker)
+        found |= {f"dead.{option}": text for option, text in reached.items()}
+    return found | as_text(target.options)
+
+
+def check_options(pipeline: Pipeline, place: Place) -> None:
+    """Ask the connector whether it takes all of it. Raises ConfigError that begins with the key."""
+    from onelog.spark.lakehouse.options import parse_options  # noqa: PLC0415 - only who validates
+    from onelog.spark.sink.options import sink_options  # noqa: PLC0415
+    from onelog.spark.source.options import source_options as check_source  # noqa: PLC0415
+
+    def of_topics(options: Mapping[str, str]) -> object:
+        return check_source(options, streaming=True)
+
+    for name, source in pipeline.sources.items():
+        if source.named() is None:
+            options = source_options(pipeline, name, "any", place)
+            _checked(f"sources.{name}", of_topics, options)
+        else:
+            _checked(f"sources.{name}", parse_options, place.table(source))
+    for name, target in pipeline.targets.items():
+        if target.console:
+            continue
+        kind, options = target_options(pipeline, name, place)
+        check = sink_options if kind == "onelog" else parse_options
+        _checked(f"targets.{name}", check, options)
+    for name, upkeep in pipeline.upkeep.items():
+        _checked(f"upkeep.{name}", parse_options, place.table(upkeep))
+
+
+def _checked(
+    path: str, check: Callable[[Mapping[str, str]], Any], options: Mapping[str, str]
+) -> None:
+    try:
+        check(options)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def is_stream(source: Source) -> bool:
+    """Whether a source goes on and on."""
+    return source.named() is None

@@ -1,0 +1,81 @@
+"""Where a pipeline runs: its broker, the data directory, and the names that follow from them.
+
+Rules: nothing has to be planned. Without a word about it tables are below `lakehouse` of the data
+directory, with a catalog in a file, and checkpoints below `pipelines`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onelog.base.errors import ConfigError
+from onelog.pipelines.spec import BrokerKeys, Options, TableKeys
+
+
+@dataclass(frozen=True)
+class Place:
+    """The surroundings of a pipeline."""
+
+    data_dir: Path
+    servers: str
+    """host:port of the Kafka listener, unless the pipeline names another one."""
+    folder: Path = Path()
+    """Where the pipeline's file lies: its Python files are found from there."""
+
+    @property
+    def lakehouse(self) -> Path:
+        """Where tables lie that say nothing else."""
+        return self.data_dir.absolute() / "lakehouse"
+
+    def state_dir(self, name: str) -> Path:
+        """What is known of a pipeline by its name."""
+        return self.data_dir.absolute() / "pipelines" / name
+
+    def connection(self, broker: BrokerKeys) -> dict[str, str]:
+        """The options of source and sink that reach the broker."""
+        found = {"servers": broker.servers or self.servers}
+        if broker.user:
+            found["user"] = broker.user
+        if broker.password_file:
+            found["password"] = _first_line(self.folder / broker.password_file)
+        if broker.mechanism:
+            found["sasl.mechanism"] = broker.mechanism
+        if broker.tls or broker.ca_file:
+            found["tls"] = "true"
+        if broker.ca_file:
+            found["tls.ca"] = str((self.folder / broker.ca_file).absolute())
+        return found | as_text(broker.options)
+
+    def table(self, keys: TableKeys) -> dict[str, str]:
+        """The options of `format("onelog-table")` that name a table."""
+        named = keys.named()
+        assert named is not None, "it was checked when the file was read"
+        kind, name = named
+        found = {"tableFormat": kind, "table": name}
+        if kind == "iceberg":
+            found["table"] = name if "." in name else f"onelog.{name}"
+            found["catalog"] = keys.catalog or f"sqlite:///{self.lakehouse / 'catalog.db'}"
+            found["warehouse"] = keys.warehouse or str(self.lakehouse / "tables")
+            if keys.catalog is None:
+                self.lakehouse.mkdir(parents=True, exist_ok=True)
+        elif "://" not in name and not Path(name).is_absolute():
+            found["table"] = str(self.lakehouse / name)
+        return found | as_text(keys.options)
+
+
+def as_text(options: Mapping[str, Any] | Options) -> dict[str, str]:
+    """Options as Spark takes them."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+    }
+
+
+def _first_line(file: Path) -> str:
+    try:
+        return file.read_text().partition("\n")[0]
+    except OSError as error:
+        raise ConfigError(f"broker.password_file: {file}: {error.strerror}") from error

@@ -1,0 +1,45 @@
+"""How far a pipeline is: rows, rows a second, lag and the time of a batch, for each target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a target is."""
+
+    batch: int = -1
+    """The last micro-batch that is done."""
+    rows: int = 0
+    """Rows read since the run began."""
+    rows_per_s: float = 0.0
+    """Rows a second of the last micro-batch that had some."""
+    lag: int = 0
+    """How many offsets are behind the ones that were read."""
+    batch_ms: int = 0
+    at: str = ""
+    """When the last micro-batch began, as Spark says it."""
+
+
+def advance(known: Progress, reports: Iterable[Mapping[str, Any]]) -> Progress:
+    """What is known with the reports that Spark gave since; they may overlap with what is."""
+    from onelog.spark import lag  # noqa: PLC0415 - an extra
+
+    for report in reports:
+        if report["batchId"] < known.batch or report["timestamp"] <= known.at:
+            continue
+        rows = int(report["numInputRows"])
+        known = Progress(
+            batch=int(report["batchId"]),
+            rows=known.rows + rows,
+            rows_per_s=float(report["processedRowsPerSecond"] or 0.0) if rows else known.rows_per_s,
+            lag=lag(report),
+            batch_ms=int(report["durationMs"].get("triggerExecution", 0))
+            if rows
+            else known.batch_ms,
+            at=str(report["timestamp"]),
+        )
+    return known

@@ -1,0 +1,159 @@
+"""A run of a pipeline: a query for each target, watched until all end, one fails or we are told.
+
+Rules: a checkpoint belongs to a target of a pipeline and stays where it is, so a run goes on where
+the last one was, exactly. A target whose rows are a stream is a query; one whose rows are a table
+is one write, which is done once however often a run that broke is begun again. When one target
+fails the others are stopped, too: half a pipeline is worse than none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from onelog.base.errors import OnelogError
+from onelog.pipelines.failures import PipelineFailed, told
+from onelog.pipelines.graph import Graph
+from onelog.pipelines.load import duration_ms
+from onelog.pipelines.options import target_options
+from onelog.pipelines.place import Place, as_text
+from onelog.pipelines.progress import Progress, advance
+from onelog.pipelines.spec import Pipeline
+from onelog.pipelines.state import State
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+REFRESH_S: Final = 1.0
+"""How often is looked how far the queries are; they themselves wait for nobody."""
+OnProgress = Callable[[Mapping[str, Progress]], None]
+Ending = Literal["done", "stopped"]
+
+
+class Run:
+    """A pipeline that is being run."""
+
+    def __init__(
+        self, spark: SparkSession, pipeline: Pipeline, place: Place, on_progress: OnProgress
+    ) -> None:
+        self._spark = spark
+        self._pipeline = pipeline
+        self._place = place
+        self._on_progress = on_progress
+        self._state = State(place.state_dir(pipeline.name))
+        self._queries: dict[str, StreamingQuery] = {}
+        self._progress: dict[str, Progress] = {}
+        # A query's name when it has ended, None when we are to stop. Signals may put to it.
+        self._events: SimpleQueue[str | None] = SimpleQueue()
+
+    def stop(self) -> None:
+        """End soon; also from a handler of a signal."""
+        self._events.put(None)
+
+    def plan(self) -> dict[str, DataFrame]:
+        """The rows of every target, as far as Spark can check them without running."""
+        graph = Graph(self._spark, self._pipeline, self._place)
+        frames: dict[str, DataFrame] = {}
+        for name in self._pipeline.targets:
+            try:
+                frames[name] = graph.rows(name)
+            except Exception as error:
+                raise PipelineFailed(f"targets.{name}: {told(error)}") from error
+        return frames
+
+    def run(self) -> Ending:
+        """Run until the end. Raises PipelineFailed."""
+        frames = self.plan()
+        try:
+            for name, frame in frames.items():
+                self._progress[name] = Progress()
+                if frame.isStreaming:
+                    self._queries[name] = self._start(name, frame)
+            for name, frame in frames.items():
+                if not frame.isStreaming:
+                    self._write(name, frame)
+            for name, query in self._queries.items():
+                threading.Thread(target=self._watch, args=(name, query), daemon=True).start()
+            return self._wait()
+        finally:
+            for query in self._queries.values():
+                if query.isActive:
+                    query.stop()
+            self._look()
+
+    # -- targets
+
+    def _checkpoint(self, name: str) -> str:
+        root = self._pipeline.checkpoint or str(self._state.folder / "checkpoint")
+        return f"{root.rstrip('/')}/{name}"
+
+    def _start(self, name: str, frame: DataFrame) -> StreamingQuery:
+        target = self._pipeline.targets[name]
+        writer = frame.writeStream.queryName(f"{self._pipeline.name}_{name}")
+        writer = writer.option("checkpointLocation", self._checkpoint(name))
+        writer = writer.outputMode(target.output)
+        if self._pipeline.mode == "triggered":
+            writer = writer.trigger(availableNow=True)
+        else:
+            every = f"{duration_ms(self._pipeline.every)} milliseconds"
+            writer = writer.trigger(processingTime=every)
+        if target.console:
+            writer = writer.format("console").options(**as_text(target.options))
+        else:
+            kind, options = target_options(self._pipeline, name, self._place)
+            writer = writer.format(kind).options(**options)
+        try:
+            return writer.start()
+        except Exception as error:
+            raise PipelineFailed(f"targets.{name}: {told(error)}") from error
+
+    def _write(self, name: str, frame: DataFrame) -> None:
+        if self._pipeline.targets[name].console:
+            frame.show(100, truncate=False)
+            return
+        kind, options = target_options(self._pipeline, name, self._place)
+        job = self._state.next_job(name)
+        marks = {"queryId": job.query, "batchId": str(job.number)}
+        try:
+            frame.write.format(kind).mode("append").options(**options, **marks).save()
+        except Exception as error:
+            raise PipelineFailed(f"targets.{name}: {told(error)}") from error
+        self._state.job_done(name, job)
+        self._progress[name] = Progress(batch=job.number)
+
+    # -- until the end
+
+    def _watch(self, name: str, query: StreamingQuery) -> None:
+        # What went wrong is asked by the one who waits; here it only has to be told that it did.
+        with contextlib.suppress(Exception):
+            query.awaitTermination()
+        self._events.put(name)
+
+    def _wait(self) -> Ending:
+        left = set(self._queries)
+        while left:
+            self._look()
+            try:
+                ended = self._events.get(timeout=REFRESH_S)
+            except Empty:
+                continue
+            if ended is None:
+                return "stopped"
+            left.discard(ended)
+            failure: Any = self._queries[ended].exception()
+            if failure is not None:
+                raise PipelineFailed(f"targets.{ended}: {told(failure)}") from failure
+        return "done"
+
+    def _look(self) -> None:
+        for name, query in self._queries.items():
+            try:
+                reports = query.recentProgress
+            except (OnelogError, OSError):  # the session is gone: what is known stays
+                continue
+            self._progress[name] = advance(self._progress[name], reports)
+        self._on_progress(dict(self._progress))

@@ -1,0 +1,109 @@
+"""Is it known who runs a pipeline, how far it is and how it ended, also after a kill?"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from onelog.base.errors import Conflict, NotFound
+from onelog.pipelines import Progress, State, Status, known_pipelines
+from onelog.pipelines.failures import told
+from onelog.pipelines.progress import advance
+
+STATUS = Status(name="p", file="p.toml", master="local[*]", mode="triggered", pid=1, started="now")
+
+HOLDER = """
+import signal, sys, time
+from pathlib import Path
+from onelog.pipelines import State, Status
+import os
+state = State(Path(sys.argv[1]))
+with state.held():
+    state.save(Status(name="p", file="f", master="m", mode="continuous", pid=os.getpid(),
+                      started="now", phase="running"))
+    print("held", flush=True)
+    signal.sigwait([signal.SIGTERM])
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """Another process that runs the pipeline."""
+    program = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\n" + HOLDER
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "pipelines" / "p")],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_a_pipeline_runs_once_and_is_stopped_by_name(tmp_path, holder):
+    state = State(tmp_path / "pipelines" / "p")
+    with pytest.raises(Conflict, match="runs already"), state.held():
+        pass
+    assert state.status().phase == "running"
+    assert state.stop(30.0)
+    assert holder.wait(30) == 0
+    assert not state.stop(30.0)
+    with state.held():
+        pass
+
+
+def test_one_that_was_killed_is_known_as_such(tmp_path, holder):
+    holder.kill()
+    holder.wait()
+    (state,) = known_pipelines(tmp_path)
+    assert state.status().phase == "killed"
+    assert not state.stop(1.0)
+
+
+def test_one_that_never_ran_is_not_known(tmp_path):
+    with pytest.raises(NotFound, match="'q' has run here"):
+        State(tmp_path / "pipelines" / "q").status()
+
+
+def test_a_write_that_broke_is_done_again_under_its_number_and_the_next_one_is_new(tmp_path):
+    state = State(tmp_path / "pipelines" / "p")
+    first = state.next_job("t")
+    assert state.next_job("t") == first
+    state.job_done("t", first)
+    second = state.next_job("t")
+    assert (second.query, second.number) == (first.query, first.number + 1)
+    assert state.next_job("u").query != first.query
+
+
+def report(batch: int, rows: int, at: str) -> dict:
+    return {
+        "batchId": batch,
+        "numInputRows": rows,
+        "timestamp": at,
+        "processedRowsPerSecond": rows * 2.0,
+        "durationMs": {"triggerExecution": 7},
+        "sources": [{"latestOffset": {"t": {"0": 50}}, "endOffset": {"t": {"0": 40}}}],
+    }
+
+
+def test_rows_are_counted_once_however_often_a_report_is_seen():
+    reports = [report(0, 5, "t0"), report(1, 6, "t1")]
+    known = advance(advance(Progress(), reports), [*reports, report(2, 0, "t2")])
+    assert (known.rows, known.batch, known.lag, known.batch_ms) == (11, 2, 10, 7)
+    assert known.rows_per_s == 12.0
+
+
+def test_of_pages_of_java_the_line_that_says_it_is_told():
+    text = """[STREAM_FAILED] Query terminated with exception: Job aborted
+org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "x.py", line 3, in f
+onelog.base.errors.TopicNotFound: option subscribe: topic 'x' is not there
+\tat org.apache.spark.Foo"""
+    assert told(RuntimeError(text)) == "option subscribe: topic 'x' is not there"
+    assert told(RuntimeError("a\n  ValueError: no\n\tat java")) == "ValueError: no"
+    assert told(RuntimeError("first line\nmore")) == "first line"
