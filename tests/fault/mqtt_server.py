@@ -16,9 +16,12 @@ class Server:
     def __init__(self, process: Fork) -> None:
         self._process = process
         self.port = 0
+        self.clients: list[Client] = []
 
     async def client(self, client_id: str, **options) -> Client:
-        return await connect(self.port, client_id, **options)
+        """A connected client; it is dropped at the end, also of a test that failed."""
+        self.clients.append(await connect(self.port, client_id, **options))
+        return self.clients[-1]
 
     async def wait(self) -> None:
         """Until it has ended."""
@@ -40,3 +43,5 @@ async def running(path: Path, fault: str = "") -> AsyncIterator[Server]:
     finally:
         await server.kill()
         process.stdout.close()
+        for client in server.clients:
+            await client.drop()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from onelog.protocols.mqtt.packets import Will
+from onelog.protocols.mqtt.packets import Disconnect, Will
 from onelog.protocols.mqtt.properties import Properties
-from tests.support.mqtt import Client, Node, serving
+from onelog.record.batch import iterate_batches
+from tests.support.mqtt import Client, Node, serving, until
 
 KEPT = {"clean": False, "expiry_s": 600}
 
@@ -70,3 +71,30 @@ async def test_a_clean_start_after_a_restart_publishes_the_will_that_waited(tmp_
         watching = await watcher(node)
         await node.client("device", clean=True)
         assert await watching.take() == ["gone"]
+
+
+async def test_a_goodbye_voids_the_will_before_the_session_is_saved(tmp_path, monkeypatch):
+    """MQTT5 3.14.4-3: a broker that dies while it saves has nothing to publish."""
+    async with serving(tmp_path) as node:
+        may_save, close_cursor = asyncio.Event(), node.broker.cursors.close_cursor
+
+        async def close_later(cursor):
+            await may_save.wait()
+            await close_cursor(cursor)
+
+        monkeypatch.setattr(node.broker.cursors, "close_cursor", close_later)
+        polite = await node.client("polite", will=will(), **KEPT)
+        assert wills_in(node) == {b"polite"}
+        await polite.send(Disconnect())
+        await until(lambda: not wills_in(node))
+        may_save.set()
+
+
+def wills_in(node: Node) -> set[bytes]:
+    """Whose wills the log holds."""
+    partition = node.broker.streams.get("~wills").partitions[0]
+    found: set[bytes] = set()
+    for _info, rows in iterate_batches(partition.read(partition.start_offset, 1 << 20)):
+        for at in range(len(rows)):
+            (found.discard if rows.value(at) is None else found.add)(rows.key(at))
+    return found

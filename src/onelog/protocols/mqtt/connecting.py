@@ -281,5 +281,8 @@ def on_disconnect(connection: Connection, packet: Disconnect) -> None:
             raise protocol_error("a session without expiry cannot be given one at its end")
         granted_ms = _granted_ms(expiry_s, connection.hub.limits.session_expiry_max_s)
         door.record = msgspec.structs.replace(door.record, expiry_ms=granted_ms)
+    if connection.will is None and connection.session is not None:
+        # At once: its session is saved first, and a broker that dies meanwhile would publish it.
+        connection.hub.wills.forget(connection.session.client_id)
     connection.send_no_more()
     connection.transport.close()
