@@ -21,6 +21,15 @@ ROOT = Path(__file__).resolve().parents[2]
 SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xlog:disable")
 """A JVM that lives for a minute does not repay the second compiler and the parallel collector."""
 
+# PySpark 4.1 leaves the socket files that it read results from to the collector; ours are of TCP.
+SPARK_SOCKETS = "ignore:.*socket.socket fd=.*family=1:pytest.PytestUnraisableExceptionWarning"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.filterwarnings(SPARK_SOCKETS))
+
 
 def class_archive() -> str:
     """Use the archive of classes, or write it when the JVM ends."""
