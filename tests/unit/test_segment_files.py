@@ -93,7 +93,7 @@ def test_an_idle_partition_holds_no_file_and_an_empty_one_has_none(tmp_path: Pat
 def test_many_partitions_share_few_open_files(tmp_path: Path):
     engine = SegmentEngine(tmp_path, ManualClock(), open_files_max=LIMIT)
     before = open_files()
-    logs = [engine.open(PartitionKey("s", at), LogSettings()) for at in range(80)]
+    logs = [engine.open(PartitionKey("s", at), LogSettings()) for at in range(40)]
     for turn in range(3):
         for log in logs:
             append(log, make_batch(turn))
