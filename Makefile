@@ -28,7 +28,7 @@ again = $(PYTEST) --last-failed --last-failed-no-failures none $(1)
 SHORT := -m "not fault_long and not kafka_peer and not rabbitmq_peer and not spark_slow"
 
 .DEFAULT_GOAL := help
-.PHONY: help run setup check format test test-pure conformance conformance-kafka conformance-amqp \
+.PHONY: help run example-iot setup check format test test-pure conformance conformance-kafka conformance-amqp \
         conformance-spark fault bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark docs clean
 
 help: ## List the tasks
@@ -37,6 +37,9 @@ help: ## List the tasks
 
 run: $(STAMP)-run ## Install and start `onelog serve`, data under ./data
 	@exec $(BIN)/onelog serve $(ARGS)
+
+example-iot: $(STAMP)-clients ## One log, many views: devices, a stream, workers and late comers
+	@$(PY) examples/iot $(ARGS)
 
 setup: $(STAMP)-dev ## Install everything for development and tests
 
@@ -123,6 +126,11 @@ $(STAMP)-run: $(STAMP)-venv pyproject.toml $(KERNEL)
 	@if sh tools/provision $(PY) compiles; then export ONELOG_REQUIRE_NATIVE=1; fi; \
 	    $(PIP) install --editable .
 	@$(PY) tools/report_kernel.py
+	@touch $@
+
+# The clients that the example of the guide is written with.
+$(STAMP)-clients: $(STAMP)-run
+	@$(PY) tools/dev_requirements.py paho-mqtt confluent-kafka pika | $(PIP) install --requirement /dev/stdin
 	@touch $@
 
 $(STAMP)-dev: $(STAMP)-run
