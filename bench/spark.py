@@ -15,7 +15,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 import onelog.spark
-from bench import spark_latency, spark_reads, spark_tables
+from bench import spark_latency, spark_reads, spark_sink, spark_tables
 from bench.report import Row, data_dir, report
 from bench.spark_jars import spark_kafka_jars
 
@@ -23,6 +23,7 @@ Part = Callable[[SparkSession, Path], list[Row]]
 PARTS: dict[str, Part] = {
     "reads": spark_reads.run,
     "latency": spark_latency.run,
+    "sink": spark_sink.run,
     "tables": spark_tables.run,
 }
 

@@ -8,6 +8,7 @@ them. Columns of other names are left alone, so that what was read can be writte
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -109,11 +110,10 @@ class Rows(NamedTuple):
         self, timestamp_ms: int
     ) -> list[tuple[None, bytes | None, bytes | None, Any, int]]:
         """As the kernel's builder takes them."""
-        count = len(self.values)
-        keys = [None] * count if self.keys is None else self.keys.to_pylist()
-        headers = [()] * count if self.headers is None else header_rows(self.headers)
-        none, times = [None] * count, [timestamp_ms] * count
-        return list(zip(none, keys, self.values.to_pylist(), headers, times, strict=True))
+        keys = repeat(None) if self.keys is None else self.keys.to_pylist()
+        headers = repeat(()) if self.headers is None else header_rows(self.headers)
+        columns = (repeat(None), keys, self.values.to_pylist(), headers, repeat(timestamp_ms))
+        return list(zip(*columns, strict=False))  # what is repeated has no end
 
 
 _ROW_BYTES: Final = 24
