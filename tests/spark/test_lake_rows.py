@@ -16,6 +16,7 @@ from onelog.base.errors import ConfigError, InvalidRequest
 from onelog.spark.lakehouse.options import OPTIONS, parse_options
 from onelog.spark.lakehouse.sink import TableSink
 from tests.spark.lakes import FORMATS, WITH_UPSERT, Lake, stage, write
+from tests.spark.lines import ROOT
 
 DDL = "id BIGINT, seq BIGINT, value STRING"
 SCHEMA = pa.schema([("id", pa.int64()), ("seq", pa.int64()), ("value", pa.string())])
@@ -329,6 +330,14 @@ def test_bad_rows_go_to_the_dead_letter_table_with_reason_and_content(lake):
     assert "_error" not in lake.open().layout.schema.names
 
 
+def test_what_the_source_could_not_decode_goes_apart_with_its_bytes(lake):
+    ddl, schema = DDL + ", corrupt BINARY", SCHEMA.append(pa.field("corrupt", pa.binary()))
+    sink = lake.sink(ddl, errorColumn="corrupt", deadLetterTable="dead")
+    write(sink, schema, "q", 0, [row(1, 1) | {"corrupt": None}, row(2, 1) | {"corrupt": b"{"}])
+    assert found(lake) == {1: "1@1"}
+    assert letters(lake) == [("the value could not be decoded", row(2, 1) | {"corrupt": "ew=="})]
+
+
 def test_dead_letters_are_written_once_also_when_the_batch_is_replayed(lake):
     sink = lake.sink(DDL, **REQUIRED)
     bad = {"id": 2, "seq": 1, "value": None}
@@ -439,8 +448,11 @@ def test_names_are_compared_as_spark_compares_them():
     assert parse_options(lower) == parse_options(base(partitionBy="a"))
 
 
-def test_every_option_is_told_what_it_means():
-    assert all(option.means for option in OPTIONS)
+def test_every_option_is_told_what_it_means_and_stands_in_the_page():
+    page = (ROOT / "docs" / "reference" / "spark-tables.md").read_text()
+    for option in OPTIONS:
+        assert option.means
+        assert f"`{option.name}`" in page
 
 
 def test_a_rest_catalog_is_known_by_its_address():

@@ -184,7 +184,8 @@ class Fitting:
             return
         for number, said in enumerate(batch.column(at).to_pylist()):
             if said is not None:
-                reasons.setdefault(number, str(said))
+                told = "the value could not be decoded" if isinstance(said, bytes) else str(said)
+                reasons.setdefault(number, told)
 
     def _column(self, batch: pa.RecordBatch, field: pa.Field, reasons: dict[int, str]) -> pa.Array:
         at = batch.schema.get_field_index(field.name)
