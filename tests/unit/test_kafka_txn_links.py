@@ -41,12 +41,28 @@ def test_a_member_says_whose_it_is():
     assert member_of("~link/q/7/3-0") == ("q", 7)
     assert member_of("~link/q/7/3/0") == ("q", 7)
     assert member_of("link/q/7/3") is None
-    for name in ("~link/", "~link/q", "~link/q/7", "~link/q/7/", "~link//7/x", "~link/q/-1/x"):
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "~link/",
+        "~link/q",
+        "~link/q/7",
+        "~link/q/7/",
+        "~link//7/x",
+        "~link/q/-1/x",
+        f"~link/q/{2**63}/x",
+        "~link/q/\u0667/x",
+        f"~link/{'q' * 257}/1/x",
+    ],
+)
+async def test_an_id_that_only_begins_as_a_members_is_refused(tmp_path: Path, name: str):
+    assert member_of(name) is None
+    async with desk(tmp_path) as at:
         with refused(E.invalid_request):
-            member_of(name)
-    for name in (f"~link/q/{2**63}/x", "~link/q/\u0667/x", f"~link/{'q' * 257}/1/x"):
-        with refused(E.invalid_request):
-            member_of(name)
+            await at.init(name)
+        assert known(at) == []
 
 
 async def test_a_batch_is_seen_when_it_is_linked_and_not_before(tmp_path: Path):

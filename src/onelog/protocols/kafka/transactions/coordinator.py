@@ -235,6 +235,7 @@ class Coordinator:
                 f"a transactional id has 1 to {ID_CHARS_MAX} characters,"
                 f" not {len(transactional_id)}",
             )
+        links.check_id(transactional_id)
         if not 0 < timeout_ms <= self._settings.timeout_max_ms:
             raise KafkaError(
                 ErrorCode.invalid_transaction_timeout,

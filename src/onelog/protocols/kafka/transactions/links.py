@@ -44,7 +44,7 @@ class Member(NamedTuple):
 
 
 def member_of(transactional_id: str) -> Member | None:
-    """Whose member an id is; None for the ids of other clients. Raises KafkaError."""
+    """Whose member an id is; None for the ids of other clients."""
     if not transactional_id.startswith(PREFIX):
         return None
     parts = transactional_id[len(PREFIX) :].split("/", _PARTS - 1)
@@ -53,11 +53,18 @@ def member_of(transactional_id: str) -> Member | None:
         is_number = batch.isascii() and batch.isdigit() and len(batch) <= _BATCH_DIGITS_MAX
         if 0 < len(query) <= QUERY_CHARS_MAX and name and is_number and int(batch) <= BATCH_MAX:
             return Member(query, int(batch))
-    raise KafkaError(
-        ErrorCode.invalid_request,
-        f"transactional ids that begin with {PREFIX} are {PREFIX}query/batch/name, where query has"
-        f" at most {QUERY_CHARS_MAX} characters and batch is a number; not {transactional_id!r}",
-    )
+    return None
+
+
+def check_id(transactional_id: str) -> None:
+    """Refuse an id that begins as a member's and is none. Raises KafkaError."""
+    if transactional_id.startswith(PREFIX) and member_of(transactional_id) is None:
+        raise KafkaError(
+            ErrorCode.invalid_request,
+            f"transactional ids that begin with {PREFIX} are {PREFIX}query/batch/name, where query"
+            f" has at most {QUERY_CHARS_MAX} characters and batch is a number;"
+            f" not {transactional_id!r}",
+        )
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
