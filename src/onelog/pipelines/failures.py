@@ -3,17 +3,41 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeVar
 
 from onelog.base.errors import InvalidRequest, OnelogError
 
 _OURS: Final = re.compile(r"onelog\.base\.errors\.(?:\w+): (.+)")
 _PYTHON: Final = re.compile(r"^(?:\s*)(?:pyspark\.errors[\w.]*\.)?(\w+(?:Error|Exception)): (.+)$")
 _CHARS_MAX: Final = 600
+_LATE: Final = "Python worker failed to connect back"
+STARTS_MAX: Final = 6
+
+T = TypeVar("T")
 
 
 class PipelineFailed(OnelogError):
     """A run ended by an error; what it had committed stays, and the next run goes on behind it."""
+
+
+def is_late(error: BaseException | None) -> bool:
+    """Whether Spark gave up a Python process that was still starting.
+
+    It gives it ten seconds and cannot be told otherwise; a busy machine needs more.
+    """
+    return error is not None and _LATE in str(error)
+
+
+def patiently(work: Callable[[], T]) -> T:
+    """Do what starts Python processes; again when one was late. Twice must do no harm."""
+    for _ in range(STARTS_MAX - 1):
+        try:
+            return work()
+        except Exception as error:
+            if not is_late(error):
+                raise
+    return work()
 
 
 def told(error: BaseException) -> str:

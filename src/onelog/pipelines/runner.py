@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from onelog.base.errors import OnelogError
-from onelog.pipelines.failures import PipelineFailed, told
+from onelog.pipelines.failures import STARTS_MAX, PipelineFailed, is_late, patiently, told
 from onelog.pipelines.graph import Graph
 from onelog.pipelines.load import duration_ms
 from onelog.pipelines.options import target_options
@@ -45,7 +47,9 @@ class Run:
         self._place = place
         self._on_progress = on_progress
         self._state = State(place.state_dir(pipeline.name))
+        self._frames: dict[str, DataFrame] = {}
         self._queries: dict[str, StreamingQuery] = {}
+        self._starts: Counter[str] = Counter()
         self._progress: dict[str, Progress] = {}
         # A query's name when it has ended, None when we are to stop. Signals may put to it.
         self._events: SimpleQueue[str | None] = SimpleQueue()
@@ -60,24 +64,22 @@ class Run:
         frames: dict[str, DataFrame] = {}
         for name in self._pipeline.targets:
             try:
-                frames[name] = graph.rows(name)
+                frames[name] = patiently(partial(graph.rows, name))
             except Exception as error:
                 raise PipelineFailed(f"targets.{name}: {told(error)}") from error
         return frames
 
     def run(self) -> Ending:
         """Run until the end. Raises PipelineFailed."""
-        frames = self.plan()
+        self._frames = self.plan()
         try:
-            for name, frame in frames.items():
+            for name, frame in self._frames.items():
                 self._progress[name] = Progress()
                 if frame.isStreaming:
-                    self._queries[name] = self._start(name, frame)
-            for name, frame in frames.items():
+                    self._begin(name)
+            for name, frame in self._frames.items():
                 if not frame.isStreaming:
                     self._write(name, frame)
-            for name, query in self._queries.items():
-                threading.Thread(target=self._watch, args=(name, query), daemon=True).start()
             return self._wait()
         finally:
             for query in self._queries.values():
@@ -90,6 +92,12 @@ class Run:
     def _checkpoint(self, name: str) -> str:
         root = self._pipeline.checkpoint or str(self._state.folder / "checkpoint")
         return f"{root.rstrip('/')}/{name}"
+
+    def _begin(self, name: str) -> None:
+        """Start the query of a target, and have its end told."""
+        self._starts[name] += 1
+        query = self._queries[name] = self._start(name, self._frames[name])
+        threading.Thread(target=self._watch, args=(name, query), daemon=True).start()
 
     def _start(self, name: str, frame: DataFrame) -> StreamingQuery:
         target = self._pipeline.targets[name]
@@ -107,7 +115,7 @@ class Run:
             kind, options = target_options(self._pipeline, name, self._place)
             writer = writer.format(kind).options(**options)
         try:
-            return writer.start()
+            return patiently(writer.start)
         except Exception as error:
             raise PipelineFailed(f"targets.{name}: {told(error)}") from error
 
@@ -119,7 +127,8 @@ class Run:
         job = self._state.next_job(name)
         marks = {"queryId": job.query, "batchId": str(job.number)}
         try:
-            frame.write.format(kind).mode("append").options(**options, **marks).save()
+            writer = frame.write.format(kind).mode("append").options(**options, **marks)
+            patiently(writer.save)
         except Exception as error:
             raise PipelineFailed(f"targets.{name}: {told(error)}") from error
         self._state.job_done(name, job)
@@ -143,8 +152,12 @@ class Run:
                 continue
             if ended is None:
                 return "stopped"
-            left.discard(ended)
             failure: Any = self._queries[ended].exception()
+            if is_late(failure) and self._starts[ended] < STARTS_MAX:
+                self._look()
+                self._begin(ended)
+                continue
+            left.discard(ended)
             if failure is not None:
                 raise PipelineFailed(f"targets.{ended}: {told(failure)}") from failure
         return "done"

@@ -1,0 +1,158 @@
+"""`onelog sql` and `onelog table`: rows of topics and tables, on the command line.
+
+Rules: rows go to standard output, everything else to standard error. Nothing of Spark is imported
+before one of the commands runs.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import App, Parameter
+from rich.table import Table
+from rich.text import Text
+
+from onelog.base.errors import ConfigError, NotFound
+from onelog.cli import render
+from onelog.cli.pipeline import HERE, Flag, Master, Where
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Output = Literal["table", "json", "parquet"]
+ROWS_SHOWN = 1000
+"""So many rows a table on the terminal has; JSON and Parquet have all."""
+
+
+def add_sql(app: App) -> None:
+    """Add `sql` and `table` to the commands."""
+
+    @app.command
+    def sql(
+        query: str,
+        *,
+        output: Annotated[Output, Parameter(name=["--output", "-o"])] = "table",
+        file: Annotated[Path | None, Parameter(name=["--file", "-f"])] = None,
+        limit: int = ROWS_SHOWN,
+        master: Master = None,
+        where: Where = HERE,
+    ) -> None:
+        """Ask topics and tables by SQL: select … from topic('sensors/+/telemetry') where ….
+
+        Parameters
+        ----------
+        query
+            Spark's SQL. topic('filter', decode => 'json', from => '…'), iceberg('n.t'),
+            delta('dir') and parquet('dir') stand for tables.
+        output
+            table for eyes, json for pipes (a line for each row), parquet into --file.
+        file
+            A directory for parquet; a file for json, instead of standard output.
+        limit
+            How many rows a table shows.
+        """
+        from onelog.pipelines.failures import told_whole  # noqa: PLC0415
+        from onelog.pipelines.launch import spark_session  # noqa: PLC0415
+        from onelog.pipelines.spec import BrokerKeys  # noqa: PLC0415
+        from onelog.pipelines.sql import Query, split_calls  # noqa: PLC0415
+
+        if output == "parquet" and file is None:
+            raise ConfigError("--output parquet needs --file DIRECTORY")
+        split_calls(query)  # what is wrong with it is told before Spark is started
+        place = where.place()
+        log = place.data_dir.absolute() / "pipelines" / "sql.log"
+        with spark_session(master or "local[*]", "onelog sql", log) as spark:
+            try:
+                _put(Query(spark, place, BrokerKeys()).frame(query), output, file, limit)
+            except BrokenPipeError:
+                raise
+            except Exception as error:
+                raise told_whole(error) from error
+
+    tables = App(name="table", help="Tables that pipelines keep: the latest row of each key.")
+
+    @tables.command
+    def get(
+        pipeline: str,
+        key: tuple[str, ...],
+        *,
+        target: str | None = None,
+        json_line: Annotated[bool, Flag, Parameter(name="--json")] = False,
+        where: Where = HERE,
+    ) -> None:
+        """Show the row of a key.
+
+        Parameters
+        ----------
+        pipeline
+            The pipeline that keeps the table: its file, or its name once it has run.
+        key
+            The key; as many values as the table's key has columns.
+        target
+            Which of its targets, if several have a row for each key.
+        json_line
+            One JSON object.
+        """
+        from onelog.pipelines import State, load_pipeline  # noqa: PLC0415
+        from onelog.pipelines.tables import get_row  # noqa: PLC0415
+
+        file = Path(pipeline)
+        if not pipeline.endswith(".toml"):
+            file = Path(State(where.place().state_dir(pipeline)).status().file)
+        row = get_row(load_pipeline(file), where.place(file.parent), key, target)
+        if row is None:
+            raise NotFound(f"the table has no row of the key {', '.join(key)}")
+        if json_line:
+            render.OUT.print(json.dumps(row, default=_plain), markup=False)
+        else:
+            render.print_whole(_rows_table(["column", "value"], list(row.items())))
+
+    app.command(tables)
+
+
+def _put(frame: DataFrame, output: Output, file: Path | None, limit: int) -> None:
+    from onelog.pipelines.sql import as_json  # noqa: PLC0415 - see above
+
+    if output == "parquet":
+        assert file is not None
+        frame.write.parquet(str(file.absolute()))
+        render.ERRORS.print(f"wrote {file}", markup=False)
+    elif output == "json" and file is not None:
+        with file.open("w", encoding="utf-8") as out:
+            out.writelines(f"{line}\n" for line in as_json(frame))
+    elif output == "json":
+        for line in as_json(frame):
+            render.OUT.print(line, markup=False)
+    else:
+        rows = frame.take(limit + 1)
+        render.print_whole(_rows_table(frame.columns, rows[:limit]))
+        if len(rows) > limit:
+            render.ERRORS.print(
+                f"… and more: --limit, or --output json; {limit} rows are shown", markup=False
+            )
+
+
+def _rows_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in columns:
+        table.add_column(Text(name), no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(_shown(value)) for value in row))
+    return table
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, bytes | bytearray):
+        return bytes(value).decode("utf-8", "backslashreplace")
+    return str(value)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no word for."""
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)

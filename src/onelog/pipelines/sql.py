@@ -1,0 +1,239 @@
+"""SQL over topics and tables: `topic('a/+/c')`, `iceberg('n.t')`, `delta('d')`, `parquet('d')`.
+
+Rules: these calls stand where a table stands; everything else is Spark's SQL. They are found
+outside of strings, quoted names and comments only. A topic is read to where it ends when the query
+begins. Key and value are text unless they are decoded, for that is what people type at a prompt.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from onelog.base.errors import ConfigError
+from onelog.config.keys import nearest
+from onelog.pipelines.failures import patiently
+from onelog.pipelines.options import starting
+from onelog.pipelines.place import Place
+from onelog.pipelines.spec import BrokerKeys, TableKeys
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SAMPLE: Final = 1000
+"""So many values are looked at to find the columns of JSON that nobody described."""
+_SKIPPED: Final = r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`[^`]*`|--[^\n]*|/\*.*?\*/"""
+_CALL: Final = re.compile(
+    rf"(?P<skipped>{_SKIPPED})|(?<![\w.])(?P<call>topic|iceberg|delta|parquet)\s*\(",
+    re.IGNORECASE | re.DOTALL,
+)
+_ARGUMENT: Final = re.compile(
+    r"""\s*(?:(?P<name>\w+)\s*=>\s*)?(?:'(?P<text>(?:[^'\\]|\\.|'')*)'|(?P<number>\d+)"""
+    r"""|(?P<flag>true|false))\s*(?P<end>[,)])""",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that stands for a table."""
+
+    kind: str
+    name: str
+    view: str
+    arguments: dict[str, str] = field(default_factory=dict)
+
+
+ARGUMENTS: Final = {
+    "topic": ("from", "to", "decode", "schema", "mode", "headers"),
+    "iceberg": ("catalog", "warehouse"),
+    "delta": (),
+    "parquet": (),
+}
+
+
+def split_calls(query: str) -> tuple[str, list[Call]]:
+    """The query with a view in place of each call, and the calls. Raises ConfigError."""
+    calls: list[Call] = []
+    parts: list[str] = []
+    at = 0
+    while found := _CALL.search(query, at):
+        if found["skipped"] is not None:
+            parts.append(query[at : found.end()])
+            at = found.end()
+            continue
+        kind = found["call"].lower()
+        name, arguments, end = _arguments(query, found.end(), kind)
+        call = Call(kind, name, f"onelog_{kind}_{len(calls)}", arguments)
+        calls.append(call)
+        parts += [query[at : found.start()], call.view]
+        at = end
+    return "".join([*parts, query[at:]]), calls
+
+
+def _arguments(query: str, at: int, kind: str) -> tuple[str, dict[str, str], int]:
+    """The name and the named arguments of a call, and where it ends."""
+    name: str | None = None
+    named: dict[str, str] = {}
+    while True:
+        found = _ARGUMENT.match(query, at)
+        if found is None or (found["name"] is None) != (name is None):
+            raise ConfigError(
+                f"{kind}({query[at : at + 40]}…: it is written {kind}('name', argument => 'value')"
+            )
+        value = found["number"] or found["flag"] or _unquoted(found["text"] or "")
+        if found["name"] is None:
+            name = value
+        else:
+            key = found["name"].lower()
+            if key not in ARGUMENTS[kind]:
+                hint = nearest(key, list(ARGUMENTS[kind]))
+                raise ConfigError(f"{kind}('{name}'): there is no argument {key}{hint}")
+            named[key] = value
+        at = found.end()
+        if found["end"] == ")":
+            return name or "", named, at
+
+
+def _unquoted(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text.replace("''", "'"), flags=re.DOTALL)
+
+
+class Query:
+    """A query over topics and tables."""
+
+    def __init__(self, spark: SparkSession, place: Place, broker: BrokerKeys) -> None:
+        self._spark = spark
+        self._place = place
+        self._broker = broker
+
+    def frame(self, query: str) -> DataFrame:
+        """The rows of a query; nothing is read yet but what JSON looks like."""
+        text, calls = split_calls(query)
+        for call in calls:
+            read = self._topic if call.kind == "topic" else self._table
+            rows = patiently(partial(read, call))
+            rows.createOrReplaceTempView(call.view)
+        return self._spark.sql(text)
+
+    def _table(self, call: Call) -> DataFrame:
+        from onelog.spark import read_table  # noqa: PLC0415 - an extra
+
+        keys = TableKeys(**{call.kind: call.name}, **call.arguments)  # type: ignore[arg-type]
+        return read_table(self._spark, **self._place.table(keys))
+
+    def _topic(self, call: Call) -> DataFrame:
+        told = call.arguments
+        options = self._place.connection(self._broker)
+        options |= {"filter": call.name, "decode": told.get("decode", "string")}
+        if "from" in told:
+            options |= _moment(told["from"], f"topic('{call.name}'): from")
+        if "to" in told:
+            where = starting(_number(told["to"]), f"topic('{call.name}'): to")
+            options["endingTimestamp"] = where.get("startingTimestamp", "")
+        options["includeHeaders"] = told.get("headers", "false")
+        if "mode" in told:
+            options["mode"] = told["mode"]
+        if "schema" in told:
+            options["valueSchema"] = told["schema"]
+        elif options["decode"] == "json":
+            options["valueSchema"] = self._look(call, dict(options))
+        rows = self._spark.read.format("onelog").options(**options).option("pushdown", "true")
+        frame = rows.load()
+        if "key" not in frame.columns:
+            return frame
+        return frame.withColumn("key", frame["key"].cast("string"))
+
+    def _look(self, call: Call, options: dict[str, str]) -> str:
+        """The columns of JSON, by looking at some of it."""
+        plain = options | {"decode": "string", "columns": "value", "includeHeaders": "false"}
+        plain.pop("mode", None)
+        rows = self._spark.read.format("onelog").options(**plain).load().limit(SAMPLE).collect()
+        found = infer_ddl(row.value for row in rows if row.value is not None)
+        if found is None:
+            raise ConfigError(
+                f"topic('{call.name}'): among its first {len(rows)} records is no JSON object to"
+                " see the columns in: say them, schema => 'name TYPE, …'"
+            )
+        return found
+
+
+def _moment(text: str, key: str) -> dict[str, str]:
+    return starting(_number(text), key)
+
+
+def _number(text: str) -> str | int:
+    return int(text) if text.isdecimal() else text
+
+
+# -- what JSON looks like
+
+Shape = Any
+"""A word of `_PLAIN`, a dict of shapes for an object, a list of one for an array, None: no idea."""
+_PLAIN: Final[dict[type, str]] = {bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE", str: "STRING"}
+
+
+def infer_ddl(values: Iterable[str]) -> str | None:
+    """The columns that JSON objects have, as Spark's DDL; None when there is no object."""
+    shape: Shape = None
+    for value in values:
+        try:
+            found = json.loads(value)
+        except ValueError:
+            continue
+        if isinstance(found, dict):
+            shape = _joined(shape, _shape(found))
+    if not shape:
+        return None
+    return ", ".join(f"{_quoted(name)} {_ddl(inner)}" for name, inner in shape.items())
+
+
+def _shape(value: Any) -> Shape:
+    if isinstance(value, dict):
+        return {name: _shape(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        inner: Shape = None
+        for one in value:
+            inner = _joined(inner, _shape(one))
+        return [inner]
+    return _PLAIN.get(type(value))
+
+
+def _joined(one: Shape, other: Shape) -> Shape:
+    """The shape of values of both; text where they have nothing in common."""
+    if one is None or other is None or one == other:
+        return other if one is None else one
+    if isinstance(one, dict) and isinstance(other, dict):
+        return {name: _joined(one.get(name), other.get(name)) for name in {**one, **other}}
+    if isinstance(one, list) and isinstance(other, list):
+        return [_joined(one[0], other[0])]
+    numbers = {"BIGINT", "DOUBLE"}
+    if isinstance(one, str) and isinstance(other, str) and {one, other} == numbers:
+        return "DOUBLE"
+    return "STRING"
+
+
+def _ddl(shape: Shape) -> str:
+    if isinstance(shape, dict):
+        inner = ", ".join(f"{_quoted(name)}: {_ddl(one)}" for name, one in shape.items())
+        return f"STRUCT<{inner}>" if shape else "STRING"
+    if isinstance(shape, list):
+        return f"ARRAY<{_ddl(shape[0])}>"
+    return shape or "STRING"
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+# -- what comes out
+
+
+def as_json(frame: DataFrame) -> Iterable[str]:
+    """The rows, one JSON object each; they pass through here one after the other."""
+    text = "to_json(struct(*), map('ignoreNullFields', 'false')) AS line"
+    return (row.line for row in frame.selectExpr(text).toLocalIterator())
