@@ -65,6 +65,7 @@ class _Stream(DataSourceStreamReader):
         self._latest: dict[Part, int] = {}
         self._target: dict[Part, int] | None = None
         self._told: dict[Part, int] = {}
+        self._planned: dict[Part, int] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_client": None}
@@ -125,6 +126,7 @@ class _Stream(DataSourceStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The tasks of a micro-batch."""
         starts, ends = from_spark(start), from_spark(end)
+        self._planned = ends
         moved = {part: at for part, at in ends.items() if starts.get(part) != at}
         if not moved:
             return []
@@ -207,5 +209,6 @@ else:
         """Reads topics for ever, all there is at a time."""
 
         def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
-            """How far there is."""
+            """How far there is; what was planned before is done by now."""
+            self._tell(self._planned)
             return to_spark(self._ends())
