@@ -21,7 +21,7 @@ from onelog.cli import render
 from onelog.cli.pipeline import HERE, Flag, Master, Where
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from onelog.pipelines.sql import Answer
 
 Output = Literal["table", "json", "parquet"]
 ROWS_SHOWN = 1000
@@ -67,7 +67,7 @@ def add_sql(app: App) -> None:
         log = place.data_dir.absolute() / "pipelines" / "sql.log"
         with spark_session(master or "local[*]", "onelog sql", log) as spark:
             try:
-                _put(Query(spark, place, BrokerKeys()).frame(query), output, file, limit)
+                _put(Query(spark, place, BrokerKeys()).ask(query), output, file, limit)
             except BrokenPipeError:
                 raise
             except Exception as error:
@@ -114,22 +114,20 @@ def add_sql(app: App) -> None:
     app.command(tables)
 
 
-def _put(frame: DataFrame, output: Output, file: Path | None, limit: int) -> None:
-    from onelog.pipelines.sql import as_json  # noqa: PLC0415 - see above
-
+def _put(answer: Answer, output: Output, file: Path | None, limit: int) -> None:
     if output == "parquet":
         assert file is not None
-        frame.write.parquet(str(file.absolute()))
+        answer.write_parquet(file)
         render.ERRORS.print(f"wrote {file}", markup=False)
     elif output == "json" and file is not None:
         with file.open("w", encoding="utf-8") as out:
-            out.writelines(f"{line}\n" for line in as_json(frame))
+            out.writelines(f"{line}\n" for line in answer.json_lines())
     elif output == "json":
-        for line in as_json(frame):
+        for line in answer.json_lines():
             render.OUT.print(line, markup=False)
     else:
-        rows = frame.take(limit + 1)
-        render.print_whole(_rows_table(frame.columns, rows[:limit]))
+        rows = answer.take(limit + 1)
+        render.print_whole(_rows_table(answer.columns, rows[:limit]))
         if len(rows) > limit:
             render.ERRORS.print(
                 f"… and more: --limit, or --output json; {limit} rows are shown", markup=False

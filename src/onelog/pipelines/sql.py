@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.errors import ConfigError
@@ -111,14 +112,14 @@ class Query:
         self._place = place
         self._broker = broker
 
-    def frame(self, query: str) -> DataFrame:
+    def ask(self, query: str) -> Answer:
         """The rows of a query; nothing is read yet but what JSON looks like."""
         text, calls = split_calls(query)
         for call in calls:
             read = self._topic if call.kind == "topic" else self._table
             rows = patiently(partial(read, call))
             rows.createOrReplaceTempView(call.view)
-        return self._spark.sql(text)
+        return Answer(self._spark.sql(text))
 
     def _table(self, call: Call) -> DataFrame:
         from onelog.spark import read_table  # noqa: PLC0415 - an extra
@@ -233,7 +234,26 @@ def _quoted(name: str) -> str:
 # -- what comes out
 
 
-def as_json(frame: DataFrame) -> Iterable[str]:
-    """The rows, one JSON object each; they pass through here one after the other."""
-    text = "to_json(struct(*), map('ignoreNullFields', 'false')) AS line"
-    return (row.line for row in frame.selectExpr(text).toLocalIterator())
+class Answer:
+    """The rows of a query, in the shapes that people want; each asks Spark anew."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        self._frame = frame
+
+    @property
+    def columns(self) -> list[str]:
+        """Their names."""
+        return self._frame.columns
+
+    def take(self, count: int) -> list[tuple[Any, ...]]:
+        """The first rows."""
+        return [tuple(row) for row in self._frame.take(count)]
+
+    def json_lines(self) -> Iterable[str]:
+        """All rows, one JSON object each; they pass through here one after the other."""
+        text = "to_json(struct(*), map('ignoreNullFields', 'false')) AS line"
+        return (row.line for row in self._frame.selectExpr(text).toLocalIterator())
+
+    def write_parquet(self, folder: Path) -> None:
+        """All rows, by Spark's own writer."""
+        self._frame.write.parquet(str(folder.absolute()))
