@@ -16,7 +16,7 @@ STAMP    := $(VENV)/.stamp
 JS_CLIENTS := mqtt@5 kafkajs@2 kafkajs-snappy@1 @bokuweb/zstd-wasm@0 @platformatic/kafka@1 amqplib@0
 
 # Most tests wait for processes and clocks more than they compute, so each core takes a share of them.
-SHARED := -n auto --maxprocesses 4
+SHARED := -n logical --maxprocesses 4
 
 # They start hundreds of processes, and none is to compile the sources for itself alone.
 export PYTHONDONTWRITEBYTECODE :=
