@@ -26,10 +26,12 @@ from onelog.spark.client import (
     MECHANISMS,
     Access,
     Client,
+    Named,
     fetch_request,
+    messages,
     parse_servers,
 )
-from onelog.spark.client.wire import Reader
+from onelog.spark.client.wire import Api, Reader
 from tests.conformance.kafka_brokers import unique
 from tests.conformance.mqtt_brokers import Onelog
 
@@ -293,3 +295,19 @@ def test_counts_that_cannot_be_are_refused(data) -> None:
     reader = Reader(data)
     with pytest.raises(ProtocolViolation):
         reader.rows(lambda: reader.number("i"))
+
+
+def test_the_topics_of_records_that_do_not_carry_them_are_told(client, topic) -> None:
+    assert set(client.names(topic)) == {Named(topic, None)}
+    rows = client.names("_x23_")  # the view of everything
+    assert Named(topic, None) in rows
+    assert Named(None, None) in rows  # where many topics lie
+    with pytest.raises(OnelogError, match=r"a\.b\.c\.d"):
+        client.names("a.b.c.d")
+
+
+def test_a_names_request_that_is_none_is_refused(client) -> None:
+    for body in (b"", b"{}", b"[1]", b"\xff"):
+        code, said, _rows = client.call(Api.NAMES, body, messages.read_names)
+        assert code == 42
+        assert "names request" in str(said)

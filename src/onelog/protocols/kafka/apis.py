@@ -50,6 +50,7 @@ class ApiKey(IntEnum):
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
     LINK = 20_000
+    NAMES = 20_001
 
 
 class Api(NamedTuple):
@@ -112,7 +113,7 @@ _ROWS: Final = (
 
 APIS: Final[dict[int, Api]] = {int(row.key): row for row in _ROWS}
 
-_PRIVATE_ROWS: Final = (Api(_K.LINK, 0, 0, _NEVER),)
+_PRIVATE_ROWS: Final = (Api(_K.LINK, 0, 0, _NEVER), Api(_K.NAMES, 0, 0, _NEVER))
 
 PRIVATE: Final[dict[int, Api]] = {int(row.key): row for row in _PRIVATE_ROWS}
 """What our own clients ask for. Not advertised, so that no other client meets a key that it does

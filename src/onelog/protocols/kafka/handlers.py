@@ -50,6 +50,7 @@ from onelog.protocols.kafka.transactions.describing import (
 from onelog.protocols.kafka.transactions.ending import end_txn
 from onelog.protocols.kafka.transactions.linking import link
 from onelog.protocols.kafka.transactions.offsets import txn_offset_commit
+from onelog.protocols.kafka.views.naming import names
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
@@ -86,6 +87,7 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit,
     ApiKey.END_TXN: end_txn,
     ApiKey.LINK: link,
+    ApiKey.NAMES: names,
     ApiKey.LIST_TRANSACTIONS: list_transactions,
     ApiKey.DESCRIBE_TRANSACTIONS: describe_transactions,
     ApiKey.DESCRIBE_PRODUCERS: describe_producers,

@@ -20,7 +20,7 @@ from onelog.base.errors import OnelogError
 from onelog.spark.client import codes, messages
 from onelog.spark.client.access import Access
 from onelog.spark.client.link import Link, open_link
-from onelog.spark.client.messages import Fetched, Part, Produced, Producer, Topic
+from onelog.spark.client.messages import Fetched, Named, Part, Produced, Producer, Topic
 from onelog.spark.client.wire import Api, Reader
 
 PAUSE_S: Final = 0.05
@@ -150,6 +150,17 @@ class Client:
         return self.call(Api.OFFSET_FETCH, messages.committed_request(group, parts), read)
 
     # -- reading
+
+    def names(self, topic: str) -> list[Named]:
+        """Which topic the records of each partition of a view have that do not carry it."""
+
+        def read(reader: Reader) -> list[Named]:
+            code, said, rows = messages.read_names(reader)
+            if code:
+                raise codes.refusal(code, f"the topics of {topic}", said)
+            return rows
+
+        return self.call(Api.NAMES, messages.names_request(topic), read)
 
     def fetch(self, request: bytes, wait_s: float = 0.0) -> list[Fetched]:
         """The answer to a request that `messages.fetch_request` made."""

@@ -6,6 +6,7 @@ A partition is named by (topic, number).
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import Final, NamedTuple, TypeVar
@@ -142,6 +143,32 @@ def read_committed(reader: Reader) -> tuple[int, dict[Part, int]]:
 
 
 # -- reading
+
+
+class Named(NamedTuple):
+    """Which topic the records of a partition have that do not carry it."""
+
+    topic: str | None
+    """None: all of them carry theirs."""
+    until: int | None
+    """The offset from which they carry it; None: they never do."""
+
+
+def names_request(topic: str) -> bytes:
+    """Ask it of every partition of a topic (docs/reference/kafka.md, "The names request")."""
+    return json.dumps({"topic": topic}).encode()
+
+
+def read_names(reader: Reader) -> tuple[int, str | None, list[Named]]:
+    """The code, what the broker says of it, and the partitions in order."""
+    try:
+        answer = json.loads(bytes(reader.rest()))
+        rows = [Named(topic, until) for topic, until in answer.get("partitions", ())]
+        return int(answer["error"]), answer.get("message"), rows
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ProtocolViolation(
+            "an answer of the broker is not the JSON that it should be"
+        ) from None
 
 
 class Fetched(NamedTuple):

@@ -32,6 +32,7 @@ class Api(IntEnum):
     ADD_PARTITIONS_TO_TXN = 24
     END_TXN = 26
     SASL_AUTHENTICATE = 36
+    NAMES = 20_001
 
 
 VERSIONS: Final[dict[int, int]] = {
@@ -47,6 +48,7 @@ VERSIONS: Final[dict[int, int]] = {
     Api.ADD_PARTITIONS_TO_TXN: 1,
     Api.END_TXN: 1,
     Api.SASL_AUTHENTICATE: 0,
+    Api.NAMES: 0,
 }
 """The newest version of each request that has no tagged fields, or the least that says enough."""
 

@@ -12,7 +12,7 @@ from onelog.base.errors import ConfigError
 from onelog.spark.client import Client
 from onelog.spark.source import loss
 from onelog.spark.source.options import SourceOptions
-from onelog.spark.source.planning import Sampler, Slice, Task, plan
+from onelog.spark.source.planning import Sampler, Slice, Task, name_topics, plan
 from onelog.spark.source.pushdown import Narrowed, apply, narrow
 from onelog.spark.source.shape import Shape
 from onelog.spark.source.topics import bounds_of, find_topics, parts_of, resolve
@@ -36,7 +36,8 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """The tasks."""
         with Client(self._options.access) as client:
-            slices = apply(self._narrowed, self._slices(client), client)
+            slices = name_topics(client, self._slices(client))
+            slices = apply(self._narrowed, slices, client)
             return list(plan(slices, self._options, Sampler(), client)) or [Task(())]
 
     def _slices(self, client: Client) -> list[Slice]:

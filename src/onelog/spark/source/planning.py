@@ -10,14 +10,14 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
 from onelog.kernel import scan_valid
-from onelog.spark.client import Client, Part, fetch_request
+from onelog.spark.client import Client, Named, Part, fetch_request
 from onelog.spark.source.options import SourceOptions
 
 TASK_BYTES_LEAST: Final = 8 << 20
@@ -43,6 +43,25 @@ class Slice:
     def cut(self, start: int, end: int) -> Slice:
         """A part of it."""
         return Slice(self.topic, self.shown, self.partition, start, end)
+
+
+def name_topics(client: Client, slices: Iterable[Slice]) -> list[Slice]:
+    """Slices of filters, cut where their records begin to carry their topic."""
+    known: dict[str, list[Named]] = {}
+    found: list[Slice] = []
+    for row in slices:
+        if row.shown is not None:
+            found.append(row)
+            continue
+        if row.topic not in known:
+            known[row.topic] = client.names(row.topic)
+        named = known[row.topic][row.partition]
+        until = row.end if named.until is None else min(max(named.until, row.start), row.end)
+        if named.topic is None:
+            until = row.start
+        found.append(replace(row, shown=named.topic, end=until))
+        found.append(row.cut(until, row.end))
+    return [row for row in found if row.end > row.start]
 
 
 class Task(InputPartition):

@@ -22,7 +22,7 @@ from onelog.spark.source import loss
 from onelog.spark.source.limits import Admission
 from onelog.spark.source.offsets import from_spark, to_spark
 from onelog.spark.source.options import SourceOptions
-from onelog.spark.source.planning import Sampler, Slice, Task, plan
+from onelog.spark.source.planning import Sampler, Slice, Task, name_topics, plan
 from onelog.spark.source.shape import Shape
 from onelog.spark.source.topics import bounds_of, find_topics, parts_of, resolve
 
@@ -143,6 +143,7 @@ class _Stream(DataSourceStreamReader):
             begin = starts.get(part, first[part])
             row = Slice(part[0], self._shown[part[0]], part[1], begin, at)
             slices.append(loss.check_start(row, first[part], last[part], fail=fail))
+        slices = name_topics(self._broker, slices)
         return plan(slices, self._options, self._sampler, self._broker)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,59 @@
+"""The names request: which topic the records of a view's partition have that do not carry it.
+
+Rules: a record of a stream with many topics carries its topic. One of a stream that was made for
+one topic does not: who reads a view of a filter cannot tell its topic from the record. Our own
+clients ask; the answer is as of now, and a client asks again when it plans again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from onelog.base.errors import OnelogError
+from onelog.broker import Action
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
+from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.views.topic import View
+
+if TYPE_CHECKING:
+    from onelog.protocols.kafka.hub import Hub
+
+
+class NamesRequest(msgspec.Struct, frozen=True):
+    """What is asked for."""
+
+    topic: str
+
+
+async def names(hub: Hub, request: Request) -> bytes:
+    """Serve the private request (docs/reference/kafka.md)."""
+    try:
+        topic = hub.topics.get(_decode(request.body).topic)
+        hub.authorize(request.connection.principal, Action.SUBSCRIBE, topic)
+    except OnelogError as error:
+        return msgspec.json.encode({"error": int(code_of(error)), "message": str(error)})
+    rows = [_row(topic, number) for number in range(topic.partition_count)]
+    return msgspec.json.encode({"error": int(ErrorCode.none), "partitions": rows})
+
+
+def _row(topic: Any, number: int) -> tuple[str | None, int | None]:
+    """The topic of records that carry none, and the offset from which they do."""
+    if not isinstance(topic, View):
+        return topic.address, None
+    place = topic.partition(number).place
+    record = place.stream.record
+    until = record.fixed_until
+    if record.fixed_topic is None or until is None:
+        return record.fixed_topic, None
+    return record.fixed_topic, until[place.log.id] if place.log.id < len(until) else 0
+
+
+def _decode(body: bytes) -> NamesRequest:
+    try:
+        return msgspec.json.decode(body, type=NamesRequest)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise KafkaError(
+            ErrorCode.invalid_request, f"a names request cannot be read: {error}"
+        ) from None
