@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from onelog.assembly import open_broker
+from onelog.base import faults
 from onelog.base.clock import SystemClock
-from onelog.base.errors import StorageFull
+from onelog.base.errors import OnelogError, StorageFull
 from onelog.broker import EARLIEST, Broker, BrokerSettings, Message, QueueSettings, StreamConfig
 
 pytestmark = pytest.mark.fault
@@ -200,3 +203,23 @@ def fill_up(disk: Path) -> None:
 def make_room(disk: Path) -> None:
     (disk / "ballast").unlink()
     (disk / "filler").unlink()
+
+
+async def test_a_broker_whose_disk_fails_at_its_end_lets_go_of_everything(tmp_path: Path):
+    """Whoever opens it next, in this process or another, finds it free and whole."""
+    broker = await start(tmp_path)
+    acknowledged: Acknowledged = {}
+    for number in range(20):
+        where = await broker.publish(Message(f"s/{number % 8}", b"%d" % number))
+        acknowledged[where.partition, int(where.offset)] = b"%d" % number
+    faults.arm("segment.fsync", faults.fail_with(errno.EIO))
+    try:
+        with pytest.raises(OnelogError):
+            await broker.close()
+    finally:
+        faults.disarm("segment.fsync")
+    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("onelog")]
+    assert not left
+    broker = await start(tmp_path)
+    check(broker, acknowledged)
+    await broker.close()

@@ -7,6 +7,7 @@ publishing, cursors, streams and sessions; nobody above reaches past it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import TypeVar
 
 import msgspec
@@ -209,8 +210,10 @@ class Broker:
             await self._close_storage()
 
     async def _close_storage(self) -> None:
-        await self.streams.close()
-        for engine in self._engines.values():
-            await self._syncer.run(engine.close)
-        await self.store.close()
-        await self._syncer.close()
+        # The last one first; what fails keeps none of the others open.
+        async with AsyncExitStack() as closing:
+            closing.push_async_callback(self._syncer.close)
+            closing.push_async_callback(self.store.close)
+            for engine in self._engines.values():
+                closing.push_async_callback(self._syncer.run, engine.close)
+            closing.push_async_callback(self.streams.close)
