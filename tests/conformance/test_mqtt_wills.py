@@ -72,7 +72,7 @@ def test_a_client_that_falls_silent_is_told_0x8d(dial):
     """Trap 10: after one and a half times the keep-alive."""
     begun = time.monotonic()
     ended = dial().connect(keep_alive_s=1).end()
-    assert 1.4 <= time.monotonic() - begun < 2.5
+    assert 1.4 <= time.monotonic() - begun < 5
     assert ended is not None
     assert ended.reason == 0x8D
 
