@@ -1,5 +1,6 @@
 """What both kernels promise about topics: filters, selection, the topic index, the trie."""
 
+import random
 import struct
 
 import pytest
@@ -237,3 +238,25 @@ def test_an_emptied_trie_holds_no_more_than_a_small_one(kernel):
             assert trie.remove(b"p/%d/a-rather-long-level-name-%d/+" % (n % 50, n), n)
     assert sizes[0] == sizes[1] == sizes[2]
     assert len(trie) == 0
+
+
+@pytest.mark.parametrize("size", [1, 2, 1024])
+def test_pairs_meet_the_topics_whose_bit_is_set(kernel, size):
+    chance = random.Random(size)
+    for _ in range(200):
+        wanted = [chance.randrange(1 << 32) for _ in range(chance.randrange(4))]
+        pairs = [(chance.randrange(1 << 32), 7) for _ in range(chance.randrange(10))]
+        pairs += [(key, 3) for key in wanted if chance.random() < 0.1]
+        bits = bytearray(size)
+        for key in wanted:
+            bits[key % (size * 8) // 8] |= 1 << key % 8
+        met = {key % (size * 8) for key in wanted} & {key % (size * 8) for key, _ in pairs}
+        assert kernel.meets_topics(entries(pairs), bits) == bool(met)
+
+
+def test_a_table_of_bits_has_a_power_of_two_of_bytes(kernel):
+    for size in (0, 3, 1000):
+        with pytest.raises(InvalidRequest, match="power of two"):
+            kernel.meets_topics(b"", bytes(size))
+    with pytest.raises(InvalidRequest, match="pairs"):
+        kernel.meets_topics(b"1234567", bytes(8))

@@ -75,6 +75,7 @@ class Partition:
         "durability",
         "end_offset",
         "epochs",
+        "fed_topics",
         "feeds",
         "high_watermark",
         "id",
@@ -87,6 +88,7 @@ class Partition:
         "stream",
         "syncs",
         "timestamps",
+        "topics_wanted",
     )
 
     def __init__(
@@ -119,7 +121,11 @@ class Partition:
         self._stable_waiters = Waiters()
         self.feeds: tuple[LiveFeed, ...] = ()
         """Get each run of batches when it becomes visible, without reading the log back."""
-        self._unseen: list[tuple[Offset, bytes | bytearray]] = []
+        self._unseen: list[tuple[Offset, bytes | bytearray, bytes | None]] = []
+        self.topics_wanted = False
+        """Whether a feed looks at `fed_topics`."""
+        self.fed_topics: bytes | None = None
+        """Of what is being fed: its topics as the topic index has them; None: look at the data."""
         self.producers, self.epochs = replay_state(log, clock.now_ms())
         self.leader_epoch = self.epochs.latest
         self.end_offset = log.end_offset
@@ -155,6 +161,7 @@ class Partition:
         if self.stopped is not None or self.timestamps is Timestamps.APPEND:
             return self._append_stamped(builder, index_topics=index_topics)
         base, count, epoch = self.end_offset, builder.count, self.leader_epoch
+        topics = builder.topics() if index_topics and self.topics_wanted else None
         try:
             data = self.log.append_built(builder, epoch, index_topics=index_topics)
         except PartitionStopped as error:
@@ -162,7 +169,7 @@ class Partition:
             raise
         end = Offset(base + count)
         self.epochs.note(epoch, base)
-        self._appended(end, data)
+        self._appended(end, data, topics)
         return Appended(base, end)
 
     def _append_stamped(self, builder: BatchBuilder, *, index_topics: bool) -> Appended:
@@ -256,23 +263,24 @@ class Partition:
         self._appended(end, data)
         return Appended(base, end)
 
-    def _appended(self, end: Offset, data: bytes | bytearray) -> None:
+    def _appended(self, end: Offset, data: bytes | bytearray, topics: bytes | None = None) -> None:
         """The log ends at `end` now, behind `data`: let it be seen when it may be."""
         self.records_appended += end - self.end_offset
         self.end_offset = end
         self._unsnapshotted_bytes += len(data)
         if self.durability is Durability.FSYNC:
             if self.feeds:
-                self._unseen.append((end, data))
+                self._unseen.append((end, data, topics))
             self.request_sync()
             return
         if self._unseen or self._waiters or self._stable_waiters:
             # Whom this wakes may append in turn: what is seen stays in the order of the log.
-            self._unseen.append((end, data))
+            self._unseen.append((end, data, topics))
             self._advance(end)
         else:
             self.high_watermark = end
             self.producers.settle(end)
+            self.fed_topics = topics
             for feed in self.feeds:
                 feed(data)
         if self._unsnapshotted_bytes >= SNAPSHOT_BYTES:
@@ -312,9 +320,6 @@ class Partition:
         if self._unsnapshotted_bytes < SNAPSHOT_BYTES:
             return None
         self._unsnapshotted_bytes = 0
-        return self._encode_state()
-
-    def _encode_state(self) -> bytes:
         return encode_state(self.producers, self.epochs)
 
     def _advance(self, end: Offset) -> None:
@@ -328,10 +333,10 @@ class Partition:
                 self._feed_live(end)
 
     def _feed_live(self, end: Offset) -> None:
-        seen = [data for last, data in self._unseen if last <= end]
+        seen = [row for row in self._unseen if row[0] <= end]
         del self._unseen[: len(seen)]
         for feed in self.feeds:
-            for data in seen:
+            for _end, data, self.fed_topics in seen:
                 feed(data)
 
     def follow(self, feed: LiveFeed) -> None:
@@ -366,12 +371,7 @@ class Partition:
 
     def wait_visible(self, offset: Offset) -> asyncio.Future[None]:
         """A future for `when_visible`."""
-
-        def register(callback: Callback) -> Waiter:
-            waiter = self.when_visible(offset, callback)
-            return waiter if waiter is not None else Waiter(offset, callback)
-
-        return as_future(register)
+        return as_future(lambda callback: self.when_visible(offset, callback))
 
     @property
     def waiting(self) -> int:
@@ -464,7 +464,7 @@ class Partition:
     async def trim(self, start: Offset) -> None:
         """Delete records below `start` (at most the high watermark), durably."""
         start = min(start, self.high_watermark)
-        log, offset, state = self.log, self.end_offset, self._encode_state()
+        log, offset, state = self.log, self.end_offset, encode_state(self.producers, self.epochs)
 
         def work() -> None:
             # What is trimmed can no longer be replayed. A state beyond the durable end would be
@@ -485,7 +485,7 @@ class Partition:
         if self.stopped is not None:
             await self._syncer.run(self.log.close)  # its files are let go all the same
             return
-        state, offset = self._encode_state(), self.end_offset
+        state, offset = encode_state(self.producers, self.epochs), self.end_offset
 
         def work() -> None:
             try:

@@ -89,8 +89,8 @@ class Waiters:
         heapq.heapify(self._heap)
 
 
-def as_future(register: Callable[[Callback], Waiter]) -> asyncio.Future[None]:
-    """A future for a wait; cancelling the future cancels the wait."""
+def as_future(register: Callable[[Callback], Waiter | None]) -> asyncio.Future[None]:
+    """A future for a wait, if there is one to wait for; cancelling it cancels the wait."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def callback(error: OnelogError | None) -> None:
@@ -102,5 +102,6 @@ def as_future(register: Callable[[Callback], Waiter]) -> asyncio.Future[None]:
             future.set_exception(error)
 
     waiter = register(callback)
-    future.add_done_callback(lambda _: waiter.cancel())
+    if waiter is not None:
+        future.add_done_callback(lambda _: waiter.cancel())
     return future

@@ -81,6 +81,7 @@ from onelog.kernel._native.topics import (
     check_topic_chunks,
     lookup_topic_chunks,
     make_topic_chunk,
+    meets_topics,
     move_topic_entries,
     sort_topic_entries,
 )
@@ -146,6 +147,7 @@ __all__ = [
     "check_topic_chunks",
     "lookup_topic_chunks",
     "make_topic_chunk",
+    "meets_topics",
     "move_topic_entries",
     "sort_topic_entries",
     "TopicTrie",

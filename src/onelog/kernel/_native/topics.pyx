@@ -75,6 +75,35 @@ cdef int _check_pairs(Py_ssize_t size) except -1:
     return 0
 
 
+def meets_topics(entries, wanted) -> bool:
+    """Whether a pair may be of a topic whose hash is noted in `wanted`, a table of bits whose size
+    is a power of two of bytes: bit `hash % bits`."""
+    cdef Py_buffer view, table
+    cdef bytes_at at, end, bits
+    cdef uint32_t key, mask
+    PyObject_GetBuffer(entries, &view, PyBUF_SIMPLE)
+    try:
+        _check_pairs(view.len)
+        PyObject_GetBuffer(wanted, &table, PyBUF_SIMPLE)
+        try:
+            if table.len == 0 or table.len & (table.len - 1) or table.len > (1 << 28):
+                raise InvalidRequest(f"{table.len} bytes are not a power of two")
+            mask = <uint32_t> (table.len * 8 - 1)
+            bits = <bytes_at> table.buf
+            at = <bytes_at> view.buf
+            end = at + view.len
+            while at < end:
+                key = ol_le32(at) & mask
+                if bits[key >> 3] >> (key & 7) & 1:
+                    return True
+                at += 8
+            return False
+        finally:
+            PyBuffer_Release(&table)
+    finally:
+        PyBuffer_Release(&view)
+
+
 def move_topic_entries(entries, int64_t add):
     """The pairs in their order, `add` added to each relative offset."""
     return _moved(entries, add, False)

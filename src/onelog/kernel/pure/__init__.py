@@ -75,6 +75,7 @@ from onelog.kernel.pure.topics import (
     check_topic_chunks,
     lookup_topic_chunks,
     make_topic_chunk,
+    meets_topics,
     move_topic_entries,
     sort_topic_entries,
 )
@@ -151,6 +152,7 @@ __all__ = [
     "check_topic_chunks",
     "lookup_topic_chunks",
     "make_topic_chunk",
+    "meets_topics",
     "move_topic_entries",
     "sort_topic_entries",
     "TopicTrie",

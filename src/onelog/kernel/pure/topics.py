@@ -29,6 +29,16 @@ def _pairs(entries: Buffer) -> list[tuple[int, int]]:
     return list(struct.iter_unpack("<II", view))
 
 
+def meets_topics(entries: Buffer, wanted: Buffer) -> bool:
+    """Whether a pair may be of a topic whose hash is noted in `wanted`, a table of bits whose size
+    is a power of two of bytes: bit `hash % bits`."""
+    pairs, bits = _pairs(entries), memoryview(wanted).cast("B")
+    size = len(bits)
+    if not size or size & (size - 1) or size > 1 << 28:
+        raise InvalidRequest(f"{size} bytes are not a power of two")
+    return any(bits[key % (size * 8) >> 3] >> (key & 7) & 1 for key, _ in pairs)
+
+
 def move_topic_entries(entries: Buffer, add: int) -> bytes:
     """The pairs in their order, `add` added to each relative offset."""
     return _packed(_moved(entries, add))

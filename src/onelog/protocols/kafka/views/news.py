@@ -3,7 +3,8 @@
 Rules:
 - A partition that somebody waits in is followed once for all who wait there: a batch is looked at
   by one kernel call, which asks only about topics that are new to it. So waiting views cost a
-  publisher nothing that grows with their number.
+  publisher nothing that grows with their number. Where all wait for exact topics, a look at the
+  hashes that the topic index gets is mostly enough, and the records are not touched.
 - A batch that does not show its topics (compressed), or that decides about others (a transaction's
   end), may be news for anybody: all are told, and look.
 - A waiter's `offset` moves on over what was not for it, so that nobody looks there again.
@@ -17,8 +18,9 @@ from typing import Final, Literal
 
 from onelog.base.errors import OnelogError
 from onelog.base.ids import Offset
+from onelog.base.topics import is_exact
 from onelog.broker import Partition
-from onelog.kernel import TopicTrie, scan_batches, topic_runs
+from onelog.kernel import TopicTrie, meets_topics, scan_batches, topic_hash, topic_runs
 from onelog.log.wakeup import Callback, Waiter
 from onelog.protocols.kafka.views.places import Place
 
@@ -27,6 +29,9 @@ TOPICS_MAX: Final = 100_000
 """Topics of a partition of which it is remembered who waits for them."""
 FILTERS_MAX: Final = 1_000
 """Filters that nobody waits for any more and that are still known: most come back at once."""
+
+BIT_BYTES: Final = 32 * 1024
+"""So large that a topic that nobody waits for rarely looks like one that somebody does."""
 
 
 class _Filter:
@@ -89,6 +94,7 @@ class _Watch:
     """All who wait in one partition."""
 
     __slots__ = (
+        "_bits",
         "_filters",
         "_from",
         "_next_number",
@@ -96,6 +102,7 @@ class _Watch:
         "_place",
         "_topics",
         "_trie",
+        "_wildcards",
         "heard_to",
         "waiting",
     )
@@ -112,6 +119,10 @@ class _Watch:
         self._next_number = 0
         self._trie = TopicTrie()
         self._topics: dict[bytes, Concerned] = {}
+        self._bits = bytearray(BIT_BYTES)
+        """The hashes of exact topics that somebody waits or waited for."""
+        self._wildcards = 0
+        place.log.topics_wanted = True
         place.log.follow(self._heard)
 
         def tell(error: OnelogError | None) -> None:
@@ -146,12 +157,23 @@ class _Watch:
         self._next_number += 1
         self._trie.add(text, wanted.number)
         self._topics.clear()
+        self._note(text)
         return wanted
+
+    def _note(self, text: bytes) -> None:
+        if is_exact(text.decode()):
+            bit = topic_hash(text) % (BIT_BYTES * 8)
+            self._bits[bit >> 3] |= 1 << (bit & 7)
+        else:
+            self._wildcards += 1
 
     def _drop_idle(self) -> None:
         for wanted in [row for row in self._filters.values() if not row.waiters]:
             del self._filters[wanted.text], self._numbers[wanted.number]
             self._trie.remove(wanted.text, wanted.number)
+        self._bits, self._wildcards = bytearray(BIT_BYTES), 0
+        for text in self._filters:
+            self._note(text)
 
     def _heard(self, data: bytes | bytearray) -> None:
         """Batches became visible."""
@@ -159,6 +181,10 @@ class _Watch:
             return
         log = self._place.log
         infos = scan_batches(data, 0, False)
+        topics = log.fed_topics
+        if topics is not None and not self._wildcards and not meets_topics(topics, self._bits):
+            self.heard_to = infos[-1].last_offset + 1
+            return
         fixed = self._place.stream.fixed_topic_at(log.id, Offset(infos[0].base_offset))
         rows, end = topic_runs(
             data, None if fixed is None else fixed.encode(), self._topics, self._concerned
