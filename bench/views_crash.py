@@ -29,7 +29,6 @@ def kills(folder: Path, count: int) -> list[Row]:
             run.written(MESSAGES)
             run.kill()
             say(f"kill -9 number {number + 1}, {len(run.acknowledged):,} messages acknowledged")
-            server.start()
         run.catch_up()
     finally:
         server.kill()
