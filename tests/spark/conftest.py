@@ -11,15 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark import __version__ as spark_version
 from pyspark.sql import SparkSession
 
 import onelog.spark
 from tests.conformance.kafka_brokers import KafkaOnelog
-
-ROOT = Path(__file__).resolve().parents[2]
-SHORT_LIVED = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xlog:disable")
-"""A JVM that lives for a minute does not repay the second compiler and the parallel collector."""
+from tests.spark.jvm import local_settings
 
 # PySpark 4.1 leaves the socket files that it read results from to the collector; ours are of TCP.
 SPARK_SOCKETS = "ignore:.*socket.socket fd=.*family=1:pytest.PytestUnraisableExceptionWarning"
@@ -31,13 +27,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.filterwarnings(SPARK_SOCKETS))
 
 
-def class_archive() -> str:
-    """Use the archive of classes, or write it when the JVM ends."""
-    path = ROOT / "build" / "spark" / f"classes-{spark_version}.jsa"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return f"-XX:SharedArchiveFile={path}" if path.exists() else f"-XX:ArchiveClassesAtExit={path}"
-
-
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory) -> Iterator[SparkSession]:
     """The session of every test; a test must not stop it or change its settings for good."""
@@ -47,13 +36,7 @@ def spark(tmp_path_factory) -> Iterator[SparkSession]:
             "local[2]",
             name="tests",
             config={
-                "spark.driver.extraJavaOptions": " ".join((*SHORT_LIVED, class_archive())),
-                "spark.driver.bindAddress": "127.0.0.1",
-                "spark.driver.host": "127.0.0.1",
-                "spark.driver.memory": "1g",
-                "spark.ui.enabled": "false",
-                "spark.ui.showConsoleProgress": "false",
-                "spark.sql.shuffle.partitions": "2",
+                **local_settings(writes_archive=True),
                 "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
             },
         )

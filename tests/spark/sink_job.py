@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import onelog.spark
-from tests.spark.conftest import SHORT_LIVED, class_archive
+from tests.spark.jvm import SHORT_LIVED, local_settings
 from tests.spark.sink_faults import FaultySource
 
 DEADLINE_S = 240
@@ -21,13 +21,9 @@ def main(master: str, servers: str, source: str, target: str, folder: str) -> in
         master,
         name="sink job",
         config={
-            "spark.driver.extraJavaOptions": " ".join((*SHORT_LIVED, class_archive())),
+            **local_settings(writes_archive=False),
             "spark.executor.extraJavaOptions": " ".join(SHORT_LIVED),
             "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.host": "127.0.0.1",
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
         },
     )
     spark.sparkContext.setLogLevel("ERROR")
