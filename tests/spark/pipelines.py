@@ -1,0 +1,55 @@
+"""Pipelines in the session of the tests, on the broker of the tests."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from onelog.pipelines import Pipeline, Place, Progress, job_text
+from onelog.pipelines.load import parse_pipeline
+from onelog.pipelines.runner import Run
+from onelog.spark.lakehouse.formats import open_table
+from onelog.spark.lakehouse.options import parse_options
+from tests.conformance.kafka_brokers import KafkaOnelog
+from tests.spark.topics import append, row, servers
+
+
+def place(broker: KafkaOnelog, folder: Path) -> Place:
+    return Place(folder / "data", servers(broker), folder)
+
+
+def parsed(text: str, **changes: str) -> Pipeline:
+    """A pipeline, with some words of its text changed."""
+    for old, new in changes.items():
+        assert old in text, old
+        text = text.replace(old, new)
+    return parse_pipeline(tomllib.loads(text))
+
+
+def job(kind: str, name: str, changes: Mapping[str, str]) -> Pipeline:
+    """A built-in job; its example names are changed to those of a test."""
+    return parsed(job_text(kind, name).replace('"continuous"', '"triggered"'), **changes)
+
+
+def run(spark: SparkSession, pipeline: Pipeline, where: Place) -> dict[str, Progress]:
+    """Run it to its end; how far each target came."""
+    seen: dict[str, Progress] = {}
+    assert Run(spark, pipeline, where, seen.update).run() == "done"
+    return seen
+
+
+def send(broker: KafkaOnelog, topic: str, *values: Any, **more: Any) -> None:
+    """JSON into partition 0 of a topic; what is text is sent as it is."""
+    texts = [value if isinstance(value, str | None) else json.dumps(value) for value in values]
+    append(broker, topic, 0, [row(text, **more) for text in texts])
+
+
+def table_rows(options: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Every row of a table."""
+    table = open_table(parse_options(options))
+    return [one for file in table.files() for one in table.read(file).to_pylist()]
