@@ -44,6 +44,79 @@ def patched(data, at, layout, *values):
     return bytes(out)
 
 
+def column(*items):
+    """A column of bytes as Arrow lays it out."""
+    bits = bytearray((len(items) + 7) // 8)
+    ends, data = [0], b""
+    for at, item in enumerate(items):
+        bits[at >> 3] |= (item is not None) << (at & 7)
+        data += item or b""
+        ends.append(len(data))
+    return bytes(bits), struct.pack(f"<{len(ends)}i", *ends), data
+
+
+KEYS = (b"k", None, b"", b"key", *(b"%d" % at for at in range(20)))
+VALUES = (b"one", b"", None, b"v" * 300, *(b"x" * at for at in range(20)))
+
+
+@pytest.mark.parametrize(("first", "end"), [(0, 24), (3, 17), (7, 7), (23, 24)])
+def test_rows_of_columns_are_staged_as_the_same_messages_are(kernel, first, end):
+    messages = [(None, key, value, (), 5) for key, value in zip(KEYS, VALUES, strict=True)]
+    whole = [(None, None, b"before", (), 4)]
+    builder = kernel.BatchBuilder(False)
+    builder.extend(whole)
+    builder.extend_columns(column(*KEYS), column(*VALUES), first, end, 5)
+    assert builder.seal(0) == sealed(kernel, whole + messages[first:end], 0, tag=False)
+    builder.extend(whole)
+    builder.extend_columns(None, column(*VALUES), first, end, 5)
+    unkeyed = [(None, None, value, (), 5) for value in VALUES[first:end]]
+    assert builder.seal(0) == sealed(kernel, whole + unkeyed, 0, tag=False)
+
+
+def test_columns_without_nulls_need_no_bits(kernel):
+    _bits, ends, data = column(b"a", b"b")
+    builder = kernel.BatchBuilder(False)
+    builder.extend_columns(None, (b"", memoryview(ends), bytearray(data)), 0, 2, 5)
+    rows = [(None, None, value, (), 5) for value in (b"a", b"b")]
+    assert builder.seal(0) == sealed(kernel, rows, 0, tag=False)
+
+
+@pytest.mark.parametrize(
+    ("first", "end", "change"),
+    [
+        (-1, 1, {}),
+        (2, 1, {}),
+        (0, 25, {}),
+        (0, 24, {"bits": b"\xff"}),
+        (0, 24, {"ends": b""}),
+        (0, 24, {"data": b"short"}),
+        (0, 3, {"ends": struct.pack("<4i", 0, 2, 1, 3)}),
+        (0, 3, {"ends": struct.pack("<4i", -1, 0, 1, 3)}),
+    ],
+)
+def test_columns_that_cannot_be_are_refused_and_stage_nothing(kernel, first, end, change):
+    bits, ends, data = column(*VALUES)
+    bad = (change.get("bits", bits), change.get("ends", ends), change.get("data", data))
+    builder = kernel.BatchBuilder(False)
+    builder.extend([(None, None, b"before", (), 4)])
+    for keys, values in ((None, bad), (bad, column(*VALUES))):
+        with pytest.raises(InvalidRequest):
+            builder.extend_columns(keys, values, first, end, 5)
+        assert builder.count == 1
+    with pytest.raises(InvalidRequest, match="timestamp"):
+        builder.extend_columns(None, column(*VALUES), 0, 5, -2)
+    assert builder.seal(0) == sealed(kernel, [(None, None, b"before", (), 4)], 0, tag=False)
+
+
+def test_columns_larger_than_a_batch_are_refused_and_stage_nothing(kernel):
+    big = column(b"x" * (40 << 20))
+    builder = kernel.BatchBuilder(False)
+    builder.extend_columns(None, big, 0, 1, 5)
+    with pytest.raises(MessageTooLarge):
+        builder.extend_columns(None, big, 0, 1, 5)
+    assert builder.count == 1
+
+
 def test_the_compiled_kernel_is_in_use_where_it_is_required():
     if os.environ.get("ONELOG_REQUIRE_NATIVE") == "1":
         assert onelog.kernel.COMPILED

@@ -37,6 +37,9 @@ from onelog.kernel._native.format cimport (
 
 from onelog.base.errors import InvalidRequest, LimitExceeded, MessageTooLarge
 
+cdef enum:
+    ADD_OFFSETS = -6
+
 cdef Py_ssize_t KEEP_BYTES = 1 << 20
 cdef int64_t TIMESTAMP_MAX = (<int64_t> 1 << 62) - 1
 
@@ -109,6 +112,50 @@ cdef inline bint _borrow(object data, Slice *out) noexcept:
         out.size = PyBytes_GET_SIZE(data)
         return True
     return False
+
+
+cdef struct Items:
+    # A column of bytes, borrowed: validity bits or NULL, 32 bit offsets, data.
+    bytes_at bits
+    bytes_at ends
+    bytes_at data
+    Py_ssize_t size
+
+
+cdef inline bint _item(const Items *column, Py_ssize_t row, Slice *out) noexcept nogil:
+    """Borrow an item; False when its offsets lie outside of the data."""
+    cdef int32_t[2] ends
+    out.at = NULL
+    out.size = -1
+    if column.ends is NULL:
+        return True
+    if column.bits is not NULL and not column.bits[row >> 3] >> (row & 7) & 1:
+        return True
+    memcpy(ends, column.ends + 4 * row, 8)
+    if ends[0] < 0 or ends[1] < ends[0] or ends[1] > column.size:
+        return False
+    out.at = column.data + ends[0]
+    out.size = ends[1] - ends[0]
+    return True
+
+
+cdef int _open_items(
+    const unsigned char[::1] bits,
+    const unsigned char[::1] ends,
+    const unsigned char[::1] data,
+    Py_ssize_t rows,
+    Items *out,
+) except -1:
+    """Borrow the buffers of a column that has so many rows."""
+    if bits.shape[0] and bits.shape[0] < (rows + 7) // 8:
+        raise InvalidRequest(f"a column of {rows} rows has {bits.shape[0]} bytes of validity bits")
+    if ends.shape[0] < 4 * (rows + 1):
+        raise InvalidRequest(f"a column of {rows} rows has {ends.shape[0]} bytes of offsets")
+    out.bits = &bits[0] if bits.shape[0] else NULL
+    out.ends = &ends[0]
+    out.data = &data[0] if data.shape[0] else NULL
+    out.size = data.shape[0]
+    return 0
 
 
 cdef class BatchBuilder:
@@ -303,6 +350,46 @@ cdef class BatchBuilder:
             self.base_timestamp = base_timestamp
             self.max_timestamp = max_timestamp
             raise
+
+    def extend_columns(self, keys, values, Py_ssize_t first, Py_ssize_t end, int64_t timestamp_ms):
+        """Stage the rows [first, end) of columns, or none of them; `keys` may be None."""
+        cdef Py_ssize_t used = self.used, row
+        cdef int32_t records = self.records
+        cdef int64_t base_timestamp = self.base_timestamp, max_timestamp = self.max_timestamp
+        cdef Items key_items, value_items
+        cdef Slice topic, key, value
+        cdef RawHeaders headers
+        cdef int index = 0
+        if not 0 <= first <= end:
+            raise InvalidRequest(f"rows {first} to {end} are no rows of a column")
+        key_items.ends = NULL
+        if keys is not None:
+            keys = [memoryview(part).cast("B") for part in keys]  # they live as long as the items
+            _open_items(keys[0], keys[1], keys[2], end, &key_items)
+        values = [memoryview(part).cast("B") for part in values]
+        _open_items(values[0], values[1], values[2], end, &value_items)
+        topic.at = NULL
+        topic.size = -1
+        headers.at = NULL
+        headers.size = 0
+        headers.count = 0
+        headers.shadows_topic = False
+        with nogil:
+            for row in range(first, end):
+                if not _item(&key_items, row, &key) or not _item(&value_items, row, &value):
+                    index = ADD_OFFSETS
+                    break
+                index = self.add_raw(topic, key, value, &headers, timestamp_ms)
+                if index < 0:
+                    break
+        if index < 0:
+            self.used = used
+            self.records = records
+            self.base_timestamp = base_timestamp
+            self.max_timestamp = max_timestamp
+            if index == ADD_OFFSETS:
+                raise InvalidRequest(f"the offsets of row {row} lie outside of its column's data")
+            _refuse(index, timestamp_ms)
 
     def topics(self):
         """u32 pairs (topic hash, index), little endian, of the staged messages with a topic."""

@@ -30,7 +30,7 @@ from onelog.kernel.types import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from onelog.kernel.types import Buffer, Headers, Message
+    from onelog.kernel.types import BinaryColumn, Buffer, Headers, Message
 
 
 def _put(out: bytearray, data: Buffer | None) -> None:
@@ -135,6 +135,22 @@ class BatchBuilder:
             del self._data[size:], self._topics[topics:]
             raise
 
+    def extend_columns(
+        self,
+        keys: BinaryColumn | None,
+        values: BinaryColumn,
+        first: int,
+        end: int,
+        timestamp_ms: int,
+    ) -> None:
+        """Stage the rows [first, end) of columns, or none of them; `keys` may be None."""
+        if not 0 <= first <= end:
+            raise InvalidRequest(f"rows {first} to {end} are no rows of a column")
+        rows = range(first, end)
+        keyed = [None] * len(rows) if keys is None else _items(keys, rows)
+        found = zip(keyed, _items(values, rows), strict=True)
+        self.extend([(None, key, value, (), timestamp_ms) for key, value in found])
+
     def topics(self) -> bytes:
         """u32 pairs (topic hash, index), little endian, of the staged messages with a topic."""
         return bytes(self._topics)
@@ -162,6 +178,25 @@ class BatchBuilder:
         )  # fmt: skip
         self._clear()
         return batch
+
+
+def _items(column: BinaryColumn, rows: range) -> list[bytes | None]:
+    """The items of some rows."""
+    bits, ends, data = (memoryview(part).cast("B") for part in column)
+    if len(bits) and len(bits) < (rows.stop + 7) // 8:
+        raise InvalidRequest(f"a column of {rows.stop} rows has {len(bits)} bytes of validity bits")
+    if len(ends) < 4 * (rows.stop + 1):
+        raise InvalidRequest(f"a column of {rows.stop} rows has {len(ends)} bytes of offsets")
+    found: list[bytes | None] = []
+    for row in rows:
+        if len(bits) and not bits[row >> 3] >> (row & 7) & 1:
+            found.append(None)
+            continue
+        start, end = struct.unpack_from("<ii", ends, 4 * row)
+        if not 0 <= start <= end <= len(data):
+            raise InvalidRequest(f"the offsets of row {row} lie outside of its column's data")
+        found.append(bytes(data[start:end]))
+    return found
 
 
 def _needs_tag(topic: bytes, key: Buffer | None, headers: Headers) -> bool:

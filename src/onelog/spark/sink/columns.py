@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from onelog.base.errors import InvalidRequest
+from onelog.kernel import BatchBuilder
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -106,14 +107,19 @@ class Rows(NamedTuple):
             sizes += _header_bytes(self.headers)
         return sizes
 
-    def messages(
-        self, timestamp_ms: int
-    ) -> list[tuple[None, bytes | None, bytes | None, Any, int]]:
-        """As the kernel's builder takes them."""
-        keys = repeat(None) if self.keys is None else self.keys.to_pylist()
-        headers = repeat(()) if self.headers is None else header_rows(self.headers)
-        columns = (repeat(None), keys, self.values.to_pylist(), headers, repeat(timestamp_ms))
-        return list(zip(*columns, strict=False))  # what is repeated has no end
+    def stage(self, builder: BatchBuilder, first: int, end: int, timestamp_ms: int) -> None:
+        """Let the builder have the rows from `first` to before `end`."""
+        if self.headers is None:
+            keys = None if self.keys is None else _buffers(self.keys)
+            at = self.values.offset  # `rows_of` saw to it that keys begin there, too
+            values = _buffers(self.values)
+            builder.extend_columns(keys, values, at + first, at + end, timestamp_ms)
+            return
+        some = self.slice(first, end)
+        keyed = repeat(None) if some.keys is None else some.keys.to_pylist()
+        pairs = header_rows(some.headers)
+        columns = (repeat(None), keyed, some.values.to_pylist(), pairs, repeat(timestamp_ms))
+        builder.extend(list(zip(*columns, strict=False)))  # what is repeated has no end
 
 
 _ROW_BYTES: Final = 24
@@ -127,13 +133,21 @@ def rows_of(batch: pa.RecordBatch, layout: Layout) -> Rows:
     if headers is not None and headers.null_count == len(headers):
         headers = None
     keys = None if layout.key is None else _as_bytes(batch.column(layout.key))
-    return Rows(_as_bytes(batch.column(layout.value)), keys, headers)
+    values = _as_bytes(batch.column(layout.value))
+    if keys is not None and keys.offset != values.offset:
+        keys, values = (column.take(pa.array(range(len(column)))) for column in (keys, values))
+    return Rows(values, keys, headers)
 
 
 def _as_bytes(column: Any) -> Any:
     """Text is stored as UTF-8; Arrow has it so already."""
-    large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
-    return column.cast(pa.large_binary() if large else pa.binary())
+    return column.cast(pa.binary())
+
+
+def _buffers(column: Any) -> tuple[Any, Any, Any]:
+    """A column as the kernel takes it."""
+    validity, ends, data = column.buffers()
+    return validity or b"", ends, data or b""
 
 
 def _lengths(column: Any) -> Any:

@@ -147,7 +147,7 @@ class Staging:
                 self._seal(part, builder)
                 continue
             end = max(end, first + 1)  # a row that is larger than a batch is one of its own
-            builder.extend(rows.slice(first, end).messages(now_ms))
+            rows.stage(builder, first, end, now_ms)
             self._held_bytes += int(ends[end - 1]) - before
             first = end
         if self._held_bytes >= HELD_BYTES:
