@@ -322,6 +322,7 @@ def let_write(writers: list[Writer], count: int) -> None:
     wanted = [(writer, writer.count + count) for writer in writers]
     ends = time.monotonic() + DEADLINE_S
     while any(writer.count < number for writer, number in wanted):
-        assert time.monotonic() < ends, "a writer stands still"
+        still = {writer.name: number - writer.count for writer, number in wanted}
+        assert time.monotonic() < ends, f"a writer stands still, so many are to come: {still}"
         assert all(writer.failure is None for writer in writers), "a writer failed"
         time.sleep(0.01)

@@ -3,6 +3,8 @@ addresses and how often it was delivered; written by each and read by each."""
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import pika
@@ -12,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from onelog.base.names import to_kafka
 from tests.cross.clients import NAMES, Amqp, Kafka, Mqtt, Said, now_ms
+from tests.cross.load import connected
 
 PAIRS = [(writer, reader) for writer in NAMES for reader in NAMES]
 each_pair = pytest.mark.parametrize(
@@ -180,6 +183,39 @@ def test_what_has_expired_comes_to_nobody_but_kafka(channel, server, clients, wr
     assert b"x" not in seen
 
 
+def test_what_waited_has_less_time_left(server, channel, clients):
+    """Expiry is a moment: a reader is told what is left of it, whoever wrote it."""
+    life_ms, waited_ms = 100_000, 2_100
+    for writer in ("mqtt5", "kafka", "amqp"):
+        clients["mqtt5"].write(Said(b"kafka knows it now"), f"waits/{writer}")
+        ends = now_ms() + life_ms
+        clients[writer].write(Said(writer.encode(), fields={"expires_ms": ends}), f"waits/{writer}")
+    time.sleep(waited_ms / 1000)
+    late = Mqtt(server.ports["mqtt"], 5, "$replay/earliest/waits/+")
+    found = [late.read() for _ in range(6)]
+    late.close()
+    told = {
+        row.payload: row.fields["expires_ms"] - now_ms()
+        for row in found
+        if row.fields.get("expires_ms")
+    }
+    assert set(told) == {b"mqtt5", b"kafka", b"amqp"}
+    # Seconds, and the time since they were told, are the tolerance.
+    assert all(life_ms - 30_000 < left <= life_ms - waited_ms + 1_000 for left in told.values())
+    queue = channel.queue_declare("", exclusive=True, arguments={"x-onelog-from": "earliest"})
+    channel.queue_bind(queue.method.queue, "amq.topic", "waits.*")
+    left: dict[bytes, int] = {}
+    for method, properties, body in channel.consume(queue.method.queue, inactivity_timeout=10):
+        assert method is not None
+        if properties.expiration is not None:
+            left[body] = int(properties.expiration)
+        if len(left) == 3:
+            break
+    channel.cancel()
+    assert all(left[name] <= life_ms - waited_ms for name in (b"mqtt5", b"kafka"))
+    assert abs(left[b"amqp"] - life_ms) < 1_000  # as it was sent
+
+
 # -- addresses
 
 TOPICS = {
@@ -304,6 +340,70 @@ def test_a_message_that_amqp_gives_back_is_marked_and_counted(channel, server, c
             channel.basic_nack(method.delivery_tag, requeue=True)
     assert seen[1::2] == [(b"first", True, 1), (b"hello", True, 1)]
     assert seen[::2] == [(b"first", False, None), (b"hello", False, None)]
+
+
+@pytest.mark.parametrize("writer", ["mqtt5", "kafka", "amqp"])
+def test_a_message_that_an_mqtt_client_did_not_answer_comes_again_as_a_duplicate(
+    server, clients, writer
+):
+    topic, name = f"dup/{writer}", f"forgetful-{writer}"
+    clients["mqtt5"].write(Said(b"kafka knows it now"), topic)
+
+    def come(*, answer: bool) -> list[tuple[bytes, bool]]:
+        client, _ready = connected(server.ports["mqtt"], name, clean=False)
+        client.manual_ack_set(not answer)
+        seen: list[tuple[bytes, bool]] = []
+        known = threading.Event()
+        arrived = threading.Event()
+
+        def note(_client, _data, message) -> None:
+            seen.append((message.payload, message.dup))
+            arrived.set()
+
+        client.on_message = note
+        client.on_connect = lambda *_found: client.subscribe(topic, qos=1)
+        client.on_subscribe = lambda *_found: known.set()
+        client.loop_start()
+        assert known.wait(10)
+        if not answer and not seen:
+            clients[writer].write(Said(b"hello", fields={"qos": 1}, key=b"k"), topic)
+        assert arrived.wait(10)
+        client.disconnect()
+        client.loop_stop()
+        return seen
+
+    assert come(answer=False) == [(b"hello", False)]
+    assert come(answer=True) == [(b"hello", True)]
+
+
+@pytest.mark.parametrize("writer", ["kafka", "amqp"])
+def test_a_priority_counts_in_amqp_whoever_wrote_it(channel, clients, writer):
+    topic, queue = f"urgent/{writer}", f"urgent-{writer}"
+    channel.queue_declare(queue, durable=True, arguments={"x-max-priority": 10})
+    clients["mqtt5"].write(Said(b"kafka knows it now"), topic)
+    channel.queue_bind(queue, "amq.topic", topic.replace("/", "."))
+    for priority in (1, 9, 5, None):
+        fields = {} if priority is None else {"priority": priority}
+        said = Said(str(priority).encode(), fields=fields, key=b"k")
+        clients[writer].write(said, topic)
+    found = []
+    while len(found) < 4:
+        method, properties, body = channel.basic_get(queue, auto_ack=True)
+        if method is not None:
+            found.append((body, properties.priority))
+    assert found == [(b"9", 9), (b"5", 5), (b"1", 1), (b"None", None)]
+
+
+@pytest.mark.parametrize("payload", [b"", None], ids=["empty", "null"])
+def test_kafka_takes_a_retained_message_away(server, clients, payload):
+    topic = f"taken-away/{payload}"
+    clients["mqtt5"].write(Said(b"kept", fields={"retain": True, "qos": 1}), topic)
+    clients["kafka"].write(Said(payload, fields={"retain": True}), topic)
+    late = Mqtt(server.ports["mqtt"], 5, topic)
+    clients["mqtt5"].write(Said(b"live"), topic)
+    got = late.read()
+    late.close()
+    assert (got.payload, got.fields.get("retain")) == (b"live", None)
 
 
 @pytest.mark.parametrize("writer", ["mqtt3", "mqtt5", "kafka"])
