@@ -151,25 +151,35 @@ def _run(
         on_progress(kept)
     if not pipeline.targets:
         return "done"
-    with spark_session(
+    with _told_to_stop(_interrupt), _session_of(pipeline, state) as spark:
+        on_start()
+        run = Run(spark, pipeline, place, on_progress)
+        with _told_to_stop(run.stop):
+            return run.run()
+
+
+def _session_of(
+    pipeline: Pipeline, state: State
+) -> contextlib.AbstractContextManager[SparkSession]:
+    return spark_session(
         pipeline.master,
         pipeline.name,
         state.log,
         config=as_text(pipeline.spark),
         jars=tuple(pipeline.jars),
-    ) as spark:
-        on_start()
-        run = Run(spark, pipeline, place, on_progress)
-        with _told_to_stop(run):
-            return run.run()
+    )
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
-def _told_to_stop(run: Run) -> Iterator[None]:
-    """Signals end the run in order while the block is in; after it they mean what they did."""
+def _told_to_stop(stop: Callable[[], None]) -> Iterator[None]:
+    """What signals do while the block runs; after it they mean what they did."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     for number in SIGNALS:
-        signal.signal(number, lambda *_: run.stop())
+        signal.signal(number, lambda *_: stop())
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ from typing import Any
 
 from onelog.base.errors import ConfigError
 from onelog.pipelines.place import Place, as_text
-from onelog.pipelines.spec import Pipeline, Source, Target
+from onelog.pipelines.spec import Pipeline, Target
 
 
 def source_options(pipeline: Pipeline, name: str, target: str, place: Place) -> dict[str, str]:
@@ -114,8 +114,3 @@ def _checked(
         check(options)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-
-
-def is_stream(source: Source) -> bool:
-    """Whether a source goes on and on."""
-    return source.named() is None

@@ -59,8 +59,6 @@ class Place:
             found["table"] = name if "." in name else f"onelog.{name}"
             found["catalog"] = keys.catalog or f"sqlite:///{self.lakehouse / 'catalog.db'}"
             found["warehouse"] = keys.warehouse or str(self.lakehouse / "tables")
-            if keys.catalog is None:
-                self.lakehouse.mkdir(parents=True, exist_ok=True)
         elif "://" not in name and not Path(name).is_absolute():
             found["table"] = str(self.lakehouse / name)
         return found | as_text(keys.options)

@@ -16,7 +16,6 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from onelog.base.errors import OnelogError
 from onelog.pipelines.failures import STARTS_MAX, PipelineFailed, is_late, patiently, told
 from onelog.pipelines.graph import Graph
 from onelog.pipelines.load import duration_ms
@@ -60,6 +59,7 @@ class Run:
 
     def plan(self) -> dict[str, DataFrame]:
         """The rows of every target, as far as Spark can check them without running."""
+        self._place.lakehouse.mkdir(parents=True, exist_ok=True)
         graph = Graph(self._spark, self._pipeline, self._place)
         frames: dict[str, DataFrame] = {}
         for name in self._pipeline.targets:
@@ -82,10 +82,8 @@ class Run:
                     self._write(name, frame)
             return self._wait()
         finally:
-            for query in self._queries.values():
-                if query.isActive:
-                    query.stop()
-            self._look()
+            with contextlib.suppress(Exception):  # a session that died has ended them all
+                self._end()
 
     # -- targets
 
@@ -162,11 +160,13 @@ class Run:
                 raise PipelineFailed(f"targets.{ended}: {told(failure)}") from failure
         return "done"
 
+    def _end(self) -> None:
+        for query in self._queries.values():
+            if query.isActive:
+                query.stop()
+        self._look()
+
     def _look(self) -> None:
         for name, query in self._queries.items():
-            try:
-                reports = query.recentProgress
-            except (OnelogError, OSError):  # the session is gone: what is known stays
-                continue
-            self._progress[name] = advance(self._progress[name], reports)
+            self._progress[name] = advance(self._progress[name], query.recentProgress)
         self._on_progress(dict(self._progress))

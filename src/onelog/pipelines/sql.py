@@ -115,6 +115,7 @@ class Query:
     def ask(self, query: str) -> Answer:
         """The rows of a query; nothing is read yet but what JSON looks like."""
         text, calls = split_calls(query)
+        self._place.lakehouse.mkdir(parents=True, exist_ok=True)
         for call in calls:
             read = self._topic if call.kind == "topic" else self._table
             rows = patiently(partial(read, call))
