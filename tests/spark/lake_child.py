@@ -53,8 +53,9 @@ class DyingWriter(TableStreamWriter):
         return True
 
     def _kill_all(self) -> None:
-        """The driver, its JVM and its Pythons: they are one group of processes."""
+        """The driver and its JVM are one group of processes; this one is of another."""
         os.killpg(int(os.environ["LAKE_CHILD"]), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Dying(DataSource):

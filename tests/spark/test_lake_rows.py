@@ -114,6 +114,15 @@ def test_deletes_take_their_keys_out(upserted):
     assert "gone" not in upserted.open().layout.schema.names
 
 
+def test_an_overwrite_keeps_the_latest_of_its_own_rows_only(upserted):
+    ddl, schema = DDL + ", gone BOOLEAN", SCHEMA.append(pa.field("gone", pa.bool_()))
+    write(upserted.sink(DDL, **UPSERT), SCHEMA, "q", 0, [row(1, 99), row(5, 1)])
+    sink = upserted.sink(ddl, overwrite=True, **UPSERT, deleteColumn="gone")
+    tasks = [[row(1, 2), row(2, 1)], [row(1, 3), row(2, 2) | {"gone": True}]]
+    write(sink, schema, "other", 0, *tasks)
+    assert found(upserted) == {1: "1@3"}
+
+
 def test_keys_of_several_columns_in_a_partitioned_table(upserted):
     options = {"mode": "upsert", "keys": "id,value", "orderBy": "seq", "partitionBy": "value"}
     sink = upserted.sink(DDL, **options)

@@ -13,6 +13,7 @@ from pyiceberg.types import LongType as IcebergLong
 
 from onelog.base.errors import InvalidRequest
 from onelog.spark import read_table
+from onelog.spark.lakehouse.options import parse_options
 from onelog.spark.lakehouse.projection import projected
 from onelog.spark.lakehouse.upkeep import keep_up
 from tests.conformance.kafka_brokers import unique
@@ -166,6 +167,32 @@ def test_nested_columns_are_known_by_id_and_null_lists_stay_null(tmp_path):
         {"id": 1, "items": None},
         {"id": 2, "items": [{"label": "a", "value": 7}]},
     ]
+
+
+def test_a_query_goes_on_over_a_table_that_another_engine_changes_meanwhile(tmp_path):
+    lake = Lake("iceberg", tmp_path)
+    sink = lake.sink(DDL)
+    write(sink, SCHEMA, "q", 0, rows(0))
+    with lake.open().inner.update_schema() as update:
+        update.rename_column("name", "title")
+    with lake.open().inner.update_spec() as spec:
+        spec.add_field("title", "identity", "title")
+    write(sink, SCHEMA, "q", 1, rows(1))  # the sink that was made before
+    write(lake.sink("id BIGINT, title STRING"), SCHEMA.set(1, SCHEMA.field(1).with_name("title")),
+          "q", 2, [{"id": 2, "title": "t", "at": None}])  # fmt: skip
+    assert {row["id"]: row["title"] for row in lake.rows()} == {
+        0: "n/%2 0",
+        1: "n/%2 1",
+        2: "t",
+    }
+    assert lake.open().inner.scan(row_filter="title = 't'").to_arrow().num_rows == 1
+    assert lake.open().inner.scan(row_filter="title = 'n/%2 1'").to_arrow().num_rows == 1
+
+
+def test_options_do_not_tell_secrets_when_they_are_shown():
+    given = {"tableFormat": "iceberg", "table": "a.b", "catalog": "https://lake.example"}
+    secret = {"catalog.token": "hush", "storage.s3.secret-access-key": "hush"}
+    assert "hush" not in repr(parse_options(given | secret))
 
 
 # -- bad rows in topics

@@ -31,7 +31,8 @@ from pyiceberg.io.pyarrow import (
     schema_to_pyarrow,
 )
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
-from pyiceberg.partitioning import PartitionFieldValue, PartitionKey
+from pyiceberg.partitioning import PartitionFieldValue, PartitionKey, PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.transforms import parse_transform
@@ -55,7 +56,7 @@ from onelog.spark.lakehouse.tables import (
     check_partitions,
     stored_columns,
 )
-from onelog.spark.lakehouse.writing import Layout, WrittenFile
+from onelog.spark.lakehouse.writing import FileWriter, Layout, WrittenFile
 
 MARK = "onelog.mark."
 MARKS_MAX = 64
@@ -193,6 +194,7 @@ class IcebergTable(LakeTable):
             directory=f"{self._table.location().rstrip('/')}/data",
             storage=self._options.storage,
             partitions=_partitions(self._table),
+            version=(self._table.schema().schema_id, self._table.spec().spec_id),
             compression=self._options.compression,
             file_bytes=self._options.file_bytes,
         )
@@ -205,6 +207,7 @@ class IcebergTable(LakeTable):
     def commit(self, change: Change) -> None:
         """One snapshot and the mark, in one step."""
         removed = self.files() if change.replaces_all else change.removed
+        added = self._under_this_spec(change.added)
         try:
             with self._table.transaction() as transaction:
                 transaction.set_properties(self._marks(change))
@@ -217,7 +220,7 @@ class IcebergTable(LakeTable):
                 with update.overwrite() if removed else update.fast_append() as snapshot:
                     for old in removed:
                         snapshot.delete_data_file(old.handle.file)
-                    for file in change.added:
+                    for file in added:
                         snapshot.append_data_file(self._data_file(file))
         except (CommitFailedException, ValidationException) as error:
             raise Conflict(
@@ -256,9 +259,25 @@ class IcebergTable(LakeTable):
         by_age = sorted(marks, key=lambda name: int(marks[name].partition("@")[2] or 0))
         return by_age[: max(0, len(by_age) - MARKS_MAX + 1)]
 
+    def _under_this_spec(self, files: Sequence[WrittenFile]) -> list[WrittenFile]:
+        """Files that are divided as the table once was are divided anew: a commit has one way."""
+        fresh = [one for one in files if one.version[1] == self._table.spec().spec_id]
+        if len(fresh) == len(files):
+            return fresh
+        layout = self.layout
+        writer = FileWriter(layout)
+        for file in files:
+            if file not in fresh:
+                opened, inner = layout.storage.open(file.path)
+                with opened.open_input_file(inner) as source:
+                    writer.write(projected(pq.read_table(source), layout.schema))
+        return fresh + writer.close()
+
     def _data_file(self, file: WrittenFile) -> DataFile:
         metadata = self._table.metadata
-        schema = metadata.schema()
+        # The table may have been changed since the query began; the file was not.
+        schema = self._table.schemas()[file.version[0]]
+        spec = self._table.specs()[file.version[1]]
         statistics = data_file_statistics_from_parquet_metadata(
             parquet_metadata=file.footer,
             stats_columns=compute_statistics_plan(schema, metadata.properties),
@@ -268,22 +287,23 @@ class IcebergTable(LakeTable):
             content=DataFileContent.DATA,
             file_path=file.path,
             file_format=FileFormat.PARQUET,
-            partition=self._partition(file.partition),
+            partition=_partition(spec, schema, file.partition),
             file_size_in_bytes=file.bytes,
             sort_order_id=None,
-            spec_id=metadata.default_spec_id,
+            spec_id=spec.spec_id,
             equality_ids=None,
             key_metadata=None,
             **statistics.to_serialized_dict(),
         )
 
-    def _partition(self, values: tuple[Any, ...]) -> Record:
-        spec = self._table.spec()
-        if not spec.fields:
-            return Record()
-        given = iter(values)
-        pairs = [
-            PartitionFieldValue(one, None if str(one.transform) == "void" else next(given))
-            for one in spec.fields
-        ]
-        return PartitionKey(pairs, spec, self._table.schema()).partition
+
+def _partition(spec: PartitionSpec, schema: Schema, values: tuple[Any, ...]) -> Record:
+    """The partition values of a file, in the words of its specification."""
+    if not spec.fields:
+        return Record()
+    given = iter(values)
+    pairs = [
+        PartitionFieldValue(one, None if str(one.transform) == "void" else next(given))
+        for one in spec.fields
+    ]
+    return PartitionKey(pairs, spec, schema).partition

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
@@ -82,7 +82,7 @@ class TableOptions:
     format: Format
     table: str
     storage: Storage
-    catalog: tuple[tuple[str, str], ...] = ()
+    catalog: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     catalog_name: str = "onelog"
     mode: Mode = Mode.APPEND
     keys: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ class TableOptions:
     error_column: str = "_error"
     dead_letter_table: str | None = None
     dead_letter_topic: str | None = None
-    dead_letter_options: tuple[tuple[str, str], ...] = ()
+    dead_letter_options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     compression: str = "zstd"
     file_bytes: int = 512 << 20
     written_as: tuple[str, int] | None = None

@@ -193,7 +193,10 @@ class ParquetDirectory(LakeTable):
 
     def _records(self, query: str) -> list[str]:
         selector = fs.FileSelector(self._folder(query), allow_not_found=True)
-        found = self._files.get_file_info(selector)
+        try:
+            found = self._files.get_file_info(selector)
+        except FileNotFoundError:  # Arrow looks twice, and the folder may come in between
+            return []
         return sorted(one.path for one in found if one.path.endswith(".json"))
 
     def _move_files(self, record: str) -> None:

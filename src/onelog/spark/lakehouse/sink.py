@@ -33,6 +33,7 @@ from onelog.spark.lakehouse.tables import Change, LakeTable
 from onelog.spark.lakehouse.upserts import Upsert
 from onelog.spark.lakehouse.writing import FileWriter, Layout, WrittenFile
 from onelog.spark.sink.linking import Member
+from onelog.spark.worker import settle_worker
 
 COMMIT_ATTEMPTS = 10
 COMMIT_PAUSE_S = 0.1
@@ -143,7 +144,7 @@ def commit_once(options: TableOptions, change: Change) -> bool:
         if mark is not None and mark >= change.batch:
             return False
         try:
-            if upsert is None or change.replaces_all:
+            if upsert is None:
                 table.commit(change)
             else:
                 _commit_merge(table, change, upsert)
@@ -160,7 +161,7 @@ def commit_once(options: TableOptions, change: Change) -> bool:
 
 
 def _commit_merge(table: LakeTable, change: Change, upsert: Upsert) -> None:
-    merge = upsert.merge(table)
+    merge = upsert.merge(table, replaces_all=change.replaces_all)
     try:
         table.commit(replace(change, added=merge.added, removed=merge.removed))
     except Conflict:
@@ -184,7 +185,9 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
         number = context.getLocalProperty("streaming.sql.batchId")
         assert query is not None, "Spark says which query a task belongs to"
         assert number is not None, "Spark says which batch a task belongs to"
-        return self._sink.stage(iterator, query, int(number))
+        staged = self._sink.stage(iterator, query, int(number))
+        settle_worker()
+        return staged
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """All tasks are done."""
@@ -213,7 +216,9 @@ class TableBatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """One task's rows."""
-        return self._sink.stage(iterator, self._query, self._batch)
+        staged = self._sink.stage(iterator, self._query, self._batch)
+        settle_worker()
+        return staged
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks are done."""

@@ -10,7 +10,7 @@ import contextlib
 import os
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +37,7 @@ S3_OPTIONS: Mapping[str, StorageOption] = {
 class Storage:
     """How files are reached; it goes to tasks, so it holds words and no connection."""
 
-    options: tuple[tuple[str, str], ...] = ()
+    options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         for name, _ in self.options:

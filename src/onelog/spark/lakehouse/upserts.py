@@ -39,8 +39,8 @@ class Upsert:
         self._staged = list(staged)
         self._keys, self._order = options.keys, options.order_by
 
-    def merge(self, table: LakeTable) -> Merge:
-        """What has to change in the table as it is loaded."""
+    def merge(self, table: LakeTable, *, replaces_all: bool = False) -> Merge:
+        """What has to change in the table as it is loaded; whether what it holds counts."""
         layout = table.layout
         updates = self._updates(layout)
         winners = latest_places(updates, self._keys, self._order)
@@ -49,7 +49,7 @@ class Upsert:
         writer = FileWriter(layout)
         removed: list[TableFile] = []
         lost: list[pa.Array] = []
-        for file in table.files():
+        for file in [] if replaces_all else table.files():
             rows = table.read(file, [*self._keys, *self._order])
             gone, older = replaced(rows, updates, self._keys, self._order)
             lost += older.chunks if isinstance(older, pa.ChunkedArray) else [older]

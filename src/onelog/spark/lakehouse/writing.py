@@ -40,6 +40,8 @@ class Layout:
     partition_folders: bool = True
     compression: str = "zstd"
     file_bytes: int = 512 << 20
+    version: tuple[int, int] = (0, 0)
+    """Iceberg: the schema and the partition specification that files are written under."""
 
     def file_schema(self) -> pa.Schema:
         """The columns that a file holds."""
@@ -57,6 +59,7 @@ class WrittenFile:
     bytes: int
     footer: pq.FileMetaData
     partition: tuple[Any, ...] = ()
+    version: tuple[int, int] = (0, 0)
 
     @property
     def rows(self) -> int:
@@ -172,7 +175,9 @@ class FileWriter:
         opened.out.close()
         del self._open[partition]
         footer = opened.writer.writer.metadata
-        self._written.append(WrittenFile(opened.path, size, footer, partition))
+        self._written.append(
+            WrittenFile(opened.path, size, footer, partition, self._layout.version)
+        )
 
 
 def folder_name(value: object) -> str:
