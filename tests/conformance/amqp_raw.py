@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pamqp import commands, frame, header, heartbeat
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 QUIET_S = 0.25
 """How long nothing has to come until nothing comes."""
 PROTOCOL = b"AMQP\x00\x00\x09\x01"

@@ -18,7 +18,7 @@ from pathlib import Path
 from tests.support.forks import Fork, onelog
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 def environment() -> dict[str, str]:

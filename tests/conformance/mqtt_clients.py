@@ -25,7 +25,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties as PahoProperties
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 ROOT = Path(__file__).resolve().parents[2]
 MQTT_JS = ROOT / "build" / "js" / "node_modules" / "mqtt"
 

@@ -32,7 +32,7 @@ from onelog.protocols.mqtt.packets import (
 from onelog.protocols.mqtt.properties import Properties
 from onelog.protocols.mqtt.reasons import ReasonCode
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 P = TypeVar("P")
 
 

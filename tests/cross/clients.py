@@ -22,7 +22,7 @@ from paho.mqtt.properties import Properties
 from onelog.base.names import to_kafka
 from onelog.record.fields import FIELDS
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 TOPIC = "cross/t"
 NAMES = ("mqtt3", "mqtt5", "kafka", "amqp")
 BY_HEADER = {row.header: row for row in FIELDS}

@@ -26,7 +26,7 @@ from onelog.record.batch import build_batch
 from onelog.security.authenticator import Authenticator
 from tests.support.brokers import running
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 
 
 class Line:

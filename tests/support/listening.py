@@ -26,7 +26,7 @@ from onelog.net import (
 )
 from onelog.net.proxy import SIGNATURE
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 

@@ -40,7 +40,7 @@ from onelog.protocols.mqtt.properties import NO_PROPERTIES, Properties
 from onelog.security.authenticator import Authenticator
 from tests.support.brokers import FAST
 
-DEADLINE_S = 10.0
+DEADLINE_S = 30.0
 
 P = TypeVar("P")
 
