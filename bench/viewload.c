@@ -215,7 +215,7 @@ static void amqp_template(conn *c, conn *x) {
     a = frame(x, 3, 1); put_payload(c, x); framed(x, a);
 }
 static uint64_t be64(const uint8_t *p) { uint64_t v = 0; for (int i = 0; i < 8; i++) v = v << 8 | p[i]; return v; }
-static void amqp_ack(conn *c) { size_t a = method(c, 1, 60, 80); put64(c, c->tag); put8(c, 1); framed(c, a); c->unacked = 0; }
+static void amqp_ack(conn *c) { size_t a = method(c, 1, 60, 80); put64(c, c->need); /* the last whole message's, not that of one on its way */ put8(c, 1); framed(c, a); c->unacked = 0; }
 static size_t amqp_parse(conn *c, char *b, size_t n, uint64_t now) {
     uint8_t *p = (uint8_t *)b, *e = p + n;
     while (e - p >= 8) {
@@ -227,7 +227,7 @@ static size_t amqp_parse(conn *c, char *b, size_t n, uint64_t now) {
             if (cls == 60 && m == 60) { uint8_t *t = q + 4; t += 1 + t[0]; c->tag = be64(t); }
             else if (cls == 60 && m == 80) { uint64_t tag = be64(q + 4); if (q[12] & 1) { if (tag > c->acked) on_ack(c, tag - c->acked); } else on_ack(c, 1); }
             else if (m == 50 || (cls == 20 && m == 40)) { fprintf(stderr, "%.*s\n", (int)q[6], q + 7); refused(c, "a method"); }
-        } else if (p[0] == 3) { on_msg(c, (char *)q, len, now); if (++c->unacked >= 100) amqp_ack(c); }
+        } else if (p[0] == 3) { on_msg(c, (char *)q, len, now); c->need = c->tag; if (++c->unacked >= 100) amqp_ack(c); }
         p += 8 + len;
     }
     if (c->unacked) amqp_ack(c);
