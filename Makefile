@@ -28,8 +28,8 @@ again = $(PYTEST) --last-failed --last-failed-no-failures none $(1)
 SHORT := -m "not fault_long and not kafka_peer and not rabbitmq_peer and not spark_slow"
 
 .DEFAULT_GOAL := help
-.PHONY: help run example-iot setup check format test test-pure conformance conformance-kafka conformance-amqp \
-        conformance-spark fault bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark docs clean
+.PHONY: help run example-iot example-pipeline setup check format test test-pure conformance conformance-kafka \
+        conformance-amqp conformance-spark fault bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark docs clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ run: $(STAMP)-run ## Install and start `onelog serve`, data under ./data
 
 example-iot: $(STAMP)-clients ## One log, many views: devices, a stream, workers and late comers
 	@$(PY) examples/iot $(ARGS)
+
+example-pipeline: $(STAMP)-dev ## Devices to Spark to alerts, an Iceberg table and a picture
+	@$(PY) examples/iot-pipeline/run.py $(ARGS)
 
 setup: $(STAMP)-dev ## Install everything for development and tests
 
