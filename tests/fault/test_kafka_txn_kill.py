@@ -24,6 +24,8 @@ from tests.support.kafka_txn_talk import Talk
 E = ErrorCode
 DIED_AT_POINT = 137
 TIMEOUT_MS = 3000
+ASK_S = 0.005
+"""Between two questions, so that the broker has time for its work."""
 TOPIC, NAME, GROUP = "t", "txn", "g"
 
 
@@ -46,7 +48,7 @@ def child(tmp_path: Path) -> KafkaChild:
 def transact(talk: Talk, *, commit: bool, value: bytes) -> bool:
     """One whole transaction over two partitions and a group; whether its end was answered."""
     while (answer := talk.init(NAME, TIMEOUT_MS)).error_code is E.concurrent_transactions:
-        pass
+        time.sleep(ASK_S)
     who = (answer.producer_id, answer.producer_epoch)
     assert set(talk.add(NAME, who, **{TOPIC: [0, 1]}).values()) == {E.none}
     for partition in (0, 1):
@@ -70,6 +72,7 @@ def until_stable(talk: Talk) -> None:
     deadline = time.monotonic() + DEADLINE_S
     while not stable(talk):
         assert time.monotonic() < deadline, "a transaction hangs"
+        time.sleep(ASK_S)
 
 
 POINTS = {
@@ -115,7 +118,7 @@ def test_a_broker_that_dies_in_a_transaction_ends_it_as_it_was_decided(
 
 def until_complete(talk: Talk) -> None:
     while not talk.state(NAME).transaction_state.startswith("Complete"):
-        pass
+        time.sleep(ASK_S)
 
 
 @pytest.mark.fault
@@ -229,7 +232,9 @@ def test_transactions_under_load_are_whole_over_kill_9(child: KafkaChild, kills:
             time.sleep(0.3 + chance.random())  # the moment of the kill is the input
             child.kill()
             assert child.start()
-        time.sleep(0.5)
+        deadline = time.monotonic() + DEADLINE_S
+        while not all(load.committed for load in loads) and time.monotonic() < deadline:
+            time.sleep(0.5)
         for load in loads:
             load.finish()
         with Talk(child.port) as talk:
