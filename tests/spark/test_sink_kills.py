@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,8 @@ from tests.support.kafka_txn_talk import Talk
 
 ROOT = Path(__file__).resolve().parents[2]
 PATH = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
+EXECUTORS = Path(pyspark.__file__).parent / "work"
+"""Where Spark's local cluster leaves what its executors say."""
 DEADLINE_S = 300.0
 ROWS = 1000
 SOURCE, TARGET = "from", "to"
@@ -94,6 +97,7 @@ def job(own_broker: KafkaOnelog, tmp_path: Path) -> Iterator[Job]:
     made = Job(own_broker, tmp_path)
     yield made
     made.kill()
+    shutil.rmtree(EXECUTORS, ignore_errors=True)
 
 
 @pytest.mark.parametrize(
