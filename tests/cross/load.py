@@ -24,7 +24,7 @@ from paho.mqtt.properties import Properties
 
 from onelog.base.names import to_kafka
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 WRITERS = ("mqtt", "kafka", "amqp")
 FILTER = "plant/#"
 KEPT_S = 3600

@@ -72,11 +72,11 @@ class Plant:
 
     def stream(self, *arguments: str) -> None:
         self.onelog("stream", *arguments)
-        let_write(self._writers, 100)
+        let_write(self._writers, 50)
 
     def write(self) -> None:
         self._writers = [Writer(name, self.ports[name], self.counts[name]) for name in WRITERS]
-        let_write(self._writers, 100)
+        let_write(self._writers, 50)
 
     def stop_writing(self) -> None:
         writers, self._writers = self._writers, []
