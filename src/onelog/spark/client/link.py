@@ -1,8 +1,8 @@
 """One blocking connection to a broker: TLS, login, and an answer for each request, in order.
 
 Rules: what goes wrong is an OnelogError that names the address; what broke is not used again.
-Nobody waits for ever. An answer is read into one buffer of its own, so that records can stay where
-they came.
+Nobody waits for ever. All answers are read into one buffer, and records stay where they came: what
+is seen of an answer is good until the next one is read.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ ANSWER_S: Final = 30.0
 """How long a broker may take to answer, beside what the request itself waits."""
 ANSWER_BYTES_MAX: Final = 256 << 20
 RECEIVE_BUFFER_BYTES: Final = 4 << 20
+KEPT_BYTES_MAX: Final = 32 << 20
+"""A buffer that a larger answer needed is not kept for the next."""
 
 
 class Link:
@@ -32,6 +34,7 @@ class Link:
         self._address = address
         self._number = 0
         self._waiting: list[int] = []
+        self._buffer = bytearray()
         self.broken = False
         """Whether bytes were lost: nothing can be asked any more."""
         try:
@@ -118,8 +121,14 @@ class Link:
         self.broken = broken
         return reader
 
+    def _room(self, size: int) -> memoryview:
+        if not size <= len(self._buffer) <= KEPT_BYTES_MAX:
+            # Somebody may still hold what he saw of the last one: it is left to him.
+            self._buffer = bytearray(max(size, 1 << 16))
+        return memoryview(self._buffer)[:size]
+
     def _read(self, size: int, ends: float) -> memoryview:
-        view = memoryview(bytearray(size))
+        view = self._room(size)
         got = 0
         try:
             while got < size:

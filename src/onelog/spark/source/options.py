@@ -17,7 +17,7 @@ from onelog.base.names import to_kafka
 from onelog.spark.client import EARLIEST, LATEST, Access
 from onelog.spark.options import CONNECTION, Given, Option, access_of
 
-SPLIT_BYTES: Final = 128 << 20
+SPLIT_BYTES: Final = 256 << 20
 MAX_TRIGGER_DELAY: Final = "15m"
 _KAFKA_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+")
 _DELAY: Final = re.compile(r"\s*(\d{1,9})\s*(ms|s|m|h|d)?[a-z]*\s*")
@@ -44,7 +44,7 @@ OPTIONS: Final = (
     Option("maxTriggerDelay", "stream: 15m unless told"),
     Option("minPartitions", "at least so many tasks"),
     Option("maxRecordsPerPartition", "at most so many offsets in a task"),
-    Option("splitBytes", "about so many bytes in a task; 128 MiB unless told"),
+    Option("splitBytes", "about so many bytes in a task; 256 MiB unless told"),
     Option("failOnDataLoss", "false: go on behind offsets that are gone"),
     Option("includeHeaders", "true: with the column headers"),
     Option("group.id", "under which name the broker remembers how far a stream is",

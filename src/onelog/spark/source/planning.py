@@ -107,11 +107,7 @@ def plan(
     rows = [row for row in slices if row.end > row.start]
     weights = [sampler.weigh(client, row) for row in rows]
     total = sum(weights)
-    count = max(
-        options.min_partitions,
-        math.ceil(total / options.split_bytes),
-        min(len(rows), math.ceil(total / TASK_BYTES_LEAST)),
-    )
+    count = max(options.min_partitions, _tasks(len(rows), total, options.split_bytes))
     pieces: list[tuple[float, Slice]] = []
     share = total / count if count else 0.0
     for row, weight in zip(rows, weights, strict=True):
@@ -123,6 +119,14 @@ def plan(
     if options.task_offsets_max is not None:
         return [Task((piece,)) for _weight, piece in pieces]
     return _pack(pieces, count)
+
+
+def _tasks(slices: int, total: float, split_bytes: int) -> int:
+    """How many tasks: as few as may be, and when each slice is cut, all into as many pieces."""
+    large = math.ceil(total / split_bytes)
+    if large <= slices:
+        return max(large, min(slices, math.ceil(total / TASK_BYTES_LEAST)))
+    return math.ceil(large / slices) * slices
 
 
 def _cut(row: Slice, count: int, offsets_max: int | None) -> list[Slice]:

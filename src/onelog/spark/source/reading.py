@@ -37,7 +37,8 @@ from onelog.spark.source.options import SourceOptions
 from onelog.spark.source.planning import Slice, Task
 from onelog.spark.worker import borrowed, settle_worker
 
-FETCH_BYTES: Final = 16 << 20
+FETCH_BYTES: Final = 4 << 20
+"""Of one request: what is read, decoded and sent on should not leave the processor's cache."""
 FETCH_BYTES_FIRST: Final = 1 << 20
 """Of a partition whose records have an unknown size."""
 FETCH_PARTS: Final = 32
