@@ -22,6 +22,7 @@ from onelog.broker import Record, RoutedCursor
 from onelog.protocols.amqp.mapping import PRIORITY
 from onelog.protocols.amqp.queues.consumers import Consumers, Delivery
 from onelog.protocols.amqp.queues.expiry import Expiry
+from onelog.protocols.amqp.queues.purging import Purge
 from onelog.protocols.amqp.queues.ready import ReadyList, unpack
 from onelog.protocols.amqp.queues.settings import (
     DELIVERY_LIMIT_QUORUM,
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 BATCH: Final = 64
 """Messages that are read from the log together, and about how many bytes."""
 BATCH_BYTES: Final = 1024 * 1024
-PURGE_TURN: Final = 4096
 TURN: Final = 512
 """Messages that one queue hands out before others have their turn."""
 _DELIVERY_COUNT: Final = "x-delivery-count"
@@ -88,8 +88,7 @@ class Queue:
         self._pumping = False
         self._batch = 1
         self._at_once: set[int] = set()
-        self._purged: list[ReadyList] = []
-        """What was purged and is not settled yet."""
+        self._purge = Purge(self)
         self.uncertain: dict[int, int] = {}
         """After a crash, per partition: below this, nobody knows what was handed out."""
         self.expiry = Expiry(self)
@@ -300,7 +299,7 @@ class Queue:
         for place in places:
             row = found.get(place)
             if row is None:
-                self._settle(place)  # retention took it
+                self.settle_run(place, 1)  # retention took it
             elif self.expiry.ends_ms(row, now_ms) <= now_ms and place not in self._at_once:
                 self._give_up(place, "expired", row)
             else:
@@ -355,12 +354,9 @@ class Queue:
 
     def ack_run(self, place: int, count: int) -> None:
         """Messages that follow each other are done with."""
-        number, offset = unpack(place)
         self.unacked -= count
         self.acked += count
-        if self._ready.remembers:
-            self._ready.forget(place, count)
-        self.cursor.settle_range(self._keys[number], offset, count)
+        self.settle_run(place, count)
         self.wake()
 
     def requeue(self, places: list[int]) -> None:
@@ -396,30 +392,19 @@ class Queue:
         self._sizes.clear()
         self._ready_bytes = 0
         count = gone.size
-        self._purged.append(gone)
-        self._settle_purged()
+        self._purge.add(gone)
         return count
 
-    def _settle_purged(self) -> None:
-        """Settle some of what was purged; others have their turn between."""
-        while self._purged:
-            gone = self._purged[0]
-            for _ in range(min(gone.size, PURGE_TURN)):
-                self._settle(gone.take())
-            if gone.size and not self.is_deleted:
-                self._loop.call_soon(self._settle_purged)
-                return
-            if not gone.size:
-                del self._purged[0]
-
-    def _settle(self, place: int) -> None:
-        key, offset = self.vhost.hub.place(place)
-        self._ready.forget(place)
-        self.cursor.settle(key, offset)
+    def settle_run(self, place: int, count: int) -> None:
+        """Messages that follow each other leave the queue."""
+        number, offset = unpack(place)
+        if self._ready.remembers:
+            self._ready.forget(place, count)
+        self.cursor.settle_range(self._keys[number], offset, count)
 
     def settled_elsewhere(self, place: int) -> None:
         """A dead letter is safe where it went."""
-        self._settle(place)
+        self.settle_run(place, 1)
 
     def settled_again(self, places: dict[int, str]) -> None:
         """Do what a commit says to messages that its channel does not hold (any more)."""
@@ -436,7 +421,7 @@ class Queue:
             if kind == "reject":
                 self._give_up(place, "rejected")
             else:
-                self._settle(place)
+                self.settle_run(place, 1)
 
     def record_at(self, place: int) -> Record | None:
         """The record at a place; None when retention took it."""
@@ -446,11 +431,11 @@ class Queue:
 
     def _give_up(self, place: int, reason: str, record: Record | None = None) -> None:
         if self.settings.dead_letter_exchange is None:
-            self._settle(place)
+            self.settle_run(place, 1)
             return
         record = record or self.record_at(place)
         if record is None:
-            self._settle(place)
+            self.settle_run(place, 1)
         else:
             self.vhost.dead_letters.send(self, place, record, reason)
 
@@ -464,7 +449,7 @@ class Queue:
             return False
         self._took(self._ready.take())
         if record is None:
-            self._settle(place)
+            self.settle_run(place, 1)
         else:
             self._give_up(place, "expired", record)
         return True
@@ -508,7 +493,7 @@ class Queue:
         """The queue is gone, or the broker stops."""
         self.is_deleted = True
         self.window.close()
-        self._settle_purged()
+        self._purge.settle()
         self.expiry.close()
         if self._idle_timer is not None:
             self._idle_timer.cancel()

@@ -141,7 +141,7 @@ class StreamQueue(Queue):
         if self.settings.max_length_bytes is not None:
             record = self.record_at(place)
             self._bytes -= len(record.value or b"") if record is not None else 0
-        self._settle(place)
+        self.settle_run(place, 1)
         created = (self.cursor.settings.split() or [b"0"])[0]
         self.cursor.keep(b"%b %d" % (created, self._ready.first))
 

@@ -1,0 +1,49 @@
+"""Purging: everything that waits in a queue is settled, while others have their turn between."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from onelog.protocols.amqp.queues.queue import Queue
+    from onelog.protocols.amqp.queues.ready import ReadyList
+
+TURN: Final = 1024
+"""Runs that are settled before others have their turn."""
+RUN_MAX: Final = 1 << 30
+
+
+class Purge:
+    """What was purged from a queue and is not settled yet."""
+
+    __slots__ = ("_gone", "_queue")
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue = queue
+        self._gone: deque[ReadyList] = deque()
+
+    def add(self, gone: ReadyList) -> None:
+        """One more purge."""
+        self._gone.append(gone)
+        self.settle()
+
+    def settle(self) -> None:
+        """Settle a turn's worth of it; all of it when the queue goes."""
+        queue = self._queue
+        while self._gone:
+            gone = self._gone[0]
+            for _ in range(TURN):
+                if not gone.size:
+                    break
+                place, count = gone.run(RUN_MAX)
+                if count:
+                    gone.take_run(place, count)
+                    queue.settle_run(place, count)
+                else:
+                    queue.settle_run(gone.take(), 1)
+            if not gone.size:
+                self._gone.popleft()
+            elif not queue.is_deleted:
+                queue.vhost.hub.loop.call_soon(self.settle)
+                return
