@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 from pyspark import __file__ as pyspark_file
@@ -148,12 +149,18 @@ def test_the_example_runs_by_one_command(tmp_path):
     check_example(run_example(tmp_path, "local[2]"), tmp_path)
 
 
+def drain(stream: IO[str]) -> None:
+    with stream:
+        stream.read()
+
+
 class Cluster:
     """A master and workers of Spark, as processes on this machine."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._processes: list[subprocess.Popen[str]] = []
+        self._rests: list[threading.Thread] = []
         self.master = ""
 
     def start(self, workers: int) -> Cluster:
@@ -191,7 +198,9 @@ class Cluster:
             found = until(line)
             if found is not None:
                 # Nobody reads on, and a process that cannot write would stand still.
-                threading.Thread(target=process.stderr.read, daemon=True).start()
+                rest = threading.Thread(target=drain, args=(process.stderr,))
+                rest.start()
+                self._rests.append(rest)
                 return found
         raise AssertionError("".join(said))
 
@@ -199,6 +208,8 @@ class Cluster:
         for process in reversed(self._processes):
             os.killpg(process.pid, 15)
             process.wait(60)
+        for rest in self._rests:
+            rest.join(60)
 
 
 @pytest.fixture
