@@ -52,13 +52,18 @@ def version(name: str) -> str:
 
 
 def pom(artifacts: tuple[str, ...]) -> str:
-    """A project that is nothing but its dependencies; `:alone` leaves out what one needs itself."""
+    """A project that is nothing but its dependencies.
+
+    `:alone` leaves out what one needs itself; `version@tests` takes the jar of that classifier.
+    """
     parts = []
     for artifact in artifacts:
-        group, name, wanted, *alone = artifact.split(":")
+        group, name, release, *alone = artifact.split(":")
+        wanted, _, kind = release.partition("@")
+        classifier = f"<classifier>{kind}</classifier>" if kind else ""
         parts.append(
             f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
-            f"<version>{wanted}</version>{ALONE if alone else ''}</dependency>"
+            f"<version>{wanted}</version>{classifier}{ALONE if alone else ''}</dependency>"
         )
     return (
         "<project><modelVersion>4.0.0</modelVersion><groupId>onelog</groupId>"
