@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import trustme
+from pyspark.errors import PySparkException
 
 from onelog.base.errors import (
     ConfigError,
@@ -223,6 +224,27 @@ def test_a_user_gets_in(guarded, mechanism, tls) -> None:
     assert "secret" not in repr(made)
     with Client(made) as client:
         client.topics()
+
+
+def test_spark_gets_in_with_options(guarded, spark) -> None:
+    secure = f"localhost:{guarded.ports['kafka_tls']}"
+    made = Access(
+        servers=parse_servers(secure), user="al,i=ce", password="secret", tls=True,
+        ca_file=str(guarded.folder / "ca.pem"),
+    )  # fmt: skip
+    with Client(made) as client:
+        client.topics(["secured"], create=True)
+        client.produce({("secured", 0): batch("a")})
+    options = {
+        "servers": secure, "user": "al,i=ce", "password": "secret", "subscribe": "secured",
+        "sasl.mechanism": "SCRAM-SHA-256", "tls.ca": str(guarded.folder / "ca.pem"),
+        "columns": "value", "startingOffsets": '{"secured":{"0":0,"1":0,"2":0,"3":0}}',
+    }  # fmt: skip
+    frame = spark.read.format("onelog")
+    assert [bytes(row[0]) for row in frame.options(**options).load().collect()] == [b"a"]
+    with pytest.raises(PySparkException, match="does not let al,i=ce in") as told:
+        frame.options(**options | {"password": "wrong-one"}).load().count()
+    assert "wrong-one" not in str(told.value)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
