@@ -16,8 +16,8 @@ from bench import views_crash, views_disk, views_load, views_rates
 from bench.report import Row, data_dir, report
 
 MESSAGES, QUICK_MESSAGES = 1_000_000, 100_000
-ROUNDS, QUICK_ROUNDS = 5, 3
-MEASURED_S, QUICK_MEASURED_S = 2.0, 1.0
+ROUNDS, QUICK_ROUNDS = 9, 3
+MEASURED_S, QUICK_MEASURED_S = 1.0, 1.0
 KILLS, QUICK_KILLS = 5, 1
 
 PARTS: dict[str, Callable[[Path, bool], list[Row]]] = {
