@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from onelog.base.errors import ConfigError, OnelogError
+from onelog.base.errors import ConfigError, OffsetOutOfRange, OnelogError
 from onelog.spark.arrow import MILLIS_MAX, constant_array, time_array
 from onelog.spark.client import messages
 from onelog.spark.client.wire import Reader
 from onelog.spark.options import CONNECTION, Given, access_of
+from onelog.spark.source import loss
 from onelog.spark.source.limits import Admission, share_out
 from onelog.spark.source.offsets import from_spark, lag, to_spark
 from onelog.spark.source.options import Limits, source_options
@@ -107,6 +108,28 @@ def test_tasks_have_every_offset_once(ranges, least, most) -> None:
     assert len(tasks) >= min(least, total)
     if most is not None:
         assert all(end - start <= most for _part, start, end in pieces)
+
+
+# -- what is gone
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "first", "last", "found"),
+    [
+        (5, 9, 0, 20, (5, 9)),
+        (5, 9, 7, 20, (7, 9)),
+        (5, 9, 12, 20, (12, 12)),
+        (90, 3, 0, 10, (0, 3)),  # made anew, and only a part of it is due
+        (90, 10, 2, 10, (2, 10)),
+    ],
+)
+def test_a_slice_begins_where_the_log_has_something(start, end, first, last, found) -> None:
+    row = Slice("t", "t", 0, start, end)
+    kept = loss.check_start(row, first, last, fail=False)
+    assert (kept.start, kept.end) == found
+    if found != (start, end):
+        with pytest.raises(OffsetOutOfRange, match="t-0: offset"):
+            loss.check_start(row, first, last, fail=True)
 
 
 # -- offsets and arrays

@@ -59,5 +59,5 @@ def check_start(row: Slice, first: int, last: int, *, fail: bool) -> Slice:
     if row.start > last:
         tell(cut_off(row.topic, row.partition, row.start, last), fail=fail)
         # Another log under the same name: all of it is new.
-        return row.cut(first, last)
+        return row.cut(first, min(row.end, last))
     return row
