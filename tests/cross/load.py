@@ -187,7 +187,7 @@ class MqttReader(Reader):
         self._stop.clear()
         if self._client is None:
             self._client, _ready = connected(port, self._client_id, clean=not self._client_id)
-            self._client.on_message = lambda _client, _data, message: self.note(message.payload)
+            self._client.on_message = self._take
             self._client.on_subscribe = lambda *_found: subscribed.set()
             self._client.on_connect = self._subscribe
         else:  # the same client, which knows what it had
@@ -197,6 +197,15 @@ class MqttReader(Reader):
         self._thread = threading.Thread(target=self._run, args=(self._client,), daemon=True)
         self._thread.start()
         assert subscribed.wait(DEADLINE_S)
+
+    def _take(self, _client: paho.Client, _data: Any, message: paho.MQTTMessage) -> None:
+        """Note a message, unless it comes again because its acknowledgement got lost.
+
+        Who closes a socket with unread bytes resets it, and what he sent last may not be read. A
+        message that the broker takes for a new one has no such mark, and counts.
+        """
+        if not message.dup or message.payload.decode() not in self.seen:
+            self.note(message.payload)
 
     def _subscribe(self, client: paho.Client, *_found: Any) -> None:
         client.subscribe(self._text, options=paho.SubscribeOptions(qos=self._qos))
