@@ -21,8 +21,7 @@ def test_every_option_and_column_is_on_the_page() -> None:
     assert not {name for name in COLUMNS if f"| `{name}` |" not in PAGE}
 
 
-def test_the_examples_run(spark, own_broker, tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_examples_run(spark, own_broker, tmp_path, capsys) -> None:
     make_topic(own_broker, "orders", 1)
     append(own_broker, "orders", 0, rows("first-order"))
     client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2)
@@ -36,7 +35,8 @@ def test_the_examples_run(spark, own_broker, tmp_path, monkeypatch, capsys) -> N
     names: dict[str, object] = {}
     assert len(EXAMPLES) == 2
     for example in EXAMPLES:
-        exec(example.replace("127.0.0.1:9092", servers(own_broker)), names)
+        here = example.replace("127.0.0.1:9092", servers(own_broker))
+        exec(here.replace('"checkpoint"', f'"{tmp_path}/checkpoint"'), names)
     said = capsys.readouterr().out
     assert "first-order" in said
     assert re.search(r"sensors/d2/telemetry *\| *31\.25", said)
