@@ -104,7 +104,7 @@ class Mqtt:
             if name in said.fields:
                 setattr(found, paho_name, said.fields[name])
         if "expires_ms" in said.fields:
-            left_s = round((said.fields["expires_ms"] - now_ms()) / 1000)
+            left_s = max(0, round((said.fields["expires_ms"] - now_ms()) / 1000))
             found.MessageExpiryInterval = left_s
         if said.headers:
             found.UserProperty = [(name, value.decode()) for name, value in said.headers]
