@@ -12,7 +12,7 @@ _OURS: Final = re.compile(r"onelog\.base\.errors\.(?:\w+): (.+)")
 _PYTHON: Final = re.compile(r"^(?:\s*)(?:pyspark\.errors[\w.]*\.)?(\w+(?:Error|Exception)): (.+)$")
 _CHARS_MAX: Final = 600
 _LATE: Final = "Python worker failed to connect back"
-STARTS_MAX: Final = 6
+STARTS_MAX: Final = 12
 
 T = TypeVar("T")
 
