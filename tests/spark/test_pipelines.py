@@ -106,9 +106,7 @@ def test_what_is_wrong_is_told_in_one_line_with_its_target(spark, broker, tmp_pa
     for old, new in change.items():
         text = text.replace(old, new)
     text = text.replace("@in@", source).replace("@name@", unique("p")).replace("@out@", "never")
-    with pytest.raises(
-        (PipelineFailed, ConfigError), match=rf"^targets\.topic: .*{told}"
-    ) as caught:
+    with pytest.raises((PipelineFailed, ConfigError), match=rf"^targets\.\w+: .*{told}") as caught:
         run(spark, parsed(text), place(broker, tmp_path))
     assert "\n" not in str(caught.value)
 
