@@ -72,6 +72,10 @@ class _Progress(msgspec.Struct, array_like=True):
     complete: bool = True
 
 
+_decoder: Final = msgspec.msgpack.Decoder(_Progress)
+"""Made here: threads that use a type for the first time together break msgspec."""
+
+
 class Pacer:
     """Lets a thread work a share of the time in short slices, and ends it when told to stop."""
 
@@ -173,7 +177,7 @@ def compact(
 
 def _load(log: PartitionLog) -> _Progress:
     saved = log.load_state(STATE_NAME)
-    return _Progress() if saved is None else msgspec.msgpack.decode(saved[1], type=_Progress)
+    return _Progress() if saved is None else _decoder.decode(saved[1])
 
 
 def _map_keys(

@@ -76,6 +76,10 @@ class _Snapshot(msgspec.Struct, array_like=True):
     aborted: list[AbortedTxn]
 
 
+_decoder: Final = msgspec.msgpack.Decoder(_Snapshot)
+"""Made here: threads that use a type for the first time together break msgspec."""
+
+
 def next_sequence(last_sequence: int, step: int = 1) -> int:
     """The sequence number `step` after `last_sequence`; they wrap to 0 after 2^31 - 1."""
     return (last_sequence + step) % SEQUENCE_MODULUS
@@ -281,7 +285,7 @@ class Producers:
     @classmethod
     def decode(cls, blob: bytes) -> Producers:
         """The state of a snapshot."""
-        snapshot = msgspec.msgpack.decode(blob, type=_Snapshot)
+        snapshot = _decoder.decode(blob)
         state = cls()
         state._entries = {entry.producer_id: entry for entry in snapshot.producers}
         state._aborted = snapshot.aborted

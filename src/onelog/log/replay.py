@@ -29,6 +29,10 @@ class DerivedState(msgspec.Struct, array_like=True):
     epochs: list[tuple[int, int]]
 
 
+_decoder: Final = msgspec.msgpack.Decoder(DerivedState)
+"""Made here: threads that use a type for the first time together break msgspec."""
+
+
 def encode_state(producers: Producers, epochs: EpochHistory) -> bytes:
     """A snapshot of the state as it is now."""
     return msgspec.msgpack.encode(DerivedState(producers.encode(), epochs.rows()))
@@ -62,7 +66,7 @@ def replay_state(log: PartitionLog, now_ms: int) -> tuple[Producers, EpochHistor
     if saved is not None:
         # A snapshot from before the log's start still knows producers whose batches are gone.
         offset = max(offset, saved[0])
-        state = msgspec.msgpack.decode(saved[1], type=DerivedState)
+        state = _decoder.decode(saved[1])
         producers, epochs = Producers.decode(state.producers), EpochHistory(state.epochs)
     end = log.end_offset
     while offset < end:

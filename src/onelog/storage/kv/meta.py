@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from onelog.base.errors import PartitionCorrupt
@@ -38,6 +40,10 @@ class Meta(msgspec.Struct, array_like=True):
     segments: list[Segment]
 
 
+_decoder: Final = msgspec.msgpack.Decoder(Meta)
+"""Made here: threads that use a type for the first time together break msgspec."""
+
+
 def encode(meta: Meta) -> bytes:
     """The value of the meta key."""
     return msgspec.msgpack.encode(meta)
@@ -46,7 +52,7 @@ def encode(meta: Meta) -> bytes:
 def decode(data: bytes, name: str) -> Meta:
     """The meta back from its value."""
     try:
-        meta = msgspec.msgpack.decode(data, type=Meta)
+        meta = _decoder.decode(data)
     except msgspec.DecodeError as error:
         raise PartitionCorrupt(f"the meta of {name} is damaged: {error}") from error
     if not meta.segments:

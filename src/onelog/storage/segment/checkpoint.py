@@ -57,6 +57,10 @@ class Checkpoint(msgspec.Struct, array_like=True, frozen=True):
     """The log was truncated to this point: what lies behind it is to go."""
 
 
+_decoder: Final = msgspec.msgpack.Decoder(Checkpoint)
+"""Made here: threads that use a type for the first time together break msgspec."""
+
+
 def empty_checkpoint(offset: int = 0) -> Checkpoint:
     """What is known of a partition that holds nothing."""
     return Checkpoint(VERSION, offset, offset, (), Row(offset, 0))
@@ -118,7 +122,7 @@ def _decode(data: bytes) -> tuple[int, Checkpoint] | None:
     if magic != _MAGIC or end > len(data) or crc32c(data[8:end]) != crc:
         return None
     try:
-        found = msgspec.msgpack.decode(data[_FRAME.size : end], type=Checkpoint)
+        found = _decoder.decode(data[_FRAME.size : end])
     except msgspec.MsgspecError:
         return None
     return (sequence, found) if found.version == VERSION else None
