@@ -19,7 +19,7 @@ GUIDE = (ROOT / "docs" / "guide" / "iot.md").read_text()
 def example(monkeypatch):
     """The modules of the example, which find each other by their folder."""
     monkeypatch.syspath_prepend(str(EXAMPLE))
-    names = [path.stem for path in EXAMPLE.glob("*.py")]
+    names = {path.stem for path in EXAMPLE.glob("*.py")} - set(sys.modules)
     yield
     for name in names:
         sys.modules.pop(name, None)

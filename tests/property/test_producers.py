@@ -10,7 +10,7 @@ from onelog.base.clock import ManualClock
 from onelog.base.ids import Offset
 from onelog.log.epochs import EpochHistory
 from onelog.log.producers import SEQUENCE_MODULUS, Producers, next_sequence
-from onelog.log.replay import STATE_NAME, replay_state
+from onelog.log.replay import STATE_NAME, encode_state, replay_state
 from onelog.log.syncer import Syncer
 from onelog.record.batch import Marker
 from tests.logs import make_partition, memory_log, put, row
@@ -100,7 +100,8 @@ def test_replay_from_scratch_and_from_any_snapshot_equals_the_live_state(
             elif isinstance(step, Lead):
                 partition.leader_epoch += 1
             else:
-                snapshots.append((partition.end_offset, partition._encode_state()))
+                state = encode_state(partition.producers, partition.epochs)
+                snapshots.append((partition.end_offset, state))
         live = seen(partition.producers, partition.epochs)
         assert seen(*replay_state(log, clock.now_ms())) == live
         for offset, blob in snapshots:
