@@ -28,6 +28,7 @@ DEADLINE_S = 120.0
 WRITERS = ("mqtt", "kafka", "amqp")
 FILTER = "plant/#"
 KEPT_S = 3600
+IN_FLIGHT = 50
 
 
 def topic_of(writer: str) -> str:
@@ -41,7 +42,7 @@ def connected(port: int, client_id: str, *, clean: bool) -> tuple[paho.Client, t
     client.on_connect = lambda *_found: ready.set()
     properties = Properties(PacketTypes.CONNECT)
     properties.SessionExpiryInterval = 0 if clean else KEPT_S
-    properties.ReceiveMaximum = 50
+    properties.ReceiveMaximum = IN_FLIGHT
     client.connect("127.0.0.1", port, clean_start=clean, properties=properties)
     return client, ready
 
@@ -181,10 +182,14 @@ class MqttReader(Reader):
         self._client: paho.Client | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._said_goodbye = False
+        self._unsure: set[str] = set()
+        """What a shared subscription may give again, as new: its answer may have got lost."""
 
     def come(self, port: int) -> None:
         subscribed = threading.Event()
         self._stop.clear()
+        self._said_goodbye = False
         if self._client is None:
             self._client, _ready = connected(port, self._client_id, clean=not self._client_id)
             self._client.on_message = self._take
@@ -204,7 +209,10 @@ class MqttReader(Reader):
         Who closes a socket with unread bytes resets it, and what he sent last may not be read. A
         message that the broker takes for a new one has no such mark, and counts.
         """
-        if not message.dup or message.payload.decode() not in self.seen:
+        if self._said_goodbye:
+            return  # what is answered behind a goodbye is not read, and comes again
+        text = message.payload.decode()
+        if text not in self._unsure and (not message.dup or text not in self.seen):
             self.note(message.payload)
 
     def _subscribe(self, client: paho.Client, *_found: Any) -> None:
@@ -214,6 +222,7 @@ class MqttReader(Reader):
         """One thread does everything, so that who leaves has acknowledged what was noted."""
         while not self._stop.is_set():
             client.loop(0.05)
+        self._said_goodbye = True
         client.disconnect()
         while client.loop(0.05) == paho.MQTT_ERR_SUCCESS:
             pass
@@ -223,6 +232,8 @@ class MqttReader(Reader):
         assert self._thread is not None
         self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive()
+        if self._text.startswith("$share/"):
+            self._unsure = set(list(self.seen)[-IN_FLIGHT:])
 
 
 class KafkaReader(Reader):
