@@ -17,7 +17,7 @@ from bench.report import Row, data_dir, median, report, row, say
 
 ROUNDS, QUICK_ROUNDS = 3, 1
 MEASURED_S, QUICK_MEASURED_S = 2.0, 1.5
-BACKLOG, QUICK_BACKLOG = 10_000_000, 1_000_000
+BACKLOG, QUICK_BACKLOG = 10_000_000, 4_000_000
 QUEUES = {"classic": ("-m", "1"), "quorum": ("-m", "5")}
 PAIRS = ("-P", "100", "-S", "100", "-x")
 CASES: dict[str, tuple[tuple[str, ...], float]] = {
