@@ -73,7 +73,8 @@ def sent_by(server: KafkaServer, clients: Clients, kind: str) -> dict[str, Sent]
             if codec not in client.codecs:
                 continue
             topic = unique(f"{kind}-{codec}-")
-            clients.get(server, "confluent").create(topic, 1, {})
+            # Some records are years old: by age they would leave while others still read.
+            clients.get(server, "confluent").create(topic, 1, {"retention.ms": "-1"})
             offsets = client.produce(topic, [RECORDS[name] for name in names], codec)
             assert offsets in ([], list(range(len(names))))  # kcat tells none
             done[codec] = Sent(topic, names)
