@@ -301,16 +301,21 @@ class Publishing:
     def _apart(self, run: Run, came_as: Again) -> list[tuple[Message, Run]]:
         """The messages of a run that the kernel staged, each by itself."""
         data, start, end = came_as
-        rows = []
+        rows, parts = [], []
         for event in frames_of(data[start:end]):
             assert isinstance(event, Publish)
             found = decode_properties(event.properties)
-            outgoing = prepare(self.channel.vhost, event, found, event.body)
-            if outgoing.message is not None:
-                rows.append((outgoing.message, Run(self, 1, outgoing.message)))
+            message = prepare(self.channel.vhost, event, found, event.body).message
+            part = Run(self, 1, message)
+            parts.append(part)
+            if message is None:
+                part.outcome = ACK  # its queue is gone meanwhile: nobody could ever read it
+            else:
+                rows.append((message, part))
         if self.confirms:
-            self._confirms.replace(run, [part for _message, part in rows])
-        self._unwritten += len(rows) - 1
+            self._confirms.replace(run, parts)
+        self._unwritten += len(rows)
+        self.written_out(run, ACK)  # its parts stand for it now
         return rows
 
     def _try_again(self) -> None:
