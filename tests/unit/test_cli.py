@@ -13,12 +13,7 @@ from onelog.cli import run
 from onelog.cli.example import example_toml
 from onelog.config import Config, Loaded, load
 
-
-@pytest.fixture(autouse=True)
-def _empty_place(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in ("ONELOG_CONFIG", "ONELOG_DATA_DIR"):
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("empty_place")
 
 
 def no_server(_loaded, _on_ready) -> None:

@@ -15,15 +15,11 @@ from onelog.storage.lock import lock_data_dir
 from tests.conformance.test_serve import DEADLINE_S, command, environment, serving
 
 
+pytestmark = pytest.mark.usefixtures("empty_place")
+
+
 def no_server(_loaded, _on_ready) -> None:
     raise AssertionError("the server was not asked for")
-
-
-@pytest.fixture(autouse=True)
-def _empty_place(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in ("ONELOG_CONFIG", "ONELOG_DATA_DIR"):
-        monkeypatch.delenv(name, raising=False)
 
 
 def onelog(cwd: Path, *arguments: str, password: str | None = None):

@@ -13,12 +13,7 @@ from tests.conformance.mqtt_brokers import Onelog
 from tests.conformance.test_serve import DEADLINE_S, command, environment
 from tests.unit.test_security_cli import no_server
 
-
-@pytest.fixture(autouse=True)
-def _empty_place(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in ("ONELOG_CONFIG", "ONELOG_DATA_DIR"):
-        monkeypatch.delenv(name, raising=False)
+pytestmark = pytest.mark.usefixtures("empty_place")
 
 
 def stream(*arguments: str) -> int:
