@@ -14,7 +14,6 @@ from onelog.cli import run, users
 from onelog.storage.lock import lock_data_dir
 from tests.conformance.test_serve import DEADLINE_S, command, environment, serving
 
-
 pytestmark = pytest.mark.usefixtures("empty_place")
 
 
