@@ -54,7 +54,7 @@ def produce_us(module: Any, records: int) -> float:
                 for topic, partitions in module.parse_produce(data, at, end, version).topics:
                     rows = []
                     for index, first, last in partitions:
-                        info = module.check_produce_batch(data, first, last)
+                        info, _ = module.check_produce_batch(data, first, last)
                         rows.append((index, 0, info.base_offset, -1, 0, None))
                     answers.append((topic, rows))
                 module.encode_produce_response(number, version, answers, 0)

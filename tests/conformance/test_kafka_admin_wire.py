@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ import pytest
 from onelog.kernel import scan_batches
 from onelog.protocols.kafka.apis import ApiKey
 from onelog.protocols.kafka.errors import ErrorCode
-from onelog.record.batch import build_batch, stamp_batch
+from onelog.record.batch import build_batch, set_latest_time, stamp_batch
 from tests.conformance.kafka_brokers import unique
 from tests.support.kafka_admin import (
     APPEND,
@@ -28,6 +29,8 @@ from tests.support.kafka_wire import Wire
 K = ApiKey
 E = ErrorCode
 DEADLINE_S = 10
+LATEST_TIME = -3
+"""What ListOffsets is asked for the record with the latest time."""
 
 
 class Admin:
@@ -103,6 +106,58 @@ class Admin:
         answer = self.wire.ask(K.ALTER_CONFIGS, 2, resources=[resource], validate_only=False)
         code: E = answer.responses[0].error_code
         return code
+
+    def send(self, name: str, batch: bytearray) -> Any:
+        """Send a batch to a topic's first partition: the row of the answer."""
+        part = {"index": 0, "records": bytes(batch)}
+        answer = self.wire.ask(
+            K.PRODUCE,
+            9,
+            transactional_id=None,
+            acks=-1,
+            timeout=5000,
+            topic_data=[{"name": name, "partition_data": [part]}],
+        )
+        return answer.responses[0].partition_responses[0]
+
+    def latest_time(self, name: str) -> tuple[int, int]:
+        """Offset and time of the record that has the latest one."""
+        asked = {"partition_index": 0, "timestamp": LATEST_TIME, "current_leader_epoch": -1}
+        answer = self.wire.ask(
+            K.LIST_OFFSETS,
+            7,
+            replica_id=-1,
+            isolation_level=0,
+            topics=[{"name": name, "partitions": [asked]}],
+        )
+        row = answer.topics[0].partitions[0]
+        return row.offset, row.timestamp
+
+    def stored(self, name: str) -> bytes:
+        """What a consumer of a topic's first partition is sent."""
+        row = {
+            "partition": 0,
+            "current_leader_epoch": -1,
+            "fetch_offset": 0,
+            "log_start_offset": -1,
+            "partition_max_bytes": 1 << 20,
+        }
+        answer = self.wire.ask(
+            K.FETCH,
+            11,
+            replica_id=-1,
+            max_wait=1000,
+            min_bytes=1,
+            max_bytes=1 << 20,
+            isolation_level=0,
+            session_id=0,
+            session_epoch=-1,
+            topics=[{"topic": name, "partitions": [row]}],
+            forgotten_topics_data=[],
+            rack_id="",
+        )
+        found: bytes = answer.responses[0].partitions[0].records
+        return found
 
     def delete(self, *rows: tuple[str | None, uuid.UUID | None]) -> list[E]:
         topics = [{"name": name, "topic_id": wanted} for name, wanted in rows]
@@ -296,25 +351,29 @@ def test_log_dirs_name_what_is_there(admin) -> None:
 def test_the_time_of_the_append_is_the_broker_s_to_write(admin) -> None:
     name = admin.make(message__timestamp__type="LogAppendTime")
     begun_ms = int(time.time() * 1000) - 1
-
-    def send(batch: bytearray) -> Any:
-        part = {"index": 0, "records": bytes(batch)}
-        answer = admin.wire.ask(
-            K.PRODUCE,
-            9,
-            transactional_id=None,
-            acks=-1,
-            timeout=5000,
-            topic_data=[{"name": name, "partition_data": [part]}],
-        )
-        return answer.responses[0].partition_responses[0]
-
     batch = bytearray(build_batch([(None, b"k", b"v", (), 1_700_000_000_000)]))
-    good = send(batch)
+    good = admin.send(name, batch)
     assert good.error_code is E.none
     assert good.log_append_time.timestamp() * 1000 >= begun_ms
     stamp_batch(batch, scan_batches(batch)[0], 1_700_000_000_000)
-    assert send(batch).error_code is E.invalid_timestamp
+    assert admin.send(name, batch).error_code is E.invalid_timestamp
+
+
+@pytest.mark.parametrize("size", [1, 100_000])
+@pytest.mark.parametrize("codec", [0, 1])
+def test_the_latest_time_of_a_batch_is_that_of_its_records(admin, codec, size) -> None:
+    """KafkaJS tells the time of the last record; by it retention would take new records for old.
+
+    A large compressed batch is looked into by a thread, a small one is not.
+    """
+    name = admin.make(retention__ms="-1")
+    rows = [(None, b"k", random.randbytes(size), (), at_ms) for at_ms in (5000, 9000, 1000)]
+    batch = bytearray(build_batch(rows, codec=codec))
+    set_latest_time(batch, scan_batches(batch)[0], 1000)
+    assert admin.send(name, batch).error_code is E.none
+    assert admin.latest_time(name) == (1, 9000)
+    (stored,) = scan_batches(admin.stored(name))  # its CRC is right
+    assert stored.max_timestamp_ms == 9000
 
 
 @pytest.mark.parametrize("version", [12, 17])

@@ -23,7 +23,7 @@ from onelog.base.errors import (
 from onelog.base.limits import PARTITIONS_PER_REQUEST_MAX
 from onelog.kernel import crc32c
 from onelog.kernel.types import RECORDS_COPIED_MAX
-from onelog.record.batch import build_batch
+from onelog.record.batch import build_batch, stamp_batch
 
 PRODUCE = range(3, 12)
 FETCH = range(4, 18)
@@ -323,14 +323,35 @@ def patched(data, at, layout, *values):
 def test_a_good_batch_is_told_as_the_scan_tells_it(kernel, codec):
     data = batch(codec=codec)
     (info,) = kernel.scan_batches(data)
-    got = kernel.check_produce_batch(b"xx" + data + b"y", 2, 2 + len(data))
+    got, latest_ms = kernel.check_produce_batch(b"xx" + data + b"y", 2, 2 + len(data))
     assert got == info._replace(position=2)
+    assert latest_ms == 1001
     assert type(got) is type(info)
 
 
 def test_the_base_offset_that_a_client_sends_does_not_matter(kernel):
     data = patched(batch(), 0, ">q", 99)
-    assert kernel.check_produce_batch(data, 0, len(data)).count == 2
+    assert kernel.check_produce_batch(data, 0, len(data))[0].count == 2
+
+
+UNORDERED = [(None, b"k", b"v", (), time_ms) for time_ms in (2000, 5000, 1000)]
+
+
+def test_the_latest_time_is_that_of_the_records_whatever_the_header_says(kernel):
+    """KafkaJS writes the time of the last record there."""
+    data = patched(batch(UNORDERED), 35, ">q", 1000)
+    info, latest_ms = kernel.check_produce_batch(data, 0, len(data))
+    assert (info.max_timestamp_ms, latest_ms) == (1000, 5000)
+    assert kernel.validate_records(data) == 5000
+    packed = patched(batch(UNORDERED, codec=1), 35, ">q", 1000)
+    assert kernel.check_produce_batch(packed, 0, len(packed))[1] == 1000
+    assert kernel.validate_records(packed, 0, batch(UNORDERED)[61:]) == 5000
+
+
+def test_the_latest_time_of_a_stamped_batch_is_its_stamp(kernel):
+    data = bytearray(batch(UNORDERED))
+    stamp_batch(data, kernel.scan_batches(data)[0], 9000)
+    assert kernel.validate_records(data) == 9000
 
 
 @pytest.mark.parametrize(
@@ -392,8 +413,8 @@ def test_records_without_a_key_are_refused_where_keys_are_needed(kernel):
     with pytest.raises(InvalidRecords, match=r"record 1 .* no key"):
         kernel.check_produce_batch(data, 0, len(data), True)
     keyed = batch(ROWS[:1])
-    assert kernel.check_produce_batch(keyed, 0, len(keyed), True).count == 1
-    assert kernel.check_produce_batch(data, 0, len(data), False).count == 2
+    assert kernel.check_produce_batch(keyed, 0, len(keyed), True)[0].count == 1
+    assert kernel.check_produce_batch(data, 0, len(data), False)[0].count == 2
 
 
 def test_a_range_outside_the_buffer_is_the_callers_fault(kernel):

@@ -41,7 +41,7 @@ from onelog.log.catalog import Catalog
 from onelog.log.partition import Appended, Partition
 from onelog.log.stream import Stream
 from onelog.log.syncer import Syncer
-from onelog.record.batch import decode, inflated_records
+from onelog.record.batch import decode, inflated_records, set_latest_time
 from onelog.record.headers import TOPIC
 from onelog.record.record import Message
 
@@ -485,4 +485,6 @@ def _check_headers(message: Message) -> int:
 
 def _validate(data: bytearray) -> None:
     for info in scan_batches(data, 0, False):
-        validate_records(data, info.position, inflated_records(data, info))
+        latest_ms = validate_records(data, info.position, inflated_records(data, info))
+        if latest_ms != info.max_timestamp_ms:
+            set_latest_time(data, info, latest_ms)

@@ -82,14 +82,31 @@ def compress_batch(batch: Buffer, codec: int) -> bytes:
 
 def stamp_batch(data: bytearray, info: BatchInfo, now_ms: int) -> BatchInfo:
     """Give all records of a batch one time, in place: when it was appended."""
-    position, attributes = info.position, info.attributes | ATTR_LOG_APPEND_TIME
-    _ATTRIBUTES_FIELD.pack_into(data, position + _ATTRIBUTES_AT, attributes)
-    _TIME_FIELD.pack_into(data, position + _MAX_TIMESTAMP_AT, now_ms)
+    stamped = info._replace(
+        attributes=info.attributes | ATTR_LOG_APPEND_TIME, max_timestamp_ms=now_ms
+    )
+    _write_times(data, stamped)
+    return stamped
+
+
+def set_latest_time(data: bytearray, info: BatchInfo, latest_ms: int) -> BatchInfo:
+    """Say in a batch's header, in place, what the latest time of its records is.
+
+    Some clients write that of the last record, and retention would take the batch for older.
+    """
+    timed = info._replace(max_timestamp_ms=latest_ms)
+    _write_times(data, timed)
+    return timed
+
+
+def _write_times(data: bytearray, info: BatchInfo) -> None:
+    position = info.position
+    _ATTRIBUTES_FIELD.pack_into(data, position + _ATTRIBUTES_AT, info.attributes)
+    _TIME_FIELD.pack_into(data, position + _MAX_TIMESTAMP_AT, info.max_timestamp_ms)
     with memoryview(data) as view:
         checked = view[position + _ATTRIBUTES_AT : position + info.size_bytes]
         _CRC_FIELD.pack_into(data, position + _CRC_AT, crc32c(checked))
         checked.release()
-    return info._replace(attributes=attributes, max_timestamp_ms=now_ms)
 
 
 def append_time_of(info: BatchInfo) -> int:

@@ -1,7 +1,7 @@
 """The batch of a Produce request, compiled: checked once, before it is appended as it came."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int32_t
+from libc.stdint cimport int32_t, int64_t
 
 from onelog.kernel._native.crc cimport crc_of
 from onelog.kernel._native.format cimport (
@@ -25,6 +25,7 @@ from onelog.kernel._native.format cimport (
     check_deltas,
     read_head,
     read_span,
+    time_of,
 )
 from onelog.kernel._native.scan cimport info_of
 
@@ -50,9 +51,9 @@ cdef int _check_head(bytes_at p, Py_ssize_t left, Head *head) noexcept nogil:
 
 
 cdef int _check_records(
-    bytes_at data, bytes_at end, const Head *head, bint need_keys, int32_t *index
+    bytes_at data, bytes_at end, const Head *head, bint need_keys, int32_t *index, int64_t *latest
 ) noexcept nogil:
-    """Every record; `index` is then the bad one, or -1 when it is the batch."""
+    """Every record, and their latest time; `index` is the bad one, or -1 when it is the batch."""
     cdef Span span
     cdef bytes_at at = data
     cdef int32_t last = -1
@@ -71,20 +72,23 @@ cdef int _check_records(
         # They ascend, and are as many as the offsets that the batch spans: dense.
         last = span.offset_delta
         at = data + span.end
+        if index[0] == 0 or time_of(head, &span) > latest[0]:
+            latest[0] = time_of(head, &span)
     index[0] = -1
     return 0 if at == end else BATCH_TAIL
 
 
 def check_produce_batch(buf, Py_ssize_t start, Py_ssize_t end, bint need_keys=False):
-    """The one batch that fills `buf[start:end]`, as a client may send it.
+    """The one batch that fills `buf[start:end]`, as a client may send it, and its latest time.
 
     Damage raises CorruptBatch, an older format UnsupportedMagic, and what was meant that way
-    InvalidRecords. Compressed records are not looked into.
+    InvalidRecords. Compressed records are not looked into: their time is what the header says.
     """
     cdef Py_buffer view
     cdef Head head
     cdef bytes_at p
     cdef int32_t index = -1
+    cdef int64_t latest
     cdef int code
     PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
     try:
@@ -94,12 +98,13 @@ def check_produce_batch(buf, Py_ssize_t start, Py_ssize_t end, bint need_keys=Fa
             )
         p = <bytes_at> view.buf + start
         code = _check_head(p, end - start, &head)
+        latest = head.max_timestamp
         if code == 0 and not head.attributes & CODEC_MASK:
             code = _check_records(
-                p + HEADER_BYTES, p + head.size, &head, need_keys, &index
+                p + HEADER_BYTES, p + head.size, &head, need_keys, &index, &latest
             )
         if code:
             raise corrupt(code, start, index)
-        return info_of(start, &head)
+        return info_of(start, &head), latest
     finally:
         PyBuffer_Release(&view)

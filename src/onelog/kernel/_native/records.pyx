@@ -38,15 +38,17 @@ cdef inline object _part(bytes_at data, uint32_t position, int32_t size):
 
 
 def validate_records(buf, Py_ssize_t pos=0, records=None, bint need_keys=False):
-    """Check every record of the batch at `pos`; CorruptBatch says what is wrong."""
+    """Check every record of the batch at `pos`: the latest time of one. Raises CorruptBatch."""
     cdef Source source
     cdef Span span
     cdef bytes_at at
     cdef int32_t last = -1
+    cdef int64_t latest
     cdef int index, code
     open_source(&source, buf, pos, records, False)
     try:
         at = source.data
+        latest = source.head.max_timestamp
         for index in range(source.head.count):
             code = read_span(source.data, at, source.end, &span)
             if code == 0:
@@ -57,7 +59,10 @@ def validate_records(buf, Py_ssize_t pos=0, records=None, bint need_keys=False):
                 fail(&source, code, index)
             last = span.offset_delta
             at = source.data + span.end
+            if index == 0 or time_of(&source.head, &span) > latest:
+                latest = time_of(&source.head, &span)
         check_tail(&source, at)
+        return latest
     finally:
         close_source(&source)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from onelog.kernel import corruption as why
 from onelog.kernel.pure.crc import crc32c
-from onelog.kernel.pure.records import check_keys, walk
+from onelog.kernel.pure.records import latest_time, walk
 from onelog.kernel.pure.scan import CRC_FROM, HEADER, check_span, read_header
 from onelog.kernel.types import ATTR_CODEC_MASK, HEADER_BYTES, MAGIC, PREFIX_BYTES, BatchInfo
 
@@ -34,18 +34,20 @@ def _check_head(view: memoryview, start: int, end: int) -> BatchInfo | int:
     return info
 
 
-def check_produce_batch(buf: Buffer, start: int, end: int, need_keys: bool = False) -> BatchInfo:
-    """The one batch that fills `buf[start:end]`, as a client may send it.
+def check_produce_batch(
+    buf: Buffer, start: int, end: int, need_keys: bool = False
+) -> tuple[BatchInfo, int]:
+    """The one batch that fills `buf[start:end]`, as a client may send it, and its latest time.
 
     Damage raises CorruptBatch, an older format UnsupportedMagic, and what was meant that way
-    InvalidRecords. Compressed records are not looked into.
+    InvalidRecords. Compressed records are not looked into: their time is what the header says.
     """
     view = memoryview(buf).cast("B")
     check_span(view, start, end)
     info = _check_head(view, start, end)
     if isinstance(info, int):
         raise why.corrupt(info, start)
-    if not info.attributes & ATTR_CODEC_MASK:
-        # They ascend, and are as many as the offsets that the batch spans: dense.
-        check_keys(start, walk(info, view, start + HEADER_BYTES, end), need_keys)
-    return info
+    if info.attributes & ATTR_CODEC_MASK:
+        return info, info.max_timestamp_ms
+    # They ascend, and are as many as the offsets that the batch spans: dense.
+    return info, latest_time(info, walk(info, view, start + HEADER_BYTES, end), need_keys)

@@ -196,17 +196,22 @@ def open_batch(
 
 def validate_records(
     buf: Buffer, pos: int = 0, records: Buffer | None = None, need_keys: bool = False
-) -> None:
-    """Check every record of the batch at `pos`; CorruptBatch says what is wrong."""
+) -> int:
+    """Check every record of the batch at `pos`: the latest time of one. Raises CorruptBatch."""
     batch = open_batch(buf, pos, records)
-    check_keys(pos, batch.spans, need_keys)
+    return latest_time(batch.info, batch.spans, need_keys)
 
 
-def check_keys(position: int, spans: Iterable[Span], need_keys: bool) -> None:
-    """Look at every record, for its key if it must have one."""
+def latest_time(info: BatchInfo, spans: Iterable[Span], need_keys: bool) -> int:
+    """Look at every record, for its key if it must have one, and for its time."""
+    deltas: list[int] = []
     for index, span in enumerate(spans):
         if need_keys and span.key_bytes < 0:
-            raise why.corrupt(why.NO_KEY, position, index)
+            raise why.corrupt(why.NO_KEY, info.position, index)
+        deltas.append(span.timestamp_delta)
+    if info.attributes & ATTR_LOG_APPEND_TIME or not deltas:
+        return info.max_timestamp_ms
+    return info.base_timestamp_ms + max(deltas)
 
 
 def batch_topics(buf: Buffer, pos: int = 0, records: Buffer | None = None) -> bytes:

@@ -3,7 +3,7 @@
 Rules:
 - A batch is opaque: CRC, counts, offsets and sequence are checked, and its bytes are stored as
   they are, compressed ones too. Only to check what compression hides is it inflated: a small one
-  at once, a large one off the loop.
+  at once, a large one off the loop. Only where its header tells a wrong latest time is it mended.
 - Each partition of a request succeeds or fails alone; a refused one appends nothing.
 - `acks` 0 gets no answer; then an error ends the connection, for there is no other way to tell.
 """
@@ -26,7 +26,7 @@ from onelog.kernel import (
 )
 from onelog.protocols.kafka.answers import Slot
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
-from onelog.record.batch import inflated_records
+from onelog.record.batch import inflated_records, set_latest_time
 
 if TYPE_CHECKING:
     from onelog.kernel.types import Buffer
@@ -63,8 +63,8 @@ class _Compressed(NamedTuple):
         """Look into it: the batch as its partition wants it. Raises OnelogError."""
         info = self.info._replace(position=0)
         records = inflated_records(self.data, info, limit)
-        validate_records(self.data, 0, records, self.target.needs_keys)
-        return self.target.unpack(self.data, info, records)
+        latest_ms = validate_records(self.data, 0, records, self.target.needs_keys)
+        return self.target.unpack(*_timed(self.data, info, latest_ms), records)
 
     def try_inflate(self) -> tuple[Buffer, BatchInfo] | OnelogError:
         """The same in a thread: what is wrong is given, not raised."""
@@ -110,7 +110,7 @@ class Produce(Slot):
                     target = find(name).partition(number)
                     if last < 0:
                         raise KafkaError(ErrorCode.invalid_record, _NO_RECORDS)
-                    info = check_produce_batch(buffer, first, last, target.needs_keys)
+                    info, latest_ms = check_produce_batch(buffer, first, last, target.needs_keys)
                     if info.attributes & ATTR_LOG_APPEND_TIME:
                         raise KafkaError(ErrorCode.invalid_timestamp, _OWN_TIME)
                     if info.attributes & ATTR_CODEC_MASK:
@@ -118,6 +118,9 @@ class Produce(Slot):
                         batch = _Compressed(name, target, data, info, rows, at)
                         if not self._append_small(batch):
                             compressed.append(batch)
+                    elif latest_ms != info.max_timestamp_ms:
+                        data = memoryview(buffer)[first:last]
+                        self._append(name, target, *_timed(data, info, latest_ms), rows, at)
                     elif info.size_bytes <= _SLICED_BYTES:
                         self._append(name, target, buffer[first:last], info, rows, at)
                     else:
@@ -207,3 +210,11 @@ class Produce(Slot):
         )
         self.cancel = None
         return True
+
+
+def _timed(data: memoryview, info: BatchInfo, latest_ms: int) -> tuple[Buffer, BatchInfo]:
+    """A batch whose header tells the latest time of its records: itself, or a mended copy."""
+    if latest_ms == info.max_timestamp_ms:
+        return data, info
+    mended = bytearray(data)
+    return mended, set_latest_time(mended, info._replace(position=0), latest_ms)
