@@ -105,7 +105,10 @@ def test_tables_without_a_word_about_their_place_are_below_the_data_directory(tm
     assert options["catalog"] == f"sqlite:///{tmp_path}/lakehouse/catalog.db"
     assert options["partitionBy"] == "x"
     text = GOOD.replace('topic = "out"', 'delta = "out"')
-    assert target_options(read(text), "c", place)[1]["table"] == f"{tmp_path}/lakehouse/out"
+    text += 'dead_letter_table = "bad"'
+    options = target_options(read(text), "c", place)[1]
+    assert options["table"] == f"{tmp_path}/lakehouse/out"
+    assert options["deadLetterTable"] == f"{tmp_path}/lakehouse/bad"
 
 
 def test_the_broker_of_the_file_wins_and_its_password_is_in_a_file(tmp_path):

@@ -74,7 +74,8 @@ def _table_options(pipeline: Pipeline, target: Target, place: Place) -> dict[str
     if target.delete_column is not None:
         found["deleteColumn"] = target.delete_column
     if target.dead_letter_table is not None:
-        found["deadLetterTable"] = target.dead_letter_table
+        kind = found["tableFormat"]
+        found["deadLetterTable"] = place.table_name(kind, target.dead_letter_table)
     if target.dead_letter_topic is not None:
         found["deadLetterTopic"] = target.dead_letter_topic
         reached = place.connection(pipeline.broker)

@@ -54,14 +54,19 @@ class Place:
         named = keys.named()
         assert named is not None, "it was checked when the file was read"
         kind, name = named
-        found = {"tableFormat": kind, "table": name}
+        found = {"tableFormat": kind, "table": self.table_name(kind, name)}
         if kind == "iceberg":
-            found["table"] = name if "." in name else f"onelog.{name}"
             found["catalog"] = keys.catalog or f"sqlite:///{self.lakehouse / 'catalog.db'}"
             found["warehouse"] = keys.warehouse or str(self.lakehouse / "tables")
-        elif "://" not in name and not Path(name).is_absolute():
-            found["table"] = str(self.lakehouse / name)
         return found | as_text(keys.options)
+
+    def table_name(self, kind: str, name: str) -> str:
+        """A table's whole name, in its catalog or on the disk."""
+        if kind == "iceberg":
+            return name if "." in name else f"onelog.{name}"
+        if "://" in name or Path(name).is_absolute():
+            return name
+        return str(self.lakehouse / name)
 
 
 def as_text(options: Mapping[str, Any] | Options) -> dict[str, str]:
