@@ -474,7 +474,7 @@ async def test_unused_ids_are_forgotten_and_used_ones_are_not(tmp_path: Path):
         assert [name for name, _ in at.coordinator.listed()] == ["young", "open"]
         with refused(E.invalid_producer_id_mapping):
             await at.add(old, A0, transactional_id="old")
-        await at.settle()  # forgotten is told at once and written later
+        await at.init("later")  # written behind what is forgotten, and waited for
         await at.crash()
         assert state(at, "old") is None
         assert (await at.init("old")).id != old.id
