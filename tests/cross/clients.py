@@ -142,6 +142,9 @@ class Mqtt:
         self._client.disconnect()
         assert gone.wait(DEADLINE_S)  # by then it has closed its socket
         self._client.loop_stop()
+        # What it calls holds it: without them it goes at once, and closes its other sockets.
+        self._client.on_message = self._client.on_connect = None
+        self._client.on_subscribe = self._client.on_disconnect = None
 
 
 class Kafka:

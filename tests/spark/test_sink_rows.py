@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +36,7 @@ from onelog.base.errors import (
     TopicNotFound,
     Unavailable,
 )
+from onelog.base.names import to_kafka
 from onelog.cli.talk.kafka import murmur2 as murmur2_of_one
 from onelog.spark.client import Client
 from onelog.spark.sink.columns import Layout, header_rows, layout_of
@@ -42,6 +45,7 @@ from onelog.spark.sink.options import SinkOptions, sink_options
 from onelog.spark.sink.spreading import murmur2, spread
 from onelog.spark.sink.staging import Staging
 from tests.conformance.kafka_brokers import KafkaOnelog, unique
+from tests.conformance.mqtt_brokers import environment
 from tests.cross.clients import Mqtt, Said
 from tests.support.kafka_txn_clients import DEADLINE_S, read, reader
 
@@ -339,7 +343,7 @@ def test_a_task_that_fails_takes_its_rows_back(broker: KafkaOnelog, sink: Sink):
         ({}, {"value": b""}, InvalidRequest, "a row has no topic"),
         ({"topic": "t"}, {"value": b"", "partition": 9}, InvalidRequest, "partition 9 of t"),
         ({"topic": "a b"}, {"value": b""}, InvalidName, "topic a b"),
-        ({"topic": "a/+/b"}, {"value": b""}, InvalidRequest, "a view take no part"),
+        ({"topic": "a/+/b"}, {"value": b""}, InvalidRequest, "topic a/./b: it is a filter"),
         (
             {"topic": "t", "transactionTimeoutMs": "900001"},
             {"value": b""},
@@ -355,13 +359,68 @@ def test_what_a_row_or_an_option_asks_for_wrongly_is_said(
         staged(sink(**options), Batch(unique("q"), 0), rows(row))
 
 
-def test_a_topic_that_shares_its_stream_is_refused_in_words(broker: KafkaOnelog, sink: Sink):
-    topic = unique("devices/t")
-    client = Mqtt(broker.ports["mqtt"], 5, topic)
-    client.write(Said(b"x"), topic)
+def publish(server: KafkaOnelog, topic: str, value: bytes) -> None:
+    client = Mqtt(server.ports["mqtt"], 5, unique("publisher"))
+    client.write(Said(value), topic)
     client.close()
-    with pytest.raises(InvalidRequest, match="shares a stream"):
-        staged(sink(topic=topic), Batch(unique("q"), 0), rows({"value": b""}))
+
+
+@pytest.mark.parametrize("beside", [(), ("fine",)], ids=["alone", "beside another"])
+def test_a_topic_that_shares_its_stream_is_refused_with_what_to_do(
+    broker: KafkaOnelog, sink: Sink, beside: tuple[str, ...]
+):
+    topic = unique("devices/t")
+    publish(broker, topic, b"x")
+    some = [{"value": b"", "topic": name, "partition": 0} for name in (*beside, topic)]
+    with pytest.raises(InvalidRequest) as told:
+        staged(sink(), Batch(unique("q"), 0), rows(*some))
+    assert str(told.value) == (
+        f"topic {topic} shares its stream with other topics, as every topic that MQTT made does,"
+        " and a transaction would hold back their readers: write to a topic that has a stream of"
+        " its own. The sink makes one of any topic that nobody has written to yet; so does `onelog"
+        " stream create NAME --capture TOPIC`."
+    )
+
+
+def test_a_stream_that_is_made_first_lets_mqtt_and_the_sink_write_one_topic(
+    own_broker: KafkaOnelog,
+):
+    """What the sink advises."""
+    command = ("stream", "create", "doors", "--capture", "doors/front", "--partitions", "4")
+    subprocess.run(
+        [sys.executable, "-m", "onelog", *command],
+        cwd=own_broker.folder,
+        env=environment(),
+        check=True,
+        timeout=DEADLINE_S,
+    )
+    made_by_sink = unique("windows")
+    for topic in ("doors/front", made_by_sink):
+        options = sink_options({"servers": f"127.0.0.1:{own_broker.port}", "topic": topic})
+        batch = Batch(unique("q"), 0)
+        if topic != made_by_sink:
+            publish(own_broker, topic, b"before")
+        linked(options, batch, staged(options, batch, rows({"value": b"row"})))
+        publish(own_broker, topic, b"after")
+        expected = {"after", "row"} | ({"before"} if topic != made_by_sink else set())
+        assert set(read(own_broker.port, to_kafka(topic))) == expected
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_more_partitions_than_a_transaction_may_have_are_told(tmp_path, at_once: bool):
+    folder = tmp_path / "b"
+    folder.mkdir()
+    server = KafkaOnelog(folder, "kafka.transactions.partitions=2").start()
+    try:
+        options = sink_options(
+            {"servers": f"127.0.0.1:{server.port}", "topic": "t", "batchBytes": "1024"}
+        )
+        some = [rows({"value": b"x" * 1000, "partition": at}) for at in range(4)]
+        some = [rows(*(row for one in some for row in one.to_pylist()))] if at_once else some * 3
+        with pytest.raises(InvalidRequest, match=r"more partitions than kafka\.transactions\.part"):
+            staged(options, Batch("q", 0), *some)
+    finally:
+        server.stop()
 
 
 def test_a_row_larger_than_the_topic_takes_is_refused(sink: Sink):

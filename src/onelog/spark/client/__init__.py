@@ -2,7 +2,7 @@
 
 from onelog.spark.client.access import MECHANISMS, Access, parse_servers
 from onelog.spark.client.client import Client
-from onelog.spark.client.codes import refusal
+from onelog.spark.client.codes import NoTransactions, refusal
 from onelog.spark.client.messages import (
     EARLIEST,
     LATEST,
@@ -24,6 +24,7 @@ __all__ = [
     "Client",
     "Fetched",
     "Named",
+    "NoTransactions",
     "Part",
     "Produced",
     "Producer",

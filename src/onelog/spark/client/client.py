@@ -201,10 +201,14 @@ class Client:
     def add_partitions(
         self, transactional_id: str, producer: Producer, parts: Iterable[Part]
     ) -> None:
-        """Take partitions into a transaction, before it writes to them."""
+        """Take partitions into a transaction, before it writes to them. Raises NoTransactions."""
 
         def read(reader: Reader) -> None:
-            _check(messages.read_add_partitions(reader), f"transaction {transactional_id}:")
+            found = messages.read_add_partitions(reader)
+            barred = [part for part, code in found.items() if code == codes.POLICY_VIOLATION]
+            if barred:
+                raise codes.NoTransactions(barred)
+            _check(found, f"transaction {transactional_id}:")
 
         body = messages.add_partitions_request(transactional_id, producer, parts)
         self.call(Api.ADD_PARTITIONS_TO_TXN, body, read)

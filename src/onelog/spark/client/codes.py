@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from onelog.base.errors import (
@@ -28,7 +29,17 @@ NONE: Final = 0
 OFFSET_OUT_OF_RANGE: Final = 1
 UNKNOWN_TOPIC: Final = 3
 LEADER_NOT_AVAILABLE: Final = 5
+POLICY_VIOLATION: Final = 44
 CONCURRENT_TRANSACTIONS: Final = 51
+
+
+class NoTransactions(InvalidRequest):
+    """Partitions may not be written to in a transaction."""
+
+    def __init__(self, parts: Iterable[tuple[str, int]]) -> None:
+        self.parts = sorted(parts)
+        names = ", ".join(f"{topic}-{number}" for topic, number in self.parts)
+        super().__init__(f"{names}: no transaction may write there (error {POLICY_VIOLATION})")
 
 
 class Code(NamedTuple):
@@ -69,6 +80,7 @@ CODES: Final[dict[int, Code]] = {
     50: Code(InvalidRequest, "the transaction timeout is longer than the broker allows"),
     51: Code(Unavailable, "an earlier transaction of this id is being ended", passes=True),
     53: Code(NotAuthorized, "not authorized for the transactional id"),
+    55: Code(InvalidRequest, "it was not tried, since another one was refused"),
     56: Code(StorageError, "the partition is damaged or the disk is full"),
     58: Code(NotAuthenticated, "the user or the password is wrong"),
     59: Code(UnknownProducer, "the partition knows nothing of this producer"),

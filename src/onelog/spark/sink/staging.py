@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,9 +22,10 @@ import pyarrow as pa
 
 from onelog.base import names
 from onelog.base.errors import InvalidRequest, OnelogError, TopicNotFound
+from onelog.base.topics import is_exact
 from onelog.kernel import ATTR_TRANSACTIONAL, BatchBuilder
 from onelog.record.batch import compress_batch
-from onelog.spark.client import Client, Part, Produced, Producer, refusal
+from onelog.spark.client import Client, NoTransactions, Part, Produced, Producer, refusal
 from onelog.spark.sink.columns import Layout, Rows, rows_of
 from onelog.spark.sink.linking import Member
 from onelog.spark.sink.spreading import spread
@@ -36,6 +37,10 @@ HELD_BYTES: Final = 16 << 20
 """Bytes of all partitions that are held before they are sent."""
 _SEQUENCES: Final = 2**31
 _UNKNOWN_TOPIC: Final = 3
+_TOO_MANY: Final = (
+    "a task writes to more partitions than kafka.transactions.partitions of the broker allows;"
+    " raise that, or give the rows fewer partitions"
+)
 
 
 class Staging:
@@ -188,13 +193,27 @@ class Staging:
             return
         try:
             self._client.add_partitions(self._id, producer, new)
-        except InvalidRequest as error:
-            raise InvalidRequest(
-                f"{error}. A topic that shares a stream with others, such as one that MQTT made,"
-                " and a view take no part in transactions: write to a topic that was made by Kafka"
-                " or by this sink. And one task may write to kafka.transactions.partitions at most"
-            ) from error
+        except NoTransactions as error:
+            raise InvalidRequest(self._barred(error.parts, new)) from error
         self._added |= new
+
+    def _barred(self, parts: Sequence[Part], asked: Collection[Part]) -> str:
+        """Why there can be no transaction in partitions, and what to do."""
+        kafka_name = parts[0][0]
+        topic = next(row for row, (name, _) in self._partitions.items() if name == kafka_name)
+        address = names.from_kafka(kafka_name)
+        if not is_exact(address):
+            return f"topic {topic}: it is a filter, and rows are written to topics: name one"
+        if any(name == kafka_name for name, _ in self._added):
+            return f"topic {topic}: {_TOO_MANY}"
+        # All of a request are refused when they are too many, too.
+        many = f" If it has one: {_TOO_MANY}" if 1 < len(asked) == len(parts) else ""
+        return (
+            f"topic {topic} shares its stream with other topics, as every topic that MQTT made"
+            " does, and a transaction would hold back their readers: write to a topic that has a"
+            " stream of its own. The sink makes one of any topic that nobody has written to yet;"
+            f" so does `onelog stream create NAME --capture TOPIC`.{many}"
+        )
 
     def _settle(self) -> None:
         """Wait until what is on its way is durable. Raises OnelogError when it is refused."""
