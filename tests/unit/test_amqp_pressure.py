@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -60,6 +61,34 @@ async def test_a_full_disk_blocks_publishers_until_there_is_room(tmp_path):
 
         assert await talk(node.port, work) == ["before", "while full", "behind it"]
         assert node.hub.counters.blocked == 1
+
+
+async def test_who_publishes_faster_than_the_disk_takes_is_not_read(tmp_path):
+    """Who wants no confirms never waits by itself."""
+    disk = threading.Event()
+    async with serving(tmp_path, AmqpLimits(unwritten_bytes=1 << 20)) as node:
+
+        def work(raw: Raw) -> int:
+            channel = raw.channel()
+            queue = channel.queue(durable=True)
+            faults.arm("segment.fsync", stall)
+            sender = threading.Thread(target=send, args=(channel, queue))
+            sender.start()
+            sender.join(1.0)
+            assert sender.is_alive()
+            assert node.hub.counters.received_bytes < 3 << 20
+            disk.set()
+            sender.join(20)
+            return channel.count(queue)
+
+        def stall() -> None:
+            disk.wait(20)
+
+        def send(channel: RawChannel, queue: str) -> None:
+            for _ in range(400):
+                channel.publish("", queue, bytes(100_000))
+
+        assert await talk(node.port, work) == 400
 
 
 class Quota:

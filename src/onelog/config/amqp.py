@@ -38,6 +38,14 @@ class AmqpLimits(ConnectionLimits, frozen=True, kw_only=True):
             "more is read from the connection.",
         ),
     ] = 4 * _MIB
+    unwritten_bytes: Annotated[
+        int,
+        Meta(
+            ge=65_536,
+            description="Bytes of one connection's publishes that wait to be durable; then nothing "
+            "more is read from it until half of them are.",
+        ),
+    ] = 32 * _MIB
     queues: Annotated[int, Meta(ge=1, description="Queues of one virtual host.")] = 100_000
     ack_timeout_ms: Annotated[
         int,

@@ -40,6 +40,7 @@ _UNTUNED_FRAME_BYTES: Final = 8192
 """Largest frame before the tune, as RabbitMQ has it."""
 _CLOSE_DEADLINE_S: Final = 5.0
 _WRITE_HIGH_BYTES: Final = 1024 * 1024
+_UNWRITTEN: Final = "publishes that are not durable yet"
 ROUTES_MAX: Final = 256
 """Ways of publishes that a connection remembers."""
 
@@ -84,6 +85,7 @@ class Connection:
         self._opening = b""
         self._writing = True
         self._paused_by: set[str] = set()
+        self._unwritten_bytes = 0
         self._heard_at = hub.loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -371,6 +373,15 @@ class Connection:
             if not self._paused_by and self._transport is not None:
                 self._heard_at = self.hub.loop.time()
                 self._transport.resume_reading()
+
+    def publishes(self, size_bytes: int) -> None:
+        """So many bytes more wait to be durable, or less: nobody fills the memory by being fast."""
+        self._unwritten_bytes += size_bytes
+        limit = self.hub.limits.unwritten_bytes
+        if self._unwritten_bytes > limit:
+            self.pause(_UNWRITTEN)
+        elif self._unwritten_bytes <= limit // 2:
+            self.resume(_UNWRITTEN)
 
     def block(self, why: str) -> None:
         """What the peer publishes cannot be taken now: tell it, and read no more of it."""

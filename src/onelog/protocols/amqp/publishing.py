@@ -72,7 +72,7 @@ Again = tuple[bytes, int, int]
 class Run:
     """Publishes of a channel that are written together, and how they went."""
 
-    __slots__ = ("_came_as", "count", "outcome", "publishing", "results")
+    __slots__ = ("_came_as", "count", "outcome", "publishing", "results", "size_bytes")
 
     def __init__(self, publishing: Publishing, count: int, came_as: Message | Again | None) -> None:
         self.publishing = publishing
@@ -80,6 +80,8 @@ class Run:
         self.outcome = UNKNOWN
         self._came_as = came_as
         """To try it again, should there be no room."""
+        self.size_bytes = _size_of(came_as)
+        """What it holds in memory while it is on its way."""
         self.results: list[Published] = [NOWHERE]
         """Where the last one went."""
 
@@ -128,14 +130,6 @@ class Publishing:
         future: asyncio.Future[None] = self.channel.connection.hub.loop.create_future()
         self._waiters.append(future)
         return future
-
-    def _one_written(self) -> None:
-        self._unwritten -= 1
-        if not self._unwritten:
-            waiters, self._waiters = self._waiters, []
-            for future in waiters:
-                if not future.done():
-                    future.set_result(None)
 
     def select_confirms(self) -> None:
         """confirm.select."""
@@ -215,7 +209,7 @@ class Publishing:
     def staged(self, count: int, stage: Stage, came_as: Again) -> None:
         """The kernel has staged publishes of this channel."""
         run = self._begin(count, came_as)
-        self._unwritten += 1
+        self._on_its_way(run)
         self.channel.connection.hub.broker.publisher.await_stage(stage, run, count)
 
     def send(self, outgoing: Outgoing) -> None:
@@ -227,7 +221,7 @@ class Publishing:
             run.outcome = ACK
             self.confirm()
             return
-        self._unwritten += 1
+        self._on_its_way(run)
         if self._delayed:
             self._delayed.append((outgoing.message, run))  # those before it wait, too
         else:
@@ -255,10 +249,15 @@ class Publishing:
             self.confirm()
             raise
 
+    def _on_its_way(self, run: Run) -> None:
+        self._unwritten += 1
+        self.channel.connection.publishes(run.size_bytes)
+
     def written_out(self, run: Run, outcome: int) -> None:
         """It is known how a run went."""
         run.outcome = outcome
         self._unwritten -= 1
+        self.channel.connection.publishes(-run.size_bytes)
         if not self._unwritten:
             waiters, self._waiters = self._waiters, []
             for future in waiters:
@@ -312,9 +311,9 @@ class Publishing:
                 part.outcome = ACK  # its queue is gone meanwhile: nobody could ever read it
             else:
                 rows.append((message, part))
+                self._on_its_way(part)
         if self.confirms:
             self._confirms.replace(run, parts)
-        self._unwritten += len(rows)
         self.written_out(run, ACK)  # its parts stand for it now
         return rows
 
@@ -363,6 +362,15 @@ class Publishing:
         """The channel is over; nobody is told any more."""
         self._closed = True
         self._confirms.clear()
+
+
+def _size_of(came_as: Message | Again | None) -> int:
+    if came_as is None:
+        return 0
+    if isinstance(came_as, Message):
+        return len(came_as.value or b"")
+    _data, start, end = came_as
+    return end - start
 
 
 def prepare(vhost: VirtualHost, method: Any, found: Properties, body: bytes) -> Outgoing:
