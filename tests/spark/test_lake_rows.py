@@ -444,7 +444,11 @@ def base(**more: str) -> dict[str, str]:
         ({"deadLetterTopic": "b"}, "dead.servers"),
         ({"partitionBy": "week(at)"}, "week is not understood"),
         ({"partitionBy": "a,a"}, "twice"),
-        ({"storage.s4.endpoint": "x"}, "storage.s4.endpoint is unknown"),
+        ({"s3.endpont": "x"}, "s3.endpont is unknown"),
+        ({"s3.endpoint": "host:1"}, "begins with http"),
+        ({"s3.access-key-id": "k"}, "belong together"),
+        ({"s3.profile-name": "p"}, "set s3.credentials-file"),
+        ({"s3.credentials-file": "/nowhere"}, "No such file"),
     ],
 )
 def test_a_wrong_option_is_refused_with_what_would_be_right(given, says):

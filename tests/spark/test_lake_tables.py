@@ -191,7 +191,7 @@ def test_a_query_goes_on_over_a_table_that_another_engine_changes_meanwhile(tmp_
 
 def test_options_do_not_tell_secrets_when_they_are_shown():
     given = {"tableFormat": "iceberg", "table": "a.b", "catalog": "https://lake.example"}
-    secret = {"catalog.token": "hush", "storage.s3.secret-access-key": "hush"}
+    secret = {"catalog.token": "hush", "s3.access-key-id": "k", "s3.secret-access-key": "hush"}
     assert "hush" not in repr(parse_options(given | secret))
 
 

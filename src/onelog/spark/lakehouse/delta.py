@@ -17,13 +17,13 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from onelog.base.errors import Conflict, InvalidRequest
 from onelog.spark.lakehouse.columns import small_schema
+from onelog.spark.lakehouse.file_rows import FileRows
 from onelog.spark.lakehouse.options import TableOptions
 from onelog.spark.lakehouse.partitions import PartitionField
 from onelog.spark.lakehouse.tables import (
@@ -187,24 +187,11 @@ class DeltaLake(LakeTable):
             for one in found
         ]
 
-    def read(self, file: TableFile, columns: Sequence[str] | None = None) -> pa.Table:
+    def rows_of(self, file: TableFile, columns: Sequence[str] | None = None) -> FileRows:
         """The rows of a file, by name, with its partition's values."""
-        files, root = self._options.storage.open(self._options.table.rstrip("/"))
-        schema = self.layout.schema
-        wanted = schema if columns is None else pa.schema([schema.field(one) for one in columns])
-        values = file.handle["values"]
-        source = files.open_input_file(f"{root}/{file.path}")
-        with source, pq.ParquetFile(source) as parquet:
-            there = set(parquet.schema_arrow.names) - set(values)
-            rows = parquet.read(columns=[one for one in wanted.names if one in there])
-            total = parquet.metadata.num_rows
-        made = [
-            rows.column(one.name).cast(one.type)
-            if one.name in there
-            else pa.repeat(pa.scalar(values.get(one.name), one.type), total)
-            for one in wanted
-        ]
-        return pa.Table.from_arrays(made, schema=wanted)
+        path = f"{self._options.table.rstrip('/')}/{file.path}"
+        values, size = file.handle["values"], file.handle["size"]
+        return FileRows(self._options.storage, path, size, self.wanted(columns), partition=values)
 
 
 def partition_text(value: object) -> str | None:

@@ -19,5 +19,6 @@ OPENERS: dict[Format, tuple[str, str]] = {
 def open_table(options: TableOptions, rows: pa.Schema | None = None) -> LakeTable:
     """The table of some options; with the schema of rows to come it is made ready for them."""
     module, name = OPENERS[options.format]
-    opened: LakeTable = getattr(import_module(module), name)(options, rows)
+    with options.storage.explained(options.place):
+        opened: LakeTable = getattr(import_module(module), name)(options, rows)
     return opened

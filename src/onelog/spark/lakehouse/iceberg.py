@@ -45,9 +45,11 @@ from onelog.spark.lakehouse.columns import (
     small_schema,
     widens,
 )
+from onelog.spark.lakehouse.file_rows import FileRows
 from onelog.spark.lakehouse.options import TableOptions
 from onelog.spark.lakehouse.partitions import PartitionField
-from onelog.spark.lakehouse.projection import file_columns, projected
+from onelog.spark.lakehouse.projection import projected
+from onelog.spark.lakehouse.storage import Storage
 from onelog.spark.lakehouse.tables import (
     Change,
     LakeTable,
@@ -179,6 +181,11 @@ class IcebergTable(LakeTable):
         """The table as pyiceberg has it."""
         return self._table
 
+    @property
+    def storage(self) -> Storage:
+        """How its files are reached; the catalog may have lent keys for them."""
+        return self._options.storage.joined(self._table.io.properties)
+
     def expire(self, before: datetime) -> None:
         """Forget snapshots that are older; the current one stays."""
         try:
@@ -192,7 +199,7 @@ class IcebergTable(LakeTable):
         return Layout(
             schema=small_schema(schema_to_pyarrow(self._table.schema())),
             directory=f"{self._table.location().rstrip('/')}/data",
-            storage=self._options.storage,
+            storage=self.storage,
             partitions=_partitions(self._table),
             version=(self._table.schema().schema_id, self._table.spec().spec_id),
             compression=self._options.compression,
@@ -234,21 +241,15 @@ class IcebergTable(LakeTable):
             for task in self._table.scan().plan_files()
         ]
 
-    def read(self, file: TableFile, columns: Sequence[str] | None = None) -> pa.Table:
+    def rows_of(self, file: TableFile, columns: Sequence[str] | None = None) -> FileRows:
         """The rows of a file, by field id."""
         if file.handle.delete_files:
             raise InvalidRequest(
                 f"{file.path} of the table {self._options.table} has delete files of another "
                 "engine, which cannot be read here: let that engine rewrite the table first"
             )
-        schema = self.layout.schema
-        wanted = schema if columns is None else pa.schema([schema.field(one) for one in columns])
-        files, inner = self._options.storage.open(file.path)
-        source = files.open_input_file(inner)
-        with source, pq.ParquetFile(source) as parquet:
-            return projected(
-                parquet.read(columns=file_columns(parquet.schema_arrow, wanted)), wanted
-            )
+        size = file.handle.file.file_size_in_bytes
+        return FileRows(self.storage, file.path, size, self.wanted(columns), by_id=True)
 
     def _marks(self, change: Change) -> dict[str, str]:
         return {MARK + change.query: f"{change.batch}@{int(time.time() * 1000)}"}

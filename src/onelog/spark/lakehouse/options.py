@@ -18,7 +18,7 @@ from onelog.spark.lakehouse.partitions import PartitionField, parse_partitions
 from onelog.spark.lakehouse.storage import Storage
 
 Choice = TypeVar("Choice", bound=Enum)
-PASSED_ON = ("catalog.", "storage.", "dead.")
+PASSED_ON = ("catalog.", "s3.", "dead.")
 SPARK_OWN = ("path", "checkpointlocation", "queryname")
 """What Spark itself puts among the options of a sink."""
 
@@ -100,6 +100,11 @@ class TableOptions:
     written_as: tuple[str, int] | None = None
 
     @property
+    def place(self) -> str:
+        """Where the table is, as far as the options say it: for messages."""
+        return dict(self.catalog).get("warehouse", self.table)
+
+    @property
     def takes_bad_rows(self) -> bool:
         """Whether bad rows have a place to go to; otherwise the first one fails the batch."""
         return self.dead_letter_table is not None or self.dead_letter_topic is not None
@@ -123,7 +128,7 @@ def parse_options(given: Mapping[str, str]) -> TableOptions:
     options = TableOptions(
         format=table_format,
         table=table,
-        storage=Storage(_passed_on(low, "storage.")),
+        storage=Storage.of({name: text for name, text in low.items() if name.startswith("s3.")}),
         catalog=_catalog(table_format, get, _passed_on(low, "catalog.")),
         catalog_name=get("catalogName") or "onelog",
         mode=_choice("mode", get("mode"), Mode),

@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyarrow import fs
 
 from onelog.base import faults
 from onelog.base.errors import Conflict, InvalidRequest
 from onelog.spark.lakehouse.columns import FIELD_ID, field_id, small_schema
+from onelog.spark.lakehouse.file_rows import FileRows
 from onelog.spark.lakehouse.options import TableOptions
 from onelog.spark.lakehouse.partitions import PartitionField
-from onelog.spark.lakehouse.storage import create_once
+from onelog.spark.lakehouse.storage import create_once, make_folder
 from onelog.spark.lakehouse.tables import (
     Change,
     LakeTable,
@@ -88,7 +88,7 @@ def _save(files: Any, root: str, kept: Kept) -> None:
     }
     path = f"{root}/{OWN}/schema.json"
     fresh = f"{path}.{uuid.uuid4().hex}"
-    files.create_dir(f"{root}/{OWN}", recursive=True)
+    make_folder(files, f"{root}/{OWN}")
     with files.open_output_stream(fresh) as out:
         out.write(json.dumps(told, indent=1).encode())
     files.move(fresh, path)
@@ -164,29 +164,23 @@ class ParquetDirectory(LakeTable):
     def files(self) -> list[TableFile]:
         """What readers see."""
         found = self._files.get_file_info(fs.FileSelector(self._root, recursive=True))
-        paths = [one.path for one in found if one.path.endswith(".parquet")]
-        inner = [path.removeprefix(self._root + "/") for path in paths]
-        return [TableFile(one, 0, None) for one in sorted(inner) if not one.startswith(OWN)]
+        sizes = {
+            one.path.removeprefix(self._root + "/"): one.size
+            for one in found
+            if one.path.endswith(".parquet")
+        }
+        return [TableFile(one, 0, sizes[one]) for one in sorted(sizes) if not one.startswith(OWN)]
 
-    def read(self, file: TableFile, columns: Sequence[str] | None = None) -> pa.Table:
+    def rows_of(self, file: TableFile, columns: Sequence[str] | None = None) -> FileRows:
         """The rows of a file; folders give the partition's columns."""
-        wanted = [self._schema.field(one) for one in columns or self._schema.names]
         said = dict(part.split("=", 1) for part in file.path.split("/")[:-1])
         texts = {
             name: None if text == NULL_PARTITION else unquote(text) for name, text in said.items()
         }
-        source = self._files.open_input_file(f"{self._root}/{file.path}")
-        with source, pq.ParquetFile(source) as parquet:
-            there = parquet.schema_arrow.names
-            rows = parquet.read(columns=[one.name for one in wanted if one.name in there])
-            total = parquet.metadata.num_rows
-        made = [
-            rows.column(one.name).cast(one.type)
-            if one.name in there
-            else pa.repeat(pa.scalar(texts.get(one.name), pa.string()), total).cast(one.type)
-            for one in wanted
-        ]
-        return pa.Table.from_arrays(made, schema=pa.schema(wanted))
+        path = f"{self._options.table.rstrip('/')}/{file.path}"
+        return FileRows(
+            self._options.storage, path, file.handle, self.wanted(columns), partition=texts
+        )
 
     def _folder(self, query: str) -> str:
         return f"{self._root}/{OWN}/commits/{query}"
@@ -207,7 +201,7 @@ class ParquetDirectory(LakeTable):
             start, end = f"{self._root}/{staged}", f"{self._root}/{place}"
             if self._files.get_file_info(start).type == fs.FileType.NotFound:
                 continue
-            self._files.create_dir(posixpath.dirname(end), recursive=True)
+            make_folder(self._files, posixpath.dirname(end))
             self._files.move(start, end)
 
 

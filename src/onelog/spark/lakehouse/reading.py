@@ -1,5 +1,8 @@
 """Tables as data frames, read by Spark's own Parquet reader: no jar, and no Python in between.
 
+Tables in an object store are read by Arrow in Python tasks (`source.py`), since Spark has no jar
+for it.
+
 Rules: what is read is the table at the moment of the call, whole. Columns of Iceberg are found by
 field id in every file, old or new. Partition columns that files leave out come from the table.
 """
@@ -16,6 +19,7 @@ from onelog.base.errors import InvalidRequest
 from onelog.spark.lakehouse.columns import PLAIN, SPARK_FIELD_ID, field_id, small
 from onelog.spark.lakehouse.formats import open_table
 from onelog.spark.lakehouse.options import Format, parse_options
+from onelog.spark.lakehouse.storage import is_object_store
 from onelog.spark.lakehouse.tables import LakeTable, TableFile
 
 if TYPE_CHECKING:
@@ -29,6 +33,8 @@ def read_table(spark: SparkSession, **options: str) -> DataFrame:
     """A table as a data frame; the options are those of `format("onelog-table")`."""
     parsed = parse_options(options)
     table = open_table(parsed)
+    if is_object_store(table.layout.directory):  # Spark's own reader would need a jar
+        return spark.read.format("onelog-table").options(**options).load()
     files = table.files()
     schema = spark_schema(table.layout.schema)
     if not files:

@@ -72,6 +72,10 @@ class TableSink:
 
     def stage(self, batches: Iterator[pa.RecordBatch], query: str, number: int) -> Staged:
         """Write what a task was given; on any failure nothing of it stays."""
+        with self._options.storage.explained(self._options.place):
+            return self._stage(batches, query, number)
+
+    def _stage(self, batches: Iterator[pa.RecordBatch], query: str, number: int) -> Staged:
         good = FileWriter(self._layout)
         bad = FileWriter(self._bad_layout) if self._bad_layout is not None else None
         topic = None
@@ -137,6 +141,11 @@ class TableSink:
 
 def commit_once(options: TableOptions, change: Change) -> bool:
     """Commit a change unless its mark is there; races are decided by loading the table again."""
+    with options.storage.explained(options.place):
+        return _commit_once(options, change)
+
+
+def _commit_once(options: TableOptions, change: Change) -> bool:
     upsert = Upsert(options, change.added) if options.mode is Mode.UPSERT else None
     for attempt in range(COMMIT_ATTEMPTS):
         table = open_table(options)

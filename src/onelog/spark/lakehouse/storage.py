@@ -1,36 +1,31 @@
 """Where files of tables lie: a directory, or an object store by its URI.
 
-Rules: one set of options (`storage.s3.endpoint` …) serves the tasks that write files and the
-libraries that commit them; without options each takes what the environment says.
+Rules: one set of words (`s3_access.py`) serves the tasks that write files and the libraries that
+commit them. A store that is away is waited for, about a minute, by all of them alike. What a store
+answers when it refuses becomes one line that says what to look at; no line has a secret in it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from onelog.base.errors import ConfigError
+from onelog.base.errors import NotAuthorized, NotFound, OnelogError, Unavailable
+from onelog.spark.lakehouse.s3_access import S3_OPTIONS, s3_access
 
-
-class StorageOption(NamedTuple):
-    """One option under the names that Arrow and delta-rs know it by; ours is Iceberg's."""
-
-    arrow: str
-    delta: str
-
-
-S3_OPTIONS: Mapping[str, StorageOption] = {
-    "s3.endpoint": StorageOption("endpoint_override", "AWS_ENDPOINT_URL"),
-    "s3.region": StorageOption("region", "AWS_REGION"),
-    "s3.access-key-id": StorageOption("access_key", "AWS_ACCESS_KEY_ID"),
-    "s3.secret-access-key": StorageOption("secret_key", "AWS_SECRET_ACCESS_KEY"),
-    "s3.session-token": StorageOption("session_token", "AWS_SESSION_TOKEN"),
-}
+S3_SCHEMES: Final = ("s3://", "s3a://")
+OBJECT_SCHEMES: Final = ("s3", "s3a", "gs", "gcs", "abfs", "abfss")
+OBJECT_STORES: Final = ("s3", "gcs", "abfs")
+"""How Arrow calls the file systems that have no folders."""
+ATTEMPTS: Final = 10
+"""Between them lies up to twice as long as before, at most 20 seconds: about a minute in all."""
 
 
 @dataclass(frozen=True)
@@ -39,20 +34,23 @@ class Storage:
 
     options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
-    def __post_init__(self) -> None:
-        for name, _ in self.options:
-            if name not in S3_OPTIONS:
-                raise ConfigError(f"storage.{name} is unknown: one of {', '.join(S3_OPTIONS)}")
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Storage:
+        """What options, their file and the environment say. Raises ConfigError."""
+        return cls(tuple(sorted(s3_access(given, os.environ).items())))
+
+    def joined(self, told: Mapping[str, Any]) -> Storage:
+        """With what a catalog says of the place of its tables: it may lend keys."""
+        lent = {name: str(told[name]) for name in S3_OPTIONS if told.get(name)}
+        return Storage(tuple(sorted({**dict(self.options), **lent}.items())))
 
     def open(self, uri: str) -> tuple[Any, str]:
         """The file system of an address, and the path within it."""
         from pyarrow import fs  # noqa: PLC0415 - an extra
 
-        if self.options and uri.startswith("s3://"):
-            named = {S3_OPTIONS[name].arrow: value for name, value in self.options}
-            if named.get("endpoint_override", "").startswith("http://"):
-                named["scheme"] = "http"
-            return fs.S3FileSystem(**named), uri.removeprefix("s3://")
+        if uri.startswith(S3_SCHEMES):
+            path = uri.partition("://")[2]
+            return _s3(self.options, path.partition("/")[0]), path
         if uri.startswith("file:"):  # Hadoop writes one slash, others three
             return fs.LocalFileSystem(), "/" + uri.removeprefix("file:").lstrip("/")
         if "://" not in uri:
@@ -65,21 +63,118 @@ class Storage:
 
     def for_iceberg(self) -> dict[str, str]:
         """The options as pyiceberg takes them."""
-        return dict(self.options)
+        return {**dict(self.options), "s3.retry-strategy-impl": f"{__name__}.patience"}
 
     def for_delta(self) -> dict[str, str]:
         """The options as delta-rs takes them."""
         named = {S3_OPTIONS[name].delta: value for name, value in self.options}
         if named.get("AWS_ENDPOINT_URL", "").startswith("http://"):
             named["AWS_ALLOW_HTTP"] = "true"
-        return named
+        # A commit is a file that must not be there yet; the store itself decides who was first.
+        return named | {"aws_conditional_put": "etag", "max_retries": str(ATTEMPTS)}
+
+    @contextlib.contextmanager
+    def explained(self, uri: str) -> Iterator[None]:
+        """What a store refuses while the block runs, in one line that says what to look at."""
+        try:
+            yield
+        except OnelogError:
+            raise
+        except Exception as error:
+            line = self.told(uri, error)
+            if line is None:
+                raise
+            raise line from error
+
+    def told(self, uri: str, error: Exception) -> OnelogError | None:
+        """The error in our words; None when it is not about reaching a store."""
+        text = str(error)
+        for failure in FAILURES:
+            if failure.pattern.search(text):
+                found = failure.bucket.search(text)
+                bucket = found[1] if found else uri.partition("://")[2].partition("/")[0]
+                where = dict(self.options).get("s3.endpoint", "Amazon S3")
+                return failure.kind(failure.line.format(uri=uri, where=where, bucket=bucket))
+        return None
+
+
+class Failure(NamedTuple):
+    """How libraries say it, and how we do."""
+
+    pattern: re.Pattern[str]
+    kind: type[OnelogError]
+    line: str
+    bucket: re.Pattern[str] = re.compile(r"in bucket '([^']+)'")
+
+
+FAILURES: Final = (
+    Failure(
+        re.compile(r"NO_SUCH_BUCKET|NoSuchBucket"),
+        NotFound,
+        "{where} has no bucket {bucket}: make it, or check the address {uri}",
+    ),
+    Failure(
+        re.compile(
+            r"ACCESS_DENIED|AccessDenied|INVALID_ACCESS_KEY_ID|InvalidAccessKeyId|403 Forbidden"
+            r"|SIGNATURE_DOES_NOT_MATCH|SignatureDoesNotMatch|EXPIRED_TOKEN|ExpiredToken"
+            r"|INVALID_CLIENT_TOKEN_ID"
+        ),
+        NotAuthorized,
+        "{where} does not let us into {uri}: check s3.access-key-id and s3.secret-access-key (or"
+        " the file or environment that has them), and the rights of that key on bucket {bucket}",
+    ),
+    Failure(
+        re.compile(r"no (?:valid )?credential|NoCredentials|not loaded.*credential", re.IGNORECASE),
+        NotAuthorized,
+        "nobody says who we are at {where}: set s3.access-key-id and s3.secret-access-key,"
+        " s3.credentials-file, or the environment of AWS",
+    ),
+    Failure(
+        re.compile(
+            r"NETWORK_CONNECTION|curlCode: \d+|error sending request|[Cc]onnection refused"
+            r"|dns error|SERVICE_UNAVAILABLE|SLOW_DOWN|INTERNAL_FAILURE|50[0234] \w"
+        ),
+        Unavailable,
+        "{where} did not answer for {uri}: check s3.endpoint, and that the store runs; what was"
+        " committed stays, and the next run goes on behind it",
+    ),
+)
+
+
+def patience() -> Any:
+    """How often Arrow asks a store that is away, also for pyiceberg, which calls it by name."""
+    from pyarrow import fs  # noqa: PLC0415 - an extra
+
+    return fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS)
+
+
+@functools.lru_cache(maxsize=64)
+def _s3(options: tuple[tuple[str, str], ...], bucket: str) -> Any:
+    """A connection that the tasks of one process share; a new one costs three round trips."""
+    from pyarrow import fs  # noqa: PLC0415 - an extra
+
+    named = {S3_OPTIONS[name].arrow: value for name, value in options}
+    if "region" not in named:
+        named["region"] = fs.resolve_s3_region(bucket)
+    return fs.S3FileSystem(**named, retry_strategy=patience())
+
+
+def is_object_store(uri: str) -> bool:
+    """Whether an address is of a store that Spark needs a jar for."""
+    return uri.startswith(tuple(f"{scheme}://" for scheme in OBJECT_SCHEMES))
+
+
+def make_folder(files: Any, path: str) -> None:
+    """Make a folder where there are such; in an object store it would be an object of its own."""
+    if files.type_name not in OBJECT_STORES:
+        files.create_dir(path, recursive=True)
 
 
 def create_once(files: Any, path: str, text: bytes) -> bool:
     """Write a small file whole; False when it is there already, which one of two racers sees."""
     from pyarrow import fs  # noqa: PLC0415 - an extra
 
-    files.create_dir(path.rsplit("/", 1)[0], recursive=True)
+    make_folder(files, path.rsplit("/", 1)[0])
     if isinstance(files, fs.LocalFileSystem):
         fresh = f"{path}.{uuid.uuid4().hex}"
         with open(fresh, "wb") as out:  # noqa: PTH123 - a path of Arrow's file system

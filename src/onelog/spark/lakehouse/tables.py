@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from onelog.base.errors import InvalidRequest
 from onelog.spark.lakehouse.columns import check_types
+from onelog.spark.lakehouse.file_rows import FileRows
 from onelog.spark.lakehouse.options import TableOptions
 from onelog.spark.lakehouse.partitions import PartitionField
 from onelog.spark.lakehouse.writing import Layout, WrittenFile
@@ -63,8 +64,17 @@ class LakeTable(ABC):
         """The files that make up the table."""
 
     @abstractmethod
+    def rows_of(self, file: TableFile, columns: Sequence[str] | None = None) -> FileRows:
+        """The rows of a file under the table's present schema, for whoever reads them."""
+
     def read(self, file: TableFile, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows of a file under the table's present schema."""
+        """The rows of a file, here and now."""
+        return self.rows_of(file, columns).read()
+
+    def wanted(self, columns: Sequence[str] | None) -> pa.Schema:
+        """The table's schema, or some columns of it."""
+        schema = self.layout.schema
+        return schema if columns is None else pa.schema([schema.field(one) for one in columns])
 
 
 def stored_columns(options: TableOptions, rows: pa.Schema) -> pa.Schema:

@@ -47,6 +47,13 @@ def keep_up(
     orphan_age: timedelta = ORPHAN_AGE,
 ) -> Upkeep:
     """Compact, expire, and sweep; each step is whole by itself."""
+    with options.storage.explained(options.place):
+        return _keep_up(options, small_bytes, snapshot_age, orphan_age)
+
+
+def _keep_up(
+    options: TableOptions, small_bytes: int, snapshot_age: timedelta, orphan_age: timedelta
+) -> Upkeep:
     table = open_table(options)
     before = len(table.files())
     if isinstance(table, IcebergTable):
@@ -108,8 +115,8 @@ def _sweep_iceberg(options: TableOptions, snapshot_age: timedelta, orphan_age: t
     table = open_table(options)
     assert isinstance(table, IcebergTable)
     location = table.inner.location()
-    files, root = options.storage.open(location)
-    named = {options.storage.open(path)[1] for path in _named(table)}
+    files, root = table.storage.open(location)
+    named = {table.storage.open(path)[1] for path in _named(table)}
     removed = 0
     for info in files.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True)):
         old = info.mtime is not None and info.mtime < now - orphan_age

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from onelog.spark.lakehouse.partitions import PartitionField, transformed
-from onelog.spark.lakehouse.storage import Storage
+from onelog.spark.lakehouse.storage import Storage, make_folder
 
 GROUP_BYTES = 32 << 20
 GROUP_ROWS = 1 << 20
@@ -154,7 +154,7 @@ class FileWriter:
             folder = "/".join([folder, *(f"{p.name}={folder_name(v)}" for p, v in pairs)])
         path = f"{folder}/{uuid.uuid4().hex}.parquet"
         inner = self._layout.storage.open(path)[1]
-        self._files.create_dir(inner.rsplit("/", 1)[0], recursive=True)
+        make_folder(self._files, inner.rsplit("/", 1)[0])
         out = self._files.open_output_stream(inner)
         writer = pq.ParquetWriter(
             out,
