@@ -56,7 +56,7 @@ def add_sql(app: App) -> None:
             How many rows a table shows.
         """
         from onelog.pipelines.failures import told_whole  # noqa: PLC0415
-        from onelog.pipelines.launch import spark_session  # noqa: PLC0415
+        from onelog.pipelines.sparks import spark_session  # noqa: PLC0415
         from onelog.pipelines.spec import BrokerKeys  # noqa: PLC0415
         from onelog.pipelines.sql import Query, split_calls  # noqa: PLC0415
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from onelog.base.errors import ConfigError
 from onelog.pipelines.spec import BrokerKeys, Options, TableKeys
+from onelog.spark.lakehouse import home
 
 
 @dataclass(frozen=True)
@@ -56,17 +57,14 @@ class Place:
         kind, name = named
         found = {"tableFormat": kind, "table": self.table_name(kind, name)}
         if kind == "iceberg":
-            found["catalog"] = keys.catalog or f"sqlite:///{self.lakehouse / 'catalog.db'}"
-            found["warehouse"] = keys.warehouse or str(self.lakehouse / "tables")
+            said = {"catalog": keys.catalog, "warehouse": keys.warehouse}
+            found |= home.catalog_options(self.lakehouse)
+            found |= {option: text for option, text in said.items() if text}
         return found | as_text(keys.options)
 
     def table_name(self, kind: str, name: str) -> str:
         """A table's whole name, in its catalog or on the disk."""
-        if kind == "iceberg":
-            return name if "." in name else f"onelog.{name}"
-        if "://" in name or Path(name).is_absolute():
-            return name
-        return str(self.lakehouse / name)
+        return home.table_name(kind, name, self.lakehouse)
 
 
 def as_text(options: Mapping[str, Any] | Options) -> dict[str, str]:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
+from onelog.pipelines.attempts import Ending, OnProgress
 from onelog.pipelines.failures import STARTS_MAX, PipelineFailed, is_late, patiently, told
 from onelog.pipelines.graph import Graph
 from onelog.pipelines.load import duration_ms
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 REFRESH_S: Final = 1.0
 """How often is looked how far the queries are; they themselves wait for nobody."""
-OnProgress = Callable[[Mapping[str, Progress]], None]
-Ending = Literal["done", "stopped"]
 
 
 class Run:

@@ -10,6 +10,7 @@ Java client that mean nothing here are listed and passed over, so that code move
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
@@ -26,8 +27,15 @@ class Option(NamedTuple):
     aliases: tuple[str, ...] = ()
 
 
+SERVERS: Final = "ONELOG_SERVERS"
+"""The variable of the environment that says `servers` where no option does."""
+
 CONNECTION: Final = (
-    Option("servers", "host:port,… of the broker's Kafka listener", ("kafka.bootstrap.servers",)),
+    Option(
+        "servers",
+        f"host:port,… of the broker's Kafka listener; {SERVERS} of the environment unless told",
+        ("kafka.bootstrap.servers",),
+    ),
     Option("user", "who logs in; without it nobody does", ("kafka.sasl.username",)),
     Option("password", "", ("kafka.sasl.password",)),
     Option("sasl.mechanism", ", ".join(MECHANISMS), ("kafka.sasl.mechanism",)),
@@ -138,8 +146,15 @@ def _unknown(name: str, known: list[str]) -> ConfigError:
 
 def access_of(given: Given) -> Access:
     """How to reach the broker. Raises ConfigError."""
-    if "servers" not in given:
-        raise ConfigError("option servers is missing: host:port of the broker's Kafka listener")
+    # Spark makes sources and sinks at the driver, so it is the driver's environment that counts.
+    servers, named = os.environ.get(SERVERS, ""), SERVERS
+    if "servers" in given:
+        servers, named = given.text("servers"), f"option {given.spelled('servers')}"
+    elif not servers:
+        raise ConfigError(
+            f"option servers is missing: host:port of the broker's Kafka listener, or {SERVERS}"
+            " in the environment"
+        )
     user, password = given.text("user"), given.text("password")
     if "kafka.sasl.jaas.config" in given:
         found = dict(_JAAS.findall(given.text("kafka.sasl.jaas.config")))
@@ -152,7 +167,7 @@ def access_of(given: Given) -> Access:
     tls = given.flag("tls", default=_PROTOCOLS[protocol] or "tls.ca" in given)
     timeout_ms = given.number("timeoutMs", 0, 3_600_000)
     return Access(
-        servers=parse_servers(given.text("servers"), given.spelled("servers")),
+        servers=parse_servers(servers, named),
         user=user,
         password=password,
         mechanism=given.choice("sasl.mechanism", MECHANISMS, "PLAIN"),

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from onelog.base.errors import ConfigError
+from onelog.spark.connect import connect
 from onelog.spark.java import java_home
+from onelog.spark.masters import Kind, find_master
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,17 +95,18 @@ def session(
         from pyspark.sql import SparkSession  # noqa: PLC0415
     except ImportError as error:
         raise ConfigError("PySpark is missing: install 'onelog[spark]'") from error
+    kind = find_master(master)
+    if kind is Kind.CONNECT:
+        if jars:
+            raise ConfigError("jars: a Spark that runs already has its own; start it with them")
+        return connect(master, SETTINGS, config or {})
     # A worker takes `python3` from the path otherwise, which may be another Python.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    local = LOCAL_SETTINGS if master.startswith("local") else {}
+    os.environ["JAVA_HOME"] = str(java_home())
+    local = LOCAL_SETTINGS if kind is Kind.LOCAL else {}
     wanted = settings(pyspark.__version__, jars) | local | dict(config or {})
-    builder = SparkSession.builder.appName(name)
-    if master.startswith("sc://"):
-        builder = builder.remote(master)
-    else:
-        os.environ["JAVA_HOME"] = str(java_home())
-        builder = builder.master(master)
+    builder = SparkSession.builder.appName(name).master(master)
     for key, value in wanted.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()

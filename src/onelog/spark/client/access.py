@@ -18,7 +18,7 @@ MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 Address = tuple[str, int]
 
 
-def parse_servers(text: str, option: str = "servers") -> tuple[Address, ...]:
+def parse_servers(text: str, named: str = "option servers") -> tuple[Address, ...]:
     """`host:port,host` as addresses; the port of Kafka where none is given."""
     found = []
     for part in (piece.strip() for piece in text.split(",")):
@@ -27,7 +27,7 @@ def parse_servers(text: str, option: str = "servers") -> tuple[Address, ...]:
             host, port = part, str(PORT)
         host = host.strip("[]")
         if not host or not port.isdigit() or not 0 < int(port) < 65_536:
-            raise ConfigError(f"option {option}: {part!r} is not host:port")
+            raise ConfigError(f"{named}: {part!r} is not host:port")
         found.append((host, int(port)))
     return tuple(found)
 

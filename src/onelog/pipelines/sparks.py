@@ -1,0 +1,116 @@
+"""The Spark of one command: started or connected to, quiet, and ended with it.
+
+Rules: what Spark writes to standard error is kept in a log file, so that the terminal has only what
+was asked for. What is wrong with its start is one line, as everything else that is wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from onelog.base.errors import OnelogError
+from onelog.pipelines.failures import PipelineFailed, told
+from onelog.pipelines.needs import need_connect, need_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@contextlib.contextmanager
+def spark_session(
+    master: str,
+    name: str,
+    log: Path,
+    *,
+    config: Mapping[str, str] | None = None,
+    jars: tuple[str, ...] = (),
+) -> Iterator[SparkSession]:
+    """A session for one command; it ends with the block."""
+    need_spark()
+    from onelog.spark import session  # noqa: PLC0415 - an extra
+    from onelog.spark.masters import Kind, kind_of  # noqa: PLC0415
+
+    kind = kind_of(master)
+    ours = {} if kind is Kind.CONNECT else own_settings(local=kind is Kind.LOCAL)
+    with _started(log):
+        spark = session(master, name=name, jars=jars, config=ours | dict(config or {}))
+    try:
+        yield spark
+    finally:
+        with errors_into(log):
+            spark.stop()
+
+
+@contextlib.contextmanager
+def connect_session(
+    master: str, name: str, log: Path, *, config: Mapping[str, str]
+) -> Iterator[SparkSession]:
+    """The same by Spark Connect; where `master` is not `sc://`, with a server in this process."""
+    need_connect()
+    from onelog.spark.masters import Kind, kind_of  # noqa: PLC0415 - an extra
+    from onelog.spark.serving import ConnectServer  # noqa: PLC0415
+
+    kind = kind_of(master)
+    if kind is Kind.CONNECT:
+        with spark_session(master, name, log, config=config) as spark:
+            yield spark
+        return
+    ours = own_settings(local=kind is Kind.LOCAL)
+    with contextlib.ExitStack() as ending:
+        with _started(log):
+            server = ConnectServer.start(master, name=name, config=ours | dict(config))
+            ending.callback(_quietly, server.stop, log)
+            spark = server.session()
+            ending.callback(_quietly, spark.stop, log)
+        yield spark
+
+
+def own_settings(*, local: bool) -> dict[str, str]:
+    """What a command tells the Spark that it starts, beside what every session has."""
+    found = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+    found["spark.log.level"] = "WARN"
+    if local:
+        # One machine: nobody else is to reach it, and a shuffle has as many parts as there are
+        # cores, not the two hundred of a cluster.
+        found |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+        found["spark.sql.shuffle.partitions"] = str(os.cpu_count() or 1)
+    return found
+
+
+@contextlib.contextmanager
+def errors_into(log: Path) -> Iterator[None]:
+    """Who is started in this block writes its errors into a file for as long as it lives."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with log.open("ab") as out:
+            os.dup2(out.fileno(), 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+@contextlib.contextmanager
+def _started(log: Path) -> Iterator[None]:
+    try:
+        with errors_into(log):
+            yield
+    except OnelogError:
+        raise
+    except Exception as error:
+        raise PipelineFailed(
+            f"Spark does not start: {told(error)}; Spark's own log is {log}"
+        ) from error
+
+
+def _quietly(stop: Callable[[], None], log: Path) -> None:
+    with errors_into(log):
+        stop()

@@ -1,0 +1,81 @@
+"""Spark Connect: a session of a Spark that runs already.
+
+Rules: a Spark that runs is not told what only its start could have told it: what of ours is of that
+kind was set there or is not set, and what the user asks of that kind is an error. To end a session
+ends nothing of the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from onelog.base.errors import ConfigError
+from onelog.spark.masters import Kind, find_master
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EXTRA: Final = "onelog[spark-connect]"
+READY_S: Final = 30.0
+
+
+def connect(address: str, ours: Mapping[str, str], config: Mapping[str, str]) -> SparkSession:
+    """A session of the Spark at `sc://…`; `ours` is told as far as it can be, `config` all."""
+    _find_server(address)
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra
+
+    spark = SparkSession.builder.remote(address).getOrCreate()
+    _tell(spark, ours, config)
+    return spark
+
+
+def need_connect() -> None:
+    """Raise ConfigError where what Spark Connect needs is not installed."""
+    try:
+        import pyspark.sql.connect.session  # noqa: F401, PLC0415 - an extra
+    except ImportError as error:
+        missing = getattr(error, "name", None) or "PySpark's Connect"
+        raise ConfigError(
+            f"{missing} is not installed, and Spark Connect needs it: pip install '{EXTRA}'"
+        ) from error
+
+
+def _find_server(address: str) -> None:
+    """That a Spark Connect server is there; Spark itself would look for it for ten minutes."""
+    if find_master(address) is not Kind.CONNECT:
+        raise ConfigError(f"{address!r} is no address of Spark Connect: sc://host:port")
+    need_connect()
+    import grpc  # noqa: PLC0415 - an extra
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+    from pyspark.sql.connect.client import DefaultChannelBuilder  # noqa: PLC0415
+
+    try:
+        channel = DefaultChannelBuilder(address).toChannel()
+    except PySparkException as error:
+        raise ConfigError(f"master {address!r}: {error}") from None
+    try:
+        grpc.channel_ready_future(channel).result(timeout=READY_S)
+    except grpc.FutureTimeoutError:
+        raise ConfigError(
+            f"master {address.partition(';')[0]}: somebody listens there, but it is no Spark"
+            " Connect server that takes us (a token needs TLS, except at localhost)"
+        ) from None
+    finally:
+        channel.close()
+
+
+def _tell(spark: SparkSession, ours: Mapping[str, str], config: Mapping[str, str]) -> None:
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - an extra
+
+    for key, value in ours.items():
+        if spark.conf.isModifiable(key):
+            spark.conf.set(key, value)
+    for key, value in config.items():
+        try:
+            spark.conf.set(key, value)
+        except PySparkException as error:
+            raise ConfigError(
+                f"{key} is for a Spark that is started, and this one runs already: drop it, or"
+                f" set it there ({str(error).splitlines()[0]})"
+            ) from None

@@ -1,0 +1,117 @@
+"""Which Spark a session is asked for: known by the first letters of its master, and looked for.
+
+Rules: a master that is not there is told in one line and in seconds. Spark itself looks for it for
+minutes, and then says so in pages of Java. What can be seen without Spark is seen here first.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Final
+from urllib.parse import urlsplit
+
+from onelog.base.errors import ConfigError
+
+LOOK_S: Final = 10.0
+CONNECT_PORT: Final = 15002
+_LOCAL: Final = re.compile(
+    r"local(\[(\*|\d+)(\s*,\s*\d+)?\])?|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]"
+)
+_HADOOP: Final = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
+_FORMS: Final = "local[*], spark://host:7077, k8s://https://host:443, yarn or sc://host:15002"
+
+Address = tuple[str, int]
+
+
+class Kind(Enum):
+    """What a master is; the value is how it begins."""
+
+    LOCAL = "local"
+    STANDALONE = "spark://"
+    KUBERNETES = "k8s://"
+    YARN = "yarn"
+    CONNECT = "sc://"
+
+
+def kind_of(master: str) -> Kind:
+    """What a master is. Raises ConfigError."""
+    for kind in (Kind.STANDALONE, Kind.KUBERNETES, Kind.CONNECT):
+        if master.startswith(kind.value):
+            return kind
+    if master == Kind.YARN.value:
+        return Kind.YARN
+    if _LOCAL.fullmatch(master):
+        return Kind.LOCAL
+    raise ConfigError(f"master {master!r} is none: it is {_FORMS}")
+
+
+def find_master(master: str, environment: Mapping[str, str] | None = None) -> Kind:
+    """What a master is, and that it is there. Raises ConfigError."""
+    kind = kind_of(master)
+    if kind is Kind.YARN:
+        _find_yarn(os.environ if environment is None else environment)
+    elif kind in _ADDRESSES:
+        _find_any(master, _ADDRESSES[kind](master))
+    return kind
+
+
+def _find_yarn(environment: Mapping[str, str]) -> None:
+    named = {name: environment[name] for name in _HADOOP if environment.get(name)}
+    if not named:
+        raise ConfigError(
+            f"master yarn: {' or '.join(_HADOOP)} has to name the directory of the cluster's"
+            " configuration, and neither is set"
+        )
+    for name, folder in named.items():
+        if not os.path.isdir(folder):  # noqa: PTH112 - a name that is not checked yet
+            raise ConfigError(f"master yarn: {name} is {folder}, which is no directory")
+
+
+def _find_any(master: str, addresses: list[Address]) -> None:
+    """One of several is enough: the others may be asleep."""
+    failures = []
+    for host, port in addresses:
+        try:
+            socket.create_connection((host, port), LOOK_S).close()
+        except OSError as error:
+            failures.append(f"{host}:{port}: {error.strerror or error}")
+        else:
+            return
+    raise ConfigError(f"master {master}: nobody answers there ({'; '.join(failures)})")
+
+
+def _standalone(master: str) -> list[Address]:
+    texts = master.removeprefix(Kind.STANDALONE.value).split(",")
+    return [_address(master, f"spark://{text}", None) for text in texts]
+
+
+def _kubernetes(master: str) -> list[Address]:
+    address = master.removeprefix(Kind.KUBERNETES.value)
+    whole = address if "://" in address else f"https://{address}"
+    return [_address(master, whole, 80 if whole.startswith("http://") else 443)]
+
+
+def _connect(master: str) -> list[Address]:
+    return [_address(master, master.partition(";")[0], CONNECT_PORT)]
+
+
+def _address(master: str, text: str, default_port: int | None) -> Address:
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname, parts.port or default_port
+    except ValueError:
+        host = port = None
+    if not host or not port:
+        raise ConfigError(f"master {master!r} has no host and port: it is {_FORMS}")
+    return host, port
+
+
+_ADDRESSES: Final[dict[Kind, Callable[[str], list[Address]]]] = {
+    Kind.STANDALONE: _standalone,
+    Kind.KUBERNETES: _kubernetes,
+    Kind.CONNECT: _connect,
+}
