@@ -16,6 +16,9 @@ from pyspark.sql.datasource import (
     StringContains,
 )
 
+from onelog.pipelines import Place
+from onelog.pipelines.spec import BrokerKeys
+from onelog.pipelines.sql import Query
 from onelog.spark.source.planning import Slice
 from onelog.spark.source.pushdown import apply, narrow
 from tests.conformance.kafka_brokers import unique
@@ -92,6 +95,56 @@ def test_a_frame_is_good_for_many_queries(spark, broker) -> None:
     assert frame.where("offset >= 7").count() == 3
     assert frame.count() == 10
     assert frame.where("offset < 2").union(frame.where("offset > 5")).count() == 6
+
+
+def test_spark_still_keeps_what_a_filter_left(spark, broker) -> None:
+    """Why it is off unless one asks for it (ADR 10): when this fails, it can be on."""
+    topic = make_topic(broker, unique("push"))
+    append(broker, topic, 0, numbered(0, 10))
+    given = {"servers": servers(broker), "subscribe": topic, "pushdown": "true"}
+    frame = spark.read.format("onelog").options(**given).load()
+    assert frame.where("offset >= 7").count() == 3
+    assert frame.count() == 3  # of 10
+    assert frame.where("offset < 2").union(frame.where("offset > 5")).count() == 4  # of 6
+
+
+def tasks_of(answer) -> int:
+    return answer._frame.rdd.getNumPartitions()
+
+
+ONCE = "SELECT offset FROM topic('@') WHERE offset > 195"
+
+
+@pytest.mark.parametrize(
+    ("query", "offsets", "tasks"),
+    [
+        (ONCE, [196, 197, 198, 199], 1),
+        (f"SELECT offset FROM ({ONCE}) WHERE offset < 198", [196, 197], 1),
+        (f"{ONCE} UNION ALL SELECT offset FROM topic('@') WHERE offset < 2",
+         [0, 1, 196, 197, 198, 199], 2),
+        ("WITH t AS (SELECT * FROM topic('@')) SELECT offset FROM t WHERE offset < 2"
+         " UNION ALL SELECT offset FROM t WHERE offset > 197", [0, 1, 198, 199], 4),
+        ("WITH t AS (SELECT * FROM topic('@')) SELECT offset FROM t"
+         " WHERE offset > (SELECT max(offset) - 2 FROM t WHERE offset < 50)"
+         " AND offset < 50", [48, 49], 2),
+        ("SELECT o.offset FROM topic('@') o WHERE o.offset > 197 AND (SELECT count(*)"
+         " FROM topic('@') i WHERE i.offset < o.offset AND i.offset > 2) > 2", [198, 199], None),
+    ],
+    ids=["once", "nested", "two calls", "with", "scalar", "correlated"],
+)  # fmt: skip
+def test_sql_spares_reading_where_no_row_can_be_missed(
+    spark, broker, tmp_path, query, offsets, tasks
+) -> None:
+    topic = make_topic(broker, unique("push"), partitions=1)
+    append(broker, topic, 0, numbered(0, 100))
+    append(broker, topic, 0, numbered(100, 100))
+    place = Place(tmp_path, servers(broker), tmp_path)
+    keys = BrokerKeys(options={"maxRecordsPerPartition": 100})
+    answer = Query(spark, place, keys).ask(query.replace("@", topic))
+    assert sorted(row[0] for row in answer.take(300)) == offsets
+    assert tasks is None or tasks_of(answer) == tasks
+    for view in spark.catalog.listTables():  # the session is that of other tests, too
+        spark.catalog.dropTempView(view.name)
 
 
 def test_a_session_that_offers_no_filters_reads_all_the_same(spark, broker) -> None:

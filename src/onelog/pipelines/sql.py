@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from onelog.base.errors import ConfigError
 from onelog.config.keys import nearest
 from onelog.pipelines.failures import patiently
+from onelog.pipelines.narrowing import reads_each_once
 from onelog.pipelines.options import starting
 from onelog.pipelines.place import Place
 from onelog.pipelines.spec import BrokerKeys, TableKeys
@@ -116,11 +117,27 @@ class Query:
         """The rows of a query; nothing is read yet but what JSON looks like."""
         text, calls = split_calls(query)
         self._place.lakehouse.mkdir(parents=True, exist_ok=True)
-        for call in calls:
-            read = self._topic if call.kind == "topic" else self._table
-            rows = patiently(partial(read, call))
-            rows.createOrReplaceTempView(call.view)
+        topics = {
+            call.view: patiently(partial(self._options, call))
+            for call in calls
+            if call.kind == "topic"
+        }
+        frames = [patiently(partial(self._read, call, topics, pushdown=True)) for call in calls]
+        _show(calls, frames)
+        if topics and not reads_each_once(self._spark, text, frames):
+            _show(calls, [self._read(call, topics, pushdown=False) for call in calls])
         return Answer(self._spark.sql(text))
+
+    def _read(
+        self, call: Call, topics: Mapping[str, dict[str, str]], *, pushdown: bool
+    ) -> DataFrame:
+        if call.kind != "topic":
+            return self._table(call)
+        options = topics[call.view] | {"pushdown": str(pushdown).lower()}
+        frame = self._spark.read.format("onelog").options(**options).load()
+        if "key" not in frame.columns:
+            return frame
+        return frame.withColumn("key", frame["key"].cast("string"))
 
     def _table(self, call: Call) -> DataFrame:
         from onelog.spark import read_table  # noqa: PLC0415 - an extra
@@ -128,7 +145,8 @@ class Query:
         keys = TableKeys(**{call.kind: call.name}, **call.arguments)  # type: ignore[arg-type]
         return read_table(self._spark, **self._place.table(keys))
 
-    def _topic(self, call: Call) -> DataFrame:
+    def _options(self, call: Call) -> dict[str, str]:
+        """What the source of a topic is told."""
         told = call.arguments
         options = self._place.connection(self._broker)
         options |= {"filter": call.name, "decode": told.get("decode", "string")}
@@ -144,11 +162,7 @@ class Query:
             options["valueSchema"] = told["schema"]
         elif options["decode"] == "json":
             options["valueSchema"] = self._look(call, dict(options))
-        rows = self._spark.read.format("onelog").options(**options).option("pushdown", "true")
-        frame = rows.load()
-        if "key" not in frame.columns:
-            return frame
-        return frame.withColumn("key", frame["key"].cast("string"))
+        return options
 
     def _look(self, call: Call, options: dict[str, str]) -> str:
         """The columns of JSON, by looking at some of it."""
@@ -162,6 +176,12 @@ class Query:
                 " see the columns in: say them, schema => 'name TYPE, …'"
             )
         return found
+
+
+def _show(calls: Iterable[Call], frames: Iterable[DataFrame]) -> None:
+    """Let the names in the query mean these rows."""
+    for call, frame in zip(calls, frames, strict=True):
+        frame.createOrReplaceTempView(call.view)
 
 
 def _moment(text: str, key: str) -> dict[str, str]:
