@@ -165,6 +165,26 @@ async def test_damage_in_an_old_segment_is_found_when_it_is_read(tmp_path: Path)
     await broker.close()
 
 
+async def test_a_cursor_over_many_partitions_goes_on_when_one_is_found_damaged(tmp_path: Path):
+    """ADR 6: what the others hold comes, all of it, also what was read in the same breath."""
+    data = tmp_path / "data"
+    broker = await start(data)
+    await publish(broker, 80, 0)
+    await publish(broker, 80, 1)
+    await broker.close()
+    flip(logs(data, 0)[0], 300)
+    for first in (0, 1):  # whichever is read first
+        broker = await start(data)
+        tail = broker.cursors.open_tail(["two/#"], start=EARLIEST)
+        tail.reading._turn += first
+        found = []
+        while tail.reading.is_behind():
+            found += [(int(row.partition), int(row.offset)) for row in tail.fetch()]
+        assert [offset for number, offset in found if number == 1] == list(range(80))
+        assert state_of(broker, 0).startswith("stopped: ")
+        await broker.close()
+
+
 async def test_a_failed_fsync_answers_every_waiting_publisher_with_the_error(tmp_path: Path):
     """I4, I9: nothing is acknowledged, the partition stops, the others go on."""
     data = tmp_path / "data"

@@ -20,7 +20,7 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
-from onelog.base.errors import Closed, OnelogError
+from onelog.base.errors import Closed, OnelogError, PartitionStopped
 from onelog.base.ids import Offset, TimestampMs
 from onelog.cursors.reader import READ_BYTES, read_at, read_records
 from onelog.cursors.sources import Source, SourceRegistry, SourceSet
@@ -119,6 +119,10 @@ class Cursor(Protocol):
     def close(self) -> None:
         """Let go of waits and timers; the log and the kept state stay."""
         ...
+
+
+def _is_stopped(source: Source) -> bool:
+    return source.partition.stopped is not None
 
 
 class Reading:
@@ -233,11 +237,14 @@ class Reading:
         self.check()
         wanted, limits = self.sources, self._limits()
         found: list[tuple[int, Record]] = []
+        stopped: PartitionStopped | None = None
         for index in self._reading_order(wanted):
             if len(found) >= limit:
                 break
             source = wanted.sources[index]
-            if source.partition.stopped is None:
+            if _is_stopped(source):
+                continue
+            try:
                 records, following = read_records(
                     wanted,
                     source,
@@ -246,8 +253,18 @@ class Reading:
                     max_bytes=max_bytes,
                     upto=limits.get(index),
                 )
-                self._offsets[index] = following
-                found += ((index, record) for record in records)
+            except PartitionStopped as error:
+                # Found out just now; what the others gave is not to be lost with it (ADR 6).
+                if not _is_stopped(source):
+                    raise
+                stopped = error
+                continue
+            self._offsets[index] = following
+            found += ((index, record) for record in records)
+        if not found:
+            if stopped is not None and wanted.exact is not None:
+                raise stopped
+            self.check()
         return found
 
     def check(self) -> None:
