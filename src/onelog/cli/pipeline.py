@@ -7,6 +7,7 @@ name once it has run.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -20,6 +21,8 @@ from onelog.cli.options import Assignments, ConfigFile, DataDir, load_options
 
 if TYPE_CHECKING:
     from onelog.pipelines import Pipeline
+    from onelog.pipelines.declarative import Declarative
+    from onelog.pipelines.declarative.run import Refresh
     from onelog.pipelines.place import Place
 
 JobName = Literal["transform", "archive", "table", "compact", "dedupe", "sessionise", "replay"]
@@ -28,8 +31,12 @@ Master = Annotated[
     str | None, Parameter(help="Where Spark runs: local[*], spark://…, k8s://…, yarn, sc://….")
 ]
 Servers = Annotated[
-    str | None, Parameter(help="host:port of the broker's Kafka listener; default: configuration.")
+    str | None,
+    Parameter(
+        help="host:port of the broker's Kafka listener; default: ONELOG_SERVERS, configuration."
+    ),
 ]
+Names = Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative=())]
 
 
 @Parameter(name="*")
@@ -45,15 +52,39 @@ class Where:
     def place(self, folder: Path = Path()) -> Place:
         """The surroundings of a pipeline."""
         from onelog.pipelines.place import Place  # noqa: PLC0415 - see above
+        from onelog.spark.options import SERVERS  # noqa: PLC0415
 
         loaded = load_options(self.config, self.data, self.assignments).config
         listener = loaded.listeners.kafka
         host = "127.0.0.1" if listener.host in ("0.0.0.0", "::") else listener.host  # noqa: S104
-        servers = self.servers or f"{host}:{listener.port}"
+        servers = self.servers or os.environ.get(SERVERS) or f"{host}:{listener.port}"
         return Place(Path(loaded.data_dir), servers, folder)
 
 
 HERE = Where()
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Refreshing:
+    """What a declarative pipeline does anew, or alone."""
+
+    refresh: Annotated[Names, Parameter(help="Of a .yml: only these tables, views and flows.")] = ()
+    full_refresh: Annotated[
+        Names, Parameter(help="Of a .yml: empty these and make them anew, from the beginning.")
+    ] = ()
+    full_refresh_all: Annotated[
+        bool, Flag, Parameter(help="Of a .yml: make everything anew, from the beginning.")
+    ] = False
+
+    def told(self) -> Refresh:
+        """The same, as the runner takes it."""
+        from onelog.pipelines.declarative.run import Refresh  # noqa: PLC0415 - see above
+
+        return Refresh(only=self.refresh, full=self.full_refresh, full_all=self.full_refresh_all)
+
+
+AS_IT_WAS = Refreshing()
 
 
 def build_pipelines() -> App:
@@ -67,26 +98,35 @@ def build_pipelines() -> App:
 
 def _add_writing(app: App) -> None:
     @app.command
-    def init(file: Path = Path("pipeline.toml"), *, job: JobName = "transform") -> None:
+    def init(file: Path = Path("pipeline.toml"), *, job: JobName | None = None) -> None:
         """Write a pipeline to begin with.
 
         Parameters
         ----------
         file
-            Where to write it; an existing file is left alone. The pipeline is named after it.
+            Where to write it; an existing file is left alone. The pipeline is named after it. One
+            that ends in .yml is a spec of Spark Declarative Pipelines, with definitions beside it.
         job
             Which one: transform, archive, table, compact, dedupe, sessionise or replay.
         """
         from onelog.pipelines import job_text  # noqa: PLC0415
+        from onelog.pipelines.declarative import is_declarative, write_project  # noqa: PLC0415
 
-        try:
-            with file.open("x", encoding="utf-8") as out:
-                out.write(job_text(job, file.stem))
-        except FileExistsError:
-            raise ConfigError(f"{file} exists already; it was left as it is") from None
-        except OSError as error:
-            raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
-        render.OUT.print(f"wrote {file}; `onelog pipeline run {file}` runs it")
+        if is_declarative(file):
+            if job is not None:
+                raise ConfigError(f"--job {job} is written as TOML: name a file that ends in .toml")
+            written = write_project(file)
+        else:
+            written = [file]
+            try:
+                with file.open("x", encoding="utf-8") as out:
+                    out.write(job_text(job or "transform", file.stem))
+            except FileExistsError:
+                raise ConfigError(f"{file} exists already; it was left as it is") from None
+            except OSError as error:
+                raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
+        told = " and ".join(map(str, written))
+        render.OUT.print(f"wrote {told}; `onelog pipeline run {file}` runs it", markup=False)
 
     @app.command
     def validate(
@@ -104,30 +144,49 @@ def _add_writing(app: App) -> None:
         plan
             Start Spark, too, and let it check SQL, functions and columns against the topics.
         """
-        from onelog.pipelines.needs import need_spark  # noqa: PLC0415
-        from onelog.pipelines.options import check_options  # noqa: PLC0415
+        from onelog.pipelines.declarative import Declarative  # noqa: PLC0415
 
         pipeline = _loaded(file)
         place = where.place(file.parent)
-        need_spark()
-        check_options(pipeline, place)
-        if plan:
-            from onelog.pipelines.launch import plan_pipeline  # noqa: PLC0415
-
-            for name, columns in plan_pipeline(pipeline, place).items():
-                render.OUT.print(f"targets.{name}: {columns}", markup=False)
-        counts = ", ".join(
-            f"{len(getattr(pipeline, kind))} {kind}"
-            for kind in ("sources", "transforms", "targets", "upkeep")
-            if getattr(pipeline, kind)
-        )
-        render.OUT.print(f"{file}: pipeline {pipeline.name} ok: {counts}", markup=False)
+        if isinstance(pipeline, Declarative):
+            told = _validated_spec(pipeline, place, plan=plan)
+        else:
+            told = _validated(pipeline, place, plan=plan)
+        render.OUT.print(f"{file}: pipeline {pipeline.name} ok: {told}", markup=False)
 
 
-def _loaded(file: Path) -> Pipeline:
+def _validated(pipeline: Pipeline, place: Place, *, plan: bool) -> str:
+    """Check a pipeline of TOML; what it has."""
+    from onelog.pipelines.launch import plan_pipeline  # noqa: PLC0415
+    from onelog.pipelines.needs import need_spark  # noqa: PLC0415
+    from onelog.pipelines.options import check_options  # noqa: PLC0415
+
+    need_spark()
+    check_options(pipeline, place)
+    if plan:
+        for name, columns in plan_pipeline(pipeline, place).items():
+            render.OUT.print(f"targets.{name}: {columns}", markup=False)
+    return ", ".join(
+        f"{len(getattr(pipeline, kind))} {kind}"
+        for kind in ("sources", "transforms", "targets", "upkeep")
+        if getattr(pipeline, kind)
+    )
+
+
+def _validated_spec(pipeline: Declarative, place: Place, *, plan: bool) -> str:
+    """Check a declarative pipeline; what it has."""
+    if plan:
+        from onelog.pipelines.declarative.launch import plan_declarative  # noqa: PLC0415
+
+        plan_declarative(pipeline, place)
+    return ", ".join(library.glob.include for library in pipeline.keys.libraries)
+
+
+def _loaded(file: Path) -> Pipeline | Declarative:
     from onelog.pipelines import load_pipeline  # noqa: PLC0415
+    from onelog.pipelines.declarative import is_declarative, load_declarative  # noqa: PLC0415
 
-    return load_pipeline(file)
+    return load_declarative(file) if is_declarative(file) else load_pipeline(file)
 
 
 def _add_running(app: App) -> None:
@@ -137,6 +196,7 @@ def _add_running(app: App) -> None:
         *,
         master: Master = None,
         once: Annotated[bool, Flag] = False,
+        refreshing: Refreshing = AS_IT_WAS,
         where: Where = HERE,
     ) -> None:
         """Run a pipeline until it is done, or until Ctrl-C; a next run goes on where it was.
@@ -146,23 +206,29 @@ def _add_running(app: App) -> None:
         file
             The pipeline.
         once
-            Do what there is now and end, whatever the file says.
+            Do what there is now and end, whatever the file says. A .yml always does.
         """
+        from onelog.pipelines.declarative import Declarative  # noqa: PLC0415
+        from onelog.pipelines.declarative.launch import run_declarative  # noqa: PLC0415
         from onelog.pipelines.launch import run_pipeline  # noqa: PLC0415
 
         pipeline = _loaded(file)
+        place, refresh = where.place(file.parent), refreshing.told()
         if master is not None:
             pipeline = msgspec.structs.replace(pipeline, master=master)
-        if once:
-            pipeline = msgspec.structs.replace(pipeline, mode="triggered")
         with pipeline_view.Watch(pipeline.name, pipeline.master) as watch:
-            ending = run_pipeline(
-                pipeline,
-                where.place(file.parent),
-                file=file,
-                on_progress=watch.show,
-                on_start=watch.started,
-            )
+            if isinstance(pipeline, Declarative):
+                ending = run_declarative(
+                    pipeline, place, refresh=refresh, on_progress=watch.show, on_start=watch.started
+                )
+            elif refresh:
+                raise ConfigError("--refresh and --full-refresh are for declarative pipelines")
+            else:
+                if once:
+                    pipeline = msgspec.structs.replace(pipeline, mode="triggered")
+                ending = run_pipeline(
+                    pipeline, place, file=file, on_progress=watch.show, on_start=watch.started
+                )
         render.OUT.print(f"pipeline {pipeline.name}: {ending}", markup=False)
 
 
@@ -216,4 +282,4 @@ def _add_watching(app: App) -> None:
 
 def _named(name: str) -> str:
     """The name of a pipeline that is named by its file or by itself."""
-    return _loaded(Path(name)).name if name.endswith(".toml") else name
+    return _loaded(Path(name)).name if Path(name).suffix in (".toml", ".yml", ".yaml") else name

@@ -25,7 +25,7 @@ class Watch:
         self._name = name
         self._master = master
         self._live: Live | None = None
-        self._shown: dict[str, int] = {}
+        self._shown: dict[str, tuple[int, str]] = {}
 
     def __enter__(self) -> Watch:
         render.ERRORS.print(f"pipeline {self._name}: starting Spark ({self._master})", markup=False)
@@ -53,14 +53,16 @@ class Watch:
             self._live.update(progress_table(progress), refresh=True)
             return
         for name, one in progress.items():
-            if one.rows == self._shown.get(name, 0) or one.batch < 0:
-                continue
-            self._shown[name] = one.rows
-            render.ERRORS.print(
-                f"{name}: batch {one.batch}, {one.rows} rows, {one.rows_per_s:.0f} rows/s,"
-                f" lag {one.lag}, {one.batch_ms} ms",
-                markup=False,
-            )
+            rows, state = self._shown.get(name, (0, ""))
+            self._shown[name] = one.rows, one.state
+            if one.state != state:
+                render.ERRORS.print(f"{name}: {one.state}", markup=False)
+            if one.rows != rows and one.batch >= 0:
+                render.ERRORS.print(
+                    f"{name}: batch {one.batch}, {one.rows} rows, {one.rows_per_s:.0f} rows/s,"
+                    f" lag {one.lag}, {one.batch_ms} ms",
+                    markup=False,
+                )
 
 
 def progress_table(progress: Mapping[str, Progress]) -> Table:
@@ -69,11 +71,14 @@ def progress_table(progress: Mapping[str, Progress]) -> Table:
     table.add_column("target", no_wrap=True)
     for title in ("batch", "rows", "rows/s", "lag", "batch ms"):
         table.add_column(title, justify="right", no_wrap=True)
+    flows = any(one.state for one in progress.values())
+    if flows:
+        table.add_column("state", no_wrap=True)
     for name, one in progress.items():
         batch = "-" if one.batch < 0 else str(one.batch)
         table.add_row(
             Text(name), batch, str(one.rows), f"{one.rows_per_s:.0f}", str(one.lag),
-            str(one.batch_ms),
+            str(one.batch_ms), *((one.state,) if flows else ()),
         )  # fmt: skip
     return table
 

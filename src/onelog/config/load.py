@@ -22,7 +22,14 @@ from onelog.config.section import Section
 from onelog.config.units import parse_quantity
 
 RESERVED_ENV: Final = frozenset(
-    {"ONELOG_CONFIG", "ONELOG_FAULTS", "ONELOG_PURE", "ONELOG_REQUIRE_NATIVE"}
+    {
+        "ONELOG_CONFIG",
+        "ONELOG_FAULTS",
+        "ONELOG_LAKEHOUSE",
+        "ONELOG_PURE",
+        "ONELOG_REQUIRE_NATIVE",
+        "ONELOG_SERVERS",
+    }
 )
 """Variables that are read elsewhere and are no configuration keys."""
 

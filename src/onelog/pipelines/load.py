@@ -55,8 +55,8 @@ def parse_pipeline(tree: Mapping[str, Any]) -> Pipeline:
         if key in given:
             given[key] = _named(given[key], key, kind)
     if "broker" in given:
-        given["broker"] = _keys(given["broker"], "broker", BrokerKeys)
-    pipeline = _keys(given, "", Pipeline)
+        given["broker"] = read_keys(given["broker"], "broker", BrokerKeys)
+    pipeline = read_keys(given, "", Pipeline)
     _check(pipeline)
     return pipeline
 
@@ -67,10 +67,10 @@ def _named(value: Any, path: str, kind: type[KeysT]) -> dict[str, KeysT]:
     for name in value:
         if not _NAME.fullmatch(name):
             raise ConfigError(f"{path}.{name}: a name has letters, digits and _, 64 at most")
-    return {name: _keys(inner, f"{path}.{name}", kind) for name, inner in value.items()}
+    return {name: read_keys(inner, f"{path}.{name}", kind) for name, inner in value.items()}
 
 
-def _keys(value: Any, path: str, kind: type[KeysT]) -> KeysT:
+def read_keys(value: Any, path: str, kind: type[KeysT]) -> KeysT:
     """One table of the file; each key is checked alone, so that the error can name it."""
     if not isinstance(value, dict):
         raise ConfigError(f"{path}: it is a table of keys, not a value")

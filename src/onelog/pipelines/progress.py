@@ -22,6 +22,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     batch_ms: int = 0
     at: str = ""
     """When the last micro-batch began, as Spark says it."""
+    state: str = ""
+    """Of a flow of a declarative pipeline: queued, running, completed …"""
 
 
 def advance(known: Progress, reports: Iterable[Mapping[str, Any]]) -> Progress:
@@ -41,5 +43,6 @@ def advance(known: Progress, reports: Iterable[Mapping[str, Any]]) -> Progress:
             if rows
             else known.batch_ms,
             at=str(report["timestamp"]),
+            state=known.state,
         )
     return known

@@ -14,6 +14,7 @@ from msgspec import Meta, field
 
 Text = Annotated[str, Meta(min_length=1)]
 Options = dict[str, str | int | float | bool]
+PipelineName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
 
 TABLE_KINDS: Final = ("iceberg", "delta", "parquet")
 STREAM_KINDS: Final = ("topics", "filter", "pattern")
@@ -111,7 +112,7 @@ class BrokerKeys(Keys, frozen=True, kw_only=True):
 class Pipeline(Keys, frozen=True, kw_only=True):
     """A pipeline, as its file says it."""
 
-    name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+    name: PipelineName
     mode: Literal["triggered", "continuous"] = "continuous"
     every: str = "0s"
     master: Text = "local[*]"

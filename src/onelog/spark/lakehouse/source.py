@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 from onelog.spark.lakehouse.columns import arrow_schema
 from onelog.spark.lakehouse.file_rows import FileRows
 from onelog.spark.lakehouse.formats import open_table
+from onelog.spark.lakehouse.home import at_home
 from onelog.spark.lakehouse.options import TableOptions, parse_options
 from onelog.spark.lakehouse.reading import spark_schema
 from onelog.spark.lakehouse.sink import TableBatchWriter, TableStreamWriter
@@ -82,16 +83,16 @@ class TableSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of the table as it is now."""
-        return spark_schema(open_table(parse_options(self.options)).layout.schema)
+        return spark_schema(open_table(parse_options(at_home(self.options))).layout.schema)
 
     def reader(self, schema: StructType) -> TableReader:
         """The reader of `spark.read`."""
-        return TableReader(parse_options(self.options), schema)
+        return TableReader(parse_options(at_home(self.options)), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> TableBatchWriter:
         """The sink of `df.write`."""
-        return TableBatchWriter(parse_options(self.options), schema, overwrite)
+        return TableBatchWriter(parse_options(at_home(self.options)), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> TableStreamWriter:
         """The sink of `df.writeStream`."""
-        return TableStreamWriter(parse_options(self.options), schema, overwrite)
+        return TableStreamWriter(parse_options(at_home(self.options)), schema, overwrite)

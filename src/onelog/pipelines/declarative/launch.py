@@ -1,0 +1,105 @@
+"""From a spec to its end: the broker and the lakehouse in the environment, a catalog, the run.
+
+Rules: a table of the definitions outlives the run, so its catalog has to, too: Hive's, in a file
+of the pipeline's directory, unless the spec says another one. A run does what there is, and ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from onelog.pipelines.attempts import (
+    Ending,
+    OnProgress,
+    attempt,
+    interrupt,
+    new_status,
+    told_to_stop,
+)
+from onelog.pipelines.declarative.run import EVERYTHING, DeclarativeRun, Refresh
+from onelog.pipelines.declarative.spec import Declarative
+from onelog.pipelines.place import Place
+from onelog.pipelines.sparks import connect_session
+from onelog.pipelines.state import State
+from onelog.spark.lakehouse.home import LAKEHOUSE
+from onelog.spark.masters import Kind, kind_of
+from onelog.spark.options import SERVERS
+
+MODE: Final = "triggered"
+
+
+def run_declarative(
+    pipeline: Declarative,
+    place: Place,
+    *,
+    refresh: Refresh = EVERYTHING,
+    on_progress: OnProgress = lambda _: None,
+    on_start: Callable[[], None] = lambda: None,
+) -> Ending:
+    """Run a declarative pipeline to its end. Raises PipelineFailed, Conflict, ConfigError."""
+    state = State(place.state_dir(pipeline.name))
+
+    def work(seen: OnProgress) -> Ending:
+        with told_to_stop(interrupt), _begun(pipeline, place, state) as run:
+            on_start()
+            with told_to_stop(run.stop):
+                return run.run(refresh, seen)
+
+    status = new_status(pipeline.name, pipeline.file, pipeline.master, MODE)
+    return attempt(state, status, on_progress, work)
+
+
+def plan_declarative(pipeline: Declarative, place: Place) -> None:
+    """Let Spark check it without running it. Raises PipelineFailed, Conflict."""
+    state = State(place.state_dir(pipeline.name))
+    with state.held(), _begun(pipeline, place, state) as run:
+        run.plan()
+
+
+@contextlib.contextmanager
+def _begun(pipeline: Declarative, place: Place, state: State) -> Iterator[DeclarativeRun]:
+    place.lakehouse.mkdir(parents=True, exist_ok=True)
+    remote = kind_of(pipeline.master) is Kind.CONNECT
+    kept = {} if remote else _catalog(state.folder)
+    storage = pipeline.keys.storage or f"file://{state.folder / 'storage'}"
+    said = {SERVERS: place.servers, LAKEHOUSE: str(place.lakehouse)}
+    with (
+        _environment(said),
+        connect_session(
+            pipeline.master,
+            pipeline.name,
+            state.log,
+            config=kept | pipeline.keys.configuration,
+        ) as spark,
+    ):
+        yield DeclarativeRun(spark, pipeline, storage, state.log)
+
+
+def _catalog(folder: Path) -> dict[str, str]:
+    return {
+        "spark.sql.catalogImplementation": "hive",
+        "spark.hadoop.javax.jdo.option.ConnectionURL": (
+            f"jdbc:derby:;databaseName={folder / 'catalog'};create=true"
+        ),
+        "spark.sql.warehouse.dir": str(folder / "tables"),
+        "spark.driver.extraJavaOptions": (f'"-Dderby.stream.error.file={folder / "catalog.log"}"'),
+    }
+
+
+@contextlib.contextmanager
+def _environment(said: Mapping[str, str]) -> Iterator[None]:
+    """What processes that are started in this block find in their environment."""
+    before = {name: os.environ.get(name) for name in said}
+    os.environ.update(said)
+    try:
+        yield
+    finally:
+        for name, text in before.items():
+            if text is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = text
