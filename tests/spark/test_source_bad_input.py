@@ -279,5 +279,44 @@ def test_a_batch_that_is_damaged_is_told_and_nothing_of_it_comes_out(
     )  # fmt: skip
     with pytest.raises(PySparkException) as told:
         frame.collect()
-    assert f"{topic}-0, offsets 0 to 2: a batch came that is damaged" in str(told.value)
+    assert f"{topic}-0: the batch of offsets 0 to 2 is damaged: " in str(told.value)
     assert "CRC" in str(told.value)
+
+
+def test_a_batch_that_is_damaged_on_the_disk_is_told_and_the_rest_can_be_read(
+    own_broker, spark
+) -> None:
+    topic = make_topic(own_broker, unique("damaged"))
+    for values in (("a", "b"), ("c", "v1234567890", "d"), ("e",)):
+        append(own_broker, topic, 0, rows(*values))
+    append(own_broker, topic, 1, rows("x"))
+    (file,) = [
+        one for one in own_broker.folder.rglob("*.log") if b"v1234567890" in one.read_bytes()
+    ]
+    with file.open("r+b") as log:
+        log.seek(file.read_bytes().find(b"v1234567890"))
+        log.write(b"w")
+
+    def read(**options: str) -> list[str]:
+        given = {"servers": servers(own_broker), **options}
+        frame = spark.read.format("onelog").options(**given).load()
+        return sorted(row.v for row in frame.selectExpr("CAST(value AS STRING) v").collect())
+
+    words = f"{topic}-0: the batch of offsets 2 to 4 is damaged: .*CRC.*restore the partition"
+    with pytest.raises(PySparkException, match=words):
+        read(subscribe=topic)
+    assert read(subscribe=topic, endingOffsets=json.dumps({topic: {"0": 2, "1": 1}})) == [
+        "a", "b", "x",
+    ]  # fmt: skip
+    assert read(subscribe=topic, startingOffsets=json.dumps({topic: {"0": 5, "1": 0}})) == [
+        "e", "x",
+    ]  # fmt: skip
+
+    # A broker that reads it itself, as MQTT does when it starts, stops this partition, no other.
+    own_broker.stop()
+    own_broker.start()
+    words = f"{topic}-0: the partition is damaged or the disk is full; the broker's admin API says which"
+    with pytest.raises(PySparkException, match=words):
+        read(subscribe=topic)
+    assert f"{topic}/0 is damaged" in own_broker.get(f"/api/v1/streams/{topic}/partitions")
+    assert read(assign=json.dumps({topic: [1]})) == ["x"]

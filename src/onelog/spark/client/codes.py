@@ -81,7 +81,11 @@ CODES: Final[dict[int, Code]] = {
     51: Code(Unavailable, "an earlier transaction of this id is being ended", passes=True),
     53: Code(NotAuthorized, "not authorized for the transactional id"),
     55: Code(InvalidRequest, "it was not tried, since another one was refused"),
-    56: Code(StorageError, "the partition is damaged or the disk is full"),
+    56: Code(
+        StorageError,
+        "the partition is damaged or the disk is full; the broker's admin API says which, at"
+        " /api/v1/streams/NAME/partitions",
+    ),
     58: Code(NotAuthenticated, "the user or the password is wrong"),
     59: Code(UnknownProducer, "the partition knows nothing of this producer"),
     87: Code(CorruptBatch, "the records are not what the topic takes"),

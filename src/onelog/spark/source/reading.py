@@ -183,7 +183,7 @@ class _Maker:
         self, row: Slice, answer: Fetched, infos: list[BatchInfo]
     ) -> Iterator[pa.RecordBatch]:
         """What came of a slice, as Spark takes it."""
-        pieces: list[BatchPiece] = []
+        pieces: list[tuple[BatchInfo, BatchPiece]] = []
         size = kind = 0
         for info in _committed(answer, infos):
             if info.base_offset >= row.end:
@@ -195,18 +195,21 @@ class _Maker:
             try:
                 records = inflated_records(answer.records, info)
             except OnelogError as error:
-                raise _damaged(row, error) from error
-            pieces.append((answer.records, info.position, records))
+                raise _damaged(row, info, error) from error
+            pieces.append((info, (answer.records, info.position, records)))
             size += info.size_bytes if records is None else len(records)
             kind = stamped
         if pieces:
             yield from self._batch(row, pieces, kind)
 
-    def _batch(self, row: Slice, pieces: list[BatchPiece], kind: int) -> Iterator[pa.RecordBatch]:
+    def _batch(
+        self, row: Slice, pieces: list[tuple[BatchInfo, BatchPiece]], kind: int
+    ) -> Iterator[pa.RecordBatch]:
         try:
-            columns = decode_columns(pieces, row.start, row.end, self._want)
-        except CorruptBatch as error:
-            raise _damaged(row, error) from error
+            columns = decode_columns([piece for _, piece in pieces], row.start, row.end, self._want)
+        except CorruptBatch:
+            self._find_damaged(row, pieces)
+            raise
         if not columns.count:
             return
         arrays = arrays_of(
@@ -224,11 +227,20 @@ class _Maker:
             [arrays[name] for name in self._schema.names], schema=self._schema
         )
 
+    def _find_damaged(self, row: Slice, pieces: list[tuple[BatchInfo, BatchPiece]]) -> None:
+        """Raise for the first batch that is damaged, among many."""
+        for info, piece in pieces:
+            try:
+                decode_columns([piece], row.start, row.end, self._want)
+            except CorruptBatch as error:
+                raise _damaged(row, info, error) from error
 
-def _damaged(row: Slice, error: OnelogError) -> CorruptBatch:
+
+def _damaged(row: Slice, info: BatchInfo, error: OnelogError) -> CorruptBatch:
     return CorruptBatch(
-        f"{row.topic}-{row.partition}, offsets {row.start} to {row.end - 1}: a batch came that is"
-        f" damaged: {error}"
+        f"{row.topic}-{row.partition}: the batch of offsets {info.base_offset} to"
+        f" {info.last_offset} is damaged: {error}. Nothing of it was used; restore the partition"
+        " from a backup or a replica, or read around it (startingOffsets, endingOffsets)"
     )
 
 
