@@ -14,7 +14,6 @@ from onelog.kernel import ATTR_CODEC_MASK, ATTR_DELETE_HORIZON
 from onelog.log.cleaning import KEY_BYTES_MAX
 from onelog.log.compaction import (
     CompactionResult,
-    Pacer,
     cleanable,
     compact,
     compaction_due,
@@ -24,6 +23,7 @@ from onelog.log.compaction import (
 from onelog.log.config import Compaction
 from onelog.log.partition import Partition
 from onelog.log.replay import replay_state
+from onelog.log.rewriting import Pacer
 from onelog.log.syncer import Syncer
 from onelog.record.batch import Marker
 from onelog.record.compression import GZIP, LZ4, SNAPPY, ZSTD

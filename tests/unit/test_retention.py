@@ -90,7 +90,7 @@ def test_the_stronger_of_age_and_bytes_decides() -> None:
 
 def test_minus_one_means_never() -> None:
     decision = decide(log_of(10**12), NEVER)
-    assert decision == Decision(None, Reason.NONE, 0, 0, 0, False)
+    assert decision == Decision(None, Reason.NONE, 0, 0, 0, False, [])
 
 
 def test_the_active_segment_never_goes() -> None:
@@ -146,7 +146,7 @@ def test_past_the_quota_the_oldest_go_as_far_as_needed_and_the_decision_says_so(
 
 def test_what_no_retention_wants_gone_does_not_count_against_the_quota() -> None:
     decision = decide(log_of(0, 0, 0), Retention(age_ms=100, pin_bytes_max=0), pin=0)
-    assert decision == Decision(None, Reason.NONE, 0, 0, 0, False)
+    assert decision == Decision(None, Reason.NONE, 0, 0, 0, False, [])
 
 
 def test_consumed_segments_go_at_once_and_others_stay() -> None:
@@ -203,6 +203,15 @@ def test_an_empty_segment_is_never_rolled() -> None:
     assert not roll_due(empty, now_ms=NOW_MS, segment_age_ms=1, retention_age_ms=1)
 
 
+def test_what_a_pin_holds_back_is_named() -> None:
+    rows = log_of(500, 400, 300, 200)
+    decision = decide(rows, Retention(age_ms=350), pin=15)
+    assert (decision.start, decision.held) == (10, rows[1:2])
+    consumed = decide(rows, Retention(age_ms=-1, consumed=True), pin=15)
+    assert (consumed.start, consumed.held) == (10, rows[1:-1])
+    assert decide(rows, Retention(age_ms=-1), pin=15).held == []
+
+
 async def test_applying_a_decision_moves_the_start_and_never_back() -> None:
     clock = ManualClock(NOW_MS)
     syncer = Syncer(1)
@@ -210,7 +219,7 @@ async def test_applying_a_decision_moves_the_start_and_never_back() -> None:
     for _ in range(3):
         put(partition, row(b"k", b"v"))
         partition.log.roll()
-    nothing = Decision(None, Reason.NONE, 0, 0, 0, False)
+    nothing = Decision(None, Reason.NONE, 0, 0, 0, False, [])
     await apply_retention(partition, nothing)
     assert partition.start_offset == 0
     await apply_retention(partition, nothing._replace(start=Offset(2)))

@@ -64,6 +64,11 @@ def broker_samples(broker: Broker) -> Iterator[Sample]:
         ("onelog_segments_deleted_total", "Segments deleted.", counters.segments_deleted),
         ("onelog_bytes_deleted_total", "Bytes deleted by retention.", counters.bytes_deleted),
         ("onelog_compactions_total", "Partitions compacted.", counters.compactions),
+        (
+            "onelog_bytes_thinned_total",
+            "Bytes freed beside what is needed.",
+            counters.bytes_thinned,
+        ),
         ("onelog_maintenance_errors_total", "Maintenance that failed.", counters.errors),
         ("onelog_pin_alarms_total", "Times that cursors lost pinned records.", counters.alarms),
     )

@@ -23,6 +23,7 @@ from onelog.broker.sessions import SessionRecord, Sessions
 from onelog.broker.ticks import Published
 from onelog.broker.views import NamedViews
 from onelog.cursors.checkpoint import CheckpointStore
+from onelog.cursors.needs import NeededOffsets
 from onelog.cursors.sources import SourceRegistry
 from onelog.log.catalog import Catalog
 from onelog.log.config import Retention, StreamConfig
@@ -136,6 +137,7 @@ class Broker:
             self._syncer,
             clock,
             self._pin,
+            needs=self._needs,
             interval_s=self._settings.maintenance_interval_s,
             flush_interval_s=self._settings.flush_interval_s,
         )
@@ -144,6 +146,9 @@ class Broker:
     def _pin(self, stream: str, number: int) -> Offset | None:
         pin = self.cursors.pins().get((self.streams.get(stream).record.id, number))
         return None if pin is None else Offset(pin)
+
+    def _needs(self, stream: str, number: int) -> NeededOffsets:
+        return self.cursors.needs(self.streams.get(stream).record.id, number)
 
     async def _end_session(self, record: SessionRecord) -> None:
         for name in record.cursors:

@@ -39,9 +39,11 @@ from onelog.cursors.cursor import (
     ignore_change,
 )
 from onelog.cursors.delivery import DeadLetter, QueueSettings
+from onelog.cursors.needs import NeededOffsets
 from onelog.cursors.offset import OffsetCursor
 from onelog.cursors.queue import QueueCursor
 from onelog.cursors.reader import read_places, read_records
+from onelog.cursors.routed import RoutedCursor
 from onelog.cursors.session import SessionCursor, always
 from onelog.cursors.sources import Source, SourceRegistry, SourceSet
 from onelog.cursors.table import TableCursor
@@ -417,10 +419,28 @@ class CursorDesk:
         """
         now = self._clock.monotonic()
         if now >= self._pins_until:
-            durable = [cursor for name, cursor in self._open.items() if name in self._durable]
-            self._pins = self._checkpoints.pins(durable)
+            self._pins = self._checkpoints.pins(self._durable_cursors())
             self._pins_until = now + _PINS_FRESH_S
         return self._pins
+
+    def needs(self, stream_id: str, number: int) -> NeededOffsets:
+        """What durable queues and sessions still need of a partition, record by record."""
+        key, found = (stream_id, number), NeededOffsets()
+        others: list[Cursor] = []
+        exact: set[str] = set()
+        for cursor in self._durable_cursors():
+            if isinstance(cursor, RoutedCursor):
+                cursor.tell_needs(key, found)
+                exact.add(cursor.name)
+            else:
+                others.append(cursor)
+        lowest = self._checkpoints.pins(others, exact).get(key)
+        if lowest is not None:
+            found.add_from(lowest)
+        return found
+
+    def _durable_cursors(self) -> list[Cursor]:
+        return [cursor for name, cursor in self._open.items() if name in self._durable]
 
 
 def _check_name(name: str) -> None:

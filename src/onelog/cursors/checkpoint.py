@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -126,9 +126,12 @@ class CheckpointStore:
         """Every cursor with a kept state."""
         return sorted(self._kept)
 
-    def pins(self, open_cursors: Iterable[Cursor]) -> dict[tuple[str, int], int]:
+    def pins(
+        self, open_cursors: Iterable[Cursor], apart: Container[str] = ()
+    ) -> dict[tuple[str, int], int]:
         """The lowest offset that durable queues and sessions still need, per partition.
 
+        Those named by `apart` are left out.
         An open cursor counts as it stands, for everything below is settled: after a crash it
         reads on from its kept state, and misses nothing that it still needs. Without that, a
         cursor with nothing to settle among other topics would pin the log for ever.
@@ -137,7 +140,7 @@ class CheckpointStore:
         alive = {cursor.name: cursor for cursor in open_cursors}
         rows = [cursor.positions() for cursor in alive.values() if cursor.kind in PINNING]
         for name, found in self._kept.items():
-            if name not in alive:
+            if name not in alive and name not in apart:
                 state = _decode(found) if isinstance(found, bytes) else found.state()
                 if state.kind in PINNING:
                     rows.append(state.positions)

@@ -12,16 +12,13 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final
 
 import msgspec
 from pyroaring import BitMap
 
 from onelog.cursors.cursor import CursorKind, CursorState, Position, ignore_change
+from onelog.cursors.needs import CHUNK_BITS, LOW, NeededOffsets, split
 from onelog.cursors.offsets import OffsetSet
-
-CHUNK_BITS: Final = 16
-_LOW: Final = (1 << CHUNK_BITS) - 1
 
 Key = tuple[str, int]
 """A partition: stream id and number."""
@@ -38,21 +35,6 @@ class _Kept(msgspec.Struct, array_like=True):
 class _Body(msgspec.Struct, array_like=True):
     sources: list[_Kept]
     settings: bytes
-
-
-def _split(first: int, count: int) -> list[tuple[int, int, int]]:
-    """Offsets that follow each other, by chunk: its number, and from where to where in it."""
-    chunk, low = first >> CHUNK_BITS, first & _LOW
-    if low + count <= _LOW + 1:
-        return [(chunk, low, low + count)]
-    rows = []
-    stop = first + count
-    while first < stop:
-        chunk, low = first >> CHUNK_BITS, first & _LOW
-        end = min(stop, (chunk + 1) << CHUNK_BITS)
-        rows.append((chunk, low, low + end - first))
-        first = end
-    return rows
 
 
 class _Places:
@@ -149,7 +131,7 @@ class RoutedCursor:
         bits = places.chunks.get(chunk)
         if bits is None:
             bits = places.chunks[chunk] = BitMap()
-        bits.add(offset & _LOW)
+        bits.add(offset & LOW)
         places.dirty.add(chunk)
         self.count += 1
         self._changed()
@@ -165,7 +147,7 @@ class RoutedCursor:
         if places is None:
             places = self._places[key] = _Places(first)
         self.count += count
-        for chunk, low, high in _split(first, count):
+        for chunk, low, high in split(first, count):
             bits = places.chunks.get(chunk)
             if bits is None:
                 bits = places.chunks[chunk] = BitMap()
@@ -188,7 +170,7 @@ class RoutedCursor:
         if places is None:
             return 0
         settled = 0
-        for chunk, low, high in _split(first, count):
+        for chunk, low, high in split(first, count):
             bits = places.chunks.get(chunk)
             here = 0 if bits is None else bits.range_cardinality(low, high)
             if bits is None or not here:
@@ -211,7 +193,7 @@ class RoutedCursor:
         """Whether the record was taken and is not settled."""
         places = self._places.get(key)
         bits = None if places is None else places.chunks.get(offset >> CHUNK_BITS)
-        return bits is not None and (offset & _LOW) in bits
+        return bits is not None and (offset & LOW) in bits
 
     def handed_out(self, key: Key, offset: int) -> int:
         """Count one more hand-out of a record; how many there were before."""
@@ -333,6 +315,14 @@ class RoutedCursor:
             lowest = places.lowest()
             found.append(Position(*key, places.routed_to if lowest is None else lowest))
         return found
+
+    def tell_needs(self, key: Key, needs: NeededOffsets) -> None:
+        """Add what it still needs of a partition, record by record."""
+        self.settle_up()
+        places = self._places.get(key)
+        if places is not None:
+            needs.add_from(max(places.routed_to, self.position_of(key) or 0))
+            needs.add(places.chunks)
 
     def pending(self) -> int:
         """Records handed out at least once and not settled."""

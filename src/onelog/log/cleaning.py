@@ -15,13 +15,11 @@ Rules (Kafka's, so that its clients find what they expect):
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-from onelog.base.errors import MessageTooLarge
 from onelog.kernel import (
-    ATTR_CODEC_MASK,
     ATTR_CONTROL,
     ATTR_DELETE_HORIZON,
     ATTR_TRANSACTIONAL,
@@ -31,14 +29,12 @@ from onelog.kernel import (
     keep_records,
 )
 from onelog.log.producers import AbortedTxn, Producers
-from onelog.record.batch import compress_batch, inflated_records, read_marker
+from onelog.log.rewriting import Kept, Pace, whole, with_records
+from onelog.record.batch import inflated_records, read_marker
 
 KEY_BYTES_MAX: Final = 32
 """Longer keys are remembered by a digest that is one byte longer, so the two never mix."""
 RECORDS_PER_PACE: Final = 512
-
-Pace = Callable[[], None]
-"""Called often by work in a thread: it sleeps to leave the interpreter to others, or raises."""
 
 
 class LastBatch(NamedTuple):
@@ -142,7 +138,7 @@ class Cleaner:
         self._pace = pace
         self._open: set[int] = set()
 
-    def clean(self, data: memoryview, info: BatchInfo) -> bytes | memoryview | None:
+    def clean(self, data: memoryview, info: BatchInfo) -> Kept:
         """What stays of a batch: its own bytes, a smaller batch, or None."""
         if info.attributes & ATTR_CONTROL:
             return self._clean_marker(data, info)
@@ -150,7 +146,7 @@ class Cleaner:
 
     # -- data batches
 
-    def _clean_data(self, data: memoryview, info: BatchInfo) -> bytes | memoryview | None:
+    def _clean_data(self, data: memoryview, info: BatchInfo) -> Kept:
         records = inflated_records(data, info)
         keep, tombstones = self._judge(info, decode_batch(data, info.position, records, False))
         if not any(keep) and not self._is_last(info):
@@ -160,14 +156,11 @@ class Cleaner:
             self._open.add(info.producer_id)
         horizon_ms = self._wait(info) if tombstones else -1
         if all(keep) and horizon_ms < 0:
-            return _whole(data, info)
-        try:
-            cleaned = keep_records(data, info.position, bytes(keep), records, horizon_ms)
-        except MessageTooLarge:
-            return _whole(data, info)  # it exists only compressed: keeping too much is safe
-        self.records_dropped += info.count - sum(keep)
-        codec = info.attributes & ATTR_CODEC_MASK
-        return compress_batch(cleaned, codec) if codec and any(keep) else cleaned
+            return whole(data, info)
+        cleaned = with_records(data, info, keep, records, horizon_ms)
+        if not isinstance(cleaned, memoryview):
+            self.records_dropped += info.count - sum(keep)
+        return cleaned
 
     def _judge(self, info: BatchInfo, slices: Slices) -> tuple[bytearray, bool]:
         """Which records stay, and whether a tombstone is among them."""
@@ -195,22 +188,22 @@ class Cleaner:
 
     # -- markers
 
-    def _clean_marker(self, data: memoryview, info: BatchInfo) -> bytes | memoryview | None:
+    def _clean_marker(self, data: memoryview, info: BatchInfo) -> Kept:
         producer_id = info.producer_id
         if producer_id < 0 or read_marker(data, info) is None:
-            return _whole(data, info)  # not a transaction's: somebody else knows when it may go
+            return whole(data, info)  # not a transaction's: somebody else knows when it may go
         if producer_id in self._open:
             self._open.discard(producer_id)
-            return _whole(data, info)
+            return whole(data, info)
         last = self._last_batches.get(producer_id)
         if last is not None and last == (info.producer_epoch, -1):
-            return _whole(data, info)  # all that is left to tell the producer's epoch
+            return whole(data, info)  # all that is left to tell the producer's epoch
         if 0 <= _horizon_ms(info) <= self._now_ms:
             self.records_dropped += info.count
             return None
         horizon_ms = self._wait(info)
         if horizon_ms < 0:
-            return _whole(data, info)
+            return whole(data, info)
         return keep_records(data, info.position, b"\1" * info.count, None, horizon_ms)
 
     def _wait(self, info: BatchInfo) -> int:
@@ -220,10 +213,6 @@ class Cleaner:
         if self.next_horizon_ms < 0 or due_ms < self.next_horizon_ms:
             self.next_horizon_ms = due_ms
         return -1 if present_ms >= 0 else due_ms
-
-
-def _whole(data: memoryview, info: BatchInfo) -> memoryview:
-    return data[info.position : info.position + info.size_bytes]
 
 
 def _horizon_ms(info: BatchInfo) -> int:

@@ -8,36 +8,29 @@ Rules:
 - Segments are rewritten in groups, oldest first, each by one atomic swap of the engine. So a crash
   never leaves a tombstone gone while an older record of its key is still there.
 - Small neighbours become one segment.
-- It blocks, so it runs in a thread; `pace` is called at every batch, because the interpreter is
-  shared with the event loop.
-- Every batch is checked before it is rewritten: new CRCs must not hide old damage.
+- It blocks, so it runs in a thread (`log/rewriting.py`).
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
-from onelog.base.clock import Clock
-from onelog.base.errors import Closed
 from onelog.base.ids import Offset
-from onelog.kernel import ATTR_CONTROL, BatchInfo, scan_batches
-from onelog.log.cleaning import AbortedRanges, Cleaner, KeyMap, LastBatch, Pace, last_batches
+from onelog.kernel import ATTR_CONTROL, BatchInfo
+from onelog.log.cleaning import AbortedRanges, Cleaner, KeyMap, LastBatch, last_batches
 from onelog.log.config import Compaction
 from onelog.log.partition import Partition
 from onelog.log.producers import AbortedTxn
+from onelog.log.rewriting import Kept, Pace, Rewriting, neighbours, read_batches, whole
 from onelog.record.batch import decode
 from onelog.storage.engine import PartitionLog, SegmentInfo
 
 KEYS_MAX: Final = 1_000_000
 """Keys that one pass maps: about 150 bytes of memory each."""
-READ_BYTES: Final = 1024 * 1024
 STATE_NAME: Final = "compaction"
-_SEGMENT_OFFSETS_MAX: Final = 2**31 - 1
-_PAUSE_S_MAX: Final = 0.05
 
 
 class CompactionResult(NamedTuple):
@@ -74,30 +67,6 @@ class _Progress(msgspec.Struct, array_like=True):
 
 _decoder: Final = msgspec.msgpack.Decoder(_Progress)
 """Made here: threads that use a type for the first time together break msgspec."""
-
-
-class Pacer:
-    """Lets a thread work a share of the time in short slices, and ends it when told to stop."""
-
-    __slots__ = ("_clock", "_since_s", "_slice_s", "_stop", "_wait_factor")
-
-    def __init__(
-        self, clock: Clock, stop: threading.Event, *, share: float = 0.2, slice_s: float = 0.001
-    ) -> None:
-        self._clock = clock
-        self._stop = stop
-        self._slice_s = slice_s
-        self._wait_factor = 1 / share - 1
-        self._since_s = clock.monotonic()
-
-    def __call__(self) -> None:
-        """Sleep when the slice is used up; raise Closed after `stop` was set."""
-        busy_s = self._clock.monotonic() - self._since_s
-        if busy_s >= self._slice_s:
-            self._stop.wait(min(busy_s * self._wait_factor, _PAUSE_S_MAX))
-            self._since_s = self._clock.monotonic()
-        if self._stop.is_set():
-            raise Closed("compaction was told to stop; the log is as it was")
 
 
 def cleanable(segments: Sequence[SegmentInfo], upto: int) -> list[SegmentInfo]:
@@ -166,10 +135,15 @@ def compact(
         pace=pace,
     )
     before = after = 0
-    for group in _groups([row for row in sealed if row.base_offset < covered], segment_bytes):
-        group_before = sum(row.size_bytes for row in group)
-        before += group_before
-        after += _rewrite(log, group, cleaner, covered, pace)
+
+    def clean(data: memoryview, info: BatchInfo) -> Kept:
+        return cleaner.clean(data, info) if info.last_offset < covered else whole(data, info)
+
+    for group in neighbours([row for row in sealed if row.base_offset < covered], segment_bytes):
+        rewriting = Rewriting.write(log, group, clean, pace)
+        rewriting.commit()
+        before += rewriting.bytes_before
+        after += rewriting.bytes_after
     progress = _Progress(covered, cleaner.next_horizon_ms, covered >= end)
     log.save_state(STATE_NAME, covered, msgspec.msgpack.encode(progress))
     return CompactionResult(before, after, cleaner.records_dropped, covered, progress.complete)
@@ -189,7 +163,7 @@ def _map_keys(
     pace: Pace,
 ) -> Offset:
     """Fill the map from `start` on; the offset up to which it knows every key."""
-    for data, infos in _read(log, max(start, log.start_offset), end):
+    for data, infos in read_batches(log, max(start, log.start_offset), end):
         for info in infos:
             pace()
             if keys.full:
@@ -197,72 +171,3 @@ def _map_keys(
             if not info.attributes & ATTR_CONTROL and not aborted.holds(info):
                 keys.note(decode(data, info, check_crc=False), pace)
     return end
-
-
-def _groups(rows: Sequence[SegmentInfo], segment_bytes: int) -> Iterator[list[SegmentInfo]]:
-    """Runs of neighbours that fit into one segment."""
-    group: list[SegmentInfo] = []
-    size = 0
-    for row in rows:
-        too_wide = group and row.end_offset - group[0].base_offset > _SEGMENT_OFFSETS_MAX
-        if group and (too_wide or size + row.size_bytes > segment_bytes):
-            yield group
-            group, size = [], 0
-        group.append(row)
-        size += row.size_bytes
-    if group:
-        yield group
-
-
-def _rewrite(
-    log: PartitionLog, group: Sequence[SegmentInfo], cleaner: Cleaner, covered: Offset, pace: Pace
-) -> int:
-    """Replace a group by what stays of it; the bytes it has then."""
-    start, end = group[0].base_offset, group[-1].end_offset
-    before = sum(row.size_bytes for row in group)
-    after, changed = 0, len(group) > 1
-    rewrite = log.rewrite(start, end)
-    try:
-        for data, infos in _read(log, max(start, log.start_offset), end):
-            out, rows = bytearray(), []
-            for info in infos:
-                pace()
-                if info.last_offset < covered:
-                    kept = cleaner.clean(data, info)
-                else:
-                    kept = data[info.position : info.position + info.size_bytes]
-                if kept is not None:
-                    rows.append(_placed(kept, info, len(out)))
-                    out += kept
-                changed = changed or not isinstance(kept, memoryview)
-            if rows:
-                rewrite.append(out, rows)
-            after += len(out)
-        if not changed:
-            rewrite.abort()
-            return before
-        rewrite.commit()
-    except BaseException:
-        rewrite.abort()
-        raise
-    return after
-
-
-def _placed(kept: bytes | memoryview, info: BatchInfo, position: int) -> BatchInfo:
-    if isinstance(kept, memoryview):
-        return info._replace(position=position)
-    return scan_batches(kept, 0, False)[0]._replace(position=position)
-
-
-def _read(
-    log: PartitionLog, start: int, end: Offset
-) -> Iterator[tuple[memoryview, list[BatchInfo]]]:
-    """The batches in [start, end), checked."""
-    offset = Offset(start)
-    while offset < end:
-        data = log.read(offset, READ_BYTES, end)
-        infos = scan_batches(data)
-        if not infos:
-            return
-        yield data, infos
-        offset = Offset(infos[-1].last_offset + 1)

@@ -1,20 +1,21 @@
-"""Maintenance: what partitions need now and then: roll, retention, compaction, expiry, flush.
+"""Maintenance: what partitions need now and then: roll, retention, thinning, compaction, flush.
 
 Rules:
-- One owned task with three timers: retention and compaction each pass over everything; the flush
-  makes what streams of durability `os` and `memory` hold durable too, so that recovery has less
-  to scan.
+- One owned task with its timers: retention, thinning and compaction each pass over everything; the
+  flush makes what streams of durability `os` and `memory` hold durable too, so that recovery has
+  less to scan.
 - File work runs in the syncer's threads, the loop only decides; partitions are taken in small
-  chunks, so that ten thousand of them do not hold the loop. One compaction runs at a time.
+  chunks, so that ten thousand of them do not hold the loop. One rewriting runs at a time.
 - One partition's error is logged and counted, and the others go on; damage stops it (I9).
-- `stop` ends a running compaction at its next batch and waits for it.
+- `stop` ends a running rewriting at its next batch and waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
@@ -25,18 +26,23 @@ from onelog.base.errors import (
     Closed,
     Conflict,
     CorruptBatch,
+    InvalidRequest,
     OffsetOutOfRange,
     PartitionStopped,
+    StreamNotFound,
 )
 from onelog.base.ids import Offset
 from onelog.log.catalog import Catalog
-from onelog.log.compaction import Pacer, compact, compaction_due, scope_of
+from onelog.log.compaction import compact, compaction_due, scope_of
 from onelog.log.config import Cleanup, StreamConfig
 from onelog.log.partition import Durability, Partition
 from onelog.log.retention import Decision, apply_retention, new_start, roll_due
+from onelog.log.rewriting import Pacer
 from onelog.log.stream import Stream
 from onelog.log.syncer import Syncer
+from onelog.log.thinning import Needs, Thinned, covers, thin
 from onelog.observe.logging import get_logger
+from onelog.storage.engine import SegmentInfo
 
 PRODUCER_SILENCE_MS: Final = 7 * 24 * 3600 * 1000
 """A producer that wrote nothing for so long is forgotten."""
@@ -47,10 +53,16 @@ _SYNCS_QUEUED: Final = 4
 
 Pins = Callable[[str, int], Offset | None]
 """(stream, partition) → the lowest offset that a durable cursor needs; None: there is none."""
+NeedsOf = Callable[[str, int], Needs | None]
+"""(stream, partition) → which records durable cursors need; None: nobody needs any."""
 Leaving = Callable[[Partition, Offset], Awaitable[None]]
 """Sees to records of a partition below an offset before they may leave."""
 _T = TypeVar("_T")
 _log = get_logger("maintenance")
+
+
+def _unknown(_stream: str, _partition: int) -> Needs | None:
+    return None
 
 
 class Counters(msgspec.Struct):
@@ -64,6 +76,9 @@ class Counters(msgspec.Struct):
     records_compacted: int = 0
     bytes_compacted: int = 0
     """Bytes that compaction gave back."""
+    thinnings: int = 0
+    bytes_thinned: int = 0
+    """Bytes that thinning gave back."""
     producers_expired: int = 0
     alarms: int = 0
     """How often durable cursors lost records because they held back too much."""
@@ -96,6 +111,7 @@ class Maintenance:
         clock: Clock,
         pins: Pins,
         *,
+        needs: NeedsOf = _unknown,
         interval_s: float = 30.0,
         flush_interval_s: float = 1.0,
     ) -> None:
@@ -112,11 +128,15 @@ class Maintenance:
         self._syncer = syncer
         self._clock = clock
         self._pins = pins
+        self._needs = needs
+        self._held: dict[Partition, tuple[_Visit, Sequence[SegmentInfo]]] = {}
+        """What the last pass of retention found to be held back."""
+        self._thinned: dict[Partition, Thinned] = {}
         self._interval_s = interval_s
         self._flush_interval_s = flush_interval_s
         self._stopping = threading.Event()
         self._stopped = asyncio.Event()
-        self._compacting = asyncio.Lock()
+        self._rewriting = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -136,6 +156,7 @@ class Maintenance:
             group.create_task(self._every(self._flush_interval_s, self.flush_once))
             group.create_task(self._every(self._interval_s, self.retain_once))
             group.create_task(self._every(self._interval_s, self.compact_once))
+            group.create_task(self._every(self._interval_s, self.thin_once))
 
     async def _every(self, interval_s: float, once: Callable[[], Awaitable[None]]) -> None:
         while not self._stopped.is_set():
@@ -149,8 +170,9 @@ class Maintenance:
                     _log.error("maintenance failed", error=repr(error))
 
     async def run_once(self) -> None:
-        """One pass of retention and compaction over every partition."""
+        """One pass of retention, thinning and compaction over every partition."""
         await self.retain_once()
+        await self.thin_once()
         await self.compact_once()
 
     # -- retention
@@ -158,6 +180,7 @@ class Maintenance:
     async def retain_once(self) -> None:
         """Roll, apply retention and forget silent producers, in every partition."""
         self.counters.runs += 1
+        held: dict[Partition, tuple[_Visit, Sequence[SegmentInfo]]] = {}
         for chunk in self._chunks(lambda _: True):
             for visit, result in await self._in_thread(chunk, _retain):
                 partition = visit.partition
@@ -167,6 +190,10 @@ class Maintenance:
                 )
                 if result.decision is not None:
                     await self._apply(partition, result.decision)
+                    if result.decision.held and visit.config.cleanup is Cleanup.DELETE:
+                        held[partition] = (visit, result.decision.held)
+        self._held = held
+        self._thinned = {one: row for one, row in self._thinned.items() if one in held}
 
     async def _apply(self, partition: Partition, decision: Decision) -> None:
         self._note_pins(partition, decision)
@@ -204,7 +231,7 @@ class Maintenance:
 
     async def compact_once(self) -> None:
         """Compact every partition that is dirty enough, one after the other."""
-        async with self._compacting:
+        async with self._rewriting:
             for chunk in self._chunks(lambda config: config.cleanup is not Cleanup.DELETE):
                 for visit, due in await self._in_thread(chunk, _is_due):
                     if due and not self._stopped.is_set():
@@ -234,6 +261,52 @@ class Maintenance:
         self.counters.compactions += 1
         self.counters.records_compacted += result.records_dropped
         self.counters.bytes_compacted += result.bytes_before - result.bytes_after
+
+    # -- thinning
+
+    async def thin_once(self) -> None:
+        """Give back what is held back for a few records among many."""
+        async with self._rewriting:
+            for visit, held in list(self._held.values()):
+                if visit.partition.stopped is None:
+                    await self._thin(visit, held)
+
+    async def _thin(self, visit: _Visit, held: Sequence[SegmentInfo]) -> None:
+        partition = visit.partition
+        try:
+            needs = self._needs(partition.stream, partition.id)
+        except StreamNotFound:
+            return
+        if needs is None:
+            return
+        thinned = self._thinned.setdefault(partition, Thinned())
+        for group in thinned.due(held, needs, visit.config.segment_bytes):
+            if self._stopped.is_set():
+                return
+            try:
+                await self._thin_group(partition, group, needs)
+            except (OffsetOutOfRange, Conflict, InvalidRequest):
+                return  # trimmed or cut meanwhile: the next run sees what is left
+            except Exception as error:  # noqa: BLE001 - the other partitions go on
+                self._failed(partition, "thinning", error)
+                return
+            thinned.note(group, needs)
+
+    async def _thin_group(
+        self, partition: Partition, group: Sequence[SegmentInfo], needs: Needs
+    ) -> None:
+        pace = Pacer(self._clock, self._stopping)
+        start, end = group[0].base_offset, group[-1].end_offset
+        for leaving in self.before_trim:
+            await leaving(partition, end)
+        rewriting = await self._syncer.run(partial(thin, partition.log, group, needs, pace))
+        now = self._needs(partition.stream, partition.id)
+        if now is not None and not covers(needs, now, start, end):
+            await self._syncer.run(rewriting.abort)
+            return
+        await self._syncer.run(rewriting.commit)
+        self.counters.thinnings += 1
+        self.counters.bytes_thinned += rewriting.bytes_before - rewriting.bytes_after
 
     # -- flush
 

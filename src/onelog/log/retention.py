@@ -8,6 +8,7 @@ Rules:
 - A pin is the lowest offset that a durable cursor still needs. It holds segments back from age and
   bytes, up to `pin_bytes_max`; past that the oldest go all the same, and the decision says so.
 - `consumed` drops what lies wholly below the pin. Without a durable cursor nothing is consumed.
+- What a pin holds back is named, so that it can be thinned to what is needed (`log/thinning.py`).
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class Decision(NamedTuple):
     """Bytes that would have gone, if no durable cursor needed them."""
     quota_exceeded: bool
     """Durable cursors lose records: what they held back was over its quota."""
+    held: Sequence[SegmentInfo]
+    """The segments that would have gone, if no durable cursor needed something in them."""
 
 
 def new_start(
@@ -71,6 +74,7 @@ def new_start(
             consumed = _below(candidates, pin)
             if consumed > dropped:
                 dropped, reason = consumed, Reason.CONSUMED
+            wanted = len(candidates)
     gone = candidates[:dropped]
     return Decision(
         start=gone[-1].end_offset if gone else None,
@@ -79,6 +83,7 @@ def new_start(
         bytes=sum(row.size_bytes for row in gone),
         pinned_bytes=pinned_bytes,
         quota_exceeded=exceeded,
+        held=candidates[dropped:wanted],
     )
 
 

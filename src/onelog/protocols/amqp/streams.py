@@ -3,7 +3,8 @@
 Rules: an exchange has a stream of its own with one partition, so that its messages have one order
 whatever their keys, as they have in RabbitMQ; `amq.topic` of the default virtual host goes where
 every topic goes. What the default exchange sends lies in one stream for all queues: a queue's
-messages have one topic, hence one partition and one order.
+messages have one topic, hence one partition and one order. What a durable queue has not consumed
+stays, however much it is: who fills the disk is blocked, and nothing that was confirmed is lost.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 QUEUES_PARTITIONS: Final = 1
 """One write and one sync serve all queues that were sent to in a pass."""
+_ANY_BYTES: Final = 2**63 - 1
 
 
 class Streams:
@@ -81,6 +83,7 @@ class Streams:
                         age_ms=defaults.retention_age_ms,
                         bytes=defaults.retention_bytes,
                         consumed=consumed,
+                        pin_bytes_max=_ANY_BYTES,
                     ),
                     message_bytes_max=defaults.message_bytes_max,
                     segment_bytes=defaults.segment_bytes,

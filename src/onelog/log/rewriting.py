@@ -1,0 +1,172 @@
+"""Rewriting: sealed segments that are neighbours, replaced by what stays of their batches.
+
+Rules:
+- Offsets never move. What is to stay says the caller, batch by batch: compaction keeps the last
+  record of a key, thinning what somebody still needs.
+- Every batch is checked before it is rewritten: new CRCs must not hide old damage.
+- It blocks, so it runs in a thread; `pace` is called at every batch, because the interpreter is
+  shared with the event loop. Nothing counts before `commit`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from onelog.base.clock import Clock
+from onelog.base.errors import Closed, MessageTooLarge
+from onelog.base.ids import Offset
+from onelog.kernel import ATTR_CODEC_MASK, BatchInfo, keep_records, scan_batches
+from onelog.record.batch import compress_batch
+from onelog.storage.engine import PartitionLog, Rewrite, SegmentInfo
+
+READ_BYTES: Final = 1024 * 1024
+_SEGMENT_OFFSETS_MAX: Final = 2**31 - 1
+_PAUSE_S_MAX: Final = 0.05
+
+Pace = Callable[[], None]
+"""Called often by work in a thread: it sleeps to leave the interpreter to others, or raises."""
+Kept = bytes | memoryview | None
+"""What stays of a batch: its own bytes, a smaller batch, or nothing."""
+Clean = Callable[[memoryview, BatchInfo], Kept]
+
+
+class Pacer:
+    """Lets a thread work a share of the time in short slices, and ends it when told to stop."""
+
+    __slots__ = ("_clock", "_since_s", "_slice_s", "_stop", "_wait_factor")
+
+    def __init__(
+        self, clock: Clock, stop: threading.Event, *, share: float = 0.2, slice_s: float = 0.001
+    ) -> None:
+        self._clock = clock
+        self._stop = stop
+        self._slice_s = slice_s
+        self._wait_factor = 1 / share - 1
+        self._since_s = clock.monotonic()
+
+    def __call__(self) -> None:
+        """Sleep when the slice is used up; raise Closed after `stop` was set."""
+        busy_s = self._clock.monotonic() - self._since_s
+        if busy_s >= self._slice_s:
+            self._stop.wait(min(busy_s * self._wait_factor, _PAUSE_S_MAX))
+            self._since_s = self._clock.monotonic()
+        if self._stop.is_set():
+            raise Closed("rewriting was told to stop; the log is as it was")
+
+
+class Rewriting:
+    """A group of segments whose replacement is written, and not in its place yet."""
+
+    __slots__ = ("_changed", "_rewrite", "bytes_after", "bytes_before")
+
+    def __init__(self, rewrite: Rewrite, bytes_before: int, *, merges: bool) -> None:
+        self.bytes_before = bytes_before
+        self.bytes_after = 0
+        self._rewrite = rewrite
+        self._changed = merges
+
+    @classmethod
+    def write(
+        cls, log: PartitionLog, group: Sequence[SegmentInfo], clean: Clean, pace: Pace
+    ) -> Rewriting:
+        """Write what stays of a group. Raises CorruptBatch, OffsetOutOfRange, Closed."""
+        start, end = group[0].base_offset, group[-1].end_offset
+        size_bytes = sum(row.size_bytes for row in group)
+        made = cls(log.rewrite(start, end), size_bytes, merges=len(group) > 1)
+        try:
+            for data, infos in read_batches(log, max(start, log.start_offset), end):
+                made._add(data, infos, clean, pace)
+        except BaseException:
+            made.abort()
+            raise
+        return made
+
+    def _add(self, data: memoryview, infos: Sequence[BatchInfo], clean: Clean, pace: Pace) -> None:
+        out, rows = bytearray(), []
+        for info in infos:
+            pace()
+            kept = clean(data, info)
+            if kept is not None:
+                rows.append(_placed(kept, info, len(out)))
+                out += kept
+            self._changed = self._changed or not isinstance(kept, memoryview)
+        if rows:
+            self._rewrite.append(out, rows)
+        self.bytes_after += len(out)
+
+    def commit(self) -> None:
+        """Put it in its place, durably; what would change nothing is thrown away.
+
+        Raises Conflict when the log was trimmed meanwhile.
+        """
+        if not self._changed:
+            self.abort()
+            self.bytes_after = self.bytes_before
+            return
+        try:
+            self._rewrite.commit()
+        except BaseException:
+            self.abort()
+            raise
+
+    def abort(self) -> None:
+        """Throw it away."""
+        self._rewrite.abort()
+
+
+def neighbours(rows: Sequence[SegmentInfo], segment_bytes: int) -> Iterator[list[SegmentInfo]]:
+    """Runs of segments that follow each other and fit into one."""
+    group: list[SegmentInfo] = []
+    size = 0
+    for row in rows:
+        too_wide = group and row.end_offset - group[0].base_offset > _SEGMENT_OFFSETS_MAX
+        if group and (too_wide or size + row.size_bytes > segment_bytes):
+            yield group
+            group, size = [], 0
+        group.append(row)
+        size += row.size_bytes
+    if group:
+        yield group
+
+
+def read_batches(
+    log: PartitionLog, start: int, end: Offset
+) -> Iterator[tuple[memoryview, list[BatchInfo]]]:
+    """The batches in [start, end), checked."""
+    offset = Offset(start)
+    while offset < end:
+        data = log.read(offset, READ_BYTES, end)
+        infos = scan_batches(data)
+        if not infos:
+            return
+        yield data, infos
+        offset = Offset(infos[-1].last_offset + 1)
+
+
+def whole(data: memoryview, info: BatchInfo) -> memoryview:
+    """A batch as it is."""
+    return data[info.position : info.position + info.size_bytes]
+
+
+def with_records(
+    data: memoryview,
+    info: BatchInfo,
+    keep: bytes | bytearray,
+    records: bytes | None,
+    horizon_ms: int = -1,
+) -> Kept:
+    """A batch with only some of its records, compressed as it was."""
+    try:
+        kept = keep_records(data, info.position, bytes(keep), records, horizon_ms)
+    except MessageTooLarge:
+        return whole(data, info)  # it exists only compressed: keeping too much is safe
+    codec = info.attributes & ATTR_CODEC_MASK
+    return compress_batch(kept, codec) if codec and any(keep) else kept
+
+
+def _placed(kept: bytes | memoryview, info: BatchInfo, position: int) -> BatchInfo:
+    if isinstance(kept, memoryview):
+        return info._replace(position=position)
+    return scan_batches(kept, 0, False)[0]._replace(position=position)

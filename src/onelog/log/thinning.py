@@ -1,0 +1,102 @@
+"""Thinning: of segments that are held back for a few records, these stay and the rest goes.
+
+Without it one message that nobody fetches would keep everything that was sent after it.
+
+Rules:
+- Only segments that retention would take if no durable cursor needed something in them.
+- Below `Needs.upto` the needs name every record that somebody still needs; what lies beyond is not
+  touched. Offsets never move; batches of a producer with an id stay, for replay reads them.
+- A segment is rewritten when at least half of what it had goes, so the work is a part of what was
+  written; many small ones become one.
+- It runs in a thread, and meanwhile somebody may come to need more (history that a queue takes):
+  who commits asks again before (`covers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol
+
+from onelog.kernel import ATTR_CONTROL, BatchInfo, decode_batch
+from onelog.log.rewriting import Kept, Pace, Rewriting, neighbours, whole, with_records
+from onelog.record.batch import inflated_records
+from onelog.storage.engine import PartitionLog, SegmentInfo
+
+MERGED_AT_ONCE: Final = 8
+"""So many small neighbours become one segment, also when nothing of them goes."""
+
+
+class Needs(Protocol):
+    """What durable cursors still need of one partition."""
+
+    upto: int
+    """From here on everything."""
+
+    def count(self, start: int, end: int) -> int:
+        """How many records of [start, end) are needed."""
+        ...
+
+    def __contains__(self, offset: int) -> bool:
+        """Whether a record below `upto` is needed."""
+        ...
+
+    def between(self, start: int, end: int) -> Iterator[int]:
+        """The needed records of [start, end)."""
+        ...
+
+
+class Thinned:
+    """What the segments of one partition had when they were last rewritten."""
+
+    __slots__ = ("_had",)
+
+    def __init__(self) -> None:
+        self._had: dict[int, int] = {}
+        """Base offset → records that were needed then."""
+
+    def due(
+        self, rows: Sequence[SegmentInfo], needs: Needs, segment_bytes: int
+    ) -> Iterator[list[SegmentInfo]]:
+        """Runs of segments that are worth to be rewritten now."""
+        known = {int(row.base_offset) for row in rows}
+        self._had = {base: had for base, had in self._had.items() if base in known}
+        reached = [row for row in rows if row.end_offset <= needs.upto]
+        for group in neighbours(reached, segment_bytes):
+            if len(group) >= MERGED_AT_ONCE or any(self._is_thin(row, needs) for row in group):
+                yield group
+
+    def _is_thin(self, row: SegmentInfo, needs: Needs) -> bool:
+        had = self._had.get(row.base_offset, row.end_offset - row.base_offset)
+        return had > 0 and 2 * needs.count(row.base_offset, row.end_offset) <= had
+
+    def note(self, group: Sequence[SegmentInfo], needs: Needs) -> None:
+        """A run was rewritten."""
+        start, end = group[0].base_offset, group[-1].end_offset
+        self._had[start] = needs.count(start, end)
+
+
+def covers(then: Needs, now: Needs, start: int, end: int) -> bool:
+    """Whether nothing of [start, end) is needed now that was not needed then."""
+    return now.upto >= end and all(offset in then for offset in now.between(start, end))
+
+
+def thin(log: PartitionLog, group: Sequence[SegmentInfo], needs: Needs, pace: Pace) -> Rewriting:
+    """Write what is needed of a run of segments. Blocks: run it in a thread.
+
+    Raises CorruptBatch when stored bytes are damaged, OffsetOutOfRange when the log was trimmed
+    meanwhile, Closed when `pace` was told to stop.
+    """
+
+    def clean(data: memoryview, info: BatchInfo) -> Kept:
+        if info.producer_id >= 0 or info.attributes & ATTR_CONTROL:
+            return whole(data, info)
+        needed = needs.count(info.base_offset, info.last_offset + 1)
+        if not needed:
+            return None
+        if needed >= info.count:
+            return whole(data, info)
+        records = inflated_records(data, info)
+        offsets = decode_batch(data, info.position, records, False).offsets()
+        return with_records(data, info, bytes(offset in needs for offset in offsets), records)
+
+    return Rewriting.write(log, group, clean, pace)
