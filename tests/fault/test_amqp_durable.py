@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,8 +29,8 @@ pytestmark = pytest.mark.fault
 class Life:
     """One run of the broker."""
 
-    def __init__(self, data: Path, fault: str) -> None:
-        self.process = Fork(amqp_child.run, data, fault)
+    def __init__(self, data: Path, fault: str, tidy: bool) -> None:
+        self.process = Fork(amqp_child.run, data, fault, tidy)
         self.port = int(self.process.stdout.readline())
         self._opened: list[Raw] = []
 
@@ -50,8 +51,10 @@ class Life:
 
 
 @contextlib.contextmanager
-def life(data: Path, fault: str = "", *, end: int = signal.SIGKILL) -> Iterator[Life]:
-    found = Life(data, fault)
+def life(
+    data: Path, fault: str = "", *, end: int = signal.SIGKILL, tidy: bool = False
+) -> Iterator[Life]:
+    found = Life(data, fault, tidy)
     try:
         yield found
     finally:
@@ -243,6 +246,51 @@ def test_dead_letters_are_not_lost(tmp_path):
         channel = broker.channel()
         # Some may be in both, since a death is settled after it is written; none in neither.
         assert set(channel.all("dead")) | set(channel.all("q")) == {str(n) for n in range(20)}
+
+
+def stored_bytes(data: Path) -> int:
+    """What the segments take on the disk."""
+    found = 0
+    for file in data.rglob("*.log"):
+        with contextlib.suppress(FileNotFoundError):  # replaced just now
+            found += file.stat().st_blocks * 512
+    return found
+
+
+def test_what_queues_need_survives_kills_while_the_rest_is_given_back(tmp_path):
+    """Segments are thinned all the time, and the process dies in the middle of it (I4)."""
+    body = "x" * 1000
+    idle = [str(number) for number in range(20)]
+    left = confirmed = 0
+    with life(tmp_path, tidy=True, end=signal.SIGTERM) as broker:
+        channel = broker.channel()
+        for name in ("idle", "busy", "kept"):
+            durable(channel, name)
+        channel.put("", "idle", *idle)
+    for round_ in range(6):
+        with life(tmp_path, f"segment.swap=exit:{3 * round_}", tidy=True) as broker:
+            channel = broker.channel()
+            with contextlib.suppress(Ended, OSError):
+                for _ in range(60):
+                    channel.put("", "busy", *[body] * 50)
+                    channel.put("", "kept", str(confirmed))
+                    confirmed += 1
+                    left = len(channel.all("busy"))
+    assert confirmed > 5
+    assert left >= 50
+    with life(tmp_path, tidy=True) as broker:
+        channel = broker.channel()
+        for _ in range(60):
+            channel.put("", "busy", *[body] * 50)
+            channel.all("busy")
+        deadline = time.monotonic() + 10
+        while (stored := stored_bytes(tmp_path)) > 20 * 50 * len(body):
+            assert time.monotonic() < deadline, stored
+            time.sleep(0.05)
+        assert channel.all("idle") == idle
+        found = list(map(int, channel.all("kept")))
+        assert found == sorted(found)
+        assert set(found) >= set(range(confirmed))
 
 
 # -- tx

@@ -12,6 +12,7 @@ from onelog.base.clock import SystemClock
 from onelog.broker import Broker, BrokerSettings
 from onelog.config import Config
 from onelog.config.amqp import Amqp, AmqpLimits
+from onelog.config.model import Defaults, StreamDefaults
 from onelog.net import ConnectionLimits, Gate, bind, start_listener
 from onelog.protocols.amqp.connection import Connection
 from onelog.protocols.amqp.hub import Hub
@@ -37,6 +38,7 @@ async def serving(
     limits: AmqpLimits | None = None,
     settings: BrokerSettings = FAST,
     vhosts: str = "",
+    streams: StreamDefaults = StreamDefaults(),  # noqa: B008 - frozen
     **hooks: Any,
 ) -> AsyncIterator[Node]:
     """AMQP for the length of a block; nothing is saved by a timer."""
@@ -44,7 +46,9 @@ async def serving(
     path.mkdir(parents=True, exist_ok=True)
     broker = await open_broker(path, settings, clock, **hooks)
     authenticator = await Authenticator.open(broker.store, clock)
-    config = Config(amqp=Amqp(limits=limits or AmqpLimits(), vhosts=vhosts))
+    config = Config(
+        amqp=Amqp(limits=limits or AmqpLimits(), vhosts=vhosts), defaults=Defaults(stream=streams)
+    )
     hub = Hub(broker, authenticator, config, clock)
     await hub.open()
     listener = bind("amqp", "127.0.0.1", 0)
