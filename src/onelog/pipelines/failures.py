@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
 from onelog.base.errors import InvalidRequest, OnelogError
@@ -12,6 +12,12 @@ _OURS: Final = re.compile(r"onelog\.base\.errors\.(?:\w+): (.+)")
 _PYTHON: Final = re.compile(r"^(?:\s*)(?:pyspark\.errors[\w.]*\.)?(\w+(?:Error|Exception)): (.+)$")
 _CHARS_MAX: Final = 600
 _LATE: Final = "Python worker failed to connect back"
+_DIED: Final = re.compile(
+    r"Python worker exited unexpectedly"
+    r"|\A(?:java\.[\w.]+: )?(?:Broken pipe|Connection reset|Stream closed|java\.io\.EOFException)"
+)
+_SAYS_NOTHING: Final = re.compile(r"(?:\[\w+\] )?Writing job failed\.")
+_JAVA_CLASS: Final = re.compile(r"\A(?:[a-z]\w*\.)+[A-Z]\w*: ")
 STARTS_MAX: Final = 12
 
 T = TypeVar("T")
@@ -41,18 +47,35 @@ def patiently(work: Callable[[], T]) -> T:
 
 
 def told(error: BaseException) -> str:
-    """The line that says it: ours if there is one, else Python's of a task, else Spark's first."""
-    text = str(error)
+    """The line that says it."""
+    if isinstance(error, OnelogError) and not _OURS.search(str(error)):
+        return str(error)
+    lines = filter(None, map(told_text, _texts(error)))
+    return next((line for line in lines if not _SAYS_NOTHING.match(line)), type(error).__name__)
+
+
+def _texts(error: BaseException | None) -> Iterator[str]:
+    """What an error says, and then what those say that it came from."""
+    while error is not None:
+        yield str(error)
+        error = getattr(error, "_cause", None)
+
+
+def told_text(text: str) -> str:
+    """The line that says it: ours if there is one, else Python's of a task, else the first."""
     ours = _OURS.findall(text)
     if ours:
         return _short(ours[-1])
-    if isinstance(error, OnelogError):
-        return text
     python = [found for line in text.splitlines() if (found := _PYTHON.match(line))]
     if python:
         return _short(f"{python[-1][1]}: {python[-1][2]}")
+    if _DIED.search(text):
+        return (
+            "a Python process of Spark died: it was killed, or there was no memory left. What was"
+            " committed stays, and the next run goes on behind it"
+        )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return _short(lines[0] if lines else type(error).__name__)
+    return _short(_JAVA_CLASS.sub("", lines[0])) if lines else ""
 
 
 def told_whole(error: BaseException) -> OnelogError:

@@ -22,7 +22,7 @@ import msgspec
 from onelog.base.errors import ConfigError
 from onelog.pipelines.attempts import Ending, OnProgress
 from onelog.pipelines.declarative.spec import Declarative
-from onelog.pipelines.failures import PipelineFailed, told
+from onelog.pipelines.failures import PipelineFailed, told, told_text
 from onelog.pipelines.progress import Progress, advance
 
 if TYPE_CHECKING:
@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 CATALOG: Final = "spark_catalog"
 DATABASE: Final = "default"
-_FLOW: Final = re.compile(r"Flow (\S+) (?:is|has) ([A-Z]+)\b")
+_FLOW: Final = re.compile(r"Flow '?([^\s']+)'? (?:is|has) ([A-Z]+)\b")
+_FAILED: Final = re.compile(
+    r"(?:Flow|Failed to resolve flow:) '([^']+)'.*?\nError: (.+)", re.DOTALL
+)
 
 
 class Message(NamedTuple):
@@ -84,6 +87,7 @@ class DeclarativeRun:
         self._storage = storage
         self._log = log
         self._progress: dict[str, Progress] = {}
+        self._failures: dict[str, str] = {}
         self._events: SimpleQueue[Event] = SimpleQueue()
 
     def stop(self) -> None:
@@ -117,7 +121,7 @@ class DeclarativeRun:
             event = self._events.get()
             if isinstance(event, Ended):
                 if event.error is not None:
-                    raise PipelineFailed(told(event.error)) from event.error
+                    raise self._failure(event.error) from event.error
                 return event.how
             if self._learn(event):
                 on_progress(dict(self._progress))
@@ -198,6 +202,9 @@ class DeclarativeRun:
             return True
         with self._log.open("a") as log:
             log.write(f"{event.text}\n")
+        failed = _FAILED.search(event.text)
+        if failed is not None:
+            self._failures[self._short(failed[1])] = failed[2]
         found = _FLOW.search(event.text)
         if found is None:
             return False
@@ -205,6 +212,12 @@ class DeclarativeRun:
         known = self._progress.get(name, Progress())
         self._progress[name] = msgspec.structs.replace(known, state=found[2].lower())
         return True
+
+    def _failure(self, error: Exception) -> PipelineFailed:
+        """What the flow that failed first died of; the run's own error names no reason."""
+        for flow, text in self._failures.items():
+            return PipelineFailed(f"flow {flow}: {told_text(text)}")
+        return PipelineFailed(told(error))
 
     def _short(self, flow: str) -> str:
         """A flow's name without what all of them begin with."""
