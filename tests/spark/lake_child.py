@@ -20,7 +20,7 @@ import onelog.spark
 from onelog.spark.lakehouse.options import parse_options
 from onelog.spark.lakehouse.sink import TableStreamWriter
 from tests.spark.jvm import local_settings
-from tests.spark.lakes import Lake
+from tests.spark.s3_lakes import lake_of
 
 DIES_AT = 1
 
@@ -71,7 +71,7 @@ class Dying(DataSource):
 
 def main(form: str, folder: Path, when: str) -> None:
     os.environ["LAKE_CHILD"] = str(os.getpgid(0))
-    lake = Lake(form, folder)
+    lake = lake_of(form, folder)
     spark = onelog.spark.session(
         "local[2,3]",  # a task may fail three times
         config=local_settings(writes_archive=False),

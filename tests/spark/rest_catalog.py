@@ -1,6 +1,6 @@
 """A real REST catalog for Iceberg tables: the reference server of Iceberg's own tests, by Maven.
 
-Usage: python -m tests.spark.rest_catalog    (fetches it into `build/spark/rest` once)
+Usage: python -m tests.spark.rest_catalog    (fetches it into `build/spark/rest-catalog` once)
 """
 
 from __future__ import annotations
@@ -11,21 +11,25 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from bench.kafka_jars import fetch_into
 from onelog.spark import java_home
 
-FOLDER = Path(__file__).resolve().parents[2] / "build" / "spark" / "rest"
+FOLDER = Path(__file__).resolve().parents[2] / "build" / "spark" / "rest-catalog"
 START_S = 120.0
+S3_FILES = "org.apache.iceberg.aws.s3.S3FileIO"
 MAIN = "org.apache.iceberg.rest.RESTCatalogServer"
 ICEBERG, JETTY, HADOOP = "1.11.0", "12.1.8", "3.4.1"
 JARS = (
     f"org.apache.iceberg:iceberg-open-api:{ICEBERG}@test-fixtures",
     f"org.apache.iceberg:iceberg-core:{ICEBERG}",
+    f"org.apache.iceberg:iceberg-aws:{ICEBERG}:alone",
+    f"org.apache.iceberg:iceberg-aws-bundle:{ICEBERG}",
     f"org.apache.iceberg:iceberg-core:{ICEBERG}@tests",
+    "dev.failsafe:failsafe:3.3.2",
     "org.xerial:sqlite-jdbc:3.50.3.0",
     f"org.eclipse.jetty:jetty-server:{JETTY}",
     f"org.eclipse.jetty.ee10:jetty-ee10-servlet:{JETTY}",
@@ -42,18 +46,24 @@ def available() -> bool:
 
 
 @contextmanager
-def rest_catalog(folder: Path) -> Iterator[str]:
-    """The address of a catalog whose tables lie in a folder."""
+def rest_catalog(
+    folder: Path, bucket: str | None = None, access: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """The address of a catalog whose tables lie in a folder, or in a bucket."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     settings = {
-        "CATALOG_WAREHOUSE": f"file://{folder}/warehouse",
+        "CATALOG_WAREHOUSE": bucket or f"file://{folder}/warehouse",
         "CATALOG_CATALOG__IMPL": "org.apache.iceberg.jdbc.JdbcCatalog",
         "CATALOG_URI": f"jdbc:sqlite:{folder}/rest.db",
-        "CATALOG_IO__IMPL": "org.apache.iceberg.hadoop.HadoopFileIO",
+        "CATALOG_IO__IMPL": S3_FILES if bucket else "org.apache.iceberg.hadoop.HadoopFileIO",
         "CATALOG_REST_PORT": str(port),
     }
+    if access is not None:
+        settings |= {"CATALOG_S3_PATH__STYLE__ACCESS": "true", "AWS_REGION": access["s3.region"]}
+        for name in ("s3.endpoint", "s3.access-key-id", "s3.secret-access-key"):
+            settings[f"CATALOG_{name.replace('-', '__').replace('.', '_').upper()}"] = access[name]
     server = subprocess.Popen(
         [str(java_home() / "bin" / "java"), "-XX:TieredStopAtLevel=1", "-cp", f"{FOLDER}/*", MAIN],
         env={**os.environ, **settings},

@@ -96,7 +96,7 @@ def test_jars_that_a_line_of_spark_does_not_have_are_refused_with_the_line_that_
 
 
 def test_an_unknown_name_of_jars_is_refused():
-    with pytest.raises(ConfigError, match=r"neither one of iceberg, delta, kafka"):
+    with pytest.raises(ConfigError, match=r"neither one of iceberg, delta, kafka, s3"):
         settings("4.1.4", ["hudi"])
 
 

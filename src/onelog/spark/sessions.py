@@ -18,6 +18,7 @@ from onelog.base.errors import ConfigError
 from onelog.spark.connect import connect
 from onelog.spark.java import java_home
 from onelog.spark.masters import Kind, find_master
+from onelog.spark.s3_jars import EXCLUDED, s3_packages, split_access, tell_hadoop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,6 +36,7 @@ class Jars(Enum):
     ICEBERG = "iceberg"
     DELTA = "delta"
     KAFKA = "kafka"
+    S3 = "s3"
 
 
 SETTINGS: dict[str, str] = {
@@ -66,6 +68,11 @@ PACKAGES: dict[Jars, dict[str, tuple[str, ...]]] = {
     Jars.KAFKA: dict.fromkeys(
         ("4.1", "4.2", "4.3"), ("org.apache.spark:spark-sql-kafka-0-10_2.13:{version}",)
     ),
+    Jars.S3: {
+        "4.1": s3_packages("3.4.2"),
+        "4.2": s3_packages("3.5.0"),
+        "4.3": s3_packages("3.5.0"),
+    },
 }
 EXTENSIONS: dict[Jars, str] = {
     Jars.ICEBERG: "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
@@ -74,6 +81,11 @@ EXTENSIONS: dict[Jars, str] = {
 JAR_SETTINGS: dict[Jars, dict[str, str]] = {
     Jars.DELTA: {
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+    },
+    Jars.S3: {
+        "spark.jars.excludes": ",".join(EXCLUDED),
+        # Spark's other way asks for renames that a bucket has not.
+        "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILES,
     },
 }
 
@@ -88,7 +100,9 @@ def session(
     """A Spark session; the one that runs already is given back, as Spark does.
 
     `master` is a Spark master (`local[*]`, `spark://…`, `k8s://…`, `yarn`) or a Spark Connect
-    address (`sc://…`). `jars` are names of `Jars` or Maven coordinates `group:artifact:version`.
+    address (`sc://…`). `jars` are names of `Jars` or Maven coordinates `group:artifact:version`;
+    with `s3` among them `config` may have `s3.endpoint` … as of tables, or AWS's environment is
+    asked.
     """
     try:
         import pyspark  # noqa: PLC0415 - an extra: said in words where it is missing
@@ -105,11 +119,15 @@ def session(
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ["JAVA_HOME"] = str(java_home())
     local = LOCAL_SETTINGS if kind is Kind.LOCAL else {}
-    wanted = settings(pyspark.__version__, jars) | local | dict(config or {})
+    has_s3 = any(asked in (Jars.S3, Jars.S3.value) for asked in jars)
+    own, access = split_access(config or {}, os.environ, wanted=has_s3)
+    wanted = settings(pyspark.__version__, jars) | local | own
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in wanted.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    made = builder.getOrCreate()
+    tell_hadoop(made, access)
+    return made
 
 
 def iceberg_catalog(catalog: str, warehouse: str | None = None, name: str = "onelog") -> Settings:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import requests
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -38,7 +39,7 @@ from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.transforms import parse_transform
 from pyiceberg.typedef import Record
 
-from onelog.base.errors import Conflict, InvalidRequest
+from onelog.base.errors import Conflict, InvalidRequest, Unavailable
 from onelog.spark.lakehouse.columns import (
     field_id,
     small,
@@ -75,6 +76,24 @@ def catalog_of(options: TableOptions) -> Catalog:
 
 def open_iceberg(options: TableOptions, rows: pa.Schema | None) -> IcebergTable:
     """The table as it is; with rows to come it is made or widened for them first."""
+    with _reached(options):
+        return _open(options, rows)
+
+
+@contextlib.contextmanager
+def _reached(options: TableOptions) -> Iterator[None]:
+    """Say in one line that a catalog is away; what it did of a commit its mark will tell."""
+    try:
+        yield
+    except requests.exceptions.ConnectionError as error:
+        address = dict(options.catalog)["uri"]
+        raise Unavailable(
+            f"the catalog {address} did not answer for {options.table}: check catalog, and that it"
+            " runs"
+        ) from error
+
+
+def _open(options: TableOptions, rows: pa.Schema | None) -> IcebergTable:
     catalog = catalog_of(options)
     name = _identifier(options.table)
     try:
@@ -216,7 +235,7 @@ class IcebergTable(LakeTable):
         removed = self.files() if change.replaces_all else change.removed
         added = self._under_this_spec(change.added)
         try:
-            with self._table.transaction() as transaction:
+            with _reached(self._options), self._table.transaction() as transaction:
                 transaction.set_properties(self._marks(change))
                 stale = self._stale_marks(change.query)
                 if stale:

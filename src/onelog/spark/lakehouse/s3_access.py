@@ -120,6 +120,8 @@ def _from_environment(environment: Mapping[str, str]) -> Words:
 
 def _from_file(name: str, profile: str) -> Words:
     file = Path(name).expanduser()
+    if not file.is_absolute():  # tasks and drivers do not stand in the same directory
+        raise ConfigError(f"{FILE}: {name!r} is not the whole path of a file")
     parser = configparser.ConfigParser(interpolation=None)
     try:
         parser.read_string(file.read_text(encoding="utf-8"))

@@ -24,8 +24,17 @@ S3_SCHEMES: Final = ("s3://", "s3a://")
 OBJECT_SCHEMES: Final = ("s3", "s3a", "gs", "gcs", "abfs", "abfss")
 OBJECT_STORES: Final = ("s3", "gcs", "abfs")
 """How Arrow calls the file systems that have no folders."""
-ATTEMPTS: Final = 10
-"""Between them lies up to twice as long as before, at most 20 seconds: about a minute in all."""
+CATALOGS: Final = ("pyiceberg", "requests", "sqlalchemy")
+"""Whose errors are about a catalog, not about the store."""
+ATTEMPTS: Final = 8
+"""Of Arrow; the time between them doubles up to 20 seconds: about a minute in all."""
+PATIENCE_S: Final = 60
+"""Of delta-rs, which counts the time instead."""
+DELTA_RETRIES: Final = {
+    "max_retries": "1000",
+    "retry_timeout": "{}s",
+    "backoff_config.max_backoff": "3s",
+}
 
 
 @dataclass(frozen=True)
@@ -71,7 +80,8 @@ class Storage:
         if named.get("AWS_ENDPOINT_URL", "").startswith("http://"):
             named["AWS_ALLOW_HTTP"] = "true"
         # A commit is a file that must not be there yet; the store itself decides who was first.
-        return named | {"aws_conditional_put": "etag", "max_retries": str(ATTEMPTS)}
+        named["aws_conditional_put"] = "etag"
+        return named | {name: text.format(PATIENCE_S) for name, text in DELTA_RETRIES.items()}
 
     @contextlib.contextmanager
     def explained(self, uri: str) -> Iterator[None]:
@@ -88,6 +98,8 @@ class Storage:
 
     def told(self, uri: str, error: Exception) -> OnelogError | None:
         """The error in our words; None when it is not about reaching a store."""
+        if type(error).__module__.partition(".")[0] in CATALOGS:
+            return None
         text = str(error)
         for failure in FAILURES:
             if failure.pattern.search(text):
