@@ -122,6 +122,8 @@ class Maintenance:
         """Partitions whose durable cursors lost records at the last run."""
         self.before_trim: list[Leaving] = []
         """Asked before retention takes records; when one fails, they stay until the next run."""
+        self.after_trim: list[Callable[[Partition], Awaitable[None]]] = []
+        """Told when retention took records of a partition."""
         self.before_compaction: list[Leaving] = []
         """Asked before compaction may take all but the last record of a key."""
         self._catalog = catalog
@@ -203,6 +205,8 @@ class Maintenance:
             for leaving in self.before_trim:
                 await leaving(partition, decision.start)
             await apply_retention(partition, decision)
+            for trimmed in self.after_trim:
+                await trimmed(partition)
         except Exception as error:  # noqa: BLE001 - the other partitions go on
             self._failed(partition, "retention", error)
             return

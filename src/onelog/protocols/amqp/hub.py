@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.clock import Clock
 from onelog.base.errors import NotAuthenticated
-from onelog.broker import Broker, Record, RoutedCursor
+from onelog.broker import Broker, Partition, Record, RoutedCursor
 from onelog.config import Config
 from onelog.kernel import AmqpEnvelopes
 from onelog.metadata.store import Delete, Put
@@ -28,6 +28,7 @@ from onelog.protocols.amqp.queues.queue import Queue
 from onelog.protocols.amqp.queues.ready import pack, unpack
 from onelog.protocols.amqp.queues.settings import QueueRecord
 from onelog.protocols.amqp.router import Binding, ExchangeRecord
+from onelog.protocols.amqp.streams import drop_unused
 from onelog.protocols.amqp.transactions import Settlement
 from onelog.protocols.amqp.vhosts import TRANSIENT_PREFIX, VirtualHost
 from onelog.security.authenticator import Authenticator
@@ -175,6 +176,7 @@ class Hub:
             queue.expiry.watch()
         self.authenticator.on_change(self._user_changed)
         self.broker.streams.on_change.append(self._streams_changed)
+        self.broker.maintenance.after_trim.append(self._trimmed)
 
     async def _take_clean_mark(self) -> bool:
         """Whether the last run ended in order; that it did counts once."""
@@ -296,6 +298,9 @@ class Hub:
         """An exchange, a queue or a binding came or went."""
         self.generation += 1
         self.follower.topology_changed()
+
+    async def _trimmed(self, partition: Partition) -> None:
+        await drop_unused(self, partition)
 
     def _streams_changed(self) -> None:
         self.generation += 1

@@ -10,14 +10,20 @@ stays, however much it is: who fills the disk is blocked, and nothing that was c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import contextlib
+from collections.abc import AsyncIterator, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from onelog.base.errors import AlreadyExists
-from onelog.broker import Durability, Retention, StreamConfig
-from onelog.protocols.amqp.addresses import QUEUES_STREAM, capture_of, queues_capture
+from onelog.broker import Durability, Partition, Retention, StreamConfig
+from onelog.protocols.amqp.addresses import (
+    QUEUES_STREAM,
+    address_of,
+    capture_of,
+    queues_capture,
+)
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.hub import Hub
@@ -96,3 +102,25 @@ class Streams:
     def exchange_gone(self, exchange: str) -> None:
         """An exchange was deleted: what it was sent stays as long as retention says."""
         self._ready.discard(exchange)
+
+    @contextlib.asynccontextmanager
+    async def unchanged(self) -> AsyncIterator[None]:
+        """No stream of this virtual host is made for the length of the block."""
+        async with self._lock:
+            yield
+
+
+async def drop_unused(hub: Hub, partition: Partition) -> None:
+    """Retention took records: the stream of an exchange that is gone goes with its last one."""
+    catalog = hub.broker.streams
+    stream = catalog.find(partition.stream)
+    if stream is None or len(stream.config.captures) != 1:
+        return
+    address = address_of(stream.config.captures[0])
+    if capture_of(address.vhost, address.exchange) != (stream.name, stream.config.captures[0]):
+        return  # not one that was made here
+    vhost = hub.vhosts.find(address.vhost)
+    async with contextlib.nullcontext() if vhost is None else vhost.streams.unchanged():
+        is_gone = vhost is None or vhost.router.find(address.exchange) is None
+        if is_gone and partition.start_offset == partition.end_offset:
+            await catalog.delete(stream.name)
