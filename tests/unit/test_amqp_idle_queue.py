@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from onelog.broker import Partition
+from onelog.broker import Message, Partition
 from onelog.protocols.amqp.addresses import QUEUES_STREAM
 from tests.conformance.amqp_raw import Raw, RawChannel
 from tests.support.amqp import Node, serving
@@ -32,6 +32,14 @@ def use(channel: RawChannel) -> None:
     assert len(channel.all("busy")) == 500
 
 
+async def seal(node: Node) -> Partition:
+    """Begin a new segment, with a message that no queue takes."""
+    log = node.broker.streams.get(QUEUES_STREAM).partitions[0]
+    log.log.roll()
+    await node.broker.publish(Message("$q/nobody", b""))
+    return log
+
+
 def stored_bytes(partition: Partition) -> int:
     return sum(row.size_bytes for row in partition.log.segments())
 
@@ -52,7 +60,7 @@ async def test_a_forgotten_message_does_not_keep_what_others_were_sent(tmp_path)
         for _ in range(3):
             log.log.roll()
             await on(node, lambda channel: (channel.confirm(), use(channel)))
-        log.log.roll()
+        await seal(node)
         before = stored_bytes(log)
         await node.broker.maintenance.run_once()
         assert before > 2_000_000
@@ -63,10 +71,9 @@ async def test_a_forgotten_message_does_not_keep_what_others_were_sent(tmp_path)
         assert await on(node, lambda channel: channel.count("idle")) == 2
         found = await on(node, lambda channel: channel.all("idle"))
         assert found == ["forgotten 1", "forgotten 2"]
-        log = node.broker.streams.get(QUEUES_STREAM).partitions[0]
-        log.log.roll()
+        log = await seal(node)
         await node.broker.maintenance.run_once()
-        assert stored_bytes(log) == 0
+        assert stored_bytes(log) < 200  # the newest
 
 
 async def test_what_was_handed_out_and_not_acknowledged_comes_again(tmp_path):
@@ -89,8 +96,7 @@ async def test_what_was_handed_out_and_not_acknowledged_comes_again(tmp_path):
 
 async def tidy(node: Node) -> None:
     """What maintenance does when a segment was sealed."""
-    log = node.broker.streams.get(QUEUES_STREAM).partitions[0]
-    log.log.roll()
+    await seal(node)
     await node.broker.maintenance.run_once()
     assert node.broker.maintenance.counters.thinnings == 1
 

@@ -158,6 +158,14 @@ async def test_a_segment_that_is_needed_for_the_most_part_stays_as_it_is(node) -
     assert keeper.thinnings == 0
 
 
+async def test_the_newest_record_of_all_stays(node) -> None:
+    """A reader that is behind it would otherwise wait for records that will never come."""
+    partition = await written(node)
+    partition.log.roll()
+    await Keeper(node, needing(2)).run()
+    assert offsets(held(partition.log)) == [2, *range(SEALED, ALL)]
+
+
 async def test_many_small_segments_become_one(node) -> None:
     partition = await written(node, "segment")
     keeper = Keeper(node, needing(0))

@@ -284,7 +284,8 @@ class Maintenance:
         if needs is None:
             return
         thinned = self._thinned.setdefault(partition, Thinned())
-        for group in thinned.due(held, needs, visit.config.segment_bytes):
+        rows = [row for row in held if row.end_offset < partition.end_offset]
+        for group in thinned.due(rows, needs, visit.config.segment_bytes):
             if self._stopped.is_set():
                 return
             try:

@@ -6,6 +6,7 @@ Rules:
 - Only segments that retention would take if no durable cursor needed something in them.
 - Below `Needs.upto` the needs name every record that somebody still needs; what lies beyond is not
   touched. Offsets never move; batches of a producer with an id stay, for replay reads them.
+- The newest record of all stays: readers know by it that they are at the end.
 - A segment is rewritten when at least half of what it had goes, so the work is a part of what was
   written; many small ones become one.
 - It runs in a thread, and meanwhile somebody may come to need more (history that a queue takes):
