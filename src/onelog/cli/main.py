@@ -25,6 +25,7 @@ from onelog.cli.messaging import add_messaging
 from onelog.cli.options import Assignments, ConfigFile, DataDir, load_options
 from onelog.cli.pipeline import build_pipelines
 from onelog.cli.reaching import RunOffline
+from onelog.cli.spark import build_spark
 from onelog.cli.sql import add_sql
 from onelog.cli.streams import build_streams
 from onelog.cli.users import build_users
@@ -93,6 +94,7 @@ def build(serve: Serve, run_offline: RunOffline | None = None) -> App:
     app.command(build_streams(run_offline))
     app.command(build_views(run_offline))
     app.command(build_pipelines())
+    app.command(build_spark())
     add_sql(app)
     add_messaging(app)
     return app

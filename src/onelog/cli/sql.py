@@ -65,7 +65,7 @@ def add_sql(app: App) -> None:
         split_calls(query)  # what is wrong with it is told before Spark is started
         place = where.place()
         log = place.data_dir.absolute() / "pipelines" / "sql.log"
-        with spark_session(master or "local[*]", "onelog sql", log) as spark:
+        with spark_session(place.spark(master or "local[*]"), "onelog sql", log) as spark:
             try:
                 _put(Query(spark, place, BrokerKeys()).ask(query), output, file, limit)
             except BrokenPipeError:

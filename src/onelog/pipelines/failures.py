@@ -10,6 +10,7 @@ from onelog.base.errors import InvalidRequest, OnelogError
 
 _OURS: Final = re.compile(r"onelog\.base\.errors\.(?:\w+): (.+)")
 _PYTHON: Final = re.compile(r"^(?:\s*)(?:pyspark\.errors[\w.]*\.)?(\w+(?:Error|Exception)): (.+)$")
+_GRPC: Final = re.compile(r'^\s*details = "(.+)"$', re.MULTILINE)
 _CHARS_MAX: Final = 600
 _LATE: Final = "Python worker failed to connect back"
 _DIED: Final = re.compile(
@@ -63,9 +64,10 @@ def _texts(error: BaseException | None) -> Iterator[str]:
 
 def told_text(text: str) -> str:
     """The line that says it: ours if there is one, else Python's of a task, else the first."""
-    ours = _OURS.findall(text)
-    if ours:
-        return _short(ours[-1])
+    for pattern in (_OURS, _GRPC):
+        found = pattern.findall(text)
+        if found:
+            return _short(found[-1])
     python = [found for line in text.splitlines() if (found := _PYTHON.match(line))]
     if python:
         return _short(f"{python[-1][1]}: {python[-1][2]}")

@@ -51,7 +51,7 @@ def plan_pipeline(pipeline: Pipeline, place: Place) -> dict[str, str]:
     """The columns of every target, as Spark finds them. Raises PipelineFailed."""
     if not pipeline.targets:
         return {}
-    with _session_of(pipeline, State(place.state_dir(pipeline.name))) as spark:
+    with _session_of(pipeline, place, State(place.state_dir(pipeline.name))) as spark:
         frames = Run(spark, pipeline, place, lambda _: None).plan()
         return {name: frame.schema.simpleString() for name, frame in frames.items()}
 
@@ -71,7 +71,7 @@ def _run(
         on_progress(kept)
     if not pipeline.targets:
         return "done"
-    with told_to_stop(interrupt), _session_of(pipeline, state) as spark:
+    with told_to_stop(interrupt), _session_of(pipeline, place, state) as spark:
         on_start()
         run = Run(spark, pipeline, place, on_progress)
         with told_to_stop(run.stop):
@@ -79,10 +79,10 @@ def _run(
 
 
 def _session_of(
-    pipeline: Pipeline, state: State
+    pipeline: Pipeline, place: Place, state: State
 ) -> contextlib.AbstractContextManager[SparkSession]:
     return spark_session(
-        pipeline.master,
+        place.spark(pipeline.master),
         pipeline.name,
         state.log,
         config=as_text(pipeline.spark),

@@ -6,14 +6,19 @@ directory, with a catalog in a file, and checkpoints below `pipelines`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from onelog.base.errors import ConfigError
 from onelog.pipelines.spec import BrokerKeys, Options, TableKeys
 from onelog.spark.lakehouse import home
+from onelog.spark.masters import CONNECT_PORT
+from onelog.spark.options import SERVERS
+
+_OWN_SERVER: Final = re.compile(r"sc://localhost(?::(\d{1,5}))?/?")
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,24 @@ class Place:
     def state_dir(self, name: str) -> Path:
         """What is known of a pipeline by its name."""
         return self.data_dir.absolute() / "pipelines" / name
+
+    def environment(self) -> dict[str, str]:
+        """What a Spark that is started here finds in its environment; options need not say it."""
+        return {SERVERS: self.servers, home.LAKEHOUSE: str(self.lakehouse)}
+
+    def token_file(self, port: int) -> Path:
+        """Where `onelog spark serve` says how it is connected to."""
+        return self.data_dir.absolute() / "spark" / f"{port}.address"
+
+    def spark(self, master: str) -> str:
+        """A master as it is reached: a server of this data directory asks for its token."""
+        found = _OWN_SERVER.fullmatch(master)
+        if found is None:
+            return master
+        try:
+            return self.token_file(int(found[1] or CONNECT_PORT)).read_text()
+        except OSError:
+            return master
 
     def connection(self, broker: BrokerKeys) -> dict[str, str]:
         """The options of source and sink that reach the broker."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,18 +30,19 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """Of a flow of a declarative pipeline: queued, running, completed …"""
 
 
-def advance(known: Progress, reports: Iterable[Mapping[str, Any]]) -> Progress:
+def advance(known: Progress, reports: Iterable[StreamingQueryProgress]) -> Progress:
     """What is known with the reports that Spark gave since; they may overlap with what is."""
     from onelog.spark import lag  # noqa: PLC0415 - an extra
 
-    for report in reports:
+    for told in reports:
+        report = json.loads(told.json)
         if report["batchId"] < known.batch or report["timestamp"] <= known.at:
             continue
-        rows = int(report["numInputRows"])
+        rows = int(_total(report, "numInputRows"))
         known = Progress(
             batch=int(report["batchId"]),
             rows=known.rows + rows,
-            rows_per_s=float(report["processedRowsPerSecond"] or 0.0) if rows else known.rows_per_s,
+            rows_per_s=_total(report, "processedRowsPerSecond") if rows else known.rows_per_s,
             lag=lag(report),
             batch_ms=int(report["durationMs"].get("triggerExecution", 0))
             if rows
@@ -46,3 +51,11 @@ def advance(known: Progress, reports: Iterable[Mapping[str, Any]]) -> Progress:
             state=known.state,
         )
     return known
+
+
+def _total(report: Mapping[str, Any], key: str) -> float:
+    """A number of all sources; by Spark Connect only each source has it."""
+    whole = report.get(key)
+    if whole is not None:
+        return float(whole)
+    return float(sum(source.get(key) or 0 for source in report["sources"]))

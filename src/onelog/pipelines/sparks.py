@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,8 @@ from onelog.pipelines.needs import need_connect, need_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from onelog.spark.serving import ConnectServer
 
 
 @contextlib.contextmanager
@@ -53,21 +55,38 @@ def connect_session(
     """The same by Spark Connect; where `master` is not `sc://`, with a server in this process."""
     need_connect()
     from onelog.spark.masters import Kind, kind_of  # noqa: PLC0415 - an extra
-    from onelog.spark.serving import ConnectServer  # noqa: PLC0415
 
-    kind = kind_of(master)
-    if kind is Kind.CONNECT:
+    if kind_of(master) is Kind.CONNECT:
         with spark_session(master, name, log, config=config) as spark:
             yield spark
         return
-    ours = own_settings(local=kind is Kind.LOCAL)
-    with contextlib.ExitStack() as ending:
+    with connect_server(master, name, log, config=config) as server:
         with _started(log):
-            server = ConnectServer.start(master, name=name, config=ours | dict(config))
-            ending.callback(_quietly, server.stop, log)
             spark = server.session()
-            ending.callback(_quietly, spark.stop, log)
-        yield spark
+        try:
+            yield spark
+        finally:
+            with errors_into(log):
+                spark.stop()
+
+
+@contextlib.contextmanager
+def connect_server(
+    master: str, name: str, log: Path, *, port: int = 0, config: Mapping[str, str] | None = None
+) -> Iterator[ConnectServer]:
+    """A Spark of this process that is connected to; it ends with the block."""
+    need_connect()
+    from onelog.spark.masters import Kind, kind_of  # noqa: PLC0415 - an extra
+    from onelog.spark.serving import ConnectServer  # noqa: PLC0415
+
+    ours = own_settings(local=kind_of(master) is Kind.LOCAL)
+    with _started(log):
+        server = ConnectServer.start(master, name=name, port=port, config=ours | dict(config or {}))
+    try:
+        yield server
+    finally:
+        with errors_into(log):
+            server.stop()
 
 
 def own_settings(*, local: bool) -> dict[str, str]:
@@ -99,6 +118,21 @@ def errors_into(log: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def environment(said: Mapping[str, str]) -> Iterator[None]:
+    """What processes that are started in this block find in their environment."""
+    before = {name: os.environ.get(name) for name in said}
+    os.environ.update(said)
+    try:
+        yield
+    finally:
+        for name, text in before.items():
+            if text is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = text
+
+
+@contextlib.contextmanager
 def _started(log: Path) -> Iterator[None]:
     try:
         with errors_into(log):
@@ -109,8 +143,3 @@ def _started(log: Path) -> Iterator[None]:
         raise PipelineFailed(
             f"Spark does not start: {told(error)}; Spark's own log is {log}"
         ) from error
-
-
-def _quietly(stop: Callable[[], None], log: Path) -> None:
-    with errors_into(log):
-        stop()

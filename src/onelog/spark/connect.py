@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from onelog.base.errors import ConfigError
-from onelog.spark.masters import Kind, find_master
+from onelog.base.errors import ConfigError, Unavailable
+from onelog.spark.masters import find_master, shown
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,9 +43,8 @@ def need_connect() -> None:
 
 def _find_server(address: str) -> None:
     """That a Spark Connect server is there; Spark itself would look for it for ten minutes."""
-    if find_master(address) is not Kind.CONNECT:
-        raise ConfigError(f"{address!r} is no address of Spark Connect: sc://host:port")
     need_connect()
+    find_master(address)
     import grpc  # noqa: PLC0415 - an extra
     from pyspark.errors import PySparkException  # noqa: PLC0415
     from pyspark.sql.connect.client import DefaultChannelBuilder  # noqa: PLC0415
@@ -53,12 +52,12 @@ def _find_server(address: str) -> None:
     try:
         channel = DefaultChannelBuilder(address).toChannel()
     except PySparkException as error:
-        raise ConfigError(f"master {address!r}: {error}") from None
+        raise ConfigError(f"master {shown(address)!r}: {error}") from None
     try:
         grpc.channel_ready_future(channel).result(timeout=READY_S)
     except grpc.FutureTimeoutError:
-        raise ConfigError(
-            f"master {address.partition(';')[0]}: somebody listens there, but it is no Spark"
+        raise Unavailable(
+            f"master {shown(address)}: somebody listens there, but it is no Spark"
             " Connect server that takes us (a token needs TLS, except at localhost)"
         ) from None
     finally:

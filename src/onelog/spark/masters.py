@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Final
 from urllib.parse import urlsplit
 
-from onelog.base.errors import ConfigError
+from onelog.base.errors import ConfigError, Unavailable
 
 LOOK_S: Final = 10.0
 CONNECT_PORT: Final = 15002
@@ -50,13 +50,18 @@ def kind_of(master: str) -> Kind:
 
 
 def find_master(master: str, environment: Mapping[str, str] | None = None) -> Kind:
-    """What a master is, and that it is there. Raises ConfigError."""
+    """What a master is, and that it is there. Raises ConfigError, Unavailable."""
     kind = kind_of(master)
     if kind is Kind.YARN:
         _find_yarn(os.environ if environment is None else environment)
     elif kind in _ADDRESSES:
         _find_any(master, _ADDRESSES[kind](master))
     return kind
+
+
+def shown(master: str) -> str:
+    """A master without what is nobody's business: an address of Connect may have a token."""
+    return master.partition(";")[0]
 
 
 def _find_yarn(environment: Mapping[str, str]) -> None:
@@ -81,7 +86,7 @@ def _find_any(master: str, addresses: list[Address]) -> None:
             failures.append(f"{host}:{port}: {error.strerror or error}")
         else:
             return
-    raise ConfigError(f"master {master}: nobody answers there ({'; '.join(failures)})")
+    raise Unavailable(f"master {shown(master)}: nobody answers there ({'; '.join(failures)})")
 
 
 def _standalone(master: str) -> list[Address]:
@@ -106,7 +111,7 @@ def _address(master: str, text: str, default_port: int | None) -> Address:
     except ValueError:
         host = port = None
     if not host or not port:
-        raise ConfigError(f"master {master!r} has no host and port: it is {_FORMS}")
+        raise ConfigError(f"master {shown(master)!r} has no host and port: it is {_FORMS}")
     return host, port
 
 

@@ -7,8 +7,7 @@ of the pipeline's directory, unless the spec says another one. A run does what t
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -23,11 +22,9 @@ from onelog.pipelines.attempts import (
 from onelog.pipelines.declarative.run import EVERYTHING, DeclarativeRun, Refresh
 from onelog.pipelines.declarative.spec import Declarative
 from onelog.pipelines.place import Place
-from onelog.pipelines.sparks import connect_session
+from onelog.pipelines.sparks import connect_session, environment
 from onelog.pipelines.state import State
-from onelog.spark.lakehouse.home import LAKEHOUSE
 from onelog.spark.masters import Kind, kind_of
-from onelog.spark.options import SERVERS
 
 MODE: Final = "triggered"
 
@@ -66,11 +63,10 @@ def _begun(pipeline: Declarative, place: Place, state: State) -> Iterator[Declar
     remote = kind_of(pipeline.master) is Kind.CONNECT
     kept = {} if remote else _catalog(state.folder)
     storage = pipeline.keys.storage or f"file://{state.folder / 'storage'}"
-    said = {SERVERS: place.servers, LAKEHOUSE: str(place.lakehouse)}
     with (
-        _environment(said),
+        environment(place.environment()),
         connect_session(
-            pipeline.master,
+            place.spark(pipeline.master),
             pipeline.name,
             state.log,
             config=kept | pipeline.keys.configuration,
@@ -88,18 +84,3 @@ def _catalog(folder: Path) -> dict[str, str]:
         "spark.sql.warehouse.dir": str(folder / "tables"),
         "spark.driver.extraJavaOptions": (f'"-Dderby.stream.error.file={folder / "catalog.log"}"'),
     }
-
-
-@contextlib.contextmanager
-def _environment(said: Mapping[str, str]) -> Iterator[None]:
-    """What processes that are started in this block find in their environment."""
-    before = {name: os.environ.get(name) for name in said}
-    os.environ.update(said)
-    try:
-        yield
-    finally:
-        for name, text in before.items():
-            if text is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = text

@@ -27,6 +27,7 @@ from onelog.pipelines.progress import Progress, advance
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 CATALOG: Final = "spark_catalog"
 DATABASE: Final = "default"
@@ -46,7 +47,7 @@ class Report(NamedTuple):
     """How far the stream of a flow is."""
 
     flow: str
-    progress: Mapping[str, Any]
+    progress: StreamingQueryProgress
 
 
 class Ended(NamedTuple):

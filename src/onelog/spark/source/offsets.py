@@ -5,6 +5,7 @@ Rules: Spark compares them as text, so they are always in the same order, and nu
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,11 +41,21 @@ def lag(progress: Mapping[str, Any]) -> int:
     """How many offsets a query is behind, from its `lastProgress`."""
     behind = 0
     for source in progress.get("sources", ()):
-        latest, end = source.get("latestOffset"), source.get("endOffset")
-        if not isinstance(latest, Mapping) or not isinstance(end, Mapping):
+        latest, end = _told(source.get("latestOffset")), _told(source.get("endOffset"))
+        if latest is None or end is None:
             continue
         ends = from_spark(end)
         behind += sum(
             max(offset - ends.get(part, 0), 0) for part, offset in from_spark(latest).items()
         )
     return behind
+
+
+def _told(offsets: Any) -> Mapping[str, Any] | None:
+    """Offsets of a report: Spark gives them as they are or as JSON, depending on who asks."""
+    if isinstance(offsets, str):
+        try:
+            offsets = json.loads(offsets)
+        except ValueError:
+            return None
+    return offsets if isinstance(offsets, Mapping) else None

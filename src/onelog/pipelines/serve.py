@@ -1,0 +1,53 @@
+"""`onelog spark serve`: a Spark that stays, so that pipelines and SQL need not start one.
+
+Rules: it is of this data directory: broker and lakehouse are in its environment, and the address
+with its token is in a file that only its owner can read. It listens on loopback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from onelog.base.errors import ConfigError
+from onelog.pipelines.attempts import told_to_stop
+from onelog.pipelines.needs import need_connect
+from onelog.pipelines.place import Place
+from onelog.pipelines.sparks import connect_server, environment
+from onelog.spark.masters import Kind, kind_of, shown
+
+
+def serve_spark(
+    master: str, port: int, place: Place, on_start: Callable[[str, Path], None]
+) -> None:
+    """Serve until SIGTERM or Ctrl-C; `on_start` is told the address and the log."""
+    need_connect()
+    if not 0 < port < 65_536:
+        raise ConfigError(f"--port {port} is no port")
+    if kind_of(master) is Kind.CONNECT:
+        raise ConfigError(f"--master {shown(master)}: that one serves already")
+    file = place.token_file(port)
+    log = file.with_name("spark.log")
+    place.lakehouse.mkdir(parents=True, exist_ok=True)
+    stop = threading.Event()
+    with (
+        told_to_stop(stop.set),
+        environment(place.environment()),
+        connect_server(master, "onelog spark serve", log, port=port) as server,
+    ):
+        _write_secret(file, server.address)
+        try:
+            on_start(f"sc://localhost:{port}", log)
+            stop.wait()
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                file.unlink()
+
+
+def _write_secret(file: Path, text: str) -> None:
+    fresh = file.with_name(f"{file.name}.new")
+    fresh.touch(mode=0o600)
+    fresh.write_text(text)
+    fresh.replace(file)
