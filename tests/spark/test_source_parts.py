@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from onelog.base.errors import ConfigError, OffsetOutOfRange, OnelogError
+from onelog.base.errors import ConfigError, OffsetOutOfRange, OnelogError, Unavailable
 from onelog.spark.arrow import MILLIS_MAX, constant_array, time_array
-from onelog.spark.client import messages
+from onelog.spark.client import Fetched, messages
 from onelog.spark.client.wire import Reader
 from onelog.spark.options import CONNECTION, Given, access_of
 from onelog.spark.source import loss
@@ -22,6 +22,7 @@ from onelog.spark.source.limits import Admission, share_out
 from onelog.spark.source.offsets import from_spark, lag, to_spark
 from onelog.spark.source.options import Limits, source_options
 from onelog.spark.source.planning import Sampler, Slice, plan
+from onelog.spark.source.reading import EMPTY_TRIES, _Maker, _read
 from onelog.spark.source.stream import StreamReader
 
 PARTS = [("t", number) for number in range(6)]
@@ -198,3 +199,25 @@ def test_an_answer_of_any_bytes_is_read_or_refused(data) -> None:
     for read in READERS:
         with contextlib.suppress(OnelogError):
             read(Reader(data))
+
+
+class Answers:
+    """A broker that answers what it is told to."""
+
+    def __init__(self, *ends: int) -> None:
+        self._ends = list(ends)
+
+    def fetch(self, _request: bytes, _wait_s: float) -> list[Fetched]:
+        return [Fetched("t", 0, 0, self._ends.pop(0), 0, [], memoryview(b""))]
+
+    def fetch_ahead(self, _request: bytes) -> None:
+        pass
+
+
+def test_a_gap_at_the_end_of_the_log_is_the_end_and_records_to_come_are_waited_for() -> None:
+    row = Slice("t", "t", 0, 50, 100)
+    maker = _Maker(source_options(OPTIONS, streaming=False), pa.schema([]), 0, None)
+    assert list(_read(Answers(100), [row], maker)) == []
+    behind = Answers(*[99] * (EMPTY_TRIES + 1))
+    with pytest.raises(Unavailable, match="offsets 50 to 99 do not"):
+        list(_read(behind, [row], maker))

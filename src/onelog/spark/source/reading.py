@@ -75,6 +75,11 @@ class _Progress:
         self._passed += infos[-1].last_offset + 1 - self.at
         self.at = infos[-1].last_offset + 1
 
+    def pass_gap(self, end: int) -> None:
+        """Nothing is there up to an end: compaction may take the last records of a log, too."""
+        if end >= self.slice.end:
+            self.at = self.slice.end
+
     def is_over(self) -> bool:
         return self.at >= self.slice.end
 
@@ -122,6 +127,10 @@ def _read(client: Client, slices: list[Slice], maker: _Maker) -> Iterator[pa.Rec
             moved = moved or row.at > before
             if infos:
                 made.append((row.slice.cut(before, row.slice.end), answer, infos))
+        if not moved:
+            # A broker with anything sends something: nothing is left up to the end that it tells.
+            for answer in answers:
+                by_part[answer.topic, answer.partition].pass_gap(answer.stable_end)
         left = [row for row in left if not row.is_over()]
         tries = 0 if moved else tries + 1
         if left and tries > EMPTY_TRIES:
