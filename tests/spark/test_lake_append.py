@@ -235,6 +235,17 @@ def test_marks_of_quiet_queries_go_before_those_of_busy_ones(tmp_path, monkeypat
     assert [table.mark(f"q{number}") for number in range(5)] == [None, None, 0, 0, 0]
 
 
+def test_single_writes_do_not_push_out_the_mark_of_a_stream(tmp_path, monkeypatch):
+    """A stream that writes once a day would otherwise take its last batch for new."""
+    monkeypatch.setattr("onelog.spark.lakehouse.iceberg.MARKS_MAX", 3)
+    lake = Lake("iceberg", tmp_path)
+    sink = lake.sink(DDL)
+    write(sink, SCHEMA, "stream", 7, rows(0))
+    for number in range(5):
+        write(sink, SCHEMA, f"job-{number}", 0, rows(number))
+    assert lake.open().mark("stream") == 7
+
+
 def test_delta_readers_are_told_what_to_skip(tmp_path):
     lake = Lake("delta", tmp_path)
     write(lake.sink(DDL), SCHEMA, "q", 0, rows(3, 7))

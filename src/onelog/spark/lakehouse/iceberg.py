@@ -52,6 +52,7 @@ from onelog.spark.lakehouse.partitions import PartitionField
 from onelog.spark.lakehouse.projection import projected
 from onelog.spark.lakehouse.storage import Storage
 from onelog.spark.lakehouse.tables import (
+    JOB,
     Change,
     LakeTable,
     TableFile,
@@ -63,7 +64,7 @@ from onelog.spark.lakehouse.writing import FileWriter, Layout, WrittenFile
 
 MARK = "onelog.mark."
 MARKS_MAX = 64
-"""Queries whose marks a table keeps; the ones that were quiet longest go first."""
+"""Queries whose marks a table keeps; single writes go first, then what was quiet longest."""
 NO_RETRIES = {"commit.retry.num-retries": "0"}
 
 
@@ -276,8 +277,12 @@ class IcebergTable(LakeTable):
     def _stale_marks(self, query: str) -> list[str]:
         marks = {k: v for k, v in self._table.properties.items() if k.startswith(MARK)}
         marks.pop(MARK + query, None)
-        by_age = sorted(marks, key=lambda name: int(marks[name].partition("@")[2] or 0))
-        return by_age[: max(0, len(by_age) - MARKS_MAX + 1)]
+
+        def worth(name: str) -> tuple[bool, int]:
+            written_ms = int(marks[name].partition("@")[2] or 0)
+            return not name.startswith(MARK + JOB), written_ms
+
+        return sorted(marks, key=worth)[: max(0, len(marks) - MARKS_MAX + 1)]
 
     def _under_this_spec(self, files: Sequence[WrittenFile]) -> list[WrittenFile]:
         """Files that are divided as the table once was are divided anew: a commit has one way."""

@@ -29,7 +29,7 @@ from onelog.spark.lakehouse.formats import open_table
 from onelog.spark.lakehouse.latest import latest
 from onelog.spark.lakehouse.letter_topic import TopicLetters, link_letters
 from onelog.spark.lakehouse.options import Format, Mode, TableOptions
-from onelog.spark.lakehouse.tables import Change, LakeTable
+from onelog.spark.lakehouse.tables import JOB, Change, LakeTable
 from onelog.spark.lakehouse.upserts import Upsert
 from onelog.spark.lakehouse.writing import FileWriter, Layout, WrittenFile
 from onelog.spark.sink.linking import Member
@@ -221,7 +221,7 @@ class TableBatchWriter(DataSourceArrowWriter):
                 "another directory, or use iceberg or delta"
             )
         self._sink = TableSink(options, schema, overwrite)
-        self._query, self._batch = options.written_as or (uuid.uuid4().hex, 0)
+        self._query, self._batch = options.written_as or (f"{JOB}{uuid.uuid4().hex}", 0)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """One task's rows."""

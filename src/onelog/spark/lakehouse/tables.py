@@ -32,6 +32,10 @@ class TableFile:
     """What the format needs to read it or to take it out."""
 
 
+JOB = "job-"
+"""How the query of a single write begins: nobody writes its batch again after it has ended."""
+
+
 @dataclass(frozen=True)
 class Change:
     """What one commit does."""
