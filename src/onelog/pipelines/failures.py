@@ -11,6 +11,8 @@ from onelog.base.errors import InvalidRequest, OnelogError
 _OURS: Final = re.compile(r"onelog\.base\.errors\.(?:\w+): (.+)")
 _PYTHON: Final = re.compile(r"^(?:\s*)(?:pyspark\.errors[\w.]*\.)?(\w+(?:Error|Exception)): (.+)$")
 _GRPC: Final = re.compile(r'^\s*details = "(.+)"$', re.MULTILINE)
+_CALLED: Final = "An error occurred while calling"
+"""How every error of Java begins; what it is stands in the next line."""
 _CHARS_MAX: Final = 600
 _LATE: Final = "Python worker failed to connect back"
 _DIED: Final = re.compile(
@@ -65,19 +67,15 @@ def _texts(error: BaseException | None) -> Iterator[str]:
 def told_text(text: str) -> str:
     """The line that says it: ours if there is one, else Python's of a task, else the first."""
     for pattern in (_OURS, _GRPC):
-        found = pattern.findall(text)
-        if found:
-            return _short(found[-1])
+        said = pattern.findall(text)
+        if said:
+            return _short(said[-1])
     python = [found for line in text.splitlines() if (found := _PYTHON.match(line))]
     if python:
         return _short(f"{python[-1][1]}: {python[-1][2]}")
-    if _DIED.search(text):
-        return (
-            "a Python process of Spark died: it was killed, or there was no memory left. What was"
-            " committed stays, and the next run goes on behind it"
-        )
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return _short(_JAVA_CLASS.sub("", lines[0])) if lines else ""
+    lines = [line.strip(": ") for line in text.splitlines() if line.strip(": ")]
+    plain = [line for line in lines if not line.startswith(_CALLED)]
+    return _short((plain or lines)[0]) if lines else ""
 
 
 def told_whole(error: BaseException) -> OnelogError:
