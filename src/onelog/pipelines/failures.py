@@ -73,9 +73,14 @@ def told_text(text: str) -> str:
     python = [found for line in text.splitlines() if (found := _PYTHON.match(line))]
     if python:
         return _short(f"{python[-1][1]}: {python[-1][2]}")
+    if _DIED.search(text):
+        return (
+            "a Python process of Spark died: it was killed, or there was no memory left. What was"
+            " committed stays, and the next run goes on behind it"
+        )
     lines = [line.strip(": ") for line in text.splitlines() if line.strip(": ")]
     plain = [line for line in lines if not line.startswith(_CALLED)]
-    return _short((plain or lines)[0]) if lines else ""
+    return _short(_JAVA_CLASS.sub("", (plain or lines)[0])) if lines else ""
 
 
 def told_whole(error: BaseException) -> OnelogError:
