@@ -98,6 +98,14 @@ def test_rows_are_counted_once_however_often_a_report_is_seen():
     assert known.rows_per_s == 12.0
 
 
+def test_a_report_by_connect_has_numbers_for_each_source_and_offsets_as_text():
+    source = {"latestOffset": '{"t": {"0": 50}}', "endOffset": '{"t": {"0": 40}}'}
+    source |= {"numInputRows": 3, "processedRowsPerSecond": 1.5}
+    told = {"batchId": 4, "timestamp": "t", "durationMs": {}, "sources": [source, source]}
+    known = advance(Progress(), [told])
+    assert (known.rows, known.rows_per_s, known.lag) == (6, 3.0, 20)
+
+
 def test_of_pages_of_java_the_line_that_says_it_is_told():
     text = """[STREAM_FAILED] Query terminated with exception: Job aborted
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):
@@ -107,3 +115,7 @@ onelog.base.errors.TopicNotFound: option subscribe: topic 'x' is not there
     assert told(RuntimeError(text)) == "option subscribe: topic 'x' is not there"
     assert told(RuntimeError("a\n  ValueError: no\n\tat java")) == "ValueError: no"
     assert told(RuntimeError("first line\nmore")) == "first line"
+    java = "An error occurred while calling o1.start.\n: java.lang.Oh: no\n\tat x.Y"
+    assert told(RuntimeError(java)) == "no"
+    grpc = '<_InactiveRpcError:\n\tstatus = X\n\tdetails = "Invalid token"\n>'
+    assert told(RuntimeError(grpc)) == "Invalid token"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -30,12 +30,16 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """Of a flow of a declarative pipeline: queued, running, completed …"""
 
 
-def advance(known: Progress, reports: Iterable[StreamingQueryProgress]) -> Progress:
+def read_reports(reports: Iterable[StreamingQueryProgress]) -> Iterator[dict[str, Any]]:
+    """Reports as Spark wrote them; its objects lose what offsets are."""
+    return (json.loads(one.json) for one in reports)
+
+
+def advance(known: Progress, reports: Iterable[Mapping[str, Any]]) -> Progress:
     """What is known with the reports that Spark gave since; they may overlap with what is."""
     from onelog.spark import lag  # noqa: PLC0415 - an extra
 
-    for told in reports:
-        report = json.loads(told.json)
+    for report in reports:
         if report["batchId"] < known.batch or report["timestamp"] <= known.at:
             continue
         rows = int(_total(report, "numInputRows"))

@@ -21,7 +21,7 @@ from onelog.pipelines.graph import Graph
 from onelog.pipelines.load import duration_ms
 from onelog.pipelines.options import target_options
 from onelog.pipelines.place import Place, as_text
-from onelog.pipelines.progress import Progress, advance
+from onelog.pipelines.progress import Progress, advance, read_reports
 from onelog.pipelines.spec import Pipeline
 from onelog.pipelines.state import State
 
@@ -166,5 +166,5 @@ class Run:
 
     def _look(self) -> None:
         for name, query in self._queries.items():
-            self._progress[name] = advance(self._progress[name], query.recentProgress)
+            self._progress[name] = advance(self._progress[name], read_reports(query.recentProgress))
         self._on_progress(dict(self._progress))

@@ -23,7 +23,7 @@ from onelog.base.errors import ConfigError
 from onelog.pipelines.attempts import Ending, OnProgress
 from onelog.pipelines.declarative.spec import Declarative
 from onelog.pipelines.failures import PipelineFailed, told, told_text
-from onelog.pipelines.progress import Progress, advance
+from onelog.pipelines.progress import Progress, advance, read_reports
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -199,7 +199,7 @@ class DeclarativeRun:
         if isinstance(event, Report):
             name = self._short(event.flow)
             known = self._progress.get(name, Progress())
-            self._progress[name] = advance(known, [event.progress])
+            self._progress[name] = advance(known, read_reports([event.progress]))
             return True
         with self._log.open("a") as log:
             log.write(f"{event.text}\n")
