@@ -154,3 +154,25 @@ async def test_after_a_crash_what_was_settled_and_thinned_is_not_missed(tmp_path
 
         left = [str(number) for number in range(10) if number not in (3, 4, 7)]
         assert await on(node, read) == (left, 0)
+
+
+async def test_who_takes_history_is_noticed_and_who_begins_now_is_not(tmp_path):
+    """What was gathered before somebody takes history does not say any more what is needed."""
+    async with serving(tmp_path) as node:
+
+        def begin(channel: RawChannel) -> None:
+            channel.confirm()
+            channel.exchange("fanout", "x", durable=True)
+            channel.put("x", "", "1")
+
+        def bind(channel: RawChannel, start: str) -> None:
+            arguments = {"x-onelog-from": start}
+            channel.bind(channel.queue(start, durable=True, arguments=arguments), "x")
+
+        await on(node, begin)
+        stream = node.broker.streams.get("amqp.x.x")
+        needs = node.broker.cursors.needs(stream.record.id, 0)
+        await on(node, lambda channel: bind(channel, "latest"))
+        assert needs.still_hold()
+        await on(node, lambda channel: bind(channel, "earliest"))
+        assert not needs.still_hold()

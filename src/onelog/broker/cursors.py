@@ -98,6 +98,7 @@ class CursorDesk:
         self._tails = 0
         self._pins: dict[tuple[str, int], int] = {}
         self._pins_until = 0.0
+        self._claims = 0
         self.dead_letters = 0
 
     # -- opening
@@ -316,6 +317,9 @@ class CursorDesk:
         self._open[cursor.name] = cursor
         self._durable.add(cursor.name)
         self._pins_until = 0.0  # what it needs counts from now on
+        is_new = self._checkpoints.kept(cursor.name) is None
+        if is_new and not isinstance(cursor, RoutedCursor) and cursor.lag():
+            self.claim()
         cursor.on_change = _Mark(self._checkpoints, cursor)
         try:
             await self._checkpoints.save(cursor)
@@ -425,7 +429,7 @@ class CursorDesk:
 
     def needs(self, stream_id: str, number: int) -> NeededOffsets:
         """What durable queues and sessions still need of a partition, record by record."""
-        key, found = (stream_id, number), NeededOffsets()
+        key, found = (stream_id, number), NeededOffsets(lambda: self._claims)
         others: list[Cursor] = []
         exact: set[str] = set()
         for cursor in self._durable_cursors():
@@ -438,6 +442,10 @@ class CursorDesk:
         if lowest is not None:
             found.add_from(lowest)
         return found
+
+    def claim(self) -> None:
+        """A cursor came to need what nobody needed before."""
+        self._claims += 1
 
     def _durable_cursors(self) -> list[Cursor]:
         return [cursor for name, cursor in self._open.items() if name in self._durable]

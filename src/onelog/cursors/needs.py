@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from pyroaring import BitMap
@@ -31,12 +31,19 @@ def split(first: int, count: int) -> list[tuple[int, int, int]]:
 class NeededOffsets:
     """The needs of many cursors together."""
 
-    __slots__ = ("_chunks", "upto")
+    __slots__ = ("_chunks", "_claims", "_gathered_at", "upto")
 
-    def __init__(self) -> None:
+    def __init__(self, claims: Callable[[], int] = lambda: 0) -> None:
         self.upto = _EVERYTHING
         """From here on everything is needed."""
         self._chunks: dict[int, BitMap] = {}
+        self._claims = claims
+        """Counts how often somebody came to need more."""
+        self._gathered_at = claims()
+
+    def still_hold(self) -> bool:
+        """Whether nobody came to need more since they were gathered."""
+        return self._claims() == self._gathered_at
 
     def add_from(self, offset: int) -> None:
         """A cursor needs everything from an offset on."""
@@ -62,14 +69,6 @@ class NeededOffsets:
     def __contains__(self, offset: int) -> bool:
         bits = self._chunks.get(offset >> CHUNK_BITS)
         return bits is not None and (offset & LOW) in bits
-
-    def between(self, start: int, end: int) -> Iterator[int]:
-        """The needed records of [start, end), below `upto`."""
-        for number, bits in self._between(start, end):
-            base = number << CHUNK_BITS
-            for low in bits:
-                if start <= base + low < end:
-                    yield base + low
 
     def _between(self, start: int, end: int) -> list[tuple[int, BitMap]]:
         numbers = range(start >> CHUNK_BITS, ((end - 1) >> CHUNK_BITS) + 1)

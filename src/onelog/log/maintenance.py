@@ -40,7 +40,7 @@ from onelog.log.retention import Decision, apply_retention, new_start, roll_due
 from onelog.log.rewriting import Pacer
 from onelog.log.stream import Stream
 from onelog.log.syncer import Syncer
-from onelog.log.thinning import Needs, Thinned, covers, thin
+from onelog.log.thinning import Needs, Thinned, thin
 from onelog.observe.logging import get_logger
 from onelog.storage.engine import SegmentInfo
 
@@ -286,7 +286,7 @@ class Maintenance:
         thinned = self._thinned.setdefault(partition, Thinned())
         rows = [row for row in held if row.end_offset < partition.end_offset]
         for group in thinned.due(rows, needs, visit.config.segment_bytes):
-            if self._stopped.is_set():
+            if self._stopped.is_set() or not needs.still_hold():
                 return
             try:
                 await self._thin_group(partition, group, needs)
@@ -301,12 +301,10 @@ class Maintenance:
         self, partition: Partition, group: Sequence[SegmentInfo], needs: Needs
     ) -> None:
         pace = Pacer(self._clock, self._stopping)
-        start, end = group[0].base_offset, group[-1].end_offset
         for leaving in self.before_trim:
-            await leaving(partition, end)
+            await leaving(partition, group[-1].end_offset)
         rewriting = await self._syncer.run(partial(thin, partition.log, group, needs, pace))
-        now = self._needs(partition.stream, partition.id)
-        if now is not None and not covers(needs, now, start, end):
+        if not needs.still_hold():
             await self._syncer.run(rewriting.abort)
             return
         await self._syncer.run(rewriting.commit)

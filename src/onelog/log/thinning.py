@@ -10,7 +10,7 @@ Rules:
 - A segment is rewritten when at least half of what it had goes, so the work is a part of what was
   written; many small ones become one.
 - It runs in a thread, and meanwhile somebody may come to need more (history that a queue takes):
-  who commits asks again before (`covers`).
+  then what was written is thrown away (`Needs.still_hold`).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Needs(Protocol):
         """Whether a record below `upto` is needed."""
         ...
 
-    def between(self, start: int, end: int) -> Iterator[int]:
-        """The needed records of [start, end)."""
+    def still_hold(self) -> bool:
+        """Whether nobody came to need more since they were gathered."""
         ...
 
 
@@ -74,11 +74,6 @@ class Thinned:
         """A run was rewritten."""
         start, end = group[0].base_offset, group[-1].end_offset
         self._had[start] = needs.count(start, end)
-
-
-def covers(then: Needs, now: Needs, start: int, end: int) -> bool:
-    """Whether nothing of [start, end) is needed now that was not needed then."""
-    return now.upto >= end and all(offset in then for offset in now.between(start, end))
 
 
 def thin(log: PartitionLog, group: Sequence[SegmentInfo], needs: Needs, pace: Pace) -> Rewriting:

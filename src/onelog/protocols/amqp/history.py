@@ -121,6 +121,7 @@ class History:
         )
         self._positions[source.key] = int(following)
         self._follower.notice_expiry(records)
+        self._queue.vhost.hub.broker.cursors.claim()
         for record in records:
             if self._is_wanted(record, since) and not self._queue.cursor.holds(
                 source.key, record.offset
