@@ -129,7 +129,7 @@ def test_python_processes_that_are_killed_are_told_and_the_next_run_goes_on(copy
 def test_drivers_that_are_killed_at_any_moment(copy):
     """A JVM outlives its driver for a moment: two may write at once."""
     moments = random.Random(os.environ.get("ONELOG_SEED"))
-    copy.send(1000)
+    copy.send(500)
     for _ in range(3):
         going = copy.run()
         going.wait_for(1)

@@ -16,7 +16,7 @@ from onelog.pipelines.attempts import (
     told_to_stop,
 )
 from onelog.pipelines.needs import need_spark
-from onelog.pipelines.options import check_options
+from onelog.pipelines.options import check_options, check_topics
 from onelog.pipelines.place import Place, as_text
 from onelog.pipelines.progress import Progress
 from onelog.pipelines.runner import Run
@@ -48,9 +48,10 @@ def run_pipeline(
 
 
 def plan_pipeline(pipeline: Pipeline, place: Place) -> dict[str, str]:
-    """The columns of every target, as Spark finds them. Raises PipelineFailed."""
+    """The columns of every target, as Spark finds them. Raises PipelineFailed, ConfigError."""
     if not pipeline.targets:
         return {}
+    check_topics(pipeline, place)
     with _session_of(pipeline, place, State(place.state_dir(pipeline.name))) as spark:
         frames = Run(spark, pipeline, place, lambda _: None).plan()
         return {name: frame.schema.simpleString() for name, frame in frames.items()}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from onelog.base.errors import ConfigError
+from onelog.base.errors import ConfigError, OnelogError
 from onelog.pipelines.place import Place, as_text
 from onelog.pipelines.spec import Pipeline, Target
 
@@ -106,6 +106,22 @@ def check_options(pipeline: Pipeline, place: Place) -> None:
         _checked(f"targets.{name}", check, options)
     for name, upkeep in pipeline.upkeep.items():
         _checked(f"upkeep.{name}", parse_options, place.table(upkeep))
+
+
+def check_topics(pipeline: Pipeline, place: Place) -> None:
+    """Ask the broker for every topic that is read. Raises ConfigError that begins with the key."""
+    from onelog.spark.client import Client  # noqa: PLC0415 - only who validates
+    from onelog.spark.source.options import source_options as parsed  # noqa: PLC0415
+    from onelog.spark.source.topics import find_topics  # noqa: PLC0415
+
+    for name, source in pipeline.sources.items():
+        if source.named() is None:
+            options = parsed(source_options(pipeline, name, "any", place), streaming=True)
+            try:
+                with Client(options.access) as client:
+                    find_topics(client, options.topics, lenient=not options.fail_on_data_loss)
+            except OnelogError as error:
+                raise ConfigError(f"sources.{name}: {error}") from None
 
 
 def _checked(
