@@ -63,6 +63,37 @@ async def test_a_full_disk_blocks_publishers_until_there_is_room(tmp_path):
         assert node.hub.counters.blocked == 1
 
 
+async def test_what_waits_for_room_and_has_no_queue_any_more_is_confirmed_in_its_turn(tmp_path):
+    """The queue of some goes while the disk is full: nobody could ever read them."""
+    async with serving(tmp_path) as node:
+        router = node.hub.vhosts.find("/").router
+
+        def full() -> None:
+            router.remove_queue("going")
+            raise OSError(28, "no room")
+
+        def work(raw: Raw) -> list[str]:
+            channel = raw.channel()
+            for name in ("going", "staying"):
+                channel.queue(name, durable=True)
+            channel.confirm()
+            for name in ("going", "staying"):
+                channel.put("", name, "before")  # the next ones like it need no look
+            faults.arm("segment.write", full)
+            for number in range(6):
+                channel.publish("", ("going", "staying")[number % 2], str(number))
+            raw.expect(0, Connection.Blocked)
+            node.hub.loop.call_soon_threadsafe(faults.disarm)
+            last = 0
+            while last < 8:
+                found = channel.expect(Basic.Ack)
+                assert found.delivery_tag > last
+                last = found.delivery_tag
+            return channel.all("staying")
+
+        assert await talk(node.port, work) == ["before", "1", "3", "5"]
+
+
 async def test_who_publishes_faster_than_the_disk_takes_is_not_read(tmp_path):
     """Who wants no confirms never waits by itself."""
     disk = threading.Event()
