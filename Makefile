@@ -41,7 +41,7 @@ run: $(STAMP)-run ## Install and start `onelog serve`, data under ./data
 example-iot: $(STAMP)-clients ## One log, many views: devices, a stream, workers and late comers
 	@$(PY) examples/iot $(ARGS)
 
-example-pipeline: $(STAMP)-dev ## Devices to Spark to alerts, an Iceberg table and a picture
+example-pipeline: $(STAMP)-pipeline ## Devices to Spark to alerts, an Iceberg table and a picture
 	@$(PY) examples/iot-pipeline/run.py $(ARGS)
 
 setup: $(STAMP)-dev ## Install everything for development and tests
@@ -135,6 +135,12 @@ $(STAMP)-run: $(STAMP)-venv pyproject.toml $(KERNEL)
 # The clients that the example of the guide is written with.
 $(STAMP)-clients: $(STAMP)-run
 	@$(PY) tools/dev_requirements.py paho-mqtt confluent-kafka pika | $(PIP) install --requirement /dev/stdin
+	@touch $@
+
+# The clients, Spark and what draws the picture of the pipeline's example.
+$(STAMP)-pipeline: $(STAMP)-run
+	@echo "onelog: installing Spark and the clients of the example (a minute or two, only the first time)"
+	@$(PY) tools/dev_requirements.py spark paho-mqtt pika matplotlib | $(PIP) install --requirement /dev/stdin
 	@touch $@
 
 $(STAMP)-dev: $(STAMP)-run

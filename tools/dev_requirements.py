@@ -1,6 +1,6 @@
 """Prints the extras and the `dev` group of pyproject.toml, a package per line, for any pip.
 
-With names as arguments: only these, as the group asks for them.
+With names as arguments: only these packages, as the group asks for them, and extras of these names.
 """
 
 from __future__ import annotations
@@ -11,8 +11,12 @@ import tomllib
 from pathlib import Path
 
 project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())
-wanted = [name for extra in project["project"]["optional-dependencies"].values() for name in extra]
-wanted += project["dependency-groups"]["dev"]
-if chosen := set(sys.argv[1:]):
-    wanted = [row for row in wanted if re.split(r"[\[<>=]", row)[0] in chosen]
+extras = project["project"]["optional-dependencies"]
+chosen = set(sys.argv[1:])
+wanted = [row for name, rows in extras.items() if not chosen or name in chosen for row in rows]
+wanted += [
+    row
+    for row in project["dependency-groups"]["dev"]
+    if not chosen or re.split(r"[\[<>=]", row)[0] in chosen
+]
 sys.stdout.write("\n".join(wanted) + "\n")

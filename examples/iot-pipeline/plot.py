@@ -1,69 +1,102 @@
 """The windows as a picture: a line for each device, a mark where a window is not normal."""
 
-from datetime import datetime
-from html import escape
+import itertools
 from pathlib import Path
 from typing import Any
 
-WIDTH, HEIGHT = 860, 420
-LEFT, RIGHT, TOP, BOTTOM = 60, 130, 50, 50
-COLORS = ("#4269d0", "#efb118", "#3ca951", "#a463f2", "#ff725c", "#6cc5b0")
-ALERT = "#d00000"
+from matplotlib import dates, rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+COLORS = ("#4269d0", "#b08900", "#3ca951", "#a463f2", "#e8590c", "#0c8599")
+ALERT, INK, FAINT = "#c92a2a", "#212529", "#868e96"
+HOT = 26
+"""The limit of the pipeline's SQL above which a window is hot."""
+STYLE = {
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "text.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": FAINT,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "iot",  # the same picture is the same file
+}
 
 
-def draw(windows: list[dict[str, Any]], file: Path) -> None:
-    times = sorted({row["began"] for row in windows})
-    values = [row[key] for row in windows for key in ("mean", "high")]
-    low, high = 5 * (min(values) // 5), 5 * (max(values) // 5 + 1)
-    span = (times[-1] - times[0]).total_seconds() or 1.0
+def draw(windows: list[dict[str, Any]], *files: Path) -> None:
+    """Draw the table into files; their endings say how."""
+    with rc_context(STYLE):
+        figure = Figure(figsize=(9, 4.5), layout="constrained")
+        axes = figure.subplots()
+        ends = [_line(axes, windows, *pair) for pair in enumerate(_devices(windows))]
+        _name_lines(axes, ends)
+        _mark_alerts(axes, [row for row in windows if row["anomaly"]])
+        axes.axhline(HOT, color=ALERT, linewidth=0.8, linestyle=(0, (4, 4)), zorder=1)
+        axes.annotate(
+            f"hot above {HOT} °C", (0.005, HOT), xycoords=("axes fraction", "data"),
+            xytext=(0, 3), textcoords="offset points", color=ALERT, fontsize=8,
+        )  # fmt: skip
+        axes.grid(axis="y", color="#e9ecef")
+        axes.set_axisbelow(True)
+        axes.yaxis.set_major_formatter("{x:.0f} °C")
+        axes.xaxis.set_major_formatter(dates.DateFormatter("%H:%M:%S"))
+        axes.margins(x=0.02)
+        alerts = sum(row["anomaly"] is not None for row in windows)
+        axes.set_title(
+            f"{len(windows)} windows of ten seconds, {alerts} alerts",
+            loc="left", fontsize=13, fontweight="bold", pad=24,
+        )  # fmt: skip
+        axes.text(
+            0, 1.03, "mean temperature of each device, and from its lowest to its highest reading",
+            transform=axes.transAxes, color=FAINT,
+        )  # fmt: skip
+        for file in files:
+            told = {"Date": None} if file.suffix == ".svg" else None
+            figure.savefig(file, dpi=160, metadata=told)
 
-    def x(time: datetime) -> float:
-        return LEFT + (time - times[0]).total_seconds() / span * (WIDTH - LEFT - RIGHT)
 
-    def y(value: float) -> float:
-        return HEIGHT - BOTTOM - (value - low) / (high - low) * (HEIGHT - TOP - BOTTOM)
+def _devices(windows: list[dict[str, Any]]) -> list[str]:
+    return sorted({row["device"] for row in windows})
 
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"'
-        ' font-family="sans-serif" font-size="12">',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
-        f'<text x="{LEFT}" y="24" font-size="16">Mean temperature of 10 seconds, and alerts</text>',
-    ]
-    step = 5 if high - low <= 50 else 10
-    out += [
-        f'<path d="M{LEFT} {y(value):.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>'
-        f'<text x="{LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{value} °C</text>'
-        for value in range(int(low), int(high) + 1, step)
-    ]
-    out += [
-        f'<text x="{x(time):.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle">'
-        f"{time:%H:%M:%S}</text>"
-        for time in times[::2]
-    ]
-    devices = sorted({row["device"] for row in windows})
-    for number, device in enumerate(devices):
-        color = COLORS[number % len(COLORS)]
-        rows = sorted(
-            (row for row in windows if row["device"] == device), key=lambda row: row["began"]
-        )
-        points = " ".join(f"{x(row['began']):.1f},{y(row['mean']):.1f}" for row in rows)
-        out.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2"/>')
-        legend = TOP + 10 + number * 20
-        out.append(
-            f'<path d="M{WIDTH - RIGHT + 15} {legend}h20" stroke="{color}" stroke-width="2"/>'
-            f'<text x="{WIDTH - RIGHT + 42}" y="{legend + 4}">{escape(device)}</text>'
-        )
-        for row in rows:
-            if row["anomaly"]:
-                at, top = x(row["began"]), y(row["high"])
-                out.append(
-                    f'<path d="M{at:.1f} {y(row["mean"]):.1f}V{top:.1f}" stroke="{ALERT}"'
-                    f' stroke-dasharray="3 2"/><circle cx="{at:.1f}" cy="{top:.1f}" r="5"'
-                    f' fill="{ALERT}"><title>{escape(row["anomaly"])}</title></circle>'
-                )
-    legend = TOP + 10 + len(devices) * 20
-    out.append(
-        f'<circle cx="{WIDTH - RIGHT + 25}" cy="{legend}" r="5" fill="{ALERT}"/>'
-        f'<text x="{WIDTH - RIGHT + 42}" y="{legend + 4}">alert (highest)</text></svg>'
-    )
-    file.write_text("\n".join(out), encoding="utf-8")
+
+def _line(
+    axes: Axes, windows: list[dict[str, Any]], number: int, device: str
+) -> tuple[float, str, str, Any]:
+    """Draw a device; where its line ends, its name and its color."""
+    rows = sorted((one for one in windows if one["device"] == device), key=lambda one: one["began"])
+    times, color = [row["began"] for row in rows], COLORS[number % len(COLORS)]
+    lows, highs = [row["low"] for row in rows], [row["high"] for row in rows]
+    axes.fill_between(times, lows, highs, color=color, alpha=0.12, linewidth=0, zorder=2)
+    axes.plot(times, [row["mean"] for row in rows], color=color, linewidth=2, zorder=3)
+    return rows[-1]["mean"], device, color, times[-1]
+
+
+def _name_lines(axes: Axes, ends: list[tuple[float, str, str, Any]]) -> None:
+    """Write each name at the end of its line; names that are too close push each other apart."""
+    low, high = axes.get_ylim()
+    room = (high - low) * 0.047
+    ends = sorted(ends)
+    places = [mean for mean, *_ in ends]
+    for _ in range(100):
+        for lower, upper in itertools.pairwise(range(len(places))):
+            push = max(0.0, places[lower] + room - places[upper]) / 2
+            places[lower] -= push
+            places[upper] += push
+    for place, (_, device, color, time) in zip(places, ends, strict=True):
+        axes.annotate(
+            device, (time, place), xytext=(10, 0), textcoords="offset points",
+            color=color, fontweight="bold", va="center", annotation_clip=False,
+        )  # fmt: skip
+
+
+def _mark_alerts(axes: Axes, alerts: list[dict[str, Any]]) -> None:
+    for row in alerts:
+        axes.vlines(row["began"], row["mean"], row["high"], color=ALERT, linewidth=1, zorder=4)
+        axes.plot(row["began"], row["high"], "o", color=ALERT, markersize=7, zorder=5)
+        axes.annotate(
+            f"{row['device']}: {row['anomaly']}, {row['high']:.1f} °C", (row["began"], row["high"]),
+            xytext=(-9, 3), textcoords="offset points", color=ALERT, fontsize=9, ha="right",
+        )  # fmt: skip

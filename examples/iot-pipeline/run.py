@@ -7,6 +7,7 @@ It starts its own broker on free ports, with its data in the folder, and takes a
 
 import argparse
 import contextlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -24,6 +25,8 @@ from devices import publish  # noqa: E402 - beside this file
 from plot import draw  # noqa: E402
 from readers import AmqpReader, MqttReader  # noqa: E402
 
+PICTURES = ("windows.png", "windows.svg")
+BARS = "▁▂▃▄▅▆▇█"
 ONELOG = [sys.executable, "-m", "onelog"]
 
 
@@ -38,9 +41,10 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         run(Path(folder), chosen.master)
-        kept = Path("iot-pipeline.svg")
-        kept.write_bytes((Path(folder) / "windows.svg").read_bytes())
-        print(f"kept as {kept}")
+        for picture in PICTURES:
+            kept = Path(picture.replace("windows", "iot-pipeline"))
+            shutil.copyfile(Path(folder) / picture, kept)
+            print(f"kept as {kept}")
 
 
 def run(folder: Path, master: str) -> None:
@@ -58,17 +62,31 @@ def run(folder: Path, master: str) -> None:
         windows = read_table(folder)
         wanted = sum(row["anomaly"] is not None for row in windows)
         print(f"the table iot.windows has {len(windows)} windows, {wanted} of them not normal")
+        print_lines(windows)
         for protocol, reader in readers.items():
             alerts = reader.wait(wanted)
             print(f"{protocol} read {len(alerts)} alerts")
-            for one in alerts:
+            for one in sorted(alerts, key=lambda alert: alert["began"]):
                 print(
                     f"  {one['began'][11:19]} {one['device']}: {one['anomaly']}, {one['high']} °C"
                 )
             if len(alerts) != wanted:
                 raise SystemExit(f"{protocol} read {len(alerts)} alerts, and not {wanted}")
-        draw(windows, folder / "windows.svg")
-        print(f"wrote {folder / 'windows.svg'}")
+        draw(windows, *(folder / picture for picture in PICTURES))
+        print(f"drew {' and '.join(str(folder / picture) for picture in PICTURES)}")
+
+
+def print_lines(windows: list[dict[str, Any]]) -> None:
+    """The means of each device as one line of bars; all have the same scale."""
+    low, high = min(row["mean"] for row in windows), max(row["mean"] for row in windows)
+    for device in sorted({row["device"] for row in windows}):
+        rows = [row for row in windows if row["device"] == device]
+        bars = "".join(BARS[int((row["mean"] - low) / (high - low) * 7.99)] for row in rows)
+        means = [row["mean"] for row in rows]
+        odd = ", ".join(
+            f"{row['anomaly']} {row['began']:%H:%M:%S}" for row in rows if row["anomaly"]
+        )
+        print(f"  {device:8} {bars}  {min(means):.1f} to {max(means):.1f} °C  {odd}".rstrip())
 
 
 def read_table(folder: Path) -> list[dict[str, Any]]:
@@ -86,15 +104,17 @@ def broker(folder: Path) -> Iterator[dict[str, int]]:
     names = ("mqtt", "mqtt_ws", "kafka", "amqp", "admin")
     ports = dict(zip(names, free_ports(len(names)), strict=True))
     settings = [f"--set=listeners.{name}.port={port}" for name, port in ports.items()]
-    process = subprocess.Popen(
-        [*ONELOG, "serve", "--data", str(folder / "data"), *settings],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    with (folder / "broker.log").open("ab") as log:
+        process = subprocess.Popen(
+            [*ONELOG, "serve", "--data", str(folder / "data"), *settings],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
     try:
         assert process.stdout is not None
         if not any("is running" in line for line in process.stdout):
-            raise SystemExit("the broker did not start")
+            raise SystemExit(f"the broker did not start: {folder / 'broker.log'} says why")
         yield ports
     finally:
         process.terminate()
