@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from onelog.broker import Message, Partition
+from onelog.config.model import StreamDefaults
 from onelog.protocols.amqp.addresses import QUEUES_STREAM
 from tests.conformance.amqp_raw import Raw, RawChannel
 from tests.support.amqp import Node, serving
@@ -44,8 +45,10 @@ def stored_bytes(partition: Partition) -> int:
     return sum(row.size_bytes for row in partition.log.segments())
 
 
-async def test_a_forgotten_message_does_not_keep_what_others_were_sent(tmp_path):
-    async with serving(tmp_path) as node:
+@pytest.mark.parametrize("engine", ["segment", "kv"])
+async def test_a_forgotten_message_does_not_keep_what_others_were_sent(tmp_path, engine):
+    streams = StreamDefaults(engine=engine)
+    async with serving(tmp_path, streams=streams) as node:
 
         def begin(channel: RawChannel) -> None:
             channel.confirm()
