@@ -76,6 +76,7 @@ conformance-amqp: $(STAMP)-dev ## Run the AMQP scenarios on OneLog and on Rabbit
 conformance-spark: $(STAMP)-dev ## Run every Spark test, also the long ones, the jars and the older Spark
 	@$(PY) -m tests.spark.lines 4.1
 	@$(PY) -m tests.spark.rest_catalog
+	@$(PY) -m tests.spark.yarn
 	$(PYTEST) tests/spark $(ARGS)
 	PYTHONPATH=build/spark/pyspark-4.1 $(PYTEST) tests/spark -m "not spark_slow" $(ARGS)
 

@@ -56,6 +56,16 @@ LOCAL_SETTINGS: dict[str, str] = {
     "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILES,
 }
 
+YARN_SETTINGS: dict[str, str] = {
+    # The directories of YARN's containers have names too long for a socket file.
+    "spark.python.unix.domain.socket.dir": "/tmp",  # noqa: S108 - each file has a name of its own
+}
+
+MASTER_SETTINGS: dict[Kind, dict[str, str]] = {
+    Kind.LOCAL: LOCAL_SETTINGS,
+    Kind.YARN: YARN_SETTINGS,
+}
+
 # Which runtimes exist, by the line of Spark. A line without a row has none that works.
 PACKAGES: dict[Jars, dict[str, tuple[str, ...]]] = {
     Jars.ICEBERG: {
@@ -118,10 +128,9 @@ def session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     os.environ["JAVA_HOME"] = str(java_home())
-    local = LOCAL_SETTINGS if kind is Kind.LOCAL else {}
     has_s3 = any(asked in (Jars.S3, Jars.S3.value) for asked in jars)
     own, access = split_access(config or {}, os.environ, wanted=has_s3)
-    wanted = settings(pyspark.__version__, jars) | local | own
+    wanted = settings(pyspark.__version__, jars) | MASTER_SETTINGS.get(kind, {}) | own
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in wanted.items():
         builder = builder.config(key, value)
