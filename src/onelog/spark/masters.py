@@ -11,10 +11,12 @@ import re
 import socket
 from collections.abc import Callable, Mapping
 from enum import Enum
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from onelog.base.errors import ConfigError, Unavailable
+from onelog.spark.yarn import resource_managers
 
 LOOK_S: Final = 10.0
 CONNECT_PORT: Final = 15002
@@ -74,6 +76,9 @@ def _find_yarn(environment: Mapping[str, str]) -> None:
     for name, folder in named.items():
         if not os.path.isdir(folder):  # noqa: PTH112 - a name that is not checked yet
             raise ConfigError(f"master yarn: {name} is {folder}, which is no directory")
+    addresses = [found for folder in named.values() for found in resource_managers(Path(folder))]
+    if addresses:
+        _find_any("yarn", addresses)
 
 
 def _find_any(master: str, addresses: list[Address]) -> None:
