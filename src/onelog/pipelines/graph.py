@@ -1,8 +1,8 @@
 """The rows of a target, as Spark sees them: sources, then transforms in the order of the file.
 
 Rules: each target has its own sources, so that its progress is its own. A name of a source or a
-transform is a view of the session while the rows are made; Spark looks views up at once, so the
-next target may have the same names. A function of Python is given data frames and gives one.
+transform is a view of the session while the rows are made, so the next target may have the same
+names. A function of Python is given data frames and gives one.
 """
 
 from __future__ import annotations
@@ -41,10 +41,23 @@ class Graph:
                 if wanted in frames:
                     break
                 self._add(frames, name, self._transformed(name, transform, frames))
+            return self._fixed(target, frames[wanted])
         finally:
             for name in frames:
                 self._spark.catalog.dropTempView(name)
-        return frames[wanted]
+
+    def _fixed(self, target: str, rows: DataFrame) -> DataFrame:
+        """Rows that do not change with the views that they were made of.
+
+        Spark Connect looks up the names in SQL whenever it runs; what a view is, it keeps.
+        """
+        from pyspark.sql.utils import is_remote  # noqa: PLC0415 - an extra
+
+        if not is_remote():
+            return rows
+        view = f"onelog_rows_of_{target}"
+        rows.createOrReplaceTempView(view)
+        return self._spark.table(view)
 
     def _add(self, frames: dict[str, DataFrame], name: str, frame: DataFrame) -> None:
         frame.createOrReplaceTempView(name)
