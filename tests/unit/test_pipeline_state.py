@@ -9,6 +9,7 @@ import pytest
 
 from onelog.base.errors import Conflict, NotFound
 from onelog.pipelines import Progress, State, Status, known_pipelines
+from onelog.pipelines.attempts import new_status
 from onelog.pipelines.failures import told
 from onelog.pipelines.progress import advance
 
@@ -78,6 +79,11 @@ def test_a_write_that_broke_is_done_again_under_its_number_and_the_next_one_is_n
     second = state.next_job("t")
     assert (second.query, second.number) == (first.query, first.number + 1)
     assert state.next_job("u").query != first.query
+
+
+def test_a_token_in_the_address_of_spark_is_not_written_down():
+    status = new_status("p", Path("p.toml"), "sc://localhost:1/;token=secret", "triggered")
+    assert status.master == "sc://localhost:1/"
 
 
 def report(batch: int, rows: int, at: str) -> dict:

@@ -28,7 +28,10 @@ class Watch:
         self._shown: dict[str, tuple[int, str]] = {}
 
     def __enter__(self) -> Watch:
-        render.ERRORS.print(f"pipeline {self._name}: starting Spark ({self._master})", markup=False)
+        from onelog.spark.masters import shown  # noqa: PLC0415 - as in cli.pipeline
+
+        text = f"pipeline {self._name}: starting Spark ({shown(self._master)})"
+        render.ERRORS.print(text, markup=False)
         return self
 
     def __exit__(

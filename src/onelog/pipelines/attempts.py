@@ -20,6 +20,7 @@ from onelog.base.errors import OnelogError
 from onelog.pipelines.failures import PipelineFailed, told
 from onelog.pipelines.progress import Progress
 from onelog.pipelines.state import State, Status
+from onelog.spark.masters import shown
 
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -32,7 +33,7 @@ def new_status(name: str, file: Path, master: str, mode: str) -> Status:
     return Status(
         name=name,
         file=str(file.absolute()),
-        master=master,
+        master=shown(master),
         mode=mode,
         pid=os.getpid(),
         started=datetime.now(UTC).isoformat(timespec="seconds"),
