@@ -16,6 +16,7 @@ import pytest
 from tests.conformance.kafka_brokers import KafkaOnelog, unique
 from tests.spark.lines import ROOT
 from tests.spark.pipelines import send
+from tests.spark.processes import Cluster
 from tests.spark.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, available, s3_server
 from tests.spark.topics import make_topic, servers
 
@@ -37,8 +38,7 @@ decode = "json"
 schema = "device STRING, at BIGINT"
 rows_per_trigger = 20
 
-[transforms.states]
-sql = "SELECT value.device AS device, value.at AS at FROM rows"
+{transforms}
 
 [targets.states]
 from = "states"
@@ -48,6 +48,19 @@ mode = "upsert"
 keys = ["device"]
 order_by = ["at"]
 options = {{ "s3.endpoint" = "{endpoint}", "s3.credentials-file" = "{file}" }}
+"""
+PLAIN = """
+[transforms.states]
+sql = "SELECT value.device AS device, value.at AS at FROM rows"
+"""
+WITH_STATE = """
+[transforms.named]
+sql = "SELECT value.device AS device, value.at AS at, timestamp FROM rows"
+
+[transforms.states]
+unique = ["device", "at"]
+within = "1h"
+from = ["named"]
 """
 
 
@@ -106,6 +119,7 @@ def text(server: S3Server, machine: Machine, topic: str, form: str, **more: str)
     given = {
         "head": "",
         "spark": "",
+        "transforms": PLAIN,
         "topic": topic,
         "format": form,
         "table": "lake.latest" if form == "iceberg" else f"{root}/latest",
@@ -154,7 +168,18 @@ def test_a_table_in_a_bucket_is_kept_asked_and_refused_in_one_line(server, broke
     assert SECRET_KEY not in machine.log()
 
 
-def test_checkpoint_and_table_in_a_bucket_go_on_from_another_machine(server, broker, tmp_path):
+@pytest.fixture
+def cluster(tmp_path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    try:
+        yield made.start(2)
+    finally:
+        made.stop()
+
+
+def test_checkpoint_state_and_table_in_a_bucket_go_on_from_a_cluster(
+    server, broker, cluster, tmp_path
+):
     if shutil.which("mvn") is None:
         pytest.skip("Maven is missing, and with it the jars: run 'apt-get install maven' as root")
     topic = make_topic(broker, unique("states"), partitions=1)
@@ -163,7 +188,9 @@ def test_checkpoint_and_table_in_a_bucket_go_on_from_another_machine(server, bro
     spark = f'"s3.endpoint" = "{server.endpoint}"\n"s3.credentials-file" = "{first.keys()}"'
     head = f'jars = ["s3"]\ncheckpoint = "s3a://lake/{unique("checkpoints")}"'
     file = tmp_path / "latest.toml"
-    file.write_text(text(server, first, topic, "delta", head=head, spark=spark))
+    file.write_text(
+        text(server, first, topic, "delta", head=head, spark=spark, transforms=WITH_STATE)
+    )
     send(broker, topic, *({"device": f"d{n}", "at": n} for n in range(100)))
     running = first.start("pipeline", "run", str(file))
     assert running.stderr is not None
@@ -177,10 +204,11 @@ def test_checkpoint_and_table_in_a_bucket_go_on_from_another_machine(server, bro
     assert SECRET_KEY not in command_lines()
     os.killpg(running.pid, 9)
     running.communicate()
-    send(broker, topic, *({"device": f"d{n}", "at": n} for n in range(100, 150)))
+    # Some come again that the first machine has seen: the state knows them.
+    send(broker, topic, *({"device": f"d{n}", "at": n} for n in range(50, 150)))
     second = Machine(tmp_path / "second", broker)
     second.folder.mkdir()
-    second.ask("pipeline", "run", str(file), "--once")
+    second.ask("pipeline", "run", str(file), "--once", "--master", cluster.master)
     told = json.loads(second.ask("pipeline", "status", "latest", "--json"))
     assert told["targets"]["states"]["batch"] >= 2, "it began anew"
     table = re.search(r'delta = "(\S+)"', file.read_text())[1]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 
 import onelog.spark
@@ -93,6 +94,13 @@ def test_jars_that_a_line_of_spark_does_not_have_are_refused_with_the_line_that_
     assert "4.3" not in PACKAGES[jars]
     with pytest.raises(ConfigError, match=r"no runtime for Spark 4\.3.*pyspark==4\.1"):
         settings("4.3.0", [jars])
+
+
+def test_the_jars_of_s3_are_of_the_hadoop_that_spark_brings():
+    jars = Path(pyspark.__file__).parent / "jars"
+    hadoop = next(jars.glob("hadoop-client-api-*.jar")).stem.removeprefix("hadoop-client-api-")
+    packages = settings(pyspark.__version__, ["s3"])["spark.jars.packages"].split(",")
+    assert packages[0] == f"org.apache.hadoop:hadoop-aws:{hadoop}"
 
 
 def test_an_unknown_name_of_jars_is_refused():
