@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onelog.base.errors import ConfigError
+from onelog.spark.lakehouse.options import parse_options
 from onelog.spark.lakehouse.s3_access import FILE, PROFILE, S3_OPTIONS, SOURCES, s3_access
 from onelog.spark.lakehouse.storage import FAILURES, Storage, is_object_store
 from onelog.spark.s3_jars import split_access
@@ -107,6 +108,16 @@ def test_what_a_catalog_lends_comes_before_what_was_given():
         "s3.endpoint": "http://lake",
         "s3.session-token": "t",
     }
+
+
+def test_a_table_on_a_disk_does_not_care_what_the_environment_says(monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "no-address")
+    assert parse_options({"tableFormat": "delta", "table": "/srv/t"}).storage == Storage()
+    with pytest.raises(ConfigError, match="begins with http"):
+        parse_options({"tableFormat": "delta", "table": "s3://lake/t"})
+    rest = {"tableFormat": "iceberg", "table": "a.b", "catalog": "https://lake.example"}
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://store:1")
+    assert dict(parse_options(rest).storage.options)["s3.endpoint"] == "http://store:1"
 
 
 def test_every_option_stands_in_the_page():

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from onelog.base.errors import ConfigError
 from onelog.spark.lakehouse.partitions import PartitionField, parse_partitions
-from onelog.spark.lakehouse.storage import Storage
+from onelog.spark.lakehouse.storage import S3_SCHEMES, Storage
 
 Choice = TypeVar("Choice", bound=Enum)
 PASSED_ON = ("catalog.", "s3.", "dead.")
@@ -128,7 +128,7 @@ def parse_options(given: Mapping[str, str]) -> TableOptions:
     options = TableOptions(
         format=table_format,
         table=table,
-        storage=Storage.of({name: text for name, text in low.items() if name.startswith("s3.")}),
+        storage=_storage(low),
         catalog=_catalog(table_format, get, _passed_on(low, "catalog.")),
         catalog_name=get("catalogName") or "onelog",
         mode=_choice("mode", get("mode"), Mode),
@@ -182,6 +182,14 @@ def _refuse_unknown(name: str) -> None:
     near = difflib.get_close_matches(name, _BY_NAME, 1)
     hint = f": did you mean {_BY_NAME[near[0]].name}?" if near else ""
     raise ConfigError(f"onelog-table has no option {name}{hint}")
+
+
+def _storage(low: Mapping[str, str]) -> Storage:
+    """How files are reached; a table on a disk does not care what the environment says of S3."""
+    given = {name: text for name, text in low.items() if name.startswith("s3.")}
+    named = any(text.startswith(S3_SCHEMES) for text in low.values())
+    asks = low.get("catalog", "").startswith(("http://", "https://"))  # it knows where tables are
+    return Storage.of(given) if given or named or asks else Storage()
 
 
 def _passed_on(low: Mapping[str, str], prefix: str) -> tuple[tuple[str, str], ...]:
