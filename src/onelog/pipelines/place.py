@@ -46,7 +46,7 @@ class Place:
 
     def token_file(self, port: int) -> Path:
         """Where `onelog spark serve` says how it is connected to."""
-        return self.data_dir.absolute() / "spark" / f"{port}.address"
+        return self.data_dir.absolute() / "spark" / str(port) / "address"
 
     def spark(self, master: str) -> str:
         """A master as it is reached: a server of this data directory asks for its token."""

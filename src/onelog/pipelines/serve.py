@@ -15,7 +15,7 @@ from onelog.base.errors import ConfigError
 from onelog.pipelines.attempts import told_to_stop
 from onelog.pipelines.needs import need_connect
 from onelog.pipelines.place import Place
-from onelog.pipelines.sparks import connect_server, environment
+from onelog.pipelines.sparks import connect_server, environment, kept_catalog
 from onelog.spark.masters import Kind, kind_of, shown
 
 
@@ -30,12 +30,13 @@ def serve_spark(
         raise ConfigError(f"--master {shown(master)}: that one serves already")
     file = place.token_file(port)
     log = file.with_name("spark.log")
+    kept = kept_catalog(file.parent)
     place.lakehouse.mkdir(parents=True, exist_ok=True)
     stop = threading.Event()
     with (
         told_to_stop(stop.set),
         environment(place.environment()),
-        connect_server(master, "onelog spark serve", log, port=port) as server,
+        connect_server(master, "onelog spark serve", log, port=port, config=kept) as server,
     ):
         _write_secret(file, server.address)
         try:

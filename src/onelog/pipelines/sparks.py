@@ -101,6 +101,18 @@ def own_settings(*, local: bool) -> dict[str, str]:
     return found
 
 
+def kept_catalog(folder: Path) -> dict[str, str]:
+    """The settings of a catalog that outlives Spark, as the files of its tables do."""
+    return {
+        "spark.sql.catalogImplementation": "hive",
+        "spark.hadoop.javax.jdo.option.ConnectionURL": (
+            f"jdbc:derby:;databaseName={folder / 'catalog'};create=true"
+        ),
+        "spark.sql.warehouse.dir": str(folder / "tables"),
+        "spark.driver.extraJavaOptions": (f'"-Dderby.stream.error.file={folder / "catalog.log"}"'),
+    }
+
+
 @contextlib.contextmanager
 def errors_into(log: Path) -> Iterator[None]:
     """Who is started in this block writes its errors into a file for as long as it lives."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Final
 
 from onelog.pipelines.attempts import (
@@ -22,7 +21,7 @@ from onelog.pipelines.attempts import (
 from onelog.pipelines.declarative.run import EVERYTHING, DeclarativeRun, Refresh
 from onelog.pipelines.declarative.spec import Declarative
 from onelog.pipelines.place import Place
-from onelog.pipelines.sparks import connect_session, environment
+from onelog.pipelines.sparks import connect_session, environment, kept_catalog
 from onelog.pipelines.state import State
 from onelog.spark.masters import Kind, kind_of
 
@@ -61,7 +60,7 @@ def plan_declarative(pipeline: Declarative, place: Place) -> None:
 def _begun(pipeline: Declarative, place: Place, state: State) -> Iterator[DeclarativeRun]:
     place.lakehouse.mkdir(parents=True, exist_ok=True)
     remote = kind_of(pipeline.master) is Kind.CONNECT
-    kept = {} if remote else _catalog(state.folder)
+    kept = {} if remote else kept_catalog(state.folder)
     storage = pipeline.keys.storage or f"file://{state.folder / 'storage'}"
     with (
         environment(place.environment()),
@@ -73,14 +72,3 @@ def _begun(pipeline: Declarative, place: Place, state: State) -> Iterator[Declar
         ) as spark,
     ):
         yield DeclarativeRun(spark, pipeline, storage, state.log)
-
-
-def _catalog(folder: Path) -> dict[str, str]:
-    return {
-        "spark.sql.catalogImplementation": "hive",
-        "spark.hadoop.javax.jdo.option.ConnectionURL": (
-            f"jdbc:derby:;databaseName={folder / 'catalog'};create=true"
-        ),
-        "spark.sql.warehouse.dir": str(folder / "tables"),
-        "spark.driver.extraJavaOptions": (f'"-Dderby.stream.error.file={folder / "catalog.log"}"'),
-    }

@@ -123,6 +123,11 @@ class DeclarativeRun:
             if isinstance(event, Ended):
                 if event.error is not None:
                     raise self._failure(event.error) from event.error
+                if refresh and all(one.state == "excluded" for one in self._progress.values()):
+                    names = ", ".join((*refresh.only, *refresh.full))
+                    raise PipelineFailed(
+                        f"nothing was done: no table or view of the definitions is {names}"
+                    )
                 return event.how
             if self._learn(event):
                 on_progress(dict(self._progress))
