@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import threading
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -21,6 +23,7 @@ from onelog.spark.lakehouse import storage
 from onelog.spark.lakehouse.upkeep import keep_up
 from tests.conformance.kafka_brokers import unique
 from tests.spark.lakes import FORMATS, WITH_UPSERT, stage, write
+from tests.spark.lines import ROOT
 from tests.spark.rest_catalog import available as rest_is_available
 from tests.spark.rest_catalog import rest_catalog
 from tests.spark.s3_lakes import TOLD, S3Lake, s3_lake
@@ -352,6 +355,33 @@ def test_a_driver_that_is_killed_at_a_commit_loses_and_doubles_nothing(
     assert run_driver(form, tmp_path, when) == 0, said.read_text()
     assert ids(lake) == list(range(FILES * PER_FILE))
     assert SECRET_KEY not in said.read_text()
+
+
+def test_the_example_of_the_page_runs(spark, server, tmp_path):
+    page = (ROOT / "docs" / "reference" / "spark-tables.md").read_text()
+    page = page.partition("## Tables in S3")[2]
+    example = re.search(r"```python\n(.*?)```", page, re.DOTALL)[1]
+    keys = re.search(r"```ini\n(.*?)```", page, re.DOTALL)[1]
+    (tmp_path / "lake.ini").write_text(keys.replace("= …", f"= {SECRET_KEY}"))
+    table = f"s3://lake/{unique('page')}"
+    changed = {
+        "http://127.0.0.1:8333": server.endpoint,
+        "/etc/onelog/lake.ini": str(tmp_path / "lake.ini"),
+        "s3://lake/plant/readings": table,
+        "/srv/checkpoints/readings": str(tmp_path / "checkpoint"),
+    }
+    for old, new in changed.items():
+        assert old in example
+        example = example.replace(old, new)
+    (tmp_path / "inputs").mkdir()
+    (tmp_path / "inputs" / "0.json").write_text('{"id": 1, "seq": 2}')
+    readings = spark.readStream.schema(DDL).json(str(tmp_path / "inputs"))
+    names: dict[str, Any] = {"readings": readings}
+    exec(example, names)
+    names["query"].processAllAvailable()
+    names["query"].stop()
+    found = read_table(spark, tableFormat="delta", table=table, **server.options)
+    assert wanted(found) == [(1, 2)]
 
 
 def test_every_refusal_is_an_error_of_ours():
