@@ -220,6 +220,10 @@ def test_a_declarative_pipeline_runs_on_a_spark_that_runs(broker, server, tmp_pa
         send(broker, source, first, first * 2)
         asked("pipeline", "run", str(file), *pipelines.where, "--master", server.address)
     assert sorted(read(broker.port, sink)) == ["a", "aa", "b", "bb"]
+    where = (*pipelines.where, "--master", server.address)
+    refused = done("pipeline", "run", str(file), "--refresh", "gone", *where)
+    assert refused.returncode == 1
+    assert "no table or view of the definitions is gone" in refused.stderr
 
 
 @pytest.mark.spark_slow
@@ -242,7 +246,7 @@ def test_spark_that_onelog_serves_answers_who_has_its_token_and_ends_when_told(
         other = done("sql", "SELECT 1", "--data", str(tmp_path / "other"), "--master", address)
         assert other.returncode == 1
         assert other.stderr.count("\n") == 1, other.stderr
-        secret = pipelines.data / "spark" / f"{port}.address"
+        secret = pipelines.data / "spark" / str(port) / "address"
         assert secret.stat().st_mode & 0o077 == 0
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
