@@ -75,6 +75,16 @@ class Job:
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
+    def wait_for_batch(self) -> None:
+        """Until it has done one more, or all."""
+        before, deadline = self._batches(), time.monotonic() + DEADLINE_S
+        while self.is_running() and self._batches() == before:
+            assert time.monotonic() < deadline, (self._folder / "job").read_text()[-3000:]
+            time.sleep(0.05)
+
+    def _batches(self) -> int:
+        return len(list((self._folder / "checkpoint" / "commits").glob("[0-9]*")))
+
     def kill(self) -> None:
         """The driver, its JVM and their workers, as a machine that goes away."""
         if self._process is not None:
@@ -131,7 +141,9 @@ def test_a_broker_that_dies_in_the_middle_of_batches(job: Job, own_broker: Kafka
     job.start("local[2]")
     moments = random.Random(os.environ.get("ONELOG_SEED"))
     for _ in range(3):
-        time.sleep(3 + 4 * moments.random())  # the moment of the kill is the input
+        job.wait_for_batch()
+        assert job.is_running(), (job.faults.parent / "job").read_text()[-3000:]
+        time.sleep(0.3 * moments.random())  # the moment of the kill is the input
         own_broker.kill()
         own_broker.start()
     assert job.wait() == 0, (job.faults.parent / "job").read_text()[-3000:]
@@ -142,9 +154,8 @@ def test_drivers_that_are_killed_at_any_moment(job: Job):
     moments = random.Random(os.environ.get("ONELOG_SEED"))
     for _ in range(3):
         job.start("local[2]")
-        time.sleep(12 + 10 * moments.random())  # the moment of the kill is the input
-        if not job.is_running():
-            break
+        job.wait_for_batch()
+        time.sleep(moments.random())  # the moment of the kill is the input
         job.kill()
     job.start("local[2]")
     assert job.wait() == 0, (job.faults.parent / "job").read_text()[-3000:]
