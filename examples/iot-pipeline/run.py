@@ -38,13 +38,14 @@ def main() -> None:
     if chosen.folder is not None:
         chosen.folder.mkdir(parents=True, exist_ok=True)
         run(chosen.folder.resolve(), chosen.master)
+        print(f"drew {' and '.join(str(chosen.folder / picture) for picture in PICTURES)}")
         return
     with tempfile.TemporaryDirectory() as folder:
         run(Path(folder), chosen.master)
         for picture in PICTURES:
-            kept = Path(picture.replace("windows", "iot-pipeline"))
+            kept = picture.replace("windows", "iot-pipeline")
             shutil.copyfile(Path(folder) / picture, kept)
-            print(f"kept as {kept}")
+            print(f"drew {kept}")
 
 
 def run(folder: Path, master: str) -> None:
@@ -73,7 +74,6 @@ def run(folder: Path, master: str) -> None:
             if len(alerts) != wanted:
                 raise SystemExit(f"{protocol} read {len(alerts)} alerts, and not {wanted}")
         draw(windows, *(folder / picture for picture in PICTURES))
-        print(f"drew {' and '.join(str(folder / picture) for picture in PICTURES)}")
 
 
 def print_lines(windows: list[dict[str, Any]]) -> None:
