@@ -11,7 +11,7 @@ import pytest
 from onelog.base.errors import Conflict, NotFound
 from onelog.pipelines import Progress, State, Status, known_pipelines
 from onelog.pipelines.attempts import new_status
-from onelog.pipelines.failures import told
+from onelog.pipelines.failures import is_passing, told
 from onelog.pipelines.progress import advance
 
 STATUS = Status(name="p", file="p.toml", master="local[*]", mode="triggered", pid=1, started="now")
@@ -126,3 +126,30 @@ onelog.base.errors.TopicNotFound: option subscribe: topic 'x' is not there
     assert told(RuntimeError(java)) == "no"
     grpc = '<_InactiveRpcError:\n\tstatus = X\n\tdetails = "Invalid token"\n>'
     assert told(RuntimeError(grpc)) == "Invalid token"
+
+
+class Wrapped(Exception):
+    """As PySpark's: what it came from is beside it."""
+
+    def __init__(self, text: str, cause: Exception | None = None) -> None:
+        super().__init__(text)
+        self._cause = cause
+
+
+@pytest.mark.parametrize(
+    ("error", "passes", "line"),
+    [
+        (Wrapped("Task not serializable", Wrapped("java.lang.IllegalStateException: Illegal size 5"
+         " of collection, expected 6")), True, "Task not serializable"),
+        (Wrapped("x\nPython worker failed to connect back."), True, "x"),
+        (Wrapped("Writing job failed.", Wrapped("org.apache.spark.SparkException: Writing job"
+         " failed.", Wrapped("java.io.IOException: Stream closed"))), False,
+         "a Python process of Spark died: it was killed, or there was no memory left. What was"
+         " committed stays, and the next run goes on behind it"),
+        (Wrapped("[A] org.x.Y: no"), False, "[A] org.x.Y: no"),
+        (Wrapped("org.x.Y: no"), False, "no"),
+    ],
+)  # fmt: skip
+def test_what_spark_wraps_is_unwrapped(error, passes, line):
+    assert is_passing(error) is passes
+    assert told(error) == line

@@ -14,7 +14,9 @@ _GRPC: Final = re.compile(r'^\s*details = "(.+)"$', re.MULTILINE)
 _CALLED: Final = "An error occurred while calling"
 """How every error of Java begins; what it is stands in the next line."""
 _CHARS_MAX: Final = 600
-_LATE: Final = "Python worker failed to connect back"
+_PASSING: Final = re.compile(
+    r"Python worker failed to connect back|Illegal size \d+ of collection, expected \d+"
+)
 _DIED: Final = re.compile(
     r"Python worker exited unexpectedly"
     r"|\A(?:java\.[\w.]+: )?(?:Broken pipe|Connection reset|Stream closed|java\.io\.EOFException)"
@@ -30,21 +32,22 @@ class PipelineFailed(OnelogError):
     """A run ended by an error; what it had committed stays, and the next run goes on behind it."""
 
 
-def is_late(error: BaseException | None) -> bool:
-    """Whether Spark gave up a Python process that was still starting.
+def is_passing(error: BaseException | None) -> bool:
+    """Whether Spark stumbled over itself, and the same goes well when it is begun again.
 
-    It gives it ten seconds and cannot be told otherwise; a busy machine needs more.
+    It gives a Python process ten seconds to start and cannot be told otherwise; a busy machine
+    needs more. And queries that begin at once may trip over a collection that they share.
     """
-    return error is not None and _LATE in str(error)
+    return any(map(_PASSING.search, _texts(error)))
 
 
 def patiently(work: Callable[[], T]) -> T:
-    """Do what starts Python processes; again when one was late. Twice must do no harm."""
+    """Do what starts Python processes; again when that passes. Twice must do no harm."""
     for _ in range(STARTS_MAX - 1):
         try:
             return work()
         except Exception as error:
-            if not is_late(error):
+            if not is_passing(error):
                 raise
     return work()
 

@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 
 from onelog.pipelines.attempts import Ending, OnProgress
-from onelog.pipelines.failures import STARTS_MAX, PipelineFailed, is_late, patiently, told
+from onelog.pipelines.failures import STARTS_MAX, PipelineFailed, is_passing, patiently, told
 from onelog.pipelines.graph import Graph
 from onelog.pipelines.load import duration_ms
 from onelog.pipelines.options import target_options
@@ -149,7 +149,7 @@ class Run:
             if ended is None:
                 return "stopped"
             failure: Any = self._queries[ended].exception()
-            if is_late(failure) and self._starts[ended] < STARTS_MAX:
+            if is_passing(failure) and self._starts[ended] < STARTS_MAX:
                 self._look()
                 self._begin(ended)
                 continue
