@@ -248,7 +248,7 @@ def test_spark_that_onelog_serves_answers_who_has_its_token_and_ends_when_told(
         assert other.stderr.count("\n") == 1, other.stderr
         secret = pipelines.data / "spark" / str(port) / "address"
         assert secret.stat().st_mode & 0o077 == 0
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
         assert not secret.exists()
     finally:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from onelog.base.errors import ConfigError
-from onelog.pipelines.attempts import told_to_stop
+from onelog.pipelines.attempts import interrupt, told_to_stop
 from onelog.pipelines.needs import need_connect
 from onelog.pipelines.place import Place
 from onelog.pipelines.sparks import connect_server, environment, kept_catalog
@@ -34,14 +34,15 @@ def serve_spark(
     place.lakehouse.mkdir(parents=True, exist_ok=True)
     stop = threading.Event()
     with (
-        told_to_stop(stop.set),
+        told_to_stop(interrupt),
         environment(place.environment()),
         connect_server(master, "onelog spark serve", log, port=port, config=kept) as server,
     ):
         _write_secret(file, server.address)
         try:
-            on_start(f"sc://localhost:{port}", log)
-            stop.wait()
+            with told_to_stop(stop.set):  # PySpark has put its own handler there meanwhile
+                on_start(f"sc://localhost:{port}", log)
+                stop.wait()
         finally:
             with contextlib.suppress(FileNotFoundError):
                 file.unlink()
