@@ -407,7 +407,11 @@ def read_python(port: int, group: str, topic: str) -> list[tuple[int, str]]:
 
 def commit_aiokafka(port: int, group: str, topic: str, offset: int, text: str) -> None:
     async def run() -> None:
-        consumer = AIOKafkaConsumer(bootstrap_servers=f"127.0.0.1:{port}", group_id=group)
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=f"127.0.0.1:{port}",
+            group_id=group,
+            enable_auto_commit=False,  # its end would commit once more, without the text
+        )
         await consumer.start()
         consumer.assign([AioPlace(topic, 1)])
         await consumer.commit({AioPlace(topic, 1): AioOffset(offset, text)})
