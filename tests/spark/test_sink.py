@@ -22,12 +22,22 @@ def values(broker: KafkaOnelog, topic: str) -> list[str]:
     return sorted(read(broker.port, topic))
 
 
+OTHERS: set[str] = set()
+"""Transactions of queries that other tests have stopped in the middle: they wait for their end."""
+
+
+@pytest.fixture(autouse=True)
+def others(broker: KafkaOnelog) -> None:
+    OTHERS.clear()
+    OTHERS.update(left_open(broker))
+
+
 def left_open(broker: KafkaOnelog) -> list[str]:
-    """Transactions of sinks that are not over."""
+    """Transactions of this test's sinks that are not over."""
     with Talk(broker.port) as talk:
         answer = talk.wire.ask(66, 0, state_filters=[], producer_id_filters=[])
         found = [row.transactional_id for row in answer.transaction_states]
-    return [name for name in found if name.startswith("~link/")]
+    return [name for name in found if name.startswith("~link/") and name not in OTHERS]
 
 
 # -- jobs
