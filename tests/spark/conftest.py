@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 import onelog.spark
 from tests.conformance.kafka_brokers import KafkaOnelog
 from tests.spark.jvm import local_settings
+from tests.spark.processes import Cluster
 
 # PySpark 4.1 leaves the socket files that it read results from to the collector; ours are of TCP.
 SPARK_SOCKETS = "ignore:.*socket.socket fd=.*family=1:pytest.PytestUnraisableExceptionWarning"
@@ -64,3 +65,13 @@ def own_broker(tmp_path) -> Iterator[KafkaOnelog]:
     server = KafkaOnelog(folder).start()
     yield server
     server.stop()
+
+
+@pytest.fixture
+def cluster(tmp_path) -> Iterator[Cluster]:
+    """A master and two workers of Spark."""
+    made = Cluster(tmp_path)
+    try:
+        yield made.start(2)
+    finally:
+        made.stop()

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +19,7 @@ from matplotlib.image import imread
 from pyiceberg.catalog.sql import SqlCatalog
 
 from tests.spark.lines import ROOT
-from tests.spark.processes import DEADLINE_S, Cluster
+from tests.spark.processes import DEADLINE_S
 
 pytestmark = pytest.mark.spark_slow
 
@@ -102,15 +101,6 @@ def check_example(said: str, folder: Path, devices: ModuleType) -> None:
 
 def test_the_example_runs_by_one_command(devices, tmp_path):
     check_example(run_example(tmp_path, "local[2]"), tmp_path, devices)
-
-
-@pytest.fixture
-def cluster(tmp_path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path)
-    try:
-        yield made.start(2)
-    finally:
-        made.stop()
 
 
 def test_the_example_runs_unchanged_on_a_cluster_of_two_workers(cluster, devices, tmp_path):

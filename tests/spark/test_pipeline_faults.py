@@ -17,7 +17,7 @@ from onelog.pipelines import Place, load_pipeline
 from onelog.pipelines.options import target_options
 from tests.conformance.kafka_brokers import KafkaOnelog
 from tests.spark.pipelines import send, table_rows
-from tests.spark.processes import LOOK_S, Cluster, Pipelines, Running, below, kill_all
+from tests.spark.processes import LOOK_S, Pipelines, Running, below, kill_all
 from tests.spark.topics import make_topic, servers
 from tests.support.kafka_txn_clients import read
 
@@ -138,15 +138,6 @@ def test_drivers_that_are_killed_at_any_moment(copy):
         copy.send(50)
     copy.finish()
     copy.check()
-
-
-@pytest.fixture
-def cluster(tmp_path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path)
-    try:
-        yield made.start(2)
-    finally:
-        made.stop()
 
 
 def test_executors_and_a_worker_of_a_cluster_that_are_killed(copy, cluster):

@@ -16,7 +16,6 @@ import pytest
 from tests.conformance.kafka_brokers import KafkaOnelog, unique
 from tests.spark.lines import ROOT
 from tests.spark.pipelines import send
-from tests.spark.processes import Cluster
 from tests.spark.s3_server import ACCESS_KEY, SECRET_KEY, S3Server, available, s3_server
 from tests.spark.topics import make_topic, servers
 
@@ -166,15 +165,6 @@ def test_a_table_in_a_bucket_is_kept_asked_and_refused_in_one_line(server, broke
     row = machine.ask("table", "get", str(file), "d3", "--json")
     assert json.loads(row) == {"device": "d3", "at": 60}
     assert SECRET_KEY not in machine.log()
-
-
-@pytest.fixture
-def cluster(tmp_path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path)
-    try:
-        yield made.start(2)
-    finally:
-        made.stop()
 
 
 def test_checkpoint_state_and_table_in_a_bucket_go_on_from_a_cluster(
