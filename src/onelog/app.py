@@ -39,7 +39,7 @@ from onelog.config import Config, Loaded
 from onelog.metadata.store import MetadataStore
 from onelog.net import Listener, bind
 from onelog.net.control import ControlServer
-from onelog.observe import Health, Registry, Sample, configure_logging, get_logger
+from onelog.observe import Health, Registry, Sample, Troubles, configure_logging, get_logger
 from onelog.protocols.amqp.server import AmqpServer
 from onelog.protocols.kafka.server import KafkaServer
 from onelog.protocols.mqtt.server import MqttServer
@@ -122,7 +122,10 @@ class Server:
         self._stop = asyncio.Event()
         self.health = Health()
         self.health.register("state", lambda: None if self._state == "running" else self._state)
+        self.troubles = Troubles(clock)
+        self.health.register("troubles", self.troubles.problem)
         self.metrics = Registry()
+        self.metrics.register("troubles", self.troubles.samples)
         self.metrics.register("process", self._samples)
 
     def request_stop(self) -> None:
@@ -136,7 +139,7 @@ class Server:
     async def run(self, on_ready: Callable[[ServerInfo], None]) -> None:
         """Start, call `on_ready`, serve until `request_stop`, shut down cleanly."""
         with lock_data_dir(Path(self._loaded.config.data_dir)):
-            endpoints = Endpoints(self.health, self.metrics, self.info)
+            endpoints = Endpoints(self.health, self.metrics, self.info, self.troubles)
             desk = Desk(self.health, self.info)
             async with (
                 self._admin(endpoints) as admin_end,
@@ -226,7 +229,13 @@ class Server:
         config, data_dir = self._loaded.config, Path(self._loaded.config.data_dir)
         store = self._store = await open_store(data_dir, self._clock)
         try:
-            return await open_broker(data_dir, broker_settings(config), self._clock, store=store)
+            return await open_broker(
+                data_dir,
+                broker_settings(config),
+                self._clock,
+                store=store,
+                troubles=self.troubles,
+            )
         except BaseException:
             await store.close()
             raise

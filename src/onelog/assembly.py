@@ -15,6 +15,7 @@ from onelog.broker import Authorizer, Broker, BrokerSettings, NamedViews, Quotas
 from onelog.broker.view_commands import run_view_command
 from onelog.metadata.local import LocalStore
 from onelog.metadata.store import MetadataStore
+from onelog.observe.troubles import Troubles
 from onelog.security.commands import failed, run_command, subject_of
 from onelog.security.hashing import HashThreads
 from onelog.security.users import Users
@@ -71,6 +72,7 @@ async def open_broker(
     store: MetadataStore | None = None,
     authorizer: Authorizer | None = None,
     quotas: Quotas | None = None,
+    troubles: Troubles | None = None,
 ) -> Broker:
     """Open the broker on a data directory, recovering what is there; it closes the store."""
     if store is None:
@@ -83,4 +85,6 @@ async def open_broker(
         "memory": MemoryEngine(clock),
         "kv": LazyEngine(kv_root, lambda: KvEngine(kv_root, clock)),
     }
-    return await Broker.open(store, engines, clock, settings, authorizer=authorizer, quotas=quotas)
+    return await Broker.open(
+        store, engines, clock, settings, authorizer=authorizer, quotas=quotas, troubles=troubles
+    )

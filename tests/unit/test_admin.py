@@ -20,9 +20,10 @@ from onelog.admin.contract import (
 )
 from onelog.admin.endpoints import Endpoints
 from onelog.admin.server import AdminServer
+from onelog.base.clock import SystemClock
 from onelog.base.errors import ConfigError, Conflict, CursorNotFound, StreamNotFound
 from onelog.net import Listener, bind
-from onelog.observe import Health, Registry, Sample
+from onelog.observe import Health, Registry, Sample, Troubles
 
 
 class FewStreams:
@@ -109,7 +110,7 @@ def info() -> ServerInfo:
 
 @pytest.fixture
 def endpoints() -> Endpoints:
-    return Endpoints(Health(), Registry(), info)
+    return Endpoints(Health(), Registry(), info, Troubles(SystemClock()))
 
 
 def client_of(endpoints: Endpoints, host: str = "localhost") -> httpx.AsyncClient:
@@ -227,7 +228,9 @@ async def test_ready_is_503_with_the_reason_while_a_check_fails():
     health = Health()
     health.register("disk", lambda: "no room")
     health.register("loop", lambda: None)
-    response = await get(Endpoints(health, Registry(), info), "/health/ready")
+    response = await get(
+        Endpoints(health, Registry(), info, Troubles(SystemClock())), "/health/ready"
+    )
     assert response.status_code == 503
     assert response.json() == {"status": "failing", "checks": {"disk": "no room", "loop": "ok"}}
 
@@ -256,7 +259,9 @@ async def test_metrics_are_read_at_scrape_time_and_named_once_per_family():
 
     registry.register("x", source)
     value = 41
-    text = (await get(Endpoints(Health(), registry, info), "/metrics")).text
+    text = (
+        await get(Endpoints(Health(), registry, info, Troubles(SystemClock())), "/metrics")
+    ).text
     assert text.count("# TYPE onelog_x_total counter") == 1
     assert text.count("onelog_x_total{") == 1200
     assert 'onelog_x_total{stream="s\\"7"} 41.0' in text
@@ -281,7 +286,9 @@ async def test_a_failing_metrics_source_does_not_blind_the_scrape():
 
     registry.register("broken", broken)
     registry.register("good", lambda: [Sample("onelog_good", "Good.", "gauge", 2)])
-    text = (await get(Endpoints(Health(), registry, info), "/metrics")).text
+    text = (
+        await get(Endpoints(Health(), registry, info, Troubles(SystemClock())), "/metrics")
+    ).text
     assert "onelog_good 2.0" in text
     assert "onelog_metrics_source_errors_total 1.0" in text
 

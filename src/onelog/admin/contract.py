@@ -26,6 +26,19 @@ class RetentionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Whether records go once every durable cursor is past them."""
 
 
+class TroubleInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What went wrong inside at one place and was survived, or still lasts."""
+
+    kind: str
+    place: str
+    error: str
+    count: int
+    first_ms: int
+    last_ms: int
+    standing: bool
+    """Whether it lasts; else it is an incident that is over."""
+
+
 class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One stream and its settings."""
 

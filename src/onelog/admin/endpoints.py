@@ -22,10 +22,11 @@ from onelog.admin.contract import (
     ErrorBody,
     Page,
     ServerInfo,
+    TroubleInfo,
 )
 from onelog.admin.samples import stream_samples
 from onelog.base.errors import InvalidRequest, Unavailable
-from onelog.observe import Health, HealthReport, Registry
+from onelog.observe import Health, HealthReport, Registry, Trouble, Troubles
 from onelog.observe.metrics import CONTENT_TYPE
 
 _CURSOR_CHARS_MAX: Final = 4096
@@ -49,7 +50,14 @@ def refuse(status: int, code: str, message: str) -> Response:
 class Endpoints:
     """The handlers, over what the process offers."""
 
-    def __init__(self, health: Health, metrics: Registry, info: Callable[[], ServerInfo]) -> None:
+    def __init__(
+        self,
+        health: Health,
+        metrics: Registry,
+        info: Callable[[], ServerInfo],
+        troubles: Troubles,
+    ) -> None:
+        self._troubles = troubles
         self._health = health
         self._metrics = metrics
         self._info = info
@@ -61,6 +69,7 @@ class Endpoints:
         """Path → handler."""
         table: dict[str, Callable[[Request], Awaitable[Response]]] = {
             "/": self.index,
+            "/health": self.health,
             "/health/live": self.live,
             "/health/ready": self.ready,
             "/metrics": self.metrics,
@@ -76,6 +85,18 @@ class Endpoints:
     async def index(self, _request: Request) -> Response:
         """What can be asked."""
         return answer({"name": "onelog", "paths": [route.path for route in self.routes()]})
+
+    async def health(self, _request: Request) -> Response:
+        """Every check, and what went wrong inside and was survived; 503 as for readiness."""
+        report = self._health.ready()
+        troubles = self._troubles.rows()
+        status = "failing" if not report.ok else "degraded" if troubles else "ok"
+        body = {
+            "status": status,
+            "checks": report.checks,
+            "troubles": [_trouble_info(row) for row in troubles],
+        }
+        return answer(body, 200 if report.ok else 503)
 
     async def live(self, _request: Request) -> Response:
         """200 as long as the loop answers."""
@@ -137,6 +158,18 @@ class Endpoints:
 def _health_answer(report: HealthReport) -> Response:
     status = "ok" if report.ok else "failing"
     return answer({"status": status, "checks": report.checks}, 200 if report.ok else 503)
+
+
+def _trouble_info(row: Trouble) -> TroubleInfo:
+    return TroubleInfo(
+        kind=row.kind,
+        place=row.place,
+        error=row.error,
+        count=row.count,
+        first_ms=row.first_ms,
+        last_ms=row.last_ms,
+        standing=row.standing,
+    )
 
 
 def _page_of(request: Request) -> tuple[str, int]:

@@ -32,6 +32,7 @@ from onelog.log.partition import Partition
 from onelog.log.syncer import Syncer
 from onelog.metadata.store import MetadataStore
 from onelog.observe.logging import get_logger
+from onelog.observe.troubles import Troubles
 from onelog.record.record import Message
 from onelog.storage.engine import Engine
 
@@ -68,8 +69,11 @@ class Broker:
         engines: Mapping[str, Engine],
         clock: Clock,
         settings: BrokerSettings,
+        troubles: Troubles | None = None,
     ) -> None:
         self.store = store
+        self.troubles = troubles or Troubles(clock)
+        """What raised inside and was isolated."""
         self._engines = engines
         self._clock = clock
         self._settings = settings
@@ -93,10 +97,11 @@ class Broker:
         *,
         authorizer: Authorizer | None = None,
         quotas: Quotas | None = None,
+        troubles: Troubles | None = None,
     ) -> Broker:
         """Recover every stream and cursor; ready to serve when it returns."""
         settings = settings or BrokerSettings()
-        broker = cls(store, engines, clock, settings)
+        broker = cls(store, engines, clock, settings, troubles)
         try:
             await broker._start(authorizer or AllowAll(), quotas or Unlimited())
         except BaseException:

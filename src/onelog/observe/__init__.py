@@ -3,5 +3,15 @@
 from onelog.observe.health import Health, HealthReport
 from onelog.observe.logging import configure_logging, get_logger
 from onelog.observe.metrics import Registry, Sample
+from onelog.observe.troubles import Trouble, Troubles
 
-__all__ = ["Health", "HealthReport", "Registry", "Sample", "configure_logging", "get_logger"]
+__all__ = [
+    "Health",
+    "HealthReport",
+    "Registry",
+    "Sample",
+    "Trouble",
+    "Troubles",
+    "configure_logging",
+    "get_logger",
+]
