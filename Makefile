@@ -15,15 +15,11 @@ STAMP    := $(VENV)/.stamp
 # KafkaJS has only gzip itself: the packages after it bring the other codecs.
 JS_CLIENTS := mqtt@5 kafkajs@2 kafkajs-snappy@1 @bokuweb/zstd-wasm@0 @platformatic/kafka@1 amqplib@0
 
-# Most tests wait for processes and clocks more than they compute, so each core takes a share of them.
-SHARED := -n logical --maxprocesses 4
-
 # They start hundreds of processes, and none is to compile the sources for itself alone.
 export PYTHONDONTWRITEBYTECODE :=
 
-# What failed is run once more, one after the other: the suite starts real processes and waits for real
-# clocks, and a busy machine is not a broken broker. A test that passes only then wants mending.
-again = $(PYTEST) --last-failed --last-failed-no-failures none $(1)
+# Each core takes a share. What failed is run once more; what passes only then is counted and named.
+RUN_TESTS := $(PY) tools/run_tests.py
 
 SHORT := -m "not fault_long and not kafka_peer and not rabbitmq_peer and not spark_slow"
 
@@ -57,11 +53,11 @@ format: $(STAMP)-dev ## Format the sources and fix what lint can fix
 	$(BIN)/ruff format --quiet .
 	$(BIN)/ruff check --quiet --fix .
 
-test: check test-pure ## Check, then run every test but the long ones
-	$(PYTEST) $(SHARED) $(SHORT) $(ARGS) || $(call again,$(SHORT) $(ARGS))
+test: check ## Check, then run every test but the long ones
+	$(RUN_TESTS) pure all $(SHORT) $(ARGS)
 
 test-pure: $(STAMP)-dev ## Run the unit tests with the interpreted kernel
-	ONELOG_PURE=1 $(PYTEST) $(SHARED) tests/unit || ONELOG_PURE=1 $(call again,tests/unit)
+	$(RUN_TESTS) pure
 
 conformance: $(STAMP)-dev ## Run the tests with real clients, beside Mosquitto and RabbitMQ
 	$(PYTEST) tests/conformance -m "not kafka_peer" $(ARGS)

@@ -1,0 +1,63 @@
+"""The counting of `make test`: what passed only when it was repeated is named, and has a limit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools.run_tests import FAILED_MAX, REPEATED_MAX, Runner, Tally
+
+STEADY = "def test_steady(): pass\n"
+SHAKY = """
+from pathlib import Path
+import pytest
+
+@pytest.mark.parametrize("number", range({count}))
+def test_shaky(number):
+    mark = Path({folder!r}) / str(number)
+    was_there = mark.exists()
+    mark.touch()
+    assert was_there
+"""
+BROKEN = "def test_broken(): assert False\n"
+
+
+def run(folder: Path, source: str) -> Tally:
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "test_here.py").write_text(source)
+    tally = Tally()
+    Runner(folder / "memory", folder).run(tally, {}, ["-n", "0", "-p", "no:asyncio", "-q"])
+    return tally
+
+
+def shaky(folder: Path, count: int) -> str:
+    return SHAKY.format(count=count, folder=str(folder))
+
+
+def test_a_test_that_passes_only_when_repeated_is_named(tmp_path):
+    tally = run(tmp_path, STEADY + shaky(tmp_path, 2))
+    assert tally.repeated == ["test_here.py::test_shaky[0]", "test_here.py::test_shaky[1]"]
+    code, words = tally.verdict()
+    assert code == 0
+    assert words.startswith("2 passed only when repeated:")
+    assert all(name in words for name in tally.repeated)
+
+
+def test_a_test_that_fails_twice_fails_the_whole_and_is_not_counted(tmp_path):
+    tally = run(tmp_path, BROKEN + shaky(tmp_path, 1))
+    assert tally.repeated == ["test_here.py::test_shaky[0]"]
+    assert tally.verdict()[0] == 1
+
+
+def test_many_failures_are_not_repeated(tmp_path):
+    tally = run(tmp_path, shaky(tmp_path, FAILED_MAX + 1))
+    assert not tally.repeated
+    assert tally.verdict()[0] == 1
+
+
+@pytest.mark.parametrize(("count", "code"), [(0, 0), (REPEATED_MAX, 0), (REPEATED_MAX + 1, 1)])
+def test_more_than_three_repeated_tests_over_all_runs_are_a_failure(count, code):
+    tally = Tally(repeated=[f"test_{number}" for number in range(count)])
+    assert tally.verdict()[0] == code
+    assert Tally(4, tally.repeated).verdict()[0] == 4

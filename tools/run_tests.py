@@ -1,0 +1,99 @@
+"""Runs pytest for `make test`: what failed is run once more, and what passes only then is counted.
+
+Usage: `python tools/run_tests.py [pure] all [arguments of pytest]`. `pure` runs the unit tests with
+the interpreted kernel; the arguments are for `all`.
+
+Rules: the suite starts real processes and waits for real clocks, so a busy machine is given a
+second look. A test that passes only then still wants mending: each is named, and more than a few of
+them, over all runs together, fail the whole. Where many fail, nothing is repeated: that is no busy
+machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+REPEATED_MAX: Final = 3
+"""Tests that may pass only when they are repeated."""
+FAILED_MAX: Final = 20
+"""More than so many failures are not repeated."""
+SHARED: Final = ("-n", "logical", "--maxprocesses", "4")
+"""Most tests wait for processes and clocks more than they compute: each core takes a share."""
+TESTS_FAILED: Final = 1
+"""What pytest ends with when tests failed, and nothing worse happened."""
+RUNS: Final = {"pure": ({"ONELOG_PURE": "1"}, ("tests/unit",)), "all": ({}, ())}
+
+
+@dataclass
+class Tally:
+    """What came of all runs."""
+
+    code: int = 0
+    repeated: list[str] = field(default_factory=list)
+    """Names of tests that passed only when they were repeated."""
+
+    def verdict(self) -> tuple[int, str]:
+        """What the process ends with, and what it says at the end."""
+        if not self.repeated:
+            return self.code, "none passed only when repeated"
+        many = len(self.repeated) > REPEATED_MAX
+        lines = [f"{len(self.repeated)} passed only when repeated:", *self.repeated]
+        if many:
+            lines.append(f"more than {REPEATED_MAX} of them: that is a failure")
+        return self.code or int(many), "\n  ".join(lines)
+
+
+class Runner:
+    """Runs pytest with a memory of its own, so that failures of earlier days do not count."""
+
+    def __init__(self, memory: Path, folder: Path = ROOT) -> None:
+        self._memory = memory
+        self._folder = folder
+
+    def run(self, tally: Tally, environment: dict[str, str], arguments: list[str]) -> None:
+        """One run, and what failed of it once more."""
+        shutil.rmtree(self._memory, ignore_errors=True)
+        code = self._pytest(environment, [*SHARED, *arguments])
+        failed = self._failed()
+        if code == TESTS_FAILED and 0 < len(failed) <= FAILED_MAX:
+            again = ["--last-failed", "--last-failed-no-failures", "none", *arguments]
+            code = self._pytest(environment, again)
+            still = self._failed()
+            tally.repeated += sorted(failed - still)
+        tally.code = tally.code or code
+
+    def _pytest(self, environment: dict[str, str], arguments: list[str]) -> int:
+        command = [sys.executable, "-m", "pytest", "-o", f"cache_dir={self._memory}", *arguments]
+        return subprocess.run(  # noqa: S603 - our own interpreter
+            command, cwd=self._folder, env=os.environ | environment, check=False
+        ).returncode
+
+    def _failed(self) -> set[str]:
+        memory = self._memory / "v" / "cache" / "lastfailed"
+        return set(json.loads(memory.read_text())) if memory.exists() else set()
+
+
+def main() -> None:
+    """Run what the command line names."""
+    arguments = sys.argv[1:]
+    tally = Tally()
+    runner = Runner(ROOT / "build" / "tests-memory")
+    while arguments and arguments[0] in RUNS:
+        name = arguments.pop(0)
+        environment, chosen = RUNS[name]
+        runner.run(tally, environment, [*chosen, *(arguments if name == "all" else ())])
+    code, words = tally.verdict()
+    sys.stdout.write(f"\n{words}\n")
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()
