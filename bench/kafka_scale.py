@@ -20,7 +20,7 @@ from bench.report import Row, median, row, run_loop, say
 from onelog.assembly import open_broker
 from onelog.base.clock import SystemClock
 from onelog.base.names import to_kafka
-from onelog.broker import BrokerSettings, Durability, Message, StreamConfig
+from onelog.broker import LOCAL, BrokerSettings, Durability, Message, StreamConfig
 
 TOPICS, PARTITIONS_EACH = 100, 100
 METADATA_BAR_MS, METADATA_RSS_BAR_MB = 100, 400
@@ -80,7 +80,7 @@ async def fill(folder: Path) -> None:
     topics = [f"scan/d{n}/{'hit' if n == 0 else 'miss'}" for n in range(ONE_IN)]
     chunk = [Message(topics[n % ONE_IN], VALUE) for n in range(SCAN_CHUNK)]
     for _ in range(SCAN_MESSAGES // SCAN_CHUNK):
-        await broker.publish_many(chunk)
+        await broker.publish_many(chunk, principal=LOCAL)
     await broker.close()
 
 

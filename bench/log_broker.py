@@ -13,6 +13,7 @@ from onelog.assembly import open_broker
 from onelog.base.clock import SystemClock
 from onelog.broker import (
     EARLIEST,
+    LOCAL,
     Broker,
     BrokerSettings,
     Durability,
@@ -66,7 +67,7 @@ async def awaiting_rate(broker: Broker, publishers: int) -> float:
     async def publish() -> int:
         count = 0
         while time.perf_counter() < end:
-            await broker.publish(message)
+            await broker.publish(message, principal=LOCAL)
             count += 1
         return count
 
@@ -149,11 +150,11 @@ async def latency_rows() -> list[Row]:
         for level in (Durability.OS, Durability.FSYNC):
             message = Message(f"bench/{level}/t", VALUE)
             for _ in range(200):
-                await broker.publish(message)
+                await broker.publish(message, principal=LOCAL)
             took = []
             for _ in range(5000):
                 start = time.perf_counter()
-                await broker.publish(message)
+                await broker.publish(message, principal=LOCAL)
                 took.append((time.perf_counter() - start) * 1e6)
             took.sort()
             rows.append(row(f"one publish, {level}: p50", took[len(took) // 2], "us"))
@@ -171,18 +172,20 @@ async def rate_rows() -> list[Row]:
             messages = [Message(f"bench/{level}/t{n % 10}", VALUE) for n in range(1000)]
 
             async def publish(messages: list[Message] = messages) -> int:
-                await broker.publish_many(messages)
+                await broker.publish_many(messages, principal=LOCAL)
                 return len(messages)
 
             rows.append(row(f"publish_many of 1000, {level}", await _rate(publish), "msg/s"))
-        cursor = await broker.cursors.open_offset("reader", ["bench/os/+"], durable=False)
+        cursor = await broker.cursors.open_offset(
+            "reader", ["bench/os/+"], durable=False, principal=LOCAL
+        )
 
         async def fetch() -> int:
             return len(cursor.fetch(1000))
 
         rows.append(row("cursor fetch of 1000, wildcard", await _rate(fetch, 0.5), "msg/s"))
         queue = await broker.cursors.open_queue(
-            "queue", ["bench/os/+"], start=EARLIEST, durable=False
+            "queue", ["bench/os/+"], start=EARLIEST, durable=False, principal=LOCAL
         )
 
         async def settle() -> int:

@@ -27,6 +27,7 @@ from onelog.assembly import open_broker
 from onelog.base.clock import SystemClock
 from onelog.broker import (
     EARLIEST,
+    LOCAL,
     Broker,
     BrokerSettings,
     Durability,
@@ -47,7 +48,7 @@ async def make_partitions(directory: Path) -> None:
     )
     await broker.streams.create(config)
     for number in range(PARTITIONS):
-        await broker.publish(Message("wide", b"x" * 64), partition=number)
+        await broker.publish(Message("wide", b"x" * 64), partition=number, principal=LOCAL)
     await broker.close()
 
 
@@ -67,7 +68,7 @@ async def partitions_bytes(directory: Path) -> int:
 async def cursor_bytes(directory: Path, kind: str, durable: bool) -> float:
     """Bytes per idle cursor, each on a filter of its own in a stream that has records."""
     broker = await open_broker(directory, BrokerSettings(), SystemClock())
-    await broker.publish_many([Message(f"c/{n}/x", b"1") for n in range(1000)])
+    await broker.publish_many([Message(f"c/{n}/x", b"1") for n in range(1000)], principal=LOCAL)
     await _open_cursors(broker, kind, 0, 200, durable)
     before = _settled_bytes()
     await _open_cursors(broker, kind, 200, 200 + CURSORS, durable)
@@ -82,7 +83,7 @@ async def _open_cursors(broker: Broker, kind: str, first: int, last: int, durabl
         numbers = range(start, start + 200)
         if kind == "tail":
             for number in numbers:
-                desk.open_tail([f"c/{number}/x"])
+                desk.open_tail([f"c/{number}/x"], principal=LOCAL)
             continue
         opener = {
             "offset": desk.open_offset,

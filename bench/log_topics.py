@@ -14,7 +14,7 @@ from pathlib import Path
 from bench.report import Row, data_dir, median, row, run_loop, say
 from onelog.assembly import open_broker
 from onelog.base.clock import SystemClock
-from onelog.broker import Broker, BrokerSettings, Durability, OffsetCursor, StreamConfig
+from onelog.broker import LOCAL, Broker, BrokerSettings, Durability, OffsetCursor, StreamConfig
 from onelog.kernel import BatchBuilder
 
 TOPICS = 100_000
@@ -48,7 +48,9 @@ def topic_of(number: int) -> bytes:
 async def find(broker: Broker, filter_: str) -> float:
     """Open a cursor, read everything that matches, close it: seconds."""
     start = time.perf_counter()
-    cursor: OffsetCursor = await broker.cursors.open_offset("find", [filter_], durable=False)
+    cursor: OffsetCursor = await broker.cursors.open_offset(
+        "find", [filter_], durable=False, principal=LOCAL
+    )
     found = cursor.fetch(1000)
     while cursor.reading.is_behind():
         found += cursor.fetch(1000)

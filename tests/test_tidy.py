@@ -113,3 +113,36 @@ def test_links_of_the_first_pages_lead_somewhere():
         for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
             if "://" not in target:
                 assert (ROOT / target).exists(), f"{page.name} links to {target}"
+
+
+def defaults_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    """The parameters of a function that have a default."""
+    arguments = function.args
+    plain = [*arguments.posonlyargs, *arguments.args]
+    named = [one.arg for one in plain[len(plain) - len(arguments.defaults) :]]
+    pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    return named + [one.arg for one, default in pairs if default is not None]
+
+
+def test_no_principal_has_a_default_so_that_every_call_says_who_acts():
+    found = [
+        f"{name_of(path)}:{node.lineno}: {node.name}"
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and "principal" in defaults_of(node)
+    ]
+    assert not found
+
+
+def test_no_peer_begins_as_the_broker_itself():
+    """`LOCAL` is passed in a call by whoever acts as the broker; nothing keeps it as its own."""
+    found = [
+        f"{name_of(path)}:{node.lineno}"
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "LOCAL"
+    ]
+    assert not found

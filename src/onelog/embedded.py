@@ -2,11 +2,11 @@
 
     import asyncio
     from onelog import embedded
-    from onelog.broker import Message
+    from onelog.broker import LOCAL, Message
 
     async def main():
         async with embedded.open("./data") as broker:
-            await broker.publish(Message("sensors/d1/t", b"21.5"))
+            await broker.publish(Message("sensors/d1/t", b"21.5"), principal=LOCAL)
 
     asyncio.run(main())
 

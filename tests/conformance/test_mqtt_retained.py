@@ -82,7 +82,12 @@ def test_a_retained_message_carries_its_properties_and_the_subscription_identifi
     publisher = dial().connect()
     pairs = (("k", "1"), ("k", "2"))
     publisher.publish(
-        topic, b"x", retain=True, content_type="a/b", user_properties=pairs, correlation_data=b"c"
+        topic,
+        b"x",
+        retain=True,
+        content_type="a/b",
+        user_properties=pairs,
+        correlation_data=b"c",
     )
     client = dial().connect()
     client.subscribe(topic, 1, identifier=99)

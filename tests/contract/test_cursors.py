@@ -12,6 +12,7 @@ from onelog.base.clock import ManualClock
 from onelog.base.errors import Closed, CorruptBatch, PartitionStopped
 from onelog.broker import (
     EARLIEST,
+    LOCAL,
     Broker,
     Message,
     OffsetCursor,
@@ -46,12 +47,14 @@ Opened = Callable[[Start], "asyncio.Future[AnyCursor]"]
 async def open_kind(broker: Broker, kind: str, text: str, start: Start = EARLIEST) -> AnyCursor:
     desk = broker.cursors
     if kind == "tail":
-        return desk.open_tail([text], start=start)
+        return desk.open_tail([text], start=start, principal=LOCAL)
     if kind == "offset":
-        return await desk.open_offset(f"o {text}", [text], start=start)
+        return await desk.open_offset(f"o {text}", [text], start=start, principal=LOCAL)
     if kind == "session":
-        return await desk.open_session(f"s {text}", [text], start=start, window=1000)
-    return await desk.open_queue(f"q {text}", [text], start=start)
+        return await desk.open_session(
+            f"s {text}", [text], start=start, window=1000, principal=LOCAL
+        )
+    return await desk.open_queue(f"q {text}", [text], start=start, principal=LOCAL)
 
 
 def take(cursor: AnyCursor) -> list[Record]:
@@ -88,11 +91,11 @@ async def test_bytes_written_do_not_depend_on_how_many_cursors_exist(tmp_path: P
     for cursors in (0, 20):
         async with running(tmp_path / str(cursors)) as broker:
             for number in range(cursors):
-                await broker.cursors.open_offset(f"o{number}", ["#"])
-                await broker.cursors.open_session(f"s{number}", ["site/+/t"])
-                await broker.cursors.open_queue(f"q{number}", ["site/a/t"])
-                await broker.cursors.open_table(f"t{number}", ["site/#"])
-                broker.cursors.open_tail(["#"])
+                await broker.cursors.open_offset(f"o{number}", ["#"], principal=LOCAL)
+                await broker.cursors.open_session(f"s{number}", ["site/+/t"], principal=LOCAL)
+                await broker.cursors.open_queue(f"q{number}", ["site/a/t"], principal=LOCAL)
+                await broker.cursors.open_table(f"t{number}", ["site/#"], principal=LOCAL)
+                broker.cursors.open_tail(["#"], principal=LOCAL)
             for number in range(50):
                 await say(broker, f"site/{'ab'[number % 2]}/t", str(number))
             for cursor in broker.cursors.open_cursors():
@@ -123,7 +126,7 @@ async def test_a_cursor_opened_later_reads_the_history(
         await say(broker, "other/x", "no match")
         for codec in range(5):
             batch = client_batch(topic_rows(topic, f"c{codec}", f"d{codec}"), codec=codec)
-            await broker.publisher.publish_batches(stream, partition.id, batch)
+            await broker.publisher.publish_batches(stream, partition.id, batch, principal=LOCAL)
         await transaction(broker, topic, (7, 0, 0), "aborted")
         await transaction(broker, topic, (8, 0, 0), "committed")
         end(partition, 7, Marker.ABORT)
@@ -165,7 +168,7 @@ async def test_a_table_opened_later_knows_the_history(tmp_path: Path) -> None:
         await say(broker, "site/b/t", "3")
         partition = await transaction(broker, "site/b/t", (5, 0, 0), "aborted")
         end(partition, 5, Marker.ABORT)
-        table = await broker.cursors.open_table("table", ["site/#"])
+        table = await broker.cursors.open_table("table", ["site/#"], principal=LOCAL)
         assert sorted(spoken(table.find("#"))) == ["site/a/t=2", "site/b/t=3"]
 
 
@@ -208,11 +211,13 @@ async def test_settling_in_one_cursor_changes_no_other_and_not_the_log(tmp_path:
     async with running(tmp_path) as broker:
         await say(broker, "t", *map(str, range(10)))
         before = snapshot(broker)
-        one = await broker.cursors.open_queue("one", ["t"], start=EARLIEST)
-        two = await broker.cursors.open_queue("two", ["t"], start=EARLIEST)
-        session = await broker.cursors.open_session("session", ["t"], start=EARLIEST)
-        offset = await broker.cursors.open_offset("offset", ["t"])
-        other = await broker.cursors.open_offset("other", ["#"])
+        one = await broker.cursors.open_queue("one", ["t"], start=EARLIEST, principal=LOCAL)
+        two = await broker.cursors.open_queue("two", ["t"], start=EARLIEST, principal=LOCAL)
+        session = await broker.cursors.open_session(
+            "session", ["t"], start=EARLIEST, principal=LOCAL
+        )
+        offset = await broker.cursors.open_offset("offset", ["t"], principal=LOCAL)
+        other = await broker.cursors.open_offset("other", ["#"], principal=LOCAL)
         for number, delivery in enumerate(one.acquire("c", 10)):
             if number % 3 == 0:
                 one.ack(delivery.token)
@@ -228,7 +233,7 @@ async def test_settling_in_one_cursor_changes_no_other_and_not_the_log(tmp_path:
         await broker.cursors.delete("session")
         assert [row.record.value for row in two.acquire("c", 99)] == [b"%d" % n for n in range(10)]
         assert [row.value for row in other.fetch()] == [b"%d" % n for n in range(10)]
-        again = await broker.cursors.open_session("session", ["t"], start=EARLIEST)
+        again = await broker.cursors.open_session("session", ["t"], start=EARLIEST, principal=LOCAL)
         assert len(again.fetch()) == 10
         assert snapshot(broker) == before
 
@@ -244,7 +249,7 @@ async def test_a_topic_is_read_in_the_order_it_was_written(tmp_path: Path, kind:
                 Message(f"t/{number % 7}", str(turn * 100 + number).encode())
                 for number in range(50)
             ]
-            await broker.publish_many(messages)
+            await broker.publish_many(messages, principal=LOCAL)
             for record in take(cursor):
                 seen.setdefault(record.topic, []).append(int(record.value or b""))
         assert sum(map(len, seen.values())) == 250
@@ -257,8 +262,8 @@ async def test_one_stopped_partition_of_many_does_not_silence_a_cursor(tmp_path:
         main = broker.streams.get("main")
         home = main.partition_of(b"t")
         victim = next(row for row in main.partitions if row is not home)
-        cursor = broker.cursors.open_tail(["#"])
-        queue = await broker.cursors.open_queue("q", ["#"])
+        cursor = broker.cursors.open_tail(["#"], principal=LOCAL)
+        queue = await broker.cursors.open_queue("q", ["#"], principal=LOCAL)
         waiting = asyncio.ensure_future(cursor.next())
         working = asyncio.ensure_future(queue.next("c"))
         await asyncio.sleep(0)
@@ -269,7 +274,9 @@ async def test_one_stopped_partition_of_many_does_not_silence_a_cursor(tmp_path:
         await say(broker, "t", "alive")
         assert [row.value for row in await asyncio.wait_for(waiting, 5)] == [b"alive"]
         assert len(await asyncio.wait_for(working, 5)) == 1
-        late = await broker.cursors.open_offset("late", ["#"], start=Start("time", 0))
+        late = await broker.cursors.open_offset(
+            "late", ["#"], start=Start("time", 0), principal=LOCAL
+        )
         assert [row.value for row in read_all(late)] == [b"alive"]
 
 
@@ -347,10 +354,10 @@ async def test_a_deleted_stream_takes_its_records_and_nothing_else(tmp_path: Pat
         await broker.streams.create(StreamConfig(name="gone", captures=("a/#",)))
         await say(broker, "a/1", "x", "y", "z")
         await say(broker, "b/1", "stays")
-        queue = await broker.cursors.open_queue("q", ["#"], start=EARLIEST)
-        session = await broker.cursors.open_session("s", ["#"], start=EARLIEST)
-        table = await broker.cursors.open_table("t", ["#"])
-        exact = await broker.cursors.open_offset("o", ["a/1"])
+        queue = await broker.cursors.open_queue("q", ["#"], start=EARLIEST, principal=LOCAL)
+        session = await broker.cursors.open_session("s", ["#"], start=EARLIEST, principal=LOCAL)
+        table = await broker.cursors.open_table("t", ["#"], principal=LOCAL)
+        exact = await broker.cursors.open_offset("o", ["a/1"], principal=LOCAL)
         held = {row.record.value: row.token for row in queue.acquire("c", 10)}
         assert len(session.fetch()) == 4
         queue.release(held[b"x"])
@@ -374,7 +381,7 @@ async def test_a_deleted_stream_takes_its_records_and_nothing_else(tmp_path: Pat
 
 async def test_callbacks_may_publish_and_acquire_inside_a_wake_up(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
-        queue = await broker.cursors.open_queue("q", ["work/#"])
+        queue = await broker.cursors.open_queue("q", ["work/#"], principal=LOCAL)
         seen: list[bytes | None] = []
         rounds = asyncio.Event()
 
@@ -384,7 +391,7 @@ async def test_callbacks_may_publish_and_acquire_inside_a_wake_up(tmp_path: Path
                 queue.ack(delivery.token)
                 if len(seen) < 20:
                     message = Message("work/next", str(len(seen)).encode())
-                    broker.publisher.publish_soon([message], lambda *_: None)
+                    broker.publisher.publish_soon([message], lambda *_: None, principal=LOCAL)
             if len(seen) >= 20:
                 rounds.set()
             else:

@@ -17,6 +17,7 @@ from onelog.base.clock import SystemClock
 from onelog.base.errors import OnelogError, PartitionCorrupt, PartitionStopped
 from onelog.broker import (
     EARLIEST,
+    LOCAL,
     Broker,
     BrokerSettings,
     Durability,
@@ -56,13 +57,13 @@ async def start(data: Path) -> Broker:
 
 async def publish(broker: Broker, count: int, partition: int) -> list[Published]:
     messages = [Message(TOPICS[partition], b"%d" % n + b"." * 90) for n in range(count)]
-    return [await broker.publish(message) for message in messages]
+    return [await broker.publish(message, principal=LOCAL) for message in messages]
 
 
 async def read(broker: Broker, partition: int) -> list[int]:
     """The offsets of a partition as a reader sees them."""
     source = broker.streams.get("two").partitions[partition]
-    tail = broker.cursors.open_tail(["two/#"], start=EARLIEST)
+    tail = broker.cursors.open_tail(["two/#"], start=EARLIEST, principal=LOCAL)
     found = []
     while tail.reading.is_behind():
         found += [int(r.offset) for r in tail.fetch() if r.partition == source.id]
@@ -154,7 +155,7 @@ async def test_damage_in_an_old_segment_is_found_when_it_is_read(tmp_path: Path)
     await broker.close()
     flip(logs(data, 0)[0], 300)
     broker = await start(data)
-    reader = await broker.cursors.open_offset("reader", [TOPICS[0]], durable=False)
+    reader = await broker.cursors.open_offset("reader", [TOPICS[0]], durable=False, principal=LOCAL)
     with pytest.raises(PartitionCorrupt, match="damaged"):
         while reader.reading.is_behind():
             reader.fetch()
@@ -175,7 +176,7 @@ async def test_a_cursor_over_many_partitions_goes_on_when_one_is_found_damaged(t
     flip(logs(data, 0)[0], 300)
     for first in (0, 1):  # whichever is read first
         broker = await start(data)
-        tail = broker.cursors.open_tail(["two/#"], start=EARLIEST)
+        tail = broker.cursors.open_tail(["two/#"], start=EARLIEST, principal=LOCAL)
         tail.reading._turn += first
         found = []
         while tail.reading.is_behind():
@@ -193,7 +194,8 @@ async def test_a_failed_fsync_answers_every_waiting_publisher_with_the_error(tmp
     await publish(broker, 10, 1)
     faults.arm("segment.fsync", faults.fail_with(errno.EIO))
     waiting = [
-        asyncio.create_task(broker.publish(Message(TOPICS[0], b"%d" % n))) for n in range(20)
+        asyncio.create_task(broker.publish(Message(TOPICS[0], b"%d" % n), principal=LOCAL))
+        for n in range(20)
     ]
     answers = await asyncio.gather(*waiting, return_exceptions=True)
     faults.disarm()
@@ -219,7 +221,7 @@ async def test_a_checkpoint_of_cursors_that_cannot_be_synced_is_an_error(tmp_pat
     data = tmp_path / "data"
     broker = await start(data)
     await publish(broker, 10, 0)
-    reader = await broker.cursors.open_offset("reader", [TOPICS[0]])
+    reader = await broker.cursors.open_offset("reader", [TOPICS[0]], principal=LOCAL)
     reader.fetch(4)
     reader.commit_read()
     await broker.cursors.save(reader)
@@ -234,7 +236,7 @@ async def test_a_checkpoint_of_cursors_that_cannot_be_synced_is_an_error(tmp_pat
     copy = copy_as_killed(data, tmp_path / "copy")
     await broker.close()
     broker = await start(copy)
-    reader = await broker.cursors.open_offset("reader", [TOPICS[0]])
+    reader = await broker.cursors.open_offset("reader", [TOPICS[0]], principal=LOCAL)
     restored = {row.partition: row.offset for row in reader.committed()}
     assert all(restored[number] >= offset for number, offset in kept.items())
     await broker.close()
@@ -246,13 +248,13 @@ async def test_a_failed_flush_of_an_os_stream_stops_it_and_says_so(tmp_path: Pat
     broker = await start(data)
     config = StreamConfig(name="quick", captures=("quick",), durability=Durability.OS)
     partition = (await broker.streams.create(config)).partitions[0]
-    await broker.publish(Message("quick", b"1"))
+    await broker.publish(Message("quick", b"1"), principal=LOCAL)
     faults.arm("segment.fsync", faults.fail_with(errno.EIO))
     with pytest.raises(PartitionStopped, match="fsync"):
         await partition.flush()
     faults.disarm()
     with pytest.raises(PartitionStopped):
-        await broker.publish(Message("quick", b"2"))
+        await broker.publish(Message("quick", b"2"), principal=LOCAL)
     await broker.close()
     broker = await start(data)
     assert broker.streams.get("quick").partitions[0].end_offset == 1

@@ -13,6 +13,7 @@ from onelog.base.clock import ManualClock
 from onelog.base.ids import TimestampMs
 from onelog.broker import (
     EARLIEST,
+    LOCAL,
     Broker,
     BrokerSettings,
     Cleanup,
@@ -55,7 +56,7 @@ def aged(age_ms: int, **more: object) -> StreamConfig:
 
 
 def read(broker: Broker) -> list[tuple[int, int, bytes | None]]:
-    tail = broker.cursors.open_tail(["s/#"], start=EARLIEST)
+    tail = broker.cursors.open_tail(["s/#"], start=EARLIEST, principal=LOCAL)
     found = []
     while tail.reading.is_behind():
         found += [(int(r.offset), int(r.timestamp_ms), r.value) for r in tail.fetch()]
@@ -73,7 +74,7 @@ async def test_a_clock_that_goes_back_deletes_nothing_and_offsets_go_on(tmp_path
     async def publish(count: int) -> None:
         for _ in range(count):
             value = b"%d" % len(expected) + b"." * 200
-            where = await broker.publish(Message("s/t", value))
+            where = await broker.publish(Message("s/t", value), principal=LOCAL)
             assert where.offset == len(expected)
             expected.append(value)
 
@@ -101,13 +102,13 @@ async def test_retention_works_again_when_the_clock_is_right_again(tmp_path: Pat
     clock = ManualClock(NOW_MS)
     broker = await start(tmp_path / "data", clock, aged(12 * HOUR_MS))
     for _ in range(100):
-        await broker.publish(Message("s/t", b"old" + b"." * 200))
+        await broker.publish(Message("s/t", b"old" + b"." * 200), principal=LOCAL)
     clock.set_wall_ms(NOW_MS - DAY_MS)
     for _ in range(100):
-        await broker.publish(Message("s/t", b"back" + b"." * 200))
+        await broker.publish(Message("s/t", b"back" + b"." * 200), principal=LOCAL)
     clock.set_wall_ms(NOW_MS + 11 * HOUR_MS)
     for _ in range(100):
-        await broker.publish(Message("s/t", b"new" + b"." * 200))
+        await broker.publish(Message("s/t", b"new" + b"." * 200), principal=LOCAL)
     clock.set_wall_ms(NOW_MS + 14 * HOUR_MS)
     await broker.maintenance.run_once()
     values = [(value or b"").split(b".")[0] for _, _, value in read(broker)]
@@ -128,7 +129,7 @@ async def test_offsets_for_times_are_right_when_timestamps_go_up_and_down(
         if chance.random() < 0.2:
             clock.set_wall_ms(NOW_MS + chance.randrange(-DAY_MS, DAY_MS))
         clock.advance(chance.random())
-        await broker.publish(Message("s/t", b"." * 100))
+        await broker.publish(Message("s/t", b"." * 100), principal=LOCAL)
     partition = broker.streams.get("s").partitions[0]
     for again in range(2):
         rows = read(broker)
@@ -137,7 +138,9 @@ async def test_offsets_for_times_are_right_when_timestamps_go_up_and_down(
         for asked in [*chance.sample(stamps, 40), min(stamps) - 1, max(stamps), max(stamps) + 1]:
             expected = next(((at, stamp) for at, stamp, _ in rows if stamp >= asked), None)
             assert partition.offset_for_time(TimestampMs(asked)) == expected
-        reader = broker.cursors.open_tail(["s/#"], start=Start("time", max(stamps)))
+        reader = broker.cursors.open_tail(
+            ["s/#"], start=Start("time", max(stamps)), principal=LOCAL
+        )
         assert reader.fetch(1)[0].timestamp_ms == max(stamps)
         await broker.close()
         if again == 0:
@@ -150,9 +153,11 @@ async def test_deadlines_and_back_off_are_not_moved_by_the_wall_clock(tmp_path: 
     clock = ManualClock(NOW_MS)
     broker = await start(tmp_path / "data", clock, aged(-1))
     for number in range(3):
-        await broker.publish(Message("s/t", b"%d" % number))
+        await broker.publish(Message("s/t", b"%d" % number), principal=LOCAL)
     settings = QueueSettings(lock_ms=1000, backoff_ms=500)
-    queue = await broker.cursors.open_queue("q", ["s/t"], start=EARLIEST, settings=settings)
+    queue = await broker.cursors.open_queue(
+        "q", ["s/t"], start=EARLIEST, settings=settings, principal=LOCAL
+    )
     assert [row.record.value for row in queue.acquire("a", 2)] == [b"0", b"1"]
     for jump_ms in (DAY_MS, -DAY_MS, 0):
         clock.set_wall_ms(NOW_MS + jump_ms)
@@ -178,9 +183,9 @@ async def test_a_persistent_session_is_not_ended_by_a_clock_that_goes_back(tmp_p
     session = await broker.sessions.attach(
         "c1", protocol="mqtt", expiry_ms=HOUR_MS, clean=True, on_takeover=lambda: None
     )
-    cursor = await broker.cursors.open_session("c1", ["s/#"], start=EARLIEST)
+    cursor = await broker.cursors.open_session("c1", ["s/#"], start=EARLIEST, principal=LOCAL)
     for number in range(3):
-        await broker.publish(Message("s/t", b"%d" % number))
+        await broker.publish(Message("s/t", b"%d" % number), principal=LOCAL)
     first = cursor.fetch(1)[0]
     assert cursor.acknowledge(first.packet_id)
     await broker.cursors.save(cursor)
@@ -193,7 +198,7 @@ async def test_a_persistent_session_is_not_ended_by_a_clock_that_goes_back(tmp_p
         "c1", protocol="mqtt", expiry_ms=HOUR_MS, clean=False, on_takeover=lambda: None
     )
     assert again.resumed
-    cursor = await broker.cursors.open_session("c1", ["s/#"])
+    cursor = await broker.cursors.open_session("c1", ["s/#"], principal=LOCAL)
     assert [row.record.value for row in cursor.fetch() if row.record] == [b"1", b"2"]
     await broker.close()
 
@@ -208,12 +213,12 @@ async def test_compaction_with_a_clock_that_goes_back_keeps_the_latest_by_offset
         clock.set_wall_ms(NOW_MS - number * HOUR_MS)
         topic, value = f"s/{number % 5}", b"%d" % number + b"." * 100
         last[topic] = value
-        await broker.publish(Message(topic, value))
+        await broker.publish(Message(topic, value), principal=LOCAL)
     partition = broker.streams.get("s").partitions[0]
     partition.log.roll()
     await broker.maintenance.run_once()
     assert broker.maintenance.counters.records_compacted > 50
-    table = await broker.cursors.open_table("latest", ["s/#"])
+    table = await broker.cursors.open_table("latest", ["s/#"], principal=LOCAL)
     assert {record.topic: record.value for record in table.find("s/#")} == last
     offsets = [offset for offset, _, _ in read(broker)]
     assert offsets == sorted(set(offsets))

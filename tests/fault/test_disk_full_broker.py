@@ -20,7 +20,15 @@ from onelog.assembly import open_broker
 from onelog.base import faults
 from onelog.base.clock import SystemClock
 from onelog.base.errors import OnelogError, StorageFull
-from onelog.broker import EARLIEST, Broker, BrokerSettings, Message, QueueSettings, StreamConfig
+from onelog.broker import (
+    EARLIEST,
+    LOCAL,
+    Broker,
+    BrokerSettings,
+    Message,
+    QueueSettings,
+    StreamConfig,
+)
 
 pytestmark = pytest.mark.fault
 
@@ -69,7 +77,7 @@ async def publish_until_full(broker: Broker, acknowledged: Acknowledged) -> None
         for count in range(100_000):
             value = b"%d.%d." % (number, count) + b"v" * 1500
             try:
-                where = await broker.publish(Message(f"s/{number}", value))
+                where = await broker.publish(Message(f"s/{number}", value), principal=LOCAL)
             except StorageFull:
                 return
             acknowledged[where.partition, int(where.offset)] = value
@@ -80,7 +88,7 @@ async def publish_until_full(broker: Broker, acknowledged: Acknowledged) -> None
 
 def check(broker: Broker, acknowledged: Acknowledged) -> None:
     """Every acknowledged record is there, at its offset, once; offsets are dense."""
-    tail = broker.cursors.open_tail(["s/#"], start=EARLIEST)
+    tail = broker.cursors.open_tail(["s/#"], start=EARLIEST, principal=LOCAL)
     found: Acknowledged = {}
     while tail.reading.is_behind():
         for record in tail.fetch():
@@ -104,14 +112,14 @@ async def test_a_full_disk_refuses_and_loses_nothing_and_goes_on_when_there_is_r
     check(broker, acknowledged)
     with pytest.raises(StorageFull, match="no room"):
         while True:  # a small one may find a hole; not for long
-            where = await broker.publish(Message("s/small", b"x" * 1000))
+            where = await broker.publish(Message("s/small", b"x" * 1000), principal=LOCAL)
             acknowledged[where.partition, int(where.offset)] = b"x" * 1000
     assert not broker.stopped_partitions(), "a full disk stops nothing"
     (disk / "ballast").unlink()
     before = len(acknowledged)
     for number in range(100):
         value = b"after.%d" % number
-        where = await broker.publish(Message(f"s/{number % PUBLISHERS}", value))
+        where = await broker.publish(Message(f"s/{number % PUBLISHERS}", value), principal=LOCAL)
         acknowledged[where.partition, int(where.offset)] = value
     assert len(acknowledged) == before + 100, "an offset was given twice"
     check(broker, acknowledged)
@@ -133,9 +141,9 @@ async def test_a_broker_can_be_closed_and_opened_on_a_full_disk(disk: Path):
     check(broker, acknowledged)
     with pytest.raises(StorageFull):
         for _ in range(1000):
-            await broker.publish(Message("s/1", b"x" * 4000))
+            await broker.publish(Message("s/1", b"x" * 4000), principal=LOCAL)
     make_room(disk)
-    where = await broker.publish(Message("s/1", b"room"))
+    where = await broker.publish(Message("s/1", b"room"), principal=LOCAL)
     acknowledged[where.partition, int(where.offset)] = b"room"
     check(broker, {key: value for key, value in acknowledged.items() if value != b"x" * 4000})
     await broker.close()
@@ -145,12 +153,16 @@ async def test_cursors_keep_what_was_saved_when_the_disk_fills_up(disk: Path):
     """I4: a checkpoint that does not fit is refused; the older one counts; later ones go on."""
     broker = await start(disk)
     for number in range(200):
-        await broker.publish(Message(f"s/{number % 8}", b"%d" % number))
-    reader = await broker.cursors.open_offset("reader", ["s/#"])
+        await broker.publish(Message(f"s/{number % 8}", b"%d" % number), principal=LOCAL)
+    reader = await broker.cursors.open_offset("reader", ["s/#"], principal=LOCAL)
     queue = await broker.cursors.open_queue(
-        "queue", ["s/#"], start=EARLIEST, settings=QueueSettings(in_flight_max=1000)
+        "queue",
+        ["s/#"],
+        start=EARLIEST,
+        settings=QueueSettings(in_flight_max=1000),
+        principal=LOCAL,
     )
-    table = await broker.cursors.open_table("table", ["s/#"])
+    table = await broker.cursors.open_table("table", ["s/#"], principal=LOCAL)
     settled = set()
     reader.fetch(50)
     reader.commit_read()
@@ -164,27 +176,27 @@ async def test_cursors_keep_what_was_saved_when_the_disk_fills_up(disk: Path):
         while True:  # until the space that is reserved for ~cursors is used up
             await broker.cursors.save(reader, queue)
     for number in range(4):  # there is some left that is reserved for the messages
-        await broker.publish(Message(f"s/{number}", b"late"))
+        await broker.publish(Message(f"s/{number}", b"late"), principal=LOCAL)
     reader.fetch(50)
     reader.commit_read()
     with pytest.raises(StorageFull):
         await broker.cursors.save(reader, table)
     make_room(disk)
-    await broker.publish(Message("s/7", b"room"))
+    await broker.publish(Message("s/7", b"room"), principal=LOCAL)
     newest = {record.topic: record.value for record in table.find("s/#")}
     assert newest["s/0"] == b"late"
     assert newest["s/7"] == b"room"
     await broker.cursors.save(reader, queue, table)
     await broker.close()
     broker = await start(disk)
-    reader = await broker.cursors.open_offset("reader", ["s/#"])
+    reader = await broker.cursors.open_offset("reader", ["s/#"], principal=LOCAL)
     for row in reader.committed():
         assert row.offset >= committed[row.stream_id, row.partition]
-    queue = await broker.cursors.open_queue("queue", ["s/#"])
+    queue = await broker.cursors.open_queue("queue", ["s/#"], principal=LOCAL)
     left = queue.acquire("c", 1000)
     back = {(row.record.partition, int(row.record.offset)) for row in left} & settled
     assert not back, "settled and kept, and handed out again"
-    table = await broker.cursors.open_table("table", ["s/#"])
+    table = await broker.cursors.open_table("table", ["s/#"], principal=LOCAL)
     assert {record.topic: record.value for record in table.find("s/#")} == newest
     await broker.close()
 
@@ -211,7 +223,7 @@ async def test_a_broker_whose_disk_fails_at_its_end_lets_go_of_everything(tmp_pa
     broker = await start(tmp_path)
     acknowledged: Acknowledged = {}
     for number in range(20):
-        where = await broker.publish(Message(f"s/{number % 8}", b"%d" % number))
+        where = await broker.publish(Message(f"s/{number % 8}", b"%d" % number), principal=LOCAL)
         acknowledged[where.partition, int(where.offset)] = b"%d" % number
     faults.arm("segment.fsync", faults.fail_with(errno.EIO))
     try:

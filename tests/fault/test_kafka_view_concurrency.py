@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from onelog.base.ids import Offset
-from onelog.broker import Message
+from onelog.broker import LOCAL, Message
 from onelog.kernel import ATTR_CONTROL, scan_batches
 from onelog.protocols.kafka.errors import ErrorCode
 from onelog.protocols.kafka.views import looking
@@ -55,14 +55,18 @@ async def test_consumers_see_every_record_that_was_not_trimmed_before(here):
     async def write() -> None:
         for number in range(ROUNDS):
             values = [(topic, b"%d" % number + b"." * 500) for topic in TOPICS for _ in range(3)]
-            places = await here.broker.publish_many([Message(*row) for row in values])
+            places = await here.broker.publish_many(
+                [Message(*row) for row in values], principal=LOCAL
+            )
             for (topic, value), place in zip(values, places, strict=True):
                 written[topic].append((place.offset, value))
             if number % 20 == 19:
                 _number, log = number_of(here, TOPICS[0])
                 await log.trim(Offset(int(log.high_watermark) // 2))
         for topic in TOPICS[:2]:
-            place = await here.broker.publish(Message(topic, b"last " + topic.encode()))
+            place = await here.broker.publish(
+                Message(topic, b"last " + topic.encode()), principal=LOCAL
+            )
             written[topic].append((place.offset, b"last " + topic.encode()))
 
     number, log = number_of(here, TOPICS[0])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.broker import QueueSettings
+from onelog.broker import LOCAL, QueueSettings
 from tests.fault.witness import Place, Witness, Worker
 from tests.fault.worker import contents, open_loaded
 
@@ -48,12 +48,16 @@ async def check_rest(data: Path, witness: Witness) -> None:
     frames.append(["ready", [stream.name for stream in broker.streams.streams()]])
     witness.take(frames)
     settings = QueueSettings(in_flight_max=10_000_000)
-    queue = await broker.cursors.open_queue("queue", ["os/#"], settings=settings, durable=False)
+    queue = await broker.cursors.open_queue(
+        "queue", ["os/#"], settings=settings, durable=False, principal=LOCAL
+    )
     left = [delivery.record for delivery in queue.acquire("c", 10_000_000)]
     while queue.reading.is_behind():
         left += [delivery.record for delivery in queue.acquire("c", 10_000_000)]
     check_once(witness, "queue", left, everything["os"])
-    session = await broker.cursors.open_session("session", ["fs/#"], window=1 << 30, durable=False)
+    session = await broker.cursors.open_session(
+        "session", ["fs/#"], window=1 << 30, durable=False, principal=LOCAL
+    )
     unsettled = [row for row in session.redeliver() if row.record is not None]
     while session.reading.is_behind():
         fetched = session.fetch(1000)

@@ -23,6 +23,7 @@ from onelog.base.clock import SystemClock
 from onelog.base.ids import Offset
 from onelog.broker import (
     EARLIEST,
+    LOCAL,
     Broker,
     BrokerSettings,
     Cleanup,
@@ -132,28 +133,28 @@ class Load:
     async def publish_each(self, topic: str) -> None:
         while True:
             message = self.message(topic)
-            self.tell_published([message], [await self.broker.publish(message)])
+            self.tell_published([message], [await self.broker.publish(message, principal=LOCAL)])
             await asyncio.sleep(self.chance.random() * 0.004)
 
     async def publish_many(self, topics: list[str]) -> None:
         while True:
             count = self.chance.randrange(1, 15)
             messages = [self.message(self.chance.choice(topics)) for _ in range(count)]
-            self.tell_published(messages, await self.broker.publish_many(messages))
+            self.tell_published(messages, await self.broker.publish_many(messages, principal=LOCAL))
             await asyncio.sleep(self.chance.random() * 0.004)
 
     async def publish_ahead(self, topic: str) -> None:
         """Many in flight at once, in order."""
         while True:
             messages = [self.message(topic) for _ in range(8)]
-            calls = [self.broker.publish(message) for message in messages]
+            calls = [self.broker.publish(message, principal=LOCAL) for message in messages]
             self.tell_published(messages, await asyncio.gather(*calls))
             await asyncio.sleep(self.chance.random() * 0.004)
 
     # Consumers.
 
     async def commit_offsets(self) -> None:
-        cursor = await self.broker.cursors.open_offset("reader", ["fs/#", "os/#"])
+        cursor = await self.broker.cursors.open_offset("reader", ["fs/#", "os/#"], principal=LOCAL)
         names = {stream.record.id: stream.name for stream in self.broker.streams.streams()}
 
         def rows() -> list[tuple[str, int, int]]:
@@ -174,7 +175,7 @@ class Load:
     async def settle_queue(self) -> None:
         settings = QueueSettings(lock_ms=100, in_flight_max=500)
         queue = await self.broker.cursors.open_queue(
-            "queue", ["os/#"], start=EARLIEST, settings=settings
+            "queue", ["os/#"], start=EARLIEST, settings=settings, principal=LOCAL
         )
         while True:
             acked = []
@@ -193,7 +194,7 @@ class Load:
 
     async def settle_session(self) -> None:
         session = await self.broker.cursors.open_session(
-            "session", ["fs/#"], start=EARLIEST, window=50
+            "session", ["fs/#"], start=EARLIEST, window=50, principal=LOCAL
         )
         held: dict[int, tuple[str, int, int]] = {}
         deliveries = session.redeliver()
@@ -221,7 +222,7 @@ class Load:
             deliveries = await session.next(50, timeout_s=0.05)
 
     async def follow_table(self) -> None:
-        table = await self.broker.cursors.open_table("table", ["kc/#"])
+        table = await self.broker.cursors.open_table("table", ["kc/#"], principal=LOCAL)
         found = table.find("kc/#")
         tell("table", {record.topic: sequence_of(record.value) for record in found})
 

@@ -11,6 +11,7 @@ from onelog.assembly import open_broker
 from onelog.base.clock import ManualClock
 from onelog.broker import (
     EARLIEST,
+    LOCAL,
     Broker,
     BrokerSettings,
     Durability,
@@ -50,7 +51,7 @@ async def running(
 
 async def say(broker: Broker, topic: str, *values: str) -> None:
     """Publish values to a topic, one message each."""
-    await broker.publish_many([Message(topic, value.encode()) for value in values])
+    await broker.publish_many([Message(topic, value.encode()) for value in values], principal=LOCAL)
 
 
 def spoken(records: Sequence[Record]) -> list[str]:
@@ -83,7 +84,9 @@ def read_session(cursor: SessionCursor) -> list[Record]:
 
 async def history(broker: Broker, *filters: str) -> list[str]:
     """All records of some filters, as a cursor opened now reads them."""
-    cursor = await broker.cursors.open_offset("history", filters, start=EARLIEST, durable=False)
+    cursor = await broker.cursors.open_offset(
+        "history", filters, start=EARLIEST, durable=False, principal=LOCAL
+    )
     found = spoken(read_all(cursor))
     await broker.cursors.close_cursor(cursor)
     return found
@@ -121,7 +124,7 @@ async def transaction(
     """Write records of a transaction that stays open; `end` ends it."""
     stream, partition = home_of(broker, topic)
     batch = client_batch(topic_rows(topic, *values), producer=producer, transactional=True)
-    await broker.publisher.publish_batches(stream, partition.id, batch)
+    await broker.publisher.publish_batches(stream, partition.id, batch, principal=LOCAL)
     return partition
 
 

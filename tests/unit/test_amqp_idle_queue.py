@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from onelog.broker import Message, Partition
+from onelog.broker import LOCAL, Message, Partition
 from onelog.config.model import StreamDefaults
 from onelog.protocols.amqp.addresses import QUEUES_STREAM
 from tests.conformance.amqp_raw import Raw, RawChannel
@@ -37,7 +37,7 @@ async def seal(node: Node) -> Partition:
     """Begin a new segment, with a message that no queue takes."""
     log = node.broker.streams.get(QUEUES_STREAM).partitions[0]
     log.log.roll()
-    await node.broker.publish(Message("$q/nobody", b""))
+    await node.broker.publish(Message("$q/nobody", b""), principal=LOCAL)
     return log
 
 

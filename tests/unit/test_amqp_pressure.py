@@ -12,7 +12,7 @@ import pytest
 
 from onelog.base import faults
 from onelog.base.errors import QuotaExceeded
-from onelog.broker import Action, Message, Principal
+from onelog.broker import LOCAL, Action, Message, Principal
 from onelog.config.amqp import AmqpLimits
 from tests.conformance.amqp_raw import Basic, Connection, Queue, Raw, RawChannel, Refused
 from tests.support.amqp import serving
@@ -376,7 +376,7 @@ async def test_an_mqtt_topic_and_amq_topic_are_one_space(tmp_path):
             queue = channel.queue()
             channel.bind(queue, "amq.topic", "sensors.*.t")
             asyncio.run_coroutine_threadsafe(
-                node.broker.publish(Message("sensors/d1/t", b"20")), node.hub.loop
+                node.broker.publish(Message("sensors/d1/t", b"20"), principal=LOCAL), node.hub.loop
             ).result(10)
             message = channel.get(queue)
             return message.text, message.method.routing_key
@@ -393,7 +393,7 @@ async def test_a_topic_that_is_too_long_for_a_key_is_cut(tmp_path):
             queue = channel.queue()
             channel.bind(queue, "amq.topic", "long.#")
             asyncio.run_coroutine_threadsafe(
-                node.broker.publish(Message(topic, b"20")), node.hub.loop
+                node.broker.publish(Message(topic, b"20"), principal=LOCAL), node.hub.loop
             ).result(10)
             return channel.get(queue)
 

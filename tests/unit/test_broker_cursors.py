@@ -20,6 +20,7 @@ from onelog.base.errors import (
 )
 from onelog.broker import (
     EARLIEST,
+    LOCAL,
     MAIN_CONFIG,
     Broker,
     BrokerSettings,
@@ -38,15 +39,15 @@ CURSOR_BYTES_MAX = 1024
 async def test_a_name_is_open_once_and_belongs_to_one_kind_and_filter(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         desk = broker.cursors
-        queue = await desk.open_queue("c", ["a/#", "b"])
+        queue = await desk.open_queue("c", ["a/#", "b"], principal=LOCAL)
         with pytest.raises(AlreadyExists):
-            await desk.open_queue("c", ["a/#", "b"])
+            await desk.open_queue("c", ["a/#", "b"], principal=LOCAL)
         await desk.close_cursor(queue)
         with pytest.raises(Conflict):
-            await desk.open_offset("c", ["a/#", "b"])
+            await desk.open_offset("c", ["a/#", "b"], principal=LOCAL)
         with pytest.raises(Conflict):
-            await desk.open_queue("c", ["a/#"])
-        again = await desk.open_queue("c", ["b", "a/#"])
+            await desk.open_queue("c", ["a/#"], principal=LOCAL)
+        again = await desk.open_queue("c", ["b", "a/#"], principal=LOCAL)
         await desk.close_cursor(queue)  # the old one: no effect
         assert desk.find("c") is again
 
@@ -55,11 +56,11 @@ async def test_a_name_is_open_once_and_belongs_to_one_kind_and_filter(tmp_path: 
 async def test_a_bad_name_is_refused(tmp_path: Path, name: str) -> None:
     async with running(tmp_path) as broker:
         with pytest.raises(InvalidRequest):
-            await broker.cursors.open_offset(name, ["t"])
+            await broker.cursors.open_offset(name, ["t"], principal=LOCAL)
         with pytest.raises(InvalidRequest):
-            await broker.cursors.open_offset("ok", [])
+            await broker.cursors.open_offset("ok", [], principal=LOCAL)
         with pytest.raises(InvalidName):
-            await broker.cursors.open_offset("ok", ["a/#/b"])
+            await broker.cursors.open_offset("ok", ["a/#/b"], principal=LOCAL)
         assert broker.cursors.names() == []
 
 
@@ -70,10 +71,10 @@ async def test_a_cursor_that_could_not_be_kept_is_not_open(tmp_path: Path) -> No
         broken = PartitionStopped("it broke")
         partition.stopped = broken
         with pytest.raises(PartitionStopped):
-            await broker.cursors.open_queue("q", ["t"])
+            await broker.cursors.open_queue("q", ["t"], principal=LOCAL)
         assert broker.cursors.names() == []
         partition.stopped = None
-        await broker.cursors.open_queue("q", ["t"])
+        await broker.cursors.open_queue("q", ["t"], principal=LOCAL)
 
 
 async def test_an_open_that_is_cancelled_leaves_the_name_free(
@@ -85,13 +86,13 @@ async def test_an_open_that_is_cancelled_leaves_the_name_free(
             await asyncio.Event().wait()
 
         monkeypatch.setattr(broker.cursors._checkpoints, "save", for_ever)
-        opening = asyncio.ensure_future(broker.cursors.open_queue("q", ["t"]))
+        opening = asyncio.ensure_future(broker.cursors.open_queue("q", ["t"], principal=LOCAL))
         await asyncio.sleep(0)
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
         monkeypatch.undo()
-        await broker.cursors.open_queue("q", ["t"])
+        await broker.cursors.open_queue("q", ["t"], principal=LOCAL)
 
 
 # -- dead letters
@@ -102,14 +103,14 @@ SETTINGS = QueueSettings(deliveries_max=1, dead_letter_topic="dead/q")
 async def test_a_dead_letter_carries_the_record_and_why_it_was_given_up(tmp_path: Path) -> None:
     """I6: payload, key and headers; a new topic, and no expiry any more."""
     async with running(tmp_path) as broker:
-        queue = await broker.cursors.open_queue("q", ["t"], settings=SETTINGS)
+        queue = await broker.cursors.open_queue("q", ["t"], settings=SETTINGS, principal=LOCAL)
         headers = ((b"h", b"1"), (b"h", None), (CONTENT_TYPE, b"x/y"), (EXPIRY, b"9" * 13))
-        await broker.publish(Message("t", b"payload", b"key", headers))
-        await broker.publish(Message("t", None, keyless=True))
+        await broker.publish(Message("t", b"payload", b"key", headers), principal=LOCAL)
+        await broker.publish(Message("t", None, keyless=True), principal=LOCAL)
         rejected, limited = queue.acquire("c", 2)
         queue.reject(rejected.token)
         queue.release(limited.token)
-        letters = await broker.cursors.open_offset("letters", ["dead/q"])
+        letters = await broker.cursors.open_offset("letters", ["dead/q"], principal=LOCAL)
         found = []
         while len(found) < 2:
             found += await letters.next(10, 5)
@@ -140,7 +141,7 @@ async def test_a_dead_letter_is_settled_only_when_it_is_durable_elsewhere(tmp_pa
         )
         dead = broker.streams.get("dead").partitions[0]
         dead._syncing = True  # as if a sync were under way: nothing becomes visible
-        queue = await broker.cursors.open_queue("q", ["t"], settings=SETTINGS)
+        queue = await broker.cursors.open_queue("q", ["t"], settings=SETTINGS, principal=LOCAL)
         await say(broker, "t", "x")
         (delivery,) = queue.acquire("c")
         queue.release(delivery.token)
@@ -163,7 +164,7 @@ async def test_a_dead_letter_that_cannot_be_handed_over_is_tried_again(
     """No consumer gets it in between, its count stays, it is handed over once."""
     monkeypatch.setattr("onelog.broker.cursors._DEAD_LETTER_RETRY_MS", 1_000)
     async with running(tmp_path) as broker:
-        queue = await broker.cursors.open_queue("q", ["t"], settings=SETTINGS)
+        queue = await broker.cursors.open_queue("q", ["t"], settings=SETTINGS, principal=LOCAL)
         await say(broker, "t", "x")
         target = home_of(broker, "dead/q")[1]
         if target is home_of(broker, "t")[1]:
@@ -180,7 +181,7 @@ async def test_a_dead_letter_that_cannot_be_handed_over_is_tried_again(
         target.stopped = None
         clock.advance(1.1)  # type: ignore[attr-defined]
         queue.run_due()
-        letters = await broker.cursors.open_offset("letters", ["dead/q"])
+        letters = await broker.cursors.open_offset("letters", ["dead/q"], principal=LOCAL)
         (record,) = await letters.next(10, 5)
         assert json.loads(find_header(record.headers, DEAD_LETTER_HEADER) or b"")["count"] == 1
         assert queue.pending() == 0
@@ -189,7 +190,7 @@ async def test_a_dead_letter_that_cannot_be_handed_over_is_tried_again(
 
 async def test_a_queue_without_a_dead_letter_topic_drops_what_it_gives_up(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
-        queue = await broker.cursors.open_queue("q", ["t"])
+        queue = await broker.cursors.open_queue("q", ["t"], principal=LOCAL)
         await say(broker, "t", "x")
         queue.reject(queue.acquire("c")[0].token)
         assert (queue.pending(), queue.dropped) == (0, 1)
@@ -208,13 +209,13 @@ async def measure(broker: Broker, kind: str, count: int) -> float:
     for number in range(count):
         name, filters = f"{kind}-{number}", [f"site/{number}/#"]
         if kind == "offset":
-            await desk.open_offset(name, filters)
+            await desk.open_offset(name, filters, principal=LOCAL)
         elif kind == "session":
-            await desk.open_session(name, filters)
+            await desk.open_session(name, filters, principal=LOCAL)
         elif kind == "queue":
-            await desk.open_queue(name, filters)
+            await desk.open_queue(name, filters, principal=LOCAL)
         else:
-            await desk.open_table(name, filters)
+            await desk.open_table(name, filters, principal=LOCAL)
         await asyncio.sleep(0)  # so that what the calls themselves needed is gone
     gc.collect()
     used = tracemalloc.get_traced_memory()[0] - before
@@ -240,7 +241,9 @@ async def test_errors_of_the_hook_do_not_reach_the_consumer(tmp_path: Path) -> N
     """A dead-letter topic that can never be published to keeps its record, bounded."""
     async with running(tmp_path) as broker:
         bad = QueueSettings(deliveries_max=1, dead_letter_topic="bad/#")
-        queue = await broker.cursors.open_queue("q", ["t"], settings=bad, start=EARLIEST)
+        queue = await broker.cursors.open_queue(
+            "q", ["t"], settings=bad, start=EARLIEST, principal=LOCAL
+        )
         await say(broker, "t", "x")
         try:
             queue.release(queue.acquire("c")[0].token)

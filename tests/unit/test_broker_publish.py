@@ -20,6 +20,7 @@ from onelog.base.errors import (
 )
 from onelog.base.ids import Offset
 from onelog.broker import (
+    LOCAL,
     Action,
     Broker,
     BrokerSettings,
@@ -116,11 +117,13 @@ async def test_who_may_not_subscribe_gets_no_cursor(tmp_path: Path) -> None:
 async def test_a_used_up_quota_refuses_the_whole_call(tmp_path: Path) -> None:
     meter = Meter(100)
     async with running(tmp_path, quotas=meter) as broker:
-        await broker.publish(Message("t", b"x" * 50))
+        await broker.publish(Message("t", b"x" * 50), principal=LOCAL)
         with pytest.raises(QuotaExceeded):
-            await broker.publish_many([Message("t", b"x" * 30), Message("t", b"y" * 30)])
+            await broker.publish_many(
+                [Message("t", b"x" * 30), Message("t", b"y" * 30)], principal=LOCAL
+            )
         assert appended(broker) == 1
-        await broker.publish(Message("t", b"x" * 20))
+        await broker.publish(Message("t", b"x" * 20), principal=LOCAL)
         assert appended(broker) == 2
 
 
@@ -151,7 +154,7 @@ async def test_messages_published_together_are_checked_before_one_is_staged(
     async with running(tmp_path, settings) as broker:
         good = Message("t", b"good")
         with pytest.raises(error):
-            await broker.publish_many([good, good, bad, good])
+            await broker.publish_many([good, good, bad, good], principal=LOCAL)
         await say(broker, "t", "after")
         assert await history(broker, "#") == ["t=after"]
 
@@ -160,7 +163,10 @@ async def test_a_hundred_publishes_of_one_pass_are_one_batch(tmp_path: Path) -> 
     """And each gets its own offset, in the order of the calls (I5)."""
     async with running(tmp_path) as broker:
         results = await asyncio.gather(
-            *(broker.publish(Message("t", b"%d" % number)) for number in range(100))
+            *(
+                broker.publish(Message("t", b"%d" % number), principal=LOCAL)
+                for number in range(100)
+            )
         )
         partition = home_of(broker, "t")[1]
         assert batches_of(partition) == 1
@@ -171,7 +177,9 @@ async def test_a_hundred_publishes_of_one_pass_are_one_batch(tmp_path: Path) -> 
 async def test_one_pass_writes_one_batch_per_partition(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         topics = [f"t/{number}" for number in range(50)]
-        published = await asyncio.gather(*(broker.publish(Message(t, b"x")) for t in topics))
+        published = await asyncio.gather(
+            *(broker.publish(Message(t, b"x"), principal=LOCAL) for t in topics)
+        )
         for partition in broker.streams.get("main").partitions:
             assert batches_of(partition) <= 1
         assert len({(row.partition, row.offset) for row in published}) == 50
@@ -196,13 +204,13 @@ async def test_publish_returns_only_after_the_sync_and_readers_see_nothing_befor
             return real(self)  # type: ignore[arg-type]
 
         monkeypatch.setattr(type(partition.log), "sync", gated)
-        cursor = broker.cursors.open_tail(["#"])
+        cursor = broker.cursors.open_tail(["#"], principal=LOCAL)
         reading = asyncio.ensure_future(cursor.next())
-        publishing = asyncio.ensure_future(broker.publish(Message("t", b"x")))
+        publishing = asyncio.ensure_future(broker.publish(Message("t", b"x"), principal=LOCAL))
         batch = client_batch(topic_rows("u", "y"))
         await asyncio.to_thread(entered.wait, 10)
         sending = asyncio.ensure_future(
-            broker.publisher.publish_batches(broker.streams.get("main"), 0, batch)
+            broker.publisher.publish_batches(broker.streams.get("main"), 0, batch, principal=LOCAL)
         )
         for _ in range(20):
             await asyncio.sleep(0)
@@ -227,9 +235,9 @@ async def test_who_publishes_behind_messages_that_nobody_waits_for_is_answered_w
     async with running(tmp_path, settings) as broker:
         partition = broker.streams.get("main").partitions[0]
         partition._syncing = True  # a sync that takes its time
-        broker.publisher.stage(Message("t", b"nobody waits"))
+        broker.publisher.stage(Message("t", b"nobody waits"), principal=LOCAL)
         broker.publisher.tick()
-        publishing = asyncio.ensure_future(broker.publish(Message("t", b"x")))
+        publishing = asyncio.ensure_future(broker.publish(Message("t", b"x"), principal=LOCAL))
         await asyncio.sleep(0)
         broker.publisher.tick()
         partition._synced((Offset(1), True), None)  # which had only the first one
@@ -255,8 +263,8 @@ async def test_an_error_of_one_partition_reaches_its_publishers_and_no_other(
         monkeypatch.setattr(Partition, "append_built", broken)
         one, two = await asyncio.wait_for(
             asyncio.gather(
-                broker.publish(Message("t", b"x")),
-                broker.publish(Message(other, b"x")),
+                broker.publish(Message("t", b"x"), principal=LOCAL),
+                broker.publish(Message(other, b"x"), principal=LOCAL),
                 return_exceptions=True,
             ),
             5,
@@ -279,11 +287,13 @@ async def test_a_callback_may_publish_to_a_partition_that_is_still_to_be_written
 
         def first(_published: object, error: OnelogError | None) -> None:
             answers.append(("first", error))
-            broker.publisher.publish_soon([Message(topics[1], b"third")], third)
+            broker.publisher.publish_soon([Message(topics[1], b"third")], third, principal=LOCAL)
 
-        broker.publisher.publish_soon([Message(topics[0], b"first")], first)
+        broker.publisher.publish_soon([Message(topics[0], b"first")], first, principal=LOCAL)
         broker.publisher.publish_soon(
-            [Message(topics[1], b"second")], lambda _p, error: answers.append(("second", error))
+            [Message(topics[1], b"second")],
+            lambda _p, error: answers.append(("second", error)),
+            principal=LOCAL,
         )
         await asyncio.wait_for(answered.wait(), 5)
         assert sorted(answers, key=str) == [("first", None), ("second", None), ("third", None)]
@@ -301,15 +311,17 @@ async def test_a_producer_chooses_the_partition_only_in_a_stream_of_one_topic(
     async with running(tmp_path) as broker:
         await broker.streams.create(StreamConfig(name="one", captures=("one",), partitions=3))
         for number in range(3):
-            published = await broker.publish(Message("one", b"%d" % number), partition=number)
+            published = await broker.publish(
+                Message("one", b"%d" % number), partition=number, principal=LOCAL
+            )
             assert published.partition == number
         assert sorted(await history(broker, "one")) == ["one=0", "one=1", "one=2"]
         usual = home_of(broker, "t")[1].id
-        await broker.publish(Message("t", b"x"), partition=usual)
+        await broker.publish(Message("t", b"x"), partition=usual, principal=LOCAL)
         with pytest.raises(InvalidRequest):
-            await broker.publish(Message("t", b"x"), partition=(usual + 1) % 4)
+            await broker.publish(Message("t", b"x"), partition=(usual + 1) % 4, principal=LOCAL)
         with pytest.raises(InvalidRequest):
-            await broker.publish(Message("t", b"x"), partition=99)
+            await broker.publish(Message("t", b"x"), partition=99, principal=LOCAL)
         assert await history(broker, "t") == ["t=x"]
 
 
@@ -323,7 +335,7 @@ async def test_client_batches_are_stored_as_they_came(tmp_path: Path, codec: int
         await say(broker, "k", "before")
         batch = client_batch(topic_rows("k", "1", "2"), codec=codec)
         sent = bytes(batch)
-        result = await broker.publisher.publish_batches(stream, 0, batch)
+        result = await broker.publisher.publish_batches(stream, 0, batch, principal=LOCAL)
         assert (result.base_offset, result.end_offset, result.duplicate) == (1, 3, False)
         stored = bytes(stream.partitions[0].read(result.base_offset, 1 << 20))
         assert stored[16:] == sent[16:]  # all but base offset and leader epoch
@@ -340,11 +352,15 @@ async def test_a_damaged_batch_appends_nothing(tmp_path: Path, codec: int) -> No
             bad = bytearray(good)
             bad[position] ^= 0x7F
             with pytest.raises(OnelogError):
-                await broker.publisher.publish_batches(stream, 0, bytearray(good) + bad)
+                await broker.publisher.publish_batches(
+                    stream, 0, bytearray(good) + bad, principal=LOCAL
+                )
         with pytest.raises(CorruptBatch):
-            await broker.publisher.publish_batches(stream, 0, bytearray(good) + good[:30])
+            await broker.publisher.publish_batches(
+                stream, 0, bytearray(good) + good[:30], principal=LOCAL
+            )
         with pytest.raises(InvalidRequest):
-            await broker.publisher.publish_batches(stream, 0, bytearray())
+            await broker.publisher.publish_batches(stream, 0, bytearray(), principal=LOCAL)
         assert stream.partitions[0].end_offset == 0
 
 
@@ -359,8 +375,8 @@ async def test_a_repeated_idempotent_batch_is_answered_with_its_old_offset(
             return client_batch(topic_rows("k", f"{sequence}"), producer=(5, 0, sequence))
 
         for sequence in range(3):
-            await broker.publisher.publish_batches(stream, 0, batch(sequence))
-        again = await broker.publisher.publish_batches(stream, 0, batch(1))
+            await broker.publisher.publish_batches(stream, 0, batch(sequence), principal=LOCAL)
+        again = await broker.publisher.publish_batches(stream, 0, batch(1), principal=LOCAL)
         assert (again.base_offset, again.duplicate) == (1, True)
         assert stream.partitions[0].end_offset == 3
 
@@ -369,10 +385,10 @@ async def test_what_was_published_before_a_client_batch_lies_before_it(tmp_path:
     """I5."""
     async with running(tmp_path) as broker:
         stream, partition = home_of(broker, "t")
-        first = asyncio.ensure_future(broker.publish(Message("t", b"1")))
+        first = asyncio.ensure_future(broker.publish(Message("t", b"1"), principal=LOCAL))
         await asyncio.sleep(0)
         await broker.publisher.publish_batches(
-            stream, partition.id, client_batch(topic_rows("t", "2"))
+            stream, partition.id, client_batch(topic_rows("t", "2")), principal=LOCAL
         )
         await first
         await say(broker, "t", "3")
@@ -392,11 +408,11 @@ async def test_records_whose_topic_lives_elsewhere_are_refused(tmp_path: Path) -
         ):
             with pytest.raises(InvalidRequest):
                 await broker.publisher.publish_batches(
-                    stream, partition.id, client_batch([*rows, *bad])
+                    stream, partition.id, client_batch([*rows, *bad]), principal=LOCAL
                 )
         with pytest.raises(InvalidRequest):
             await broker.publisher.publish_batches(
-                stream, (partition.id + 1) % 4, client_batch(rows)
+                stream, (partition.id + 1) % 4, client_batch(rows), principal=LOCAL
             )
         assert appended(broker) == 0
 
@@ -405,7 +421,9 @@ async def test_nobody_writes_to_the_broker_s_own_streams(tmp_path: Path) -> None
     async with running(tmp_path) as broker:
         stream = broker.streams.get("~cursors")
         with pytest.raises(NotAuthorized):
-            await broker.publisher.publish_batches(stream, 0, client_batch(topic_rows("t", "1")))
+            await broker.publisher.publish_batches(
+                stream, 0, client_batch(topic_rows("t", "1")), principal=LOCAL
+            )
         assert stream.partitions[0].end_offset == 0
 
 
@@ -413,12 +431,14 @@ async def test_publishing_to_a_stopped_partition_fails_at_once(tmp_path: Path) -
     async with running(tmp_path) as broker:
         home_of(broker, "t")[1].stop(PartitionStopped("it broke"))
         with pytest.raises(PartitionStopped):
-            await broker.publish(Message("t", b"x"))
+            await broker.publish(Message("t", b"x"), principal=LOCAL)
 
 
 async def test_what_is_staged_when_the_broker_closes_is_written(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
-        broker.publisher.publish_soon([Message("t", b"last words")], lambda *_: None)
+        broker.publisher.publish_soon(
+            [Message("t", b"last words")], lambda *_: None, principal=LOCAL
+        )
     async with running(tmp_path) as broker:
         assert await history(broker, "t") == ["t=last words"]
-        assert read_all(broker.cursors.open_tail(["#"])) == []
+        assert read_all(broker.cursors.open_tail(["#"], principal=LOCAL)) == []

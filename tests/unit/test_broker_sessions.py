@@ -10,7 +10,7 @@ import pytest
 
 from onelog.base.clock import ManualClock
 from onelog.base.errors import StorageFull
-from onelog.broker import EARLIEST, Broker, Session, SessionRecord
+from onelog.broker import EARLIEST, LOCAL, Broker, Session, SessionRecord
 from onelog.broker.sessions import NEVER_MS
 from tests.support.brokers import running, say
 
@@ -37,7 +37,7 @@ async def attach(
 
 async def give_cursor(broker: Broker, session: Session, name: str = "s") -> None:
     """A durable cursor that ends with the session."""
-    await broker.cursors.open_session(name, ["t"], start=EARLIEST)
+    await broker.cursors.open_session(name, ["t"], start=EARLIEST, principal=LOCAL)
     record = msgspec.structs.replace(session.record, cursors=(name,))
     await broker.sessions.update(session, record)
 
@@ -184,7 +184,7 @@ async def test_a_session_that_was_attached_when_the_broker_went_is_kept(tmp_path
     async with running(tmp_path) as broker:
         again = await attach(broker, Peer(), expiry_ms=50_000)
         assert again.resumed
-        cursor = await broker.cursors.open_session("s", ["t"])
+        cursor = await broker.cursors.open_session("s", ["t"], principal=LOCAL)
         assert len(cursor.fetch()) == 1
 
 

@@ -22,7 +22,7 @@ from onelog.base.errors import (
     TopicNotFound,
 )
 from onelog.base.ids import Offset, PartitionId
-from onelog.broker import Message
+from onelog.broker import LOCAL, Message
 from onelog.log.catalog import Catalog
 from onelog.log.config import Cleanup, Retention, StreamConfig
 from onelog.log.partition import Durability
@@ -400,12 +400,14 @@ async def test_a_stream_in_memory_is_another_one_after_a_restart(tmp_path: Path)
     """Kept positions must not be taken for offsets that begin anew."""
     async with running(tmp_path) as broker:
         await broker.streams.create(StreamConfig(name="m", captures=("m/#",), engine="memory"))
-        await broker.publish_many([Message("m/a", b"%d" % n) for n in range(10)])
-        cursor = await broker.cursors.open_offset("reader", ["m/a"])
+        await broker.publish_many([Message("m/a", b"%d" % n) for n in range(10)], principal=LOCAL)
+        cursor = await broker.cursors.open_offset("reader", ["m/a"], principal=LOCAL)
         assert len(cursor.fetch()) == 10
         cursor.commit_read()
         await broker.cursors.save(cursor)
     async with running(tmp_path) as broker:
-        await broker.publish_many([Message("m/a", b"%d" % n) for n in range(20, 25)])
-        cursor = await broker.cursors.open_offset("reader", ["m/a"])
+        await broker.publish_many(
+            [Message("m/a", b"%d" % n) for n in range(20, 25)], principal=LOCAL
+        )
+        cursor = await broker.cursors.open_offset("reader", ["m/a"], principal=LOCAL)
         assert [record.value for record in cursor.fetch()] == [b"20", b"21", b"22", b"23", b"24"]

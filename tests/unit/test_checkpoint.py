@@ -13,6 +13,7 @@ from onelog.base.clock import ManualClock
 from onelog.base.errors import CursorNotFound, StorageFull
 from onelog.broker import (
     EARLIEST,
+    LOCAL,
     Broker,
     BrokerSettings,
     Committed,
@@ -35,10 +36,10 @@ def states(broker: Broker) -> Partition:
 
 async def open_each(broker: Broker) -> None:
     """One durable cursor of each kind."""
-    await broker.cursors.open_offset("offset", ["#"])
-    await broker.cursors.open_session("session", ["t"], start=EARLIEST)
-    await broker.cursors.open_queue("queue", ["t/#"], start=EARLIEST)
-    await broker.cursors.open_table("table", ["#"])
+    await broker.cursors.open_offset("offset", ["#"], principal=LOCAL)
+    await broker.cursors.open_session("session", ["t"], start=EARLIEST, principal=LOCAL)
+    await broker.cursors.open_queue("queue", ["t/#"], start=EARLIEST, principal=LOCAL)
+    await broker.cursors.open_table("table", ["#"], principal=LOCAL)
 
 
 async def test_several_cursors_are_saved_in_one_batch(tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ async def test_marked_cursors_are_saved_together_after_the_interval(tmp_path: Pa
     async with running(tmp_path, settings) as broker:
         await say(broker, "t", *map(str, range(10)))
         queues = [
-            await broker.cursors.open_queue(f"q{number}", ["t"], start=EARLIEST)
+            await broker.cursors.open_queue(f"q{number}", ["t"], start=EARLIEST, principal=LOCAL)
             for number in range(5)
         ]
         before = states(broker).end_offset
@@ -77,9 +78,11 @@ async def test_many_cursors_are_saved_in_batches_of_bounded_size(
     monkeypatch.setattr(checkpoint, "PIECE_BYTES_MAX", 4_000)
     async with running(tmp_path) as broker:
         for number in range(50):
-            await broker.cursors.open_session(f"s{number}", ["#"])
-        await broker.publish_many([Message(f"t/{number}", b"x") for number in range(2_000)])
-        table = await broker.cursors.open_table("table", ["#"])
+            await broker.cursors.open_session(f"s{number}", ["#"], principal=LOCAL)
+        await broker.publish_many(
+            [Message(f"t/{number}", b"x") for number in range(2_000)], principal=LOCAL
+        )
+        table = await broker.cursors.open_table("table", ["#"], principal=LOCAL)
         first = states(broker).end_offset
         await broker.cursors.save(*broker.cursors.open_cursors())
         infos = scan_batches(states(broker).read(first, 1 << 30))
@@ -88,7 +91,7 @@ async def test_many_cursors_are_saved_in_batches_of_bounded_size(
         rows = len(table)
     async with running(tmp_path) as broker:
         assert len(broker.cursors.names()) == 51
-        again = await broker.cursors.open_table("table", ["#"])
+        again = await broker.cursors.open_table("table", ["#"], principal=LOCAL)
         assert len(again) == rows == 2_000
 
 
@@ -100,7 +103,9 @@ async def test_a_checkpoint_of_many_cursors_is_a_small_part_of_what_they_know(
         await say(broker, "t", *map(str, range(100)))
         names = [f"session/{number}" for number in range(20)]
         for name in names:
-            session = await broker.cursors.open_session(name, ["#"], start=EARLIEST, window=100)
+            session = await broker.cursors.open_session(
+                name, ["#"], start=EARLIEST, window=100, principal=LOCAL
+            )
             assert len(session.fetch(100)) == 100
         first = states(broker).end_offset
         known = sum(len(cursor.state().body) for cursor in broker.cursors.open_cursors())
@@ -110,7 +115,7 @@ async def test_a_checkpoint_of_many_cursors_is_a_small_part_of_what_they_know(
         assert info.size_bytes < known / 10
     async with running(tmp_path) as broker:
         for name in names:
-            session = await broker.cursors.open_session(name, ["#"], window=100)
+            session = await broker.cursors.open_session(name, ["#"], window=100, principal=LOCAL)
             assert [row.packet_id for row in session.redeliver()] == list(range(1, 101))
 
 
@@ -121,7 +126,7 @@ async def test_what_save_answered_survives_a_crash(tmp_path: Path) -> None:
     async with running(tmp_path / "live", settings) as broker:
         await say(broker, "t", *map(str, range(10)))
         await open_each(broker)
-        queue = await broker.cursors.open_queue("work", ["t"], start=EARLIEST)
+        queue = await broker.cursors.open_queue("work", ["t"], start=EARLIEST, principal=LOCAL)
         session = broker.cursors.find("session")
         offset = broker.cursors.find("offset")
         held = queue.acquire("c", 6)
@@ -136,7 +141,7 @@ async def test_what_save_answered_survives_a_crash(tmp_path: Path) -> None:
         queue.ack(held[2].token)  # not saved any more
         shutil.copytree(tmp_path / "live", crashed)
     async with running(crashed, settings) as broker:
-        queue = await broker.cursors.open_queue("work", ["t"])
+        queue = await broker.cursors.open_queue("work", ["t"], principal=LOCAL)
         assert [(int(d.record.offset), d.count) for d in queue.acquire("c", 99)] == [
             (2, 2),
             (3, 2),
@@ -146,7 +151,7 @@ async def test_what_save_answered_survives_a_crash(tmp_path: Path) -> None:
             (8, 1),
             (9, 1),
         ]
-        session = await broker.cursors.open_session("session", ["t"])
+        session = await broker.cursors.open_session("session", ["t"], principal=LOCAL)
         again = session.redeliver()
         assert [(d.packet_id, d.record is None) for d in again] == [
             (1, False),
@@ -155,10 +160,10 @@ async def test_what_save_answered_survives_a_crash(tmp_path: Path) -> None:
             (5, False),
         ]
         assert [d.record.offset for d in session.fetch() if d.record] == [5, 6, 7, 8, 9]
-        offset = await broker.cursors.open_offset("offset", ["#"])
+        offset = await broker.cursors.open_offset("offset", ["#"], principal=LOCAL)
         assert row in offset.committed()
         assert [record.offset for record in read_all(offset)] == [7, 8, 9]
-        table = await broker.cursors.open_table("table", ["#"])
+        table = await broker.cursors.open_table("table", ["#"], principal=LOCAL)
         latest = table.get("t")
         assert latest is not None
         assert latest.value == b"9"
@@ -169,7 +174,10 @@ async def test_a_broker_that_restarts_knows_every_cursor_it_had(tmp_path: Path) 
         await say(broker, "t", "1")
         await open_each(broker)
         await broker.cursors.open_queue(
-            "settings", ["t"], settings=QueueSettings(deliveries_max=3, dead_letter_topic="dlq")
+            "settings",
+            ["t"],
+            settings=QueueSettings(deliveries_max=3, dead_letter_topic="dlq"),
+            principal=LOCAL,
         )
         kinds = {name: broker.cursors.kept(name) for name in broker.cursors.names()}
     async with running(tmp_path) as broker:
@@ -179,7 +187,7 @@ async def test_a_broker_that_restarts_knows_every_cursor_it_had(tmp_path: Path) 
             assert after is not None
             assert before is not None
             assert (after.kind, after.filters) == (before.kind, before.filters)
-        queue = await broker.cursors.open_queue("settings", ["t"])
+        queue = await broker.cursors.open_queue("settings", ["t"], principal=LOCAL)
         assert queue.settings.deliveries_max == 3
         assert queue.dead_letter is not None
 
@@ -196,7 +204,7 @@ async def test_a_forgotten_cursor_stays_forgotten(tmp_path: Path) -> None:
         assert not broker.cursors._checkpoints._parts
     async with running(tmp_path) as broker:
         assert broker.cursors.names() == []
-        queue = await broker.cursors.open_queue("queue", ["t"], start=EARLIEST)
+        queue = await broker.cursors.open_queue("queue", ["t"], start=EARLIEST, principal=LOCAL)
         assert len(queue.acquire("c", 9)) == 2
 
 
@@ -204,11 +212,11 @@ async def test_a_late_answer_does_not_bring_a_deleted_cursor_back(tmp_path: Path
     settings = msgspec.structs.replace(FAST, checkpoint_interval_s=0.001)
     async with running(tmp_path, settings) as broker:
         await say(broker, "t", "1")
-        queue = await broker.cursors.open_queue("q", ["t"], start=EARLIEST)
+        queue = await broker.cursors.open_queue("q", ["t"], start=EARLIEST, principal=LOCAL)
         (delivery,) = queue.acquire("c")
         await broker.cursors.delete("q")
         queue.ack(delivery.token)
-        other = await broker.cursors.open_offset("other", ["t"])
+        other = await broker.cursors.open_offset("other", ["t"], principal=LOCAL)
         other.commit_read()
         end = states(broker).end_offset
         await asyncio.wait_for(states(broker).wait_visible(end), 5)  # a save came after it
@@ -220,24 +228,26 @@ async def test_a_late_answer_does_not_overwrite_the_next_cursor_of_that_name(
 ) -> None:
     async with running(tmp_path) as broker:
         await say(broker, "t", *map(str, range(4)))
-        old = await broker.cursors.open_queue("q", ["t"], start=EARLIEST)
+        old = await broker.cursors.open_queue("q", ["t"], start=EARLIEST, principal=LOCAL)
         stale = old.acquire("c", 4)
         await broker.cursors.close_cursor(old)
-        new = await broker.cursors.open_queue("q", ["t"])
+        new = await broker.cursors.open_queue("q", ["t"], principal=LOCAL)
         for delivery in new.acquire("c", 4):
             new.ack(delivery.token)
         old.release(stale[0].token, count=False)
         old.ack(stale[1].token)
     async with running(tmp_path) as broker:
-        queue = await broker.cursors.open_queue("q", ["t"])
+        queue = await broker.cursors.open_queue("q", ["t"], principal=LOCAL)
         assert queue.acquire("c", 9) == []
 
 
 async def test_the_compacted_stream_keeps_the_latest_states(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
-        await broker.publish_many([Message(f"t/{number % 40}", b"x") for number in range(400)])
+        await broker.publish_many(
+            [Message(f"t/{number % 40}", b"x") for number in range(400)], principal=LOCAL
+        )
         await open_each(broker)
-        await broker.cursors.open_queue("gone", ["t/#"])
+        await broker.cursors.open_queue("gone", ["t/#"], principal=LOCAL)
         queue = broker.cursors.find("queue")
         for _ in range(30):
             for delivery in queue.acquire("c", 10):  # type: ignore[union-attr]
@@ -252,9 +262,9 @@ async def test_the_compacted_stream_keeps_the_latest_states(tmp_path: Path) -> N
         positions = queue.positions()  # type: ignore[union-attr]
     async with running(tmp_path) as broker:
         assert broker.cursors.names() == ["offset", "queue", "session", "table"]
-        again = await broker.cursors.open_queue("queue", ["t/#"])
+        again = await broker.cursors.open_queue("queue", ["t/#"], principal=LOCAL)
         assert again.positions() == positions
-        table = await broker.cursors.open_table("table", ["#"])
+        table = await broker.cursors.open_table("table", ["#"], principal=LOCAL)
         assert len(table) == 40
 
 
@@ -271,11 +281,15 @@ async def test_pins_are_the_lowest_offsets_that_queues_and_sessions_still_need(
             return broker.cursors.pins().get(key)
 
         await say(broker, "t", *map(str, range(10)))
-        await broker.cursors.open_offset("offset", ["t"])  # commits hold nothing back
-        await broker.cursors.open_queue("fleeting", ["t"], start=EARLIEST, durable=False)
+        await broker.cursors.open_offset(
+            "offset", ["t"], principal=LOCAL
+        )  # commits hold nothing back
+        await broker.cursors.open_queue(
+            "fleeting", ["t"], start=EARLIEST, durable=False, principal=LOCAL
+        )
         assert pin() is None
-        queue = await broker.cursors.open_queue("q", ["t"], start=EARLIEST)
-        session = await broker.cursors.open_session("s", ["t"], start=EARLIEST)
+        queue = await broker.cursors.open_queue("q", ["t"], start=EARLIEST, principal=LOCAL)
+        session = await broker.cursors.open_session("s", ["t"], start=EARLIEST, principal=LOCAL)
         assert pin() == 0
         held = queue.acquire("c", 10)
         session.fetch(4)
@@ -308,7 +322,7 @@ async def test_a_cursor_among_other_topics_does_not_pin_what_it_has_passed(
             for number in range(100)
             if stream.partition_of(f"quiet/{number}".encode()) is partition
         )
-        queue = await broker.cursors.open_queue("q", [same])
+        queue = await broker.cursors.open_queue("q", [same], principal=LOCAL)
         await say(broker, "noise", *map(str, range(50)))
         assert queue.acquire("c") == []
         assert broker.cursors.pins()[stream.record.id, partition.id] == 50
@@ -325,7 +339,7 @@ async def fill(broker: Broker, count: int) -> Partition:
         )
     )
     for number in range(count):
-        await broker.publish(Message("s/1", b"%04d" % number + b"." * 1_000))
+        await broker.publish(Message("s/1", b"%04d" % number + b"." * 1_000), principal=LOCAL)
     return broker.streams.get("s").partitions[0]
 
 
@@ -333,7 +347,7 @@ async def test_retention_honours_the_pins_and_then_the_quota(tmp_path: Path) -> 
     """I3, DESIGN §7: records leave when nobody needs them; a lagging queue has a quota."""
     clock = ManualClock()
     async with running(tmp_path, clock=clock) as broker:
-        queue = await broker.cursors.open_queue("q", ["s/#"])
+        queue = await broker.cursors.open_queue("q", ["s/#"], principal=LOCAL)
         partition = await fill(broker, 12)
         held = queue.acquire("c", 12)
         assert len(held) == 12
@@ -347,7 +361,7 @@ async def test_retention_honours_the_pins_and_then_the_quota(tmp_path: Path) -> 
         await broker.maintenance.run_once()
         assert 0 < partition.start_offset <= 6
         for number in range(60):
-            await broker.publish(Message("s/1", b"%04d" % number + b"." * 1_000))
+            await broker.publish(Message("s/1", b"%04d" % number + b"." * 1_000), principal=LOCAL)
         clock.advance(3600)
         await broker.maintenance.run_once()
         assert partition.start_offset > 6
@@ -365,7 +379,7 @@ async def test_a_failed_save_is_reported_and_made_up_for(
     settings = msgspec.structs.replace(FAST, checkpoint_interval_s=0.001)
     async with running(tmp_path, settings) as broker:
         await say(broker, "t", "1")
-        queue = await broker.cursors.open_queue("q", ["t"], start=EARLIEST)
+        queue = await broker.cursors.open_queue("q", ["t"], start=EARLIEST, principal=LOCAL)
         failed = asyncio.Event()
         broker.cursors._checkpoints.on_error = lambda _error: failed.set()
         real, target = Partition.append_built, states(broker)
@@ -384,7 +398,7 @@ async def test_a_failed_save_is_reported_and_made_up_for(
         monkeypatch.undo()
         await asyncio.wait_for(target.wait_visible(end), 5)
     async with running(tmp_path) as broker:
-        again = await broker.cursors.open_queue("q", ["t"])
+        again = await broker.cursors.open_queue("q", ["t"], principal=LOCAL)
         assert again.acquire("c") == []
 
 
@@ -395,7 +409,7 @@ async def test_a_checkpoint_that_cannot_be_written_does_not_keep_the_broker_from
     broker_path = tmp_path
     async with running(broker_path) as broker:
         await say(broker, "t", "1")
-        queue = await broker.cursors.open_queue("q", ["t"], start=EARLIEST)
+        queue = await broker.cursors.open_queue("q", ["t"], start=EARLIEST, principal=LOCAL)
         queue.acquire("c")
         states(broker).stop(StorageFull("it broke"))
         with pytest.raises(StorageFull):

@@ -12,6 +12,7 @@ from onelog.base.errors import Conflict, PartitionStopped, StorageError
 from onelog.base.limits import MOVES_PER_STREAM_MAX
 from onelog.broker import (
     EARLIEST,
+    LOCAL,
     Broker,
     Message,
     OffsetCursor,
@@ -38,10 +39,12 @@ FILTERS = (["a/b"], ["a/#"], ["#"], ["a/b", "c"])
 
 async def open_kind(broker: Broker, kind: str, filters: list[str]) -> DurableCursor:
     if kind == "offset":
-        return await broker.cursors.open_offset("c", filters)
+        return await broker.cursors.open_offset("c", filters, principal=LOCAL)
     if kind == "session":
-        return await broker.cursors.open_session("c", filters, start=EARLIEST, window=1000)
-    return await broker.cursors.open_queue("c", filters, start=EARLIEST)
+        return await broker.cursors.open_session(
+            "c", filters, start=EARLIEST, window=1000, principal=LOCAL
+        )
+    return await broker.cursors.open_queue("c", filters, start=EARLIEST, principal=LOCAL)
 
 
 def values(cursor: DurableCursor, topic: str = "a/b") -> list[str]:
@@ -284,7 +287,7 @@ async def test_what_moved_waits_for_a_transaction_in_the_old_home(
 ) -> None:
     """I5: records of an open transaction come before those in the new home."""
     async with running(tmp_path) as broker:
-        cursor = await broker.cursors.open_offset("c", filters)
+        cursor = await broker.cursors.open_offset("c", filters, principal=LOCAL)
         old = await transaction(broker, "a/b", (3, 0, 0), "first")
         await broker.streams.create(StreamConfig(name="moved", captures=("a/b",)))
         await say(broker, "a/b", "second")
@@ -298,7 +301,7 @@ async def test_a_stopped_old_home_does_not_hold_back_the_new_one(tmp_path: Path)
     async with running(tmp_path) as broker:
         await say(broker, "a/b", "unreachable")
         _stream, old = home_of(broker, "a/b")
-        cursor = await broker.cursors.open_offset("c", ["#"])
+        cursor = await broker.cursors.open_offset("c", ["#"], principal=LOCAL)
         await broker.streams.create(StreamConfig(name="moved", captures=("a/b",)))
         await say(broker, "a/b", "here")
         old.stop(PartitionStopped("it broke"))
@@ -333,7 +336,7 @@ async def test_a_stream_of_one_topic_keeps_it_for_old_records_when_it_captures_m
     more = msgspec.structs.replace(one, captures=("a/b", "a/c"))
     async with running(tmp_path) as broker:
         await broker.streams.create(one)
-        cursor = await broker.cursors.open_offset("c", ["a/+"])
+        cursor = await broker.cursors.open_offset("c", ["a/+"], principal=LOCAL)
         await say(broker, "a/b", *numbers(0, 5))
         await broker.streams.alter(more)
         await say(broker, "a/c", *numbers(0, 100))
@@ -352,12 +355,14 @@ async def test_a_stream_of_one_topic_keeps_it_for_old_records_when_it_captures_m
 async def test_what_is_staged_when_a_stream_is_created_goes_first(tmp_path: Path) -> None:
     """I5: published before the change, written by it, read before what follows."""
     async with running(tmp_path) as broker:
-        cursor = await broker.cursors.open_offset("c", ["#"])
+        cursor = await broker.cursors.open_offset("c", ["#"], principal=LOCAL)
         done: list[object] = []
         real = broker.streams._apply
 
         def staged_in_the_last_moment(stream: object) -> None:
-            broker.publisher.publish_soon([Message("a/b", b"0")], lambda *row: done.append(row))
+            broker.publisher.publish_soon(
+                [Message("a/b", b"0")], lambda *row: done.append(row), principal=LOCAL
+            )
             real(stream)  # type: ignore[arg-type]
 
         broker.streams._apply = staged_in_the_last_moment  # type: ignore[method-assign,assignment]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from onelog.base.clock import ManualClock
 from onelog.base.errors import PartitionStopped, StorageFull
 from onelog.base.topics import matches
-from onelog.broker import Message, StreamConfig
+from onelog.broker import LOCAL, Message, StreamConfig
 from onelog.cursors.cursor import EARLIEST
 from onelog.cursors.table import TableCursor
 from onelog.log.syncer import Syncer
@@ -71,8 +71,8 @@ def test_a_table_is_the_latest_record_per_topic(
 
 async def test_only_shards_that_changed_are_written(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
-        await broker.publish_many([Message(f"t/{n}", b"x") for n in range(1000)])
-        table = await broker.cursors.open_table("table", ["t/#"])
+        await broker.publish_many([Message(f"t/{n}", b"x") for n in range(1000)], principal=LOCAL)
+        table = await broker.cursors.open_table("table", ["t/#"], principal=LOCAL)
         await broker.cursors.save(table)
         before = broker.streams.get("~cursors").partitions[0].end_offset
         await say(broker, "t/7", "y")
@@ -87,9 +87,9 @@ async def test_a_table_goes_on_after_a_restart_and_reads_only_what_is_new(tmp_pa
     async with running(tmp_path) as broker:
         await say(broker, "t/1", "one")
         await say(broker, "t/2", "two")
-        await broker.cursors.open_table("table", ["t/+"])
+        await broker.cursors.open_table("table", ["t/+"], principal=LOCAL)
     async with running(tmp_path) as broker:
-        await broker.publish(Message("t/2", None))
+        await broker.publish(Message("t/2", None), principal=LOCAL)
         await say(broker, "t/3", "three")
         seen: list[str] = []
 
@@ -97,7 +97,7 @@ async def test_a_table_goes_on_after_a_restart_and_reads_only_what_is_new(tmp_pa
             seen.append(record.topic)  # type: ignore[attr-defined]
             return True
 
-        table = await broker.cursors.open_table("table", ["t/+"], accepts=accepts)
+        table = await broker.cursors.open_table("table", ["t/+"], accepts=accepts, principal=LOCAL)
         assert sorted(spoken(table.find("#"))) == ["t/1=one", "t/3=three"]
         assert sorted(seen) == ["t/2", "t/3"]
 
@@ -109,10 +109,10 @@ async def test_expired_rows_are_gone(tmp_path: Path) -> None:
             StreamConfig(name="ttl", captures=("ttl/#",), message_ttl_ms=1_000)
         )
         soon = ((EXPIRY, b"%d" % (clock.now_ms() + 500)),)
-        await broker.publish(Message("t/1", b"x", headers=soon))
-        await broker.publish(Message("ttl/1", b"x"))
-        await broker.publish(Message("t/2", b"x"))
-        table = await broker.cursors.open_table("table", ["#"])
+        await broker.publish(Message("t/1", b"x", headers=soon), principal=LOCAL)
+        await broker.publish(Message("ttl/1", b"x"), principal=LOCAL)
+        await broker.publish(Message("t/2", b"x"), principal=LOCAL)
+        table = await broker.cursors.open_table("table", ["#"], principal=LOCAL)
         assert len(table.find("#")) == 3
         clock.advance(0.6)
         assert sorted(spoken(table.find("#"))) == ["t/2=x", "ttl/1=x"]
@@ -124,7 +124,7 @@ async def test_expired_rows_are_gone(tmp_path: Path) -> None:
 
 async def test_a_table_follows_by_wake_up_and_stops_when_it_is_closed(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
-        table = await broker.cursors.open_table("table", ["#"])
+        table = await broker.cursors.open_table("table", ["#"], principal=LOCAL)
         await say(broker, "t", "1")
         assert spoken(table.find("t")) == ["t=1"]
         await broker.cursors.close_cursor(table)
@@ -138,11 +138,11 @@ async def test_a_table_on_a_stopped_partition_does_not_spin_and_goes_on_elsewher
     """I9."""
     async with running(tmp_path) as broker:
         await broker.streams.create(StreamConfig(name="one", captures=("only",)))
-        table = await broker.cursors.open_table("table", ["only"])
+        table = await broker.cursors.open_table("table", ["only"], principal=LOCAL)
         for source in table.reading.sources.sources:
             source.partition.stop(PartitionStopped("it broke"))
         await broker.streams.delete("one")
-        other = await broker.cursors.open_table("other", ["#"])
+        other = await broker.cursors.open_table("other", ["#"], principal=LOCAL)
         await say(broker, "somewhere", "else")
         stopped = broker.streams.get("main").partition_of(b"only")
         if broker.streams.get("main").partition_of(b"somewhere") is not stopped:
@@ -154,7 +154,7 @@ async def test_rows_that_could_not_be_kept_are_kept_the_next_time(
 ) -> None:
     """I4: a full disk loses no change of a table."""
     async with running(tmp_path) as broker:
-        table = await broker.cursors.open_table("table", ["#"])
+        table = await broker.cursors.open_table("table", ["#"], principal=LOCAL)
         await say(broker, "t", "1")
         partition = broker.streams.get("~cursors").partitions[0]
         real = partition.append_built
@@ -170,5 +170,7 @@ async def test_rows_that_could_not_be_kept_are_kept_the_next_time(
         await broker.cursors.save(table)
         table._accepts = lambda _record: False  # so that reading on cannot repair it
     async with running(tmp_path) as broker:
-        table = await broker.cursors.open_table("table", ["#"], accepts=lambda _record: False)
+        table = await broker.cursors.open_table(
+            "table", ["#"], accepts=lambda _record: False, principal=LOCAL
+        )
         assert spoken(table.find("#")) == ["t=1"]

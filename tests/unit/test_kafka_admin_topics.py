@@ -12,7 +12,7 @@ import pytest
 from onelog.base.errors import StreamNotFound
 from onelog.base.ids import Offset
 from onelog.base.limits import PARTITIONS_PER_STREAM_MAX
-from onelog.broker import Action, Cleanup, Durability, Message, Timestamps
+from onelog.broker import LOCAL, Action, Cleanup, Durability, Message, Timestamps
 from onelog.config import Config
 from onelog.config.kafka import Kafka, KafkaTopics
 from onelog.log.stream import StreamRecord
@@ -38,7 +38,9 @@ async def say(admin: Desk, topic: str, *values: bytes) -> None:
     stream = admin.broker.streams.home(topic)
     for value in values:
         message = Message(topic, value)
-        await admin.broker.publish(message, partition=0 if len(stream.partitions) > 1 else None)
+        await admin.broker.publish(
+            message, partition=0 if len(stream.partitions) > 1 else None, principal=LOCAL
+        )
 
 
 # -- CreateTopics

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.broker import Message
+from onelog.broker import LOCAL, Message
 from onelog.protocols.kafka.apis import ApiKey
 from onelog.protocols.kafka.errors import ErrorCode
 from tests.support.kafka_admin import SET, Desk, desk, new_topic
@@ -22,7 +22,7 @@ PLUS = "sensors._x2B_.t"
 async def admin(tmp_path: Path) -> AsyncIterator[Desk]:
     async with desk(tmp_path) as made:
         for number in range(5):
-            await made.broker.publish(Message(f"sensors/{number}/t", b"x"))
+            await made.broker.publish(Message(f"sensors/{number}/t", b"x"), principal=LOCAL)
         yield made
 
 

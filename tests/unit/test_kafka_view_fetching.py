@@ -13,7 +13,7 @@ from kio.index import load_request_schema
 
 from onelog.base.errors import CorruptBatch
 from onelog.base.ids import Offset
-from onelog.broker import Message
+from onelog.broker import LOCAL, Message
 from onelog.kernel import ATTR_CONTROL, scan_batches
 from onelog.protocols.kafka.apis import ApiKey
 from onelog.protocols.kafka.errors import ErrorCode
@@ -74,7 +74,7 @@ def told(row):
 
 async def say(broker, *rows):
     """Publish (topic, value)s into one partition; the partition's number in the view."""
-    await broker.publish_many([Message(topic, value) for topic, value in rows])
+    await broker.publish_many([Message(topic, value) for topic, value in rows], principal=LOCAL)
 
 
 def number_of(here, topic, name=VIEW):

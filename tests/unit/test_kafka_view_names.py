@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onelog.base.errors import AlreadyExists, Conflict, InvalidName, InvalidRequest, NotFound
-from onelog.broker import Message
+from onelog.broker import LOCAL, Message
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.topics import StreamTopic
 from onelog.protocols.kafka.views.topic import View
@@ -28,7 +28,7 @@ async def test_a_name_that_decodes_to_a_filter_is_a_view(here):
 
 async def test_a_name_that_decodes_to_a_topic_is_a_view_once_it_has_a_record(here):
     assert here.hub.topics.find("sensors.d1") is None
-    await here.broker.publish(Message("sensors/d1", b"x"))
+    await here.broker.publish(Message("sensors/d1", b"x"), principal=LOCAL)
     view = here.hub.topics.get("sensors.d1")
     assert (view.address, view.partition_count) == ("sensors/d1", 1)
     assert here.hub.topics.find("sensors.d2") is None
@@ -113,7 +113,7 @@ async def test_what_is_remembered_of_views_is_bounded(here, monkeypatch):
 async def test_names_are_there_after_a_restart(tmp_path):
     async with desk(tmp_path) as here:
         made = await here.hub.views.create("telemetry", "sensors/+/telemetry")
-        await here.broker.publish(Message("sensors/d1/telemetry", b"x"))
+        await here.broker.publish(Message("sensors/d1/telemetry", b"x"), principal=LOCAL)
         before = made.id
         await here.broker.streams.delete("t")
     async with desk(tmp_path) as here:

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from onelog.base.errors import OnelogError
-from onelog.broker import Broker, Message, Partition
+from onelog.broker import LOCAL, Broker, Message, Partition
 from onelog.log.config import StreamConfig
 from onelog.log.promises import Durability
 from onelog.protocols.kafka.views import news
@@ -41,7 +41,7 @@ class Desk:
         return self.news.wait(self.place, text.encode(), at, tell)
 
     async def say(self, *topics: str) -> None:
-        await self.broker.publish_many([Message(topic, b"x") for topic in topics])
+        await self.broker.publish_many([Message(topic, b"x") for topic in topics], principal=LOCAL)
 
 
 @asynccontextmanager

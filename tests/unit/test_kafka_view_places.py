@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from onelog.base.clock import ManualClock
-from onelog.broker import Durability, Message, StreamConfig
+from onelog.broker import LOCAL, Durability, Message, StreamConfig
 from onelog.protocols.kafka.views.places import places_of
 from tests.support.brokers import history, running
 from tests.support.kafka_hub import desk
@@ -39,7 +39,7 @@ async def test_a_filter_shows_every_partition_that_may_hold_its_records(broker):
 async def test_an_exact_topic_shows_the_partition_where_it_lives_and_lived(broker):
     topic = "plant/a"
     (before,) = shown(broker, topic)
-    await broker.publish(Message(topic, b"x"))
+    await broker.publish(Message(topic, b"x"), principal=LOCAL)
     assert before == f"main/{broker.streams.home(topic).partition_of(topic.encode()).id}"
     plant = await broker.streams.create(stream("plant", "plant/#"))
     home = f"plant/{plant.partition_of(topic.encode()).id}"
@@ -102,10 +102,10 @@ async def test_a_topic_that_gets_a_stream_of_its_own_keeps_its_numbers(tmp_path)
     """What a group committed in the old home stays with the records it was committed for."""
     async with desk(tmp_path) as here:
         broker = here.broker
-        await broker.publish(Message("plant/a", b"first"))
+        await broker.publish(Message("plant/a", b"first"), principal=LOCAL)
         (before,) = shown(broker, "plant/a")
         await broker.streams.create(stream("own", "plant/a", partitions=1))
-        await broker.publish(Message("plant/a", b"second"))
+        await broker.publish(Message("plant/a", b"second"), principal=LOCAL)
         topic = here.hub.topics.get("plant.a")
         assert topic.stream is None  # a view, with what lies in both
         assert topic.partition_count == 2
@@ -115,18 +115,18 @@ async def test_a_topic_that_gets_a_stream_of_its_own_keeps_its_numbers(tmp_path)
 async def test_a_topic_whose_stream_captures_more_or_lets_it_go_keeps_its_numbers(tmp_path):
     async with desk(tmp_path) as here:
         broker = here.broker
-        await broker.publish(Message("other", b"in main"))
+        await broker.publish(Message("other", b"in main"), principal=LOCAL)
         own = await broker.streams.create(stream("own", "orders", partitions=3))
         assert here.hub.topics.get("orders").stream is own
         for number in range(3):
-            await broker.publish(Message("orders", b"x"), partition=number)
+            await broker.publish(Message("orders", b"x"), partition=number, principal=LOCAL)
         places = ["own/0", "own/1", "own/2"]
         await broker.streams.alter(msgspec.structs.replace(own.config, captures=("orders", "b")))
         assert here.hub.topics.get("orders").stream is None
         assert shown(broker, "orders") == places
-        await broker.publish(Message("orders", b"y"))
+        await broker.publish(Message("orders", b"y"), principal=LOCAL)
         await broker.streams.alter(msgspec.structs.replace(own.config, captures=("b",)))
-        await broker.publish(Message("orders", b"z"))
+        await broker.publish(Message("orders", b"z"), principal=LOCAL)
         home = broker.streams.home("orders").partition_of(b"orders").id
         assert shown(broker, "orders") == [*places, f"main/{home}"]
         assert await history(broker, "orders") == [f"orders={v}" for v in "xxxyz"]
@@ -138,8 +138,8 @@ async def test_one_topic_again_after_many_is_still_a_view(tmp_path):
         broker = here.broker
         own = await broker.streams.create(stream("own", "orders", partitions=1))
         await broker.streams.alter(msgspec.structs.replace(own.config, captures=("orders", "b")))
-        await broker.publish(Message("b", b"not an order"))
+        await broker.publish(Message("b", b"not an order"), principal=LOCAL)
         await broker.streams.alter(own.config)
-        await broker.publish(Message("orders", b"x"))
+        await broker.publish(Message("orders", b"x"), principal=LOCAL)
         assert here.hub.topics.get("orders").stream is None
         assert here.hub.topics.get("orders").partition(0).high_watermark == 2

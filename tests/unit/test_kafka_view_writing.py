@@ -19,7 +19,7 @@ TOPIC, NAME = "sensors/d1", "sensors.d1"
 @pytest.fixture
 async def here(tmp_path):
     async with desk(tmp_path) as made:
-        await made.broker.publish(Message(TOPIC, b"first"))
+        await made.broker.publish(Message(TOPIC, b"first"), principal=LOCAL)
         yield made
 
 
@@ -55,7 +55,7 @@ async def test_a_producer_counts_for_each_topic_by_itself(here):
     other = next(
         topic for topic in (f"x/{n}" for n in range(1000)) if log_of(here, topic) is log_of(here)
     )
-    await here.broker.publish(Message(other, b"first"))
+    await here.broker.publish(Message(other, b"first"), principal=LOCAL)
     name = other.replace("/", ".")
     for number in range(3):
         data = batch(b"%d" % number, producer=(5, 0, number))
@@ -94,7 +94,7 @@ async def test_a_transaction_cannot_write_through_a_view(here):
 async def test_what_is_sent_to_an_old_home_goes_to_the_new_one(here):
     """I5: a client that does not know yet that the topic moved loses nothing."""
     await here.broker.streams.create(StreamConfig(name="sensors", captures=("sensors/#",)))
-    await here.broker.publish(Message(TOPIC, b"second"))
+    await here.broker.publish(Message(TOPIC, b"second"), principal=LOCAL)
     view = here.hub.topics.get(NAME)
     assert view.partition_count == 2
     assert await send(here, batch(b"a"), batch(b"b", codec=4)) == [(0, 0, -1), (0, 0, -1)]
@@ -139,7 +139,7 @@ async def test_a_stream_that_keeps_one_record_per_key_wants_keys(tmp_path):
     async with desk(tmp_path) as here:
         config = StreamConfig(name="state", captures=("state/#",), cleanup="compact")
         await here.broker.streams.create(config)
-        await here.broker.publish(Message("state/a", b"first"))
+        await here.broker.publish(Message("state/a", b"first"), principal=LOCAL)
         keyless = build_batch([(None, None, b"v", (), 1)])
         ((_number, code, _offset),) = await send(
             here,
@@ -158,7 +158,7 @@ class Only(AllowAll):
 
 
 async def test_who_may_publish_to_the_topic_may_write_through_its_view(here):
-    await here.broker.publish(Message("sensors/d2", b"first"))
+    await here.broker.publish(Message("sensors/d2", b"first"), principal=LOCAL)
     here.broker.publisher._authorizer = Only()
     ((_number, code, _offset),) = await send(here, batch(b"a"))
     assert code == ErrorCode.none

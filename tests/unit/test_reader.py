@@ -12,7 +12,7 @@ import pytest
 from onelog.base.clock import ManualClock
 from onelog.base.errors import PartitionCorrupt
 from onelog.base.ids import Offset
-from onelog.broker import Durability, Message, StreamConfig
+from onelog.broker import LOCAL, Durability, Message, StreamConfig
 from onelog.cursors.reader import READ_BYTES, expires_at, read_at, read_records
 from onelog.cursors.sources import Source, SourceSet
 from onelog.kernel import BatchBuilder
@@ -68,12 +68,12 @@ async def test_damage_found_while_reading_stops_the_partition(
         with path.open("r+b") as file:
             file.seek(data.index(b"damaged"))
             file.write(b"DAMAGED")
-        cursor = await broker.cursors.open_offset("c", ["t"])
+        cursor = await broker.cursors.open_offset("c", ["t"], principal=LOCAL)
         with pytest.raises(PartitionCorrupt):
             cursor.fetch()
         assert isinstance(partition.stopped, PartitionCorrupt)
         with pytest.raises(PartitionCorrupt):
-            await broker.publish(Message("t", b"x"))
+            await broker.publish(Message("t", b"x"), principal=LOCAL)
 
 
 async def test_a_rare_topic_is_found_without_looking_at_the_rest(

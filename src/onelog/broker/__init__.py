@@ -2,7 +2,16 @@
 
 from onelog.broker.broker import MAIN, MAIN_CONFIG, Broker, BrokerSettings
 from onelog.broker.cursors import CursorDesk
-from onelog.broker.hooks import LOCAL, Action, AllowAll, Authorizer, Principal, Quotas, Unlimited
+from onelog.broker.hooks import (
+    LOCAL,
+    NOBODY,
+    Action,
+    AllowAll,
+    Authorizer,
+    Principal,
+    Quotas,
+    Unlimited,
+)
 from onelog.broker.kept import KeptRow, KeptTable
 from onelog.broker.live import Live, LiveListener, LiveSource
 from onelog.broker.publish import Publisher
@@ -90,6 +99,7 @@ __all__ = [
     "Sessions",
     "Principal",
     "LOCAL",
+    "NOBODY",
     "Action",
     "Authorizer",
     "AllowAll",

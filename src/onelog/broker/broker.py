@@ -15,7 +15,7 @@ import msgspec
 from onelog.base.clock import Clock
 from onelog.base.ids import Offset
 from onelog.broker.cursors import CursorDesk
-from onelog.broker.hooks import LOCAL, AllowAll, Authorizer, Principal, Quotas, Unlimited
+from onelog.broker.hooks import AllowAll, Authorizer, Principal, Quotas, Unlimited
 from onelog.broker.kept import KeptTable
 from onelog.broker.live import Live
 from onelog.broker.publish import Publisher
@@ -163,7 +163,7 @@ class Broker:
     # -- the short way for the two calls that everybody makes
 
     def publish(
-        self, message: Message, *, principal: Principal = LOCAL, partition: int | None = None
+        self, message: Message, *, principal: Principal, partition: int | None = None
     ) -> Coroutine[None, None, Published]:
         """Publish one message; returns when it is durable (I4)."""
         return self.publisher.publish(message, principal=principal, partition=partition)
@@ -172,7 +172,7 @@ class Broker:
         self,
         messages: Sequence[Message],
         *,
-        principal: Principal = LOCAL,
+        principal: Principal,
         partition: int | None = None,
     ) -> Coroutine[None, None, list[Published]]:
         """Publish messages in order; returns when all of them are durable (I4)."""

@@ -109,7 +109,7 @@ class CursorDesk:
         *,
         start: Start = LATEST,
         lag_max: int | None = None,
-        principal: Principal = LOCAL,
+        principal: Principal,
     ) -> TailCursor:
         """A live reader without state."""
         self._authorize(principal, filters)
@@ -126,7 +126,7 @@ class CursorDesk:
         *,
         start: Start = EARLIEST,
         durable: bool = True,
-        principal: Principal = LOCAL,
+        principal: Principal,
     ) -> OffsetCursor:
         """A committed position; `start` counts only when there is none yet."""
         return await self._open_kept(
@@ -147,7 +147,7 @@ class CursorDesk:
         start: Start = LATEST,
         window: int = 32,
         durable: bool = True,
-        principal: Principal = LOCAL,
+        principal: Principal,
     ) -> SessionCursor:
         """A position with an in-flight window."""
         return await self._open_kept(
@@ -172,7 +172,7 @@ class CursorDesk:
         start: Start = LATEST,
         settings: QueueSettings | None = None,
         durable: bool = True,
-        principal: Principal = LOCAL,
+        principal: Principal,
     ) -> QueueCursor:
         """A shared backlog; given settings replace the kept ones."""
 
@@ -205,7 +205,7 @@ class CursorDesk:
         accepts: Callable[[Record], bool] = always,
         follow: bool = True,
         durable: bool = True,
-        principal: Principal = LOCAL,
+        principal: Principal,
     ) -> TableCursor:
         """The latest record per topic, caught up before it is handed over, then following.
 
@@ -394,7 +394,7 @@ class CursorDesk:
                 cursor.retry_dead_letter(letter.token, _DEAD_LETTER_RETRY_MS)
 
         try:
-            self._publisher.publish_soon([message], done)
+            self._publisher.publish_soon([message], done, principal=LOCAL)
         except OnelogError as error:
             done(None, error)
 

@@ -21,7 +21,10 @@ class Principal(msgspec.Struct, frozen=True):
 
 
 LOCAL = Principal("local")
-"""The program that runs the broker in its own process."""
+"""The broker itself, and the program that runs it in its own process. Whoever acts as it says so:
+no call takes it for granted, else a peer's call that forgets its principal would be this one."""
+NOBODY = Principal("", "none")
+"""A peer that has not said yet who it is."""
 
 
 class Action(StrEnum):

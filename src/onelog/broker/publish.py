@@ -26,7 +26,7 @@ from onelog.base.errors import (
 from onelog.base.ids import Offset
 from onelog.base.limits import HEADERS_PER_RECORD_MAX
 from onelog.base.topics import check_topic
-from onelog.broker.hooks import LOCAL, Action, Authorizer, Principal, Quotas, Unlimited
+from onelog.broker.hooks import Action, Authorizer, Principal, Quotas, Unlimited
 from onelog.broker.ticks import Call, Done, Published, Single, Target, Tick, Ticket, finish_rows
 from onelog.kernel import (
     ATTR_CODEC_MASK,
@@ -91,7 +91,7 @@ class Publisher:
     # -- publishing messages
 
     async def publish(
-        self, message: Message, *, principal: Principal = LOCAL, partition: int | None = None
+        self, message: Message, *, principal: Principal, partition: int | None = None
     ) -> Published:
         """Publish one message; returns when it is durable."""
         home = self._home(message.topic, partition)
@@ -105,7 +105,7 @@ class Publisher:
         self,
         messages: Sequence[Message],
         *,
-        principal: Principal = LOCAL,
+        principal: Principal,
         partition: int | None = None,
     ) -> list[Published]:
         """Publish messages, in order; returns when all of them are durable."""
@@ -129,7 +129,7 @@ class Publisher:
         messages: Sequence[Message],
         done: Done,
         *,
-        principal: Principal = LOCAL,
+        principal: Principal,
         partition: int | None = None,
     ) -> None:
         """Stage messages for the end of this loop pass; `done` is called when they are durable.
@@ -149,7 +149,7 @@ class Publisher:
             self._add(homes[number], message, now_ms, ticket, number)
         self.tick_soon()
 
-    def publish_for(self, message: Message, call: Call, *, principal: Principal = LOCAL) -> None:
+    def publish_for(self, message: Message, call: Call, *, principal: Principal) -> None:
         """Stage one message for the end of this loop pass; `call` is told when it is durable.
 
         Raises at once, with nothing staged, when it cannot be published.
@@ -165,7 +165,7 @@ class Publisher:
         self.messages += count
         self.tick_soon()
 
-    def stage(self, message: Message, *, principal: Principal = LOCAL) -> Stage:
+    def stage(self, message: Message, *, principal: Principal) -> Stage:
         """Stage one message without an answer: who stages waits for the tick by itself."""
         home = self._home(message.topic, None)
         self._admit(message, principal, home)
@@ -356,7 +356,7 @@ class Publisher:
     # -- batches that a client built
 
     async def publish_batches(
-        self, stream: Stream, partition: int, data: bytearray, *, principal: Principal = LOCAL
+        self, stream: Stream, partition: int, data: bytearray, *, principal: Principal
     ) -> Appended:
         """Append whole record batches as they came, compressed or not; returns when durable.
 

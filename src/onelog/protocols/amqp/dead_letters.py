@@ -14,7 +14,7 @@ import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.errors import OnelogError
-from onelog.broker import Published, Record
+from onelog.broker import LOCAL, Published, Record
 from onelog.observe import get_logger
 from onelog.protocols.amqp.addresses import address_of, message_topic
 from onelog.protocols.amqp.mapping import extra_keys_of, to_message, to_properties
@@ -74,7 +74,7 @@ class DeadLetters:
                 vhost.hub.loop.call_later(RETRY_S, self.send, queue, place, record, reason)
 
         try:
-            vhost.hub.broker.publisher.publish_soon([message], done)
+            vhost.hub.broker.publisher.publish_soon([message], done, principal=LOCAL)
         except OnelogError as error:
             done(None, error)
 

@@ -24,7 +24,7 @@ from onelog.base.errors import (
     OnelogError,
     ProtocolViolation,
 )
-from onelog.broker import LOCAL, Cursor, Principal, Session
+from onelog.broker import NOBODY, Cursor, Principal, Session
 from onelog.kernel import MqttInput, MqttOutput, encode_acks
 from onelog.net.peer import Peer, StreamTransport
 from onelog.observe import get_logger
@@ -72,7 +72,7 @@ class Connection:
         self.transport: StreamTransport
         self.state = State.NEW
         self.version = 0
-        self.principal: Principal = LOCAL
+        self.principal: Principal = NOBODY
         self.identity: Identity | None = None
         self.session: MqttSession | None = None
         self.door: Session | None = None

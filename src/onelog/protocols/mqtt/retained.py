@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from onelog.base.clock import Clock
 from onelog.base.ids import Offset
-from onelog.broker import Broker, LiveSource, Partition, Record, Source, TableCursor
+from onelog.broker import LOCAL, Broker, LiveSource, Partition, Record, Source, TableCursor
 from onelog.kernel import decode_batch, scan_batches
 from onelog.protocols.mqtt.greeting import Greeting
 from onelog.protocols.mqtt.mapping import is_retained
@@ -50,7 +50,9 @@ class Retained:
     @classmethod
     async def open(cls, broker: Broker, clock: Clock, most: int) -> Retained:
         """Bring the table up to date with the log."""
-        table = await broker.cursors.open_table(CURSOR, ["#"], accepts=accepts, follow=False)
+        table = await broker.cursors.open_table(
+            CURSOR, ["#"], accepts=accepts, follow=False, principal=LOCAL
+        )
         table.position_of = lambda key: (
             None if (source := broker.live.find(key)) is None else source.position
         )
