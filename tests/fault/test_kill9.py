@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from onelog.broker import LOCAL, QueueSettings
-from tests.fault.witness import Place, Witness, Worker
+from tests.fault.witness import PROMISES, Place, Witness, Worker
 from tests.fault.worker import contents, open_loaded
 
 KILLED = -9
@@ -47,6 +47,7 @@ async def check_rest(data: Path, witness: Witness) -> None:
                 everything[stream.name] |= {(stream.name, int(partition.id), r[0]) for r in rows}
     frames.append(["ready", [stream.name for stream in broker.streams.streams()]])
     witness.take(frames)
+    witness.history.prove(PROMISES)
     settings = QueueSettings(in_flight_max=10_000_000)
     queue = await broker.cursors.open_queue(
         "queue", ["os/#"], settings=settings, durable=False, principal=LOCAL

@@ -13,11 +13,25 @@ import msgspec
 from tests.fault import worker
 from tests.fault.worker import ROUND_SEQUENCES
 from tests.support.forks import Fork
+from tests.support.history import History, Promise
 
 Place = tuple[str, int, int]
 """Stream, partition, offset."""
 Held = dict[int, tuple[str, int]]
 """Offset → topic and sequence."""
+
+
+def _text(topic: str, sequence: int) -> str:
+    """What a record is called in the history."""
+    return f"{topic}.{sequence}"
+
+
+LOGS = ("fs", "os", "tr", "kv", "ko")
+"""Streams that nothing leaves but by trim."""
+PROMISES = {
+    name: Promise(is_complete=name != "tr", is_once=True, wants=lambda text, n=name: text[:2] == n)
+    for name in LOGS
+}
 
 
 class Worker:
@@ -102,11 +116,13 @@ class Witness:
         self.unmaking: set[str] = set()
         self.unmade: set[str] = set()
         self.restored: dict[tuple[str, int], int] = {}
+        self.history = History()
 
     def take(self, frames: list[list[Any]]) -> None:
         """Check and remember what one worker said, in its order."""
         for kind, *rest in frames:
             getattr(self, "_" + kind.replace("-", "_"))(*rest)
+        self.history.broken()
 
     # What is there: told by the next worker, before it adds anything.
 
@@ -133,6 +149,14 @@ class Witness:
         else:
             assert start == 0
         self.seen[name] = held
+        if stream != "kc":  # compaction takes what has a successor
+            for topic, sequence in held.values():
+                self._see(stream, _text(topic, sequence))
+
+    def _see(self, stream: str, text: str) -> None:
+        """A reader of the log from its start has found a record, in this life or an earlier."""
+        if text not in self.history.seen_by[stream]:
+            self.history.seen(stream, text)
 
     def _check_order(self, held: Held, start: int, name: tuple[str, int]) -> None:
         """I5: per topic in order, none twice, none missing within a round."""
@@ -167,6 +191,9 @@ class Witness:
 
     # Acknowledgements.
 
+    def _attempt(self, topic: str, sequence: int) -> None:
+        self.history.attempted(_text(topic, sequence), topic)
+
     def _published(
         self, stream: str, partition: int, offset: int, topic: str, sequence: int
     ) -> None:
@@ -175,6 +202,7 @@ class Witness:
         held[offset] = (topic, sequence)
         assert self.latest.get(topic, -1) < sequence
         self.latest[topic] = sequence
+        self.history.acknowledged(_text(topic, sequence))
 
     def _restored(self, rows: list[list[Any]]) -> None:
         self.restored = {(stream, partition): offset for stream, partition, offset in rows}

@@ -118,7 +118,9 @@ class Load:
         if count is None:
             count = self._sequences[topic] = itertools.count(self.number * ROUND_SEQUENCES)
         padding = bytes(self.chance.randrange(400))
-        return Message(topic, b"%d." % next(count) + padding)
+        sequence = next(count)
+        tell("attempt", topic, sequence)
+        return Message(topic, b"%d." % sequence + padding)
 
     @staticmethod
     def tell_published(messages: list[Message], published: list[Published]) -> None:

@@ -16,7 +16,6 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from math import inf
 from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -24,6 +23,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.conformance import amqp_raw, mqtt_raw
 from tests.conformance.mqtt_brokers import Onelog
 from tests.conformance.mqtt_raw import Puback
+from tests.support.history import History, Promise
 
 CHECKPOINT_MS = 50
 KEPT_AFTER_S = 3.0
@@ -36,6 +36,10 @@ SETTINGS = (
 """For a broker that is to be tried."""
 
 WINDOW = 20
+TOPICS = 4
+"""That the MQTT writer writes to."""
+PARTITIONS = 3
+"""That the Kafka writer writes to: each has its order."""
 PREFETCH = 100
 GROUP = 2
 """Which of the threads it is."""
@@ -48,35 +52,13 @@ BROKEN = (OSError, mqtt_raw.Ended, amqp_raw.Ended, amqp_raw.Refused)
 """What a client sees of a broker that was killed."""
 
 
-class View:
-    """What a consumer got, and what it acknowledged."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.seen: dict[str, float] = {}
-        """Message → when it was acknowledged last."""
-        self.killed_at = inf
-        """When the broker was killed last: without that nothing may come again."""
-        self.fell_back: list[str] = []
-        """What came again although it had been acknowledged long before."""
-        self.unmarked: list[str] = []
-        """What came again and did not say so."""
-
-    def take(self, text: str, *, marked: bool) -> None:
-        """A message came; it is acknowledged at once."""
-        before = self.seen.get(text)
-        if before is not None:
-            if before < self.killed_at - KEPT_AFTER_S:
-                self.fell_back.append(text)
-            if not marked:
-                self.unmarked.append(text)
-        self.seen[text] = time.monotonic()
-
-    def has_long_acknowledged(self, age_s: float) -> bool:
-        """Whether the broker had so much time to keep what was acknowledged first in this life."""
-        before = time.monotonic() - age_s
-        since = 0.0 if self.killed_at == inf else self.killed_at
-        return any(since < at < before for at in self.seen.copy().values())
+PROMISES = {
+    "session": Promise(kept_after_s=KEPT_AFTER_S),
+    "queue": Promise(kept_after_s=KEPT_AFTER_S, is_marked=True),
+    "group": Promise(kept_after_s=KEPT_AFTER_S, is_marked=True),
+}
+LATE = Promise(is_once=True)
+"""Of views that open when all is over."""
 
 
 class MixedRun:
@@ -84,8 +66,10 @@ class MixedRun:
 
     def __init__(self, server: Onelog) -> None:
         self.server = server
-        self.acknowledged: dict[str, None] = {}
-        self.views = {name: View(name) for name in ("session", "queue", "group")}
+        self.history = History()
+        self.views = dict(PROMISES)
+        self._first_taken_s: dict[str, float] = {}
+        """View → when it took its first message of this life of the broker."""
         self.committed: dict[int, int] = {}
         """Kafka: partition → the offset that was answered."""
         self.commits_lost: list[int] = []
@@ -122,8 +106,7 @@ class MixedRun:
     def kill(self) -> None:
         """kill -9 in the middle of everything, and start again."""
         self.server.kill()
-        for view in self.views.values():
-            view.killed_at = time.monotonic()
+        killed_s = time.monotonic()
         self._stop.set()
         group = self._threads.pop(GROUP)
         self.end()
@@ -131,6 +114,8 @@ class MixedRun:
         # librdkafka gives up neither a commit nor its goodbye: it ends with the broker's next life.
         self._threads = [group]
         self.end()
+        self.history.broken(at_s=killed_s)
+        self._first_taken_s.clear()
 
     def end(self) -> None:
         """Let all threads come to their end."""
@@ -152,40 +137,45 @@ class MixedRun:
 
     def written(self, count: int) -> None:
         """Wait until so many more messages are acknowledged and every view has read some."""
-        goal = len(self.acknowledged) + count
-        before = {name: len(view.seen) for name, view in self.views.items()}
-        self.wait(lambda: len(self.acknowledged) >= goal, f"fewer than {count} messages")
+        known, seen_by = self.history.known, self.history.seen_by
+        goal = len(known) + count
+        before = {name: len(seen_by[name]) for name in self.views}
+        self.wait(lambda: len(known) >= goal, f"fewer than {count} messages")
         self.wait(
-            lambda: all(len(view.seen) > before[name] for name, view in self.views.items()),
+            lambda: all(len(seen_by[name]) > before[name] for name in self.views),
             "a view reads nothing",
         )
-        self.wait(
-            lambda: all(
-                view.has_long_acknowledged(KEPT_AFTER_S + 0.5) for view in self.views.values()
-            ),
-            "a view acknowledges nothing",
-        )
+        self.wait(lambda: all(map(self._has_long_taken, self.views)), "a view takes nothing")
+
+    def _has_long_taken(self, view: str) -> bool:
+        """Whether the broker had the time to keep what was acknowledged first in this life."""
+        first_s = self._first_taken_s.get(view)
+        return first_s is not None and first_s < time.monotonic() - KEPT_AFTER_S - 0.5
 
     def lacking(self) -> dict[str, int]:
         """How many acknowledged messages each view has not seen."""
-        known = list(self.acknowledged)
-        return {
-            name: sum(text not in view.seen for text in known) for name, view in self.views.items()
-        }
+        return {name: len(texts) for name, texts in self.history.lacking(self.views).items()}
 
     def catch_up(self) -> None:
         """Read until every view has all that was acknowledged; then two that come late."""
         self.begin(write=False)
         self.wait(lambda: not any(self.lacking().values()), f"views lack {self.lacking()}")
         self.end()
-        self.views["late queue"] = self._late_queue()
-        self.views["late wildcard"] = self._late_wildcard()
-        self.wait(lambda: not any(self.lacking().values()), f"late views lack {self.lacking()}")
+        self.views |= {"late queue": LATE, "late wildcard": LATE}
+        self._read_late_queue()
+        for text in self._everything():
+            self.history.seen("late wildcard", text)
 
-    def went_back(self) -> dict[str, int]:
-        """How much each view was given again behind what it had acknowledged."""
-        found = {name: len(view.fell_back) for name, view in self.views.items()}
-        return found | {"commits": len(self.commits_lost)}
+    def findings(self) -> list[str]:
+        """Every promise that was broken."""
+        lost = [f"the group's commit in partition {number} is lost" for number in self.commits_lost]
+        return self.history.findings(self.views) + lost
+
+    def _take(self, view: str, text: str, *, marked: bool) -> None:
+        """A message came to a view; it is acknowledged at once."""
+        self.history.seen(view, text, marked=marked)
+        self.history.settling(view, text)
+        self._first_taken_s.setdefault(view, time.monotonic())
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
@@ -198,38 +188,43 @@ class MixedRun:
 
     # -- writers
 
-    def _next_texts(self, writer: str) -> list[str]:
-        return [f"{writer}{next(self._numbers)}" for _ in range(WINDOW)]
+    def _next_texts(self, writer: str, lanes: int = 1) -> list[str]:
+        """The next messages of a writer, which go to its lanes in turn."""
+        texts = [f"{writer}{next(self._numbers)}" for _ in range(WINDOW)]
+        for number, text in enumerate(texts):
+            self.history.attempted(text, f"{writer}/{number % lanes}")
+        return texts
 
     def _write_mqtt(self) -> None:
         with mqtt_raw.Raw(self.server.ports["mqtt"]) as raw:
             raw.connect()
             while not self._stop.is_set():
                 waiting: dict[int, str] = {}
-                for text in self._next_texts("mqtt"):
+                for number, text in enumerate(self._next_texts("mqtt", TOPICS)):
                     packet_id = raw.next_id() % 60_000 + 1
                     waiting[packet_id] = text
                     raw.send(
                         mqtt_raw.Publish(
-                            topic=f"{ROOT}/mqtt/{len(waiting) % 4}",
+                            topic=f"{ROOT}/mqtt/{number % TOPICS}",
                             payload=text.encode(),
                             qos=1,
                             packet_id=packet_id,
                         )
                     )
                 while waiting:
-                    self.acknowledged[waiting.pop(raw.get(Puback).packet_id)] = None
+                    self.history.acknowledged(waiting.pop(raw.get(Puback).packet_id))
 
     def _write_kafka(self) -> None:
         producer = Producer(self._servers() | {"linger.ms": 5, "message.timeout.ms": 5000})
 
         def told(error: Any, message: Any) -> None:
             if error is None:
-                self.acknowledged[message.value().decode()] = None
+                self.history.acknowledged(message.value().decode())
 
         while not self._stop.is_set():
-            for text in self._next_texts("kafka"):
-                producer.produce(f"{ROOT}.kafka", text, headers=[QOS_1], on_delivery=told)
+            for number, text in enumerate(self._next_texts("kafka", PARTITIONS)):
+                where = {"partition": number % PARTITIONS}
+                producer.produce(f"{ROOT}.kafka", text, headers=[QOS_1], on_delivery=told, **where)
             producer.flush(1)
         producer.purge()
         producer.flush(1)
@@ -241,7 +236,8 @@ class MixedRun:
             while not self._stop.is_set():
                 texts = self._next_texts("amqp")
                 channel.put("amq.topic", f"{ROOT}.amqp", *texts, delivery_mode=2)
-                self.acknowledged.update(dict.fromkeys(texts))
+                for text in texts:
+                    self.history.acknowledged(text)
 
     # -- views
 
@@ -254,7 +250,7 @@ class MixedRun:
                 with contextlib.suppress(TimeoutError):
                     packet = raw.message()
                     raw.send(Puback(packet.packet_id))
-                    self.views["session"].take(packet.payload.decode(), marked=packet.dup)
+                    self._take("session", packet.payload.decode(), marked=packet.dup)
 
     def _read_queue(self) -> None:
         channel = self._channel()
@@ -265,7 +261,7 @@ class MixedRun:
                 with contextlib.suppress(TimeoutError):
                     found = channel.message(0.2)
                     channel.ack(found.tag)
-                    self.views["queue"].take(found.text, marked=found.method.redelivered)
+                    self._take("queue", found.text, marked=found.method.redelivered)
 
     def _read_group(self) -> None:
         settings = {
@@ -283,7 +279,7 @@ class MixedRun:
                 found = [row for row in consumer.consume(200, 0.1) if row.error() is None]
                 for row in found:
                     marked = row.offset() >= self.committed.get(row.partition(), 0)
-                    self.views["group"].take(row.value().decode(), marked=marked)
+                    self._take("group", row.value().decode(), marked=marked)
                 if found:
                     self._commit(consumer)
         finally:
@@ -291,6 +287,7 @@ class MixedRun:
 
     def _restore(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         """The partitions are assigned: where does the broker say that the group stands?"""
+        self.history.broken("group")  # what it had read and not committed may come again
         for row in consumer.committed(places, DEADLINE_S):
             if row.offset < self.committed.get(row.partition, row.offset):
                 self.commits_lost.append(row.partition)
@@ -303,25 +300,16 @@ class MixedRun:
 
     # -- views that come late
 
-    def _late_queue(self) -> View:
-        view = View("late queue")
+    def _read_late_queue(self) -> None:
+        known = self.history.known
         channel = self._channel()
         with channel.raw:
             arguments = amqp_raw.x_arguments({"onelog_from": "earliest"})
             name = channel.queue("late", durable=True, arguments=arguments)
             channel.bind(name, "amq.topic", f"{ROOT}.#")
-            self.wait(
-                lambda: channel.count(name) >= len(self.acknowledged), "the late queue is not full"
-            )
+            self.wait(lambda: channel.count(name) >= len(known), "the late queue is not full")
             for text in channel.all(name):
-                view.take(text, marked=False)
-        return view
-
-    def _late_wildcard(self) -> View:
-        view = View("late wildcard")
-        for text in self._everything():
-            view.take(text, marked=False)
-        return view
+                self.history.seen("late queue", text)
 
     def _everything(self) -> Iterator[str]:
         consumer = Consumer(
