@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from onelog.base.errors import InvalidRequest, LimitExceeded, NotFound
+from onelog.metadata.parts import in_parts
 from onelog.metadata.store import Compare, Delete, Event, MetadataStore, Put, Watch
 from tests.contract.metadata_stores import STORES
 
@@ -208,6 +209,43 @@ async def test_a_refused_transaction_changes_nothing(store: MetadataStore) -> No
 
 
 # ---- watches ----
+
+
+@pytest.mark.parametrize("count", [1, 128, 129, 5000])
+async def test_a_write_takes_any_number_of_operations_in_their_order(
+    store: MetadataStore, count: int
+) -> None:
+    await store.put("gone/1", b"")
+    await store.write([Delete("gone/", prefix=True), *(Put(f"k/{n}", b"1") for n in range(count))])
+    assert len((await store.range("k/")).entries) == count
+    writing = store.write([Delete(f"k/{number}") for number in range(count)])
+    await asyncio.gather(writing, store.put("k/0", b"2"))
+    (left,) = (await store.range("k/")).entries
+    assert left.value == b"2"  # what was called later comes after all of it
+    assert await store.get("gone/1") is None
+
+
+async def test_a_write_that_is_refused_changes_nothing(store: MetadataStore) -> None:
+    for ops in (
+        [Put("a", b""), Put("a", b"")],
+        [Put("a", b""), Delete("a")],
+        [Put("a/b", b""), Delete("a/", prefix=True)],
+        [Put("a", b""), Put("", b"")],
+    ):
+        with pytest.raises(InvalidRequest):
+            await store.write(ops)
+    with pytest.raises(LimitExceeded):
+        await store.write([Put("a", b""), Put("b", bytes(2_000_000))])
+    assert await store.get("a") is None
+
+
+def test_operations_are_cut_where_a_transaction_ends() -> None:
+    small = [Put(str(number), b"") for number in range(300)]
+    assert [len(part) for part in in_parts(small)] == [128, 128, 44]
+    large = [Put(str(number), bytes(1_000_000)) for number in range(3)]
+    assert [len(part) for part in in_parts(large)] == [1, 1, 1]
+    assert [op for part in in_parts(small) for op in part] == small
+    assert list(in_parts([])) == []
 
 
 async def test_a_watch_sees_each_later_revision_whole_in_order_and_once(

@@ -411,3 +411,23 @@ async def test_a_stream_in_memory_is_another_one_after_a_restart(tmp_path: Path)
         )
         cursor = await broker.cursors.open_offset("reader", ["m/a"], principal=LOCAL)
         assert [record.value for record in cursor.fetch()] == [b"20", b"21", b"22", b"23", b"24"]
+
+
+async def test_a_change_by_which_many_streams_gain_is_written_whatever_their_number(
+    node: Node,
+) -> None:
+    """More of them than one transaction takes."""
+    catalog = await node.start()
+    wide = await catalog.create(change(MAIN, name="wide", captures=("a/#", "b"), partitions=1))
+    put(wide.partitions[0], row(b"k", b"1"))
+    config = StreamConfig(name="s", engine="memory", durability=Durability.MEMORY)
+    names = [f"s{number}" for number in range(130)]
+    for name in names:
+        await catalog.create(change(config, name=name, captures=(f"a/{name}/+",)))
+    await catalog.alter(change(wide.config, captures=("b",)))
+    assert all(catalog.get(name).record.moves for name in names)
+    await node.stop()
+    again = await node.start()
+    assert again.get("wide").config.captures == ("b",)
+    assert all(again.get(name).record.moves for name in names)
+    await node.stop()

@@ -41,6 +41,7 @@ from onelog.log.resolution import Resolver
 from onelog.log.stopped import StoppedLog
 from onelog.log.stream import Stream, StreamRecord
 from onelog.log.syncer import Syncer
+from onelog.metadata.parts import in_parts
 from onelog.metadata.store import Compare, Delete, MetadataStore, Put
 from onelog.storage.engine import Engine, PartitionKey, PartitionLog
 
@@ -387,17 +388,18 @@ class Catalog:
                     )
 
     async def _save(self, records: Sequence[StreamRecord], *, created: bool = False) -> None:
-        """Write records down, all or none; the last one is of the stream that changes."""
-        keys = [_STREAMS + record.config.name for record in records]
-        puts = [
-            Put(key, msgspec.json.encode(record)) for key, record in zip(keys, records, strict=True)
-        ]
-        compares = [Compare(key, "version", ">", 0) for key in keys]
-        if created:
-            compares[-1] = Compare(keys[-1], "version", "==", 0)
-        if not (await self._store.txn(compares, puts)).succeeded:
-            name = records[-1].config.name
-            raise Conflict(f"stream {name} was created or deleted by somebody else")
+        """Write records down in parts, last the one of the stream that changes.
+
+        A crash in between leaves moves of which nothing came; the next start settles them.
+        """
+        puts = [Put(_STREAMS + row.config.name, msgspec.json.encode(row)) for row in records]
+        for part in in_parts(puts):
+            compares = [Compare(put.key, "version", ">", 0) for put in part]
+            if created and part[-1] is puts[-1]:
+                compares[-1] = Compare(part[-1].key, "version", "==", 0)
+            if not (await self._store.txn(compares, part)).succeeded:
+                name = records[-1].config.name
+                raise Conflict(f"stream {name} was created or deleted by somebody else")
 
     def _apply(self, stream: Stream) -> None:
         self._streams[stream.name] = stream

@@ -20,7 +20,13 @@ from onelog.base.clock import Clock
 from onelog.base.errors import Closed, InvalidRequest, NotFound, Unavailable
 from onelog.metadata.local_database import Database, Revision
 from onelog.metadata.local_leases import LeaseTable
-from onelog.metadata.local_rules import check_key, check_lease, check_text, check_txn
+from onelog.metadata.local_rules import (
+    check_key,
+    check_lease,
+    check_text,
+    check_txn,
+    check_write,
+)
 from onelog.metadata.local_watch import LocalWatch
 from onelog.metadata.local_worker import Job, Worker
 from onelog.metadata.store import Compare, Delete, Entry, Op, Put, Range, TxnResult, Watch
@@ -91,6 +97,16 @@ class LocalStore:
             return TxnResult(held, db.revision), made
 
         return await self._mutate(work)
+
+    async def write(self, ops: Sequence[Op]) -> None:
+        """Apply operations of any number; this store does them at once."""
+        rows = tuple(ops)
+        check_write(rows)
+
+        def work(db: Database) -> tuple[None, Revision]:
+            return None, db.apply(rows)
+
+        await self._mutate(work)
 
     async def put(self, key: str, value: bytes, lease: int = 0) -> int:
         """Write one key; the new revision."""

@@ -9,16 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from onelog.base.errors import InvalidRequest, LimitExceeded, NotFound
+from onelog.metadata.parts import TXN_BYTES_MAX, TXN_OPS_MAX, size_of
 from onelog.metadata.store import Compare, Delete, Op, Put
 
 KEY_BYTES_MAX = 4096
 """UTF-8 bytes of a key."""
-
-TXN_OPS_MAX = 128
-"""Compares, or operations of one branch, of one transaction (etcd's default)."""
-
-TXN_BYTES_MAX = 1_500_000
-"""Bytes of keys and values of one transaction (etcd's default)."""
 
 
 def check_text(text: str) -> None:
@@ -54,7 +49,17 @@ def check_txn(compares: Sequence[Compare], then: Sequence[Op], otherwise: Sequen
         check_key(compare.key)
         if isinstance(compare.operand, bytes) != (compare.target == "value"):
             raise InvalidRequest(f"cannot compare {compare.target} with {compare.operand!r}")
-    size = _check_ops(then) + _check_ops(otherwise)
+    _check_size(_check_ops(then) + _check_ops(otherwise))
+
+
+def check_write(ops: Sequence[Op]) -> None:
+    """Refuse what could not be done in parts either."""
+    _check_ops(ops)
+    for op in ops:
+        _check_size(size_of(op))
+
+
+def _check_size(size: int) -> None:
     if size > TXN_BYTES_MAX:
         raise LimitExceeded(
             f"a metadata transaction has at most {TXN_BYTES_MAX} bytes, this one {size}"
@@ -71,17 +76,17 @@ def _check_ops(ops: Sequence[Op]) -> int:
             if op.key in written:
                 raise InvalidRequest(f"one transaction writes {op.key!r} twice")
             written.add(op.key)
-            size += len(op.key) + len(op.value)
+            size += size_of(op)
         elif op.prefix:
             check_text(op.key)
         else:
             check_key(op.key)
     for op in ops:
         # etcd refuses it too: within one revision a key has one change.
-        if isinstance(op, Delete) and any(_covers(op, key) for key in written):
+        if isinstance(op, Delete) and _covers(op, written):
             raise InvalidRequest(f"one transaction writes and deletes a key under {op.key!r}")
     return size
 
 
-def _covers(op: Delete, key: str) -> bool:
-    return key.startswith(op.key) if op.prefix else key == op.key
+def _covers(op: Delete, keys: set[str]) -> bool:
+    return any(key.startswith(op.key) for key in keys) if op.prefix else op.key in keys

@@ -105,6 +105,15 @@ class MetadataStore(Protocol):
         """If all compares hold apply `then`, else `otherwise`; atomically."""
         ...
 
+    async def write(self, ops: Sequence[Op]) -> None:
+        """Apply operations of any number, in their order; later calls of any kind come after.
+
+        A transaction is bounded in operations and bytes, so a store may do this in parts: after a
+        crash or an error perhaps only the first of them took effect. The caller orders them so
+        that whoever reads the rows next can tell, and complete what is missing.
+        """
+        ...
+
     async def put(self, key: str, value: bytes, lease: int = 0) -> int:
         """Write one key; the new revision."""
         ...

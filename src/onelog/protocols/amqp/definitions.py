@@ -14,8 +14,8 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from onelog.protocols.amqp.exchanges import Binding, ExchangeRecord
 from onelog.protocols.amqp.queues.settings import QueueRecord
-from onelog.protocols.amqp.router import Binding, ExchangeRecord
 from onelog.protocols.amqp.tables import decode_table, encode_table
 
 ROOT: Final = "amqp/vhosts/"
@@ -27,9 +27,14 @@ MADE: Final = "made"
 R = TypeVar("R", ExchangeRecord, QueueRecord, Binding)
 
 
+def host_prefix(vhost: str) -> str:
+    """What the keys of all rows of a virtual host begin with."""
+    return f"{ROOT}{_part(vhost)}/"
+
+
 def key_of(vhost: str, kind: str, *parts: str) -> str:
     """The key of a row."""
-    return f"{ROOT}{_part(vhost)}/{kind}/{'/'.join(map(_part, parts))}"
+    return f"{host_prefix(vhost)}{kind}/{'/'.join(map(_part, parts))}"
 
 
 def binding_key(vhost: str, binding: Binding) -> str:

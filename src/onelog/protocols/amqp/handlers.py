@@ -14,11 +14,11 @@ from pamqp import commands
 
 from onelog.broker import Action
 from onelog.protocols.amqp.errors import AmqpError, Reply
+from onelog.protocols.amqp.exchanges import Binding, Destination, ExchangeRecord
 from onelog.protocols.amqp.frames import make_method
 from onelog.protocols.amqp.permissions import may
 from onelog.protocols.amqp.queues.settings import QueueRecord
 from onelog.protocols.amqp.replies import REPLY_TO
-from onelog.protocols.amqp.router import Binding, Destination, ExchangeRecord
 from onelog.protocols.amqp.transactions import Transaction
 
 if TYPE_CHECKING:

@@ -18,9 +18,10 @@ from onelog.cursors.reader import read_records
 from onelog.cursors.sources import Everything
 from onelog.log.moves import Move, SourceKey
 from onelog.protocols.amqp.addresses import address_of
+from onelog.protocols.amqp.exchanges import Binding
 from onelog.protocols.amqp.mapping import extra_keys_of, headers_of
 from onelog.protocols.amqp.queues.ready import pack
-from onelog.protocols.amqp.router import Binding, Router
+from onelog.protocols.amqp.router import Router
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.following import Follower

@@ -21,16 +21,16 @@ from onelog.observe import get_logger
 from onelog.protocols.amqp.addresses import DEFAULT_VHOST
 from onelog.protocols.amqp.confirms import ACK, NACK
 from onelog.protocols.amqp.definitions import KINDS, MADE, ROOT, decode_row, parse_key
+from onelog.protocols.amqp.exchanges import Binding, ExchangeRecord
 from onelog.protocols.amqp.following import Follower, note_positions
 from onelog.protocols.amqp.history import History
 from onelog.protocols.amqp.intents import Intents
 from onelog.protocols.amqp.queues.queue import Queue
 from onelog.protocols.amqp.queues.ready import pack, unpack
 from onelog.protocols.amqp.queues.settings import QueueRecord
-from onelog.protocols.amqp.router import Binding, ExchangeRecord
 from onelog.protocols.amqp.streams import drop_unused
 from onelog.protocols.amqp.transactions import Settlement
-from onelog.protocols.amqp.vhosts import TRANSIENT_PREFIX, VirtualHost
+from onelog.protocols.amqp.vhosts import CURSOR_PREFIX, TRANSIENT_PREFIX, VirtualHost
 from onelog.security.authenticator import Authenticator
 from onelog.security.identity import Identity
 
@@ -186,9 +186,6 @@ class Hub:
         return found is not None
 
     async def _read_topology(self) -> list[Queue]:
-        for name in self.broker.cursors.names():
-            if name.startswith(TRANSIENT_PREFIX):
-                await self.broker.cursors.delete(name)  # of an earlier run, and of no use now
         rows: dict[str, list[tuple[str, bytes]]] = {kind: [] for kind in (MADE, *KINDS)}
         for entry in (await self.broker.store.range(ROOT)).entries:
             vhost, kind = parse_key(entry.key)
@@ -202,11 +199,15 @@ class Hub:
             for vhost, value in rows["queues"]
         ]
         for vhost, value in rows["bindings"]:
-            found = self.vhosts.add(vhost)
-            binding = decode_row(value, Binding)
-            if found.router.find(binding.source) is not None:
-                found.router.bind(binding)
+            self.vhosts.add(vhost).restore_binding(decode_row(value, Binding))
+        await self._drop_cursors({queue.cursor.name for queue in queues})
         return queues
+
+    async def _drop_cursors(self, needed: set[str]) -> None:
+        """Forget queues of an earlier run that were not kept, or that a crash left half deleted."""
+        for name in self.broker.cursors.names():
+            if name.startswith((CURSOR_PREFIX, TRANSIENT_PREFIX)) and name not in needed:
+                await self.broker.cursors.delete(name)
 
     def _restore_queue(self, vhost: str, record: QueueRecord) -> Queue:
         found = self.vhosts.add(vhost)
@@ -250,6 +251,8 @@ class Hub:
             queue.close()
         for task in list(self._tasks):
             task.cancel()
+        for vhost in self.vhosts.all():
+            await vhost.save_owed()
         await self.broker.cursors.save(*(row.cursor for row in queues if row.record.is_kept))
         await self.broker.store.txn([], [Put(CLEAN_KEY, b"")])
 

@@ -1,8 +1,6 @@
-"""Routing: exchanges, bindings, and which queues a message goes to. Sans-IO, one virtual host.
+"""Routing: which queues a message goes to. Sans-IO, one virtual host.
 
-Rules (AMQP 0-9-1 3.1.3, RabbitMQ's extensions):
-- `direct` compares the key, `fanout` takes all, `topic` matches words (`*` one, `#` any number),
-  `headers` compares header values (`x-match` all, any, all-with-x, any-with-x).
+Rules:
 - The default exchange (no name) sends to the queue that the key names, and cannot be bound.
 - An exchange may feed exchanges; each is visited once, so cycles end. Where an exchange finds no
   queue at all, its alternate exchange is asked, once.
@@ -12,218 +10,27 @@ Rules (AMQP 0-9-1 3.1.3, RabbitMQ's extensions):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final
 
-import msgspec
-
-from onelog.protocols.amqp.errors import AmqpError, Reply
-
-ExchangeType = Literal["direct", "fanout", "topic", "headers"]
-TYPES: Final[tuple[ExchangeType, ...]] = ("direct", "fanout", "topic", "headers")
-
-Table = dict[str, Any]
+from onelog.protocols.amqp.exchanges import (
+    BUILT_IN,
+    Binding,
+    Destination,
+    Exchange,
+    ExchangeRecord,
+    Identity,
+)
 
 CACHE_MAX: Final = 100_000
-_MATCHES: Final = ("all", "any", "all-with-x", "any-with-x")
-
-
-class ExchangeRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An exchange as it was declared."""
-
-    name: str
-    type: ExchangeType
-    durable: bool = False
-    auto_delete: bool = False
-    internal: bool = False
-    arguments: Table = {}
-
-    @property
-    def alternate(self) -> str | None:
-        """The exchange that gets what finds no queue here."""
-        found = self.arguments.get("alternate-exchange")
-        return found if isinstance(found, str) else None
-
-
-BUILT_IN: Final = (
-    ExchangeRecord(name="", type="direct", durable=True),
-    ExchangeRecord(name="amq.direct", type="direct", durable=True),
-    ExchangeRecord(name="amq.fanout", type="fanout", durable=True),
-    ExchangeRecord(name="amq.topic", type="topic", durable=True),
-    ExchangeRecord(name="amq.headers", type="headers", durable=True),
-    ExchangeRecord(name="amq.match", type="headers", durable=True),
-    ExchangeRecord(name="amq.rabbitmq.trace", type="topic", durable=True, internal=True),
-)
-"""Exchanges that every virtual host has."""
-
-
-class Destination(NamedTuple):
-    """Where a binding leads."""
-
-    kind: Literal["queue", "exchange"]
-    name: str
-
-
-Identity = tuple[str, Destination, str, str]
-
-
-class Binding(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule: what of an exchange goes to a queue or to another exchange."""
-
-    source: str
-    destination: Destination
-    routing_key: str
-    arguments: Table = {}
-
-    @property
-    def identity(self) -> Identity:
-        """Two bindings with one identity are one binding."""
-        return self.source, self.destination, self.routing_key, _canonical(self.arguments)
-
-
-def _canonical(arguments: Table) -> str:
-    return repr(sorted(arguments.items(), key=lambda row: row[0]))
-
-
-Matcher = Callable[[str, Mapping[str, Any]], bool]
-
-
-class _Exchange:
-    """An exchange with what leaves it."""
-
-    __slots__ = ("bindings", "matchers", "record", "words")
-
-    def __init__(self, record: ExchangeRecord) -> None:
-        self.record = record
-        self.bindings: dict[Identity, Binding] = {}
-        self.matchers: list[tuple[Matcher, Destination]] = []
-        self.words: _Words | None = _Words() if record.type == "topic" else None
-
-    def add(self, binding: Binding) -> None:
-        self.bindings[binding.identity] = binding
-        self._rebuild()
-
-    def remove(self, binding: Binding) -> None:
-        del self.bindings[binding.identity]
-        self._rebuild()
-
-    def _rebuild(self) -> None:
-        kind = self.record.type
-        if self.words is not None:
-            self.words = _Words()
-            for binding in self.bindings.values():
-                self.words.add(binding.routing_key, binding.destination)
-            return
-        self.matchers = [
-            (_MATCHERS[kind](binding), binding.destination) for binding in self.bindings.values()
-        ]
-
-    def find(self, key: str, headers: Mapping[str, Any]) -> Iterable[Destination]:
-        """Where a message goes from here; one destination may come several times."""
-        if self.words is not None:
-            return self.words.find(key)
-        return [to for matches, to in self.matchers if matches(key, headers)]
-
-
-class _Words:
-    """The patterns of a topic exchange as a trie of words."""
-
-    __slots__ = ("children", "destinations")
-
-    def __init__(self) -> None:
-        self.children: dict[str, _Words] = {}
-        self.destinations: set[Destination] = set()
-
-    def add(self, pattern: str, destination: Destination) -> None:
-        node = self
-        for word in _words(pattern):
-            node = node.children.setdefault(word, _Words())
-        node.destinations.add(destination)
-
-    def find(self, key: str) -> set[Destination]:
-        found: set[Destination] = set()
-        words = _words(key)
-        seen: set[tuple[int, int]] = set()
-        waiting: list[tuple[_Words, int]] = [(self, 0)]
-        while waiting:
-            node, at = waiting.pop()
-            if (id(node), at) in seen:
-                continue  # many # in one pattern would come to one place in many ways
-            seen.add((id(node), at))
-            rest = node.children.get("#")
-            if rest is not None:
-                waiting += [(rest, after) for after in range(at, len(words) + 1)]
-            if at == len(words):
-                found |= node.destinations
-                continue
-            for word in (words[at], "*"):
-                child = node.children.get(word)
-                # A word of the key that is itself * or # is only a word.
-                if child is not None and (word == "*" or words[at] not in ("*", "#")):
-                    waiting.append((child, at + 1))
-        return found
-
-
-def _words(text: str) -> list[str]:
-    """The words of a key or pattern; an empty one has none."""
-    return text.split(".") if text else []
-
-
-def _direct(binding: Binding) -> Matcher:
-    wanted = binding.routing_key
-    return lambda key, _headers: key == wanted
-
-
-def _fanout(_binding: Binding) -> Matcher:
-    return lambda _key, _headers: True
-
-
-def _headers(binding: Binding) -> Matcher:
-    mode = binding.arguments.get("x-match", "all")
-    with_x = mode.endswith("-with-x")
-    wanted = {
-        name: value
-        for name, value in binding.arguments.items()
-        if name != "x-match" and (with_x or not name.startswith("x-"))
-    }
-    every = mode.startswith("all")
-
-    def matches(_key: str, headers: Mapping[str, Any]) -> bool:
-        rows = (
-            # A binding without a value asks only for the header to be there.
-            name in headers and (value is None or headers[name] == value)
-            for name, value in wanted.items()
-        )
-        return all(rows) if every else any(rows)
-
-    return matches
-
-
-_MATCHERS: Final[dict[str, Callable[[Binding], Matcher]]] = {
-    "direct": _direct,
-    "fanout": _fanout,
-    "headers": _headers,
-}
-
-
-def check_binding_arguments(exchange: ExchangeRecord, arguments: Table) -> None:
-    """Refuse arguments that a headers exchange cannot follow."""
-    if exchange.type != "headers":
-        return
-    mode = arguments.get("x-match", "all")
-    if mode not in _MATCHES:
-        raise AmqpError(
-            Reply.PRECONDITION_FAILED,
-            f"invalid x-match field value {mode!r}; expected {', '.join(_MATCHES)}",
-        )
 
 
 class Router:
     """The exchanges and bindings of one virtual host."""
 
     def __init__(self) -> None:
-        self._exchanges: dict[str, _Exchange] = {
-            record.name: _Exchange(record) for record in BUILT_IN
+        self._exchanges: dict[str, Exchange] = {
+            record.name: Exchange(record) for record in BUILT_IN
         }
         self._queues: set[str] = set()
         self._to: dict[Destination, dict[Identity, Binding]] = {}
@@ -242,7 +49,7 @@ class Router:
 
     def add_exchange(self, record: ExchangeRecord) -> None:
         """A new exchange."""
-        self._exchanges[record.name] = _Exchange(record)
+        self._exchanges[record.name] = Exchange(record)
         self._cache.clear()
 
     def remove_exchange(self, name: str) -> list[Binding]:
@@ -281,12 +88,16 @@ class Router:
         self._cache.clear()
         return True
 
+    def has(self, binding: Binding) -> bool:
+        """Whether a binding is there."""
+        exchange = self._exchanges.get(binding.source)
+        return exchange is not None and binding.identity in exchange.bindings
+
     def unbind(self, binding: Binding) -> bool:
         """Remove a binding; False when it is not there."""
-        exchange = self._exchanges.get(binding.source)
-        if exchange is None or binding.identity not in exchange.bindings:
+        if not self.has(binding):
             return False
-        exchange.remove(binding)
+        self._exchanges[binding.source].remove(binding)
         rows = self._to[binding.destination]
         del rows[binding.identity]
         if not rows:
@@ -400,7 +211,7 @@ class Router:
         return answer
 
     def _leave(
-        self, node: _Exchange, key: str, headers: Mapping[str, Any]
+        self, node: Exchange, key: str, headers: Mapping[str, Any]
     ) -> tuple[set[str], list[str]]:
         if not node.record.name:
             return ({key} if key in self._queues else set()), []

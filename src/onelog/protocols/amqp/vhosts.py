@@ -2,8 +2,8 @@
 
 Rules:
 - Durable exchanges, durable queues and the bindings between them are in the metadata store before
-  they are answered (I4, I9); transient ones live in memory, exclusive queues as long as their
-  connection.
+  they are answered (I4, I9), also to who declares what another is just declaring; transient ones
+  live in memory, exclusive queues as long as their connection.
 - A declaration of what is there must say the same in all that counts; a passive one only asks.
 - Names that begin with `amq.` are the broker's.
 """
@@ -11,16 +11,25 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from onelog.broker import RoutedCursor
-from onelog.metadata.store import Delete, Op, Put
+from onelog.metadata.store import Delete, Put
 from onelog.protocols.amqp.dead_letters import DeadLetters
 from onelog.protocols.amqp.definitions import binding_key, encode_row, key_of
 from onelog.protocols.amqp.errors import AmqpError, Reply
+from onelog.protocols.amqp.exchanges import (
+    TYPES,
+    Binding,
+    Destination,
+    ExchangeRecord,
+    check_binding_arguments,
+)
 from onelog.protocols.amqp.mapping import BLIND_KEYS, LEFT_OUT
 from onelog.protocols.amqp.queues.queue import Queue
 from onelog.protocols.amqp.queues.settings import (
@@ -31,14 +40,8 @@ from onelog.protocols.amqp.queues.settings import (
 )
 from onelog.protocols.amqp.queues.stream import StreamQueue
 from onelog.protocols.amqp.replies import Replies
-from onelog.protocols.amqp.router import (
-    TYPES,
-    Binding,
-    Destination,
-    ExchangeRecord,
-    Router,
-    check_binding_arguments,
-)
+from onelog.protocols.amqp.router import Router
+from onelog.protocols.amqp.rows import Rows
 from onelog.protocols.amqp.streams import Streams
 from onelog.record.headers import Headers
 
@@ -63,20 +66,38 @@ class VirtualHost:
         self.name = name
         self.router = Router()
         self.queues: dict[str, Queue] = {}
-        self._making: dict[str, asyncio.Event] = {}
-        """Queues that are being made, and who waits for that."""
+        self._rows = Rows(hub.broker.store)
+        self._loose: list[Delete] = []
+        """Rows of an earlier run that belong to nothing any more."""
+        self._changes: dict[str, asyncio.Event] = {}
+        """Rows that are coming or going, and who waits for that."""
         self.streams = Streams(hub, name)
         self.dead_letters = DeadLetters(self)
         self.replies = Replies()
 
     # -- what is kept
 
-    async def _save(self, *ops: Op) -> None:
-        if ops:
-            await self.hub.broker.store.txn([], list(ops))
-
     def _key(self, kind: str, name: str) -> str:
         return key_of(self.name, kind, name)
+
+    @contextlib.contextmanager
+    def _changing(self, key: str) -> Iterator[None]:
+        """While something comes or goes, whoever wants the same waits."""
+        done = self._changes[key] = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self._changes[key]
+            done.set()
+
+    async def _settled(self, key: str) -> None:
+        """Nobody is told of what is not durable yet, or of a queue that cannot be sent to."""
+        while key in self._changes:
+            await self._changes[key].wait()
+
+    async def save_owed(self) -> None:
+        """Write what could not be written before."""
+        await self._rows.settle()
 
     def _is_kept(self, binding: Binding) -> bool:
         """Whether a binding is needed to know where messages went."""
@@ -95,10 +116,17 @@ class VirtualHost:
         exchange = self.router.find(binding.destination.name)
         return exchange is not None and exchange.durable
 
+    def restore_binding(self, binding: Binding) -> None:
+        """A binding of an earlier run; one whose exchange is gone leads from nowhere."""
+        if self.router.find(binding.source) is None:
+            self._loose.append(Delete(binding_key(self.name, binding)))
+        else:
+            self.router.bind(binding)
+
     async def drop_transient(self) -> None:
-        """After a restart: what was not durable is gone."""
+        """After a restart: what was not durable is gone, and what a crash left half deleted."""
         router = self.router
-        ops: list[Op] = []
+        ops, self._loose = self._loose, []
         for binding in router.bindings():
             if not self.is_lasting(binding):
                 router.unbind(binding)
@@ -107,7 +135,7 @@ class VirtualHost:
             if not record.durable:
                 router.remove_exchange(record.name)
                 ops.append(Delete(self._key("exchanges", record.name)))
-        await self._save(*ops)
+        await self._rows.write(*ops)
 
     # -- exchanges
 
@@ -146,6 +174,8 @@ class VirtualHost:
         if passive:
             self.exchange(record.name)
             return
+        key = self._key("exchanges", record.name)
+        await self._settled(key)
         current = self.router.find(record.name)
         if current is not None:
             self._check_same_exchange(current, record)
@@ -155,11 +185,13 @@ class VirtualHost:
             raise AmqpError(Reply.COMMAND_INVALID, f"invalid exchange type '{record.type}'")
         self.router.add_exchange(record)  # two declarations at once make one exchange
         self.hub.topology_changed()
-        try:
-            await self._save(Put(self._key("exchanges", record.name), encode_row(record)))
-        except BaseException:
-            self.router.remove_exchange(record.name)
-            raise
+        with self._changing(key):
+            try:
+                await self._rows.write(Put(key, encode_row(record)))
+            except BaseException:
+                self.router.remove_exchange(record.name)
+                self.hub.topology_changed()
+                raise
 
     def _check_same_exchange(self, current: ExchangeRecord, record: ExchangeRecord) -> None:
         rows = [
@@ -194,8 +226,9 @@ class VirtualHost:
             raise AmqpError(
                 Reply.ACCESS_REFUSED, f"exchange name '{name}' contains reserved prefix 'amq.*'"
             )
-        found = self.router.find(name)
-        if found is None:
+        key = self._key("exchanges", name)
+        await self._settled(key)
+        if self.router.find(name) is None:
             return
         if if_unused and self.router.bindings_from(name):
             raise AmqpError(
@@ -205,14 +238,15 @@ class VirtualHost:
             *self.router.bindings_from(name),
             *self.router.bindings_to(Destination("exchange", name)),
         ]
-        ops: list[Op] = [Delete(self._key("exchanges", name))]
+        ops = [Delete(key)]
         ops += [Delete(binding_key(self.name, row)) for row in rows if self._is_kept(row)]
         gone = self.router.remove_exchange(name)
         self.streams.exchange_gone(name)
         self.hub.topology_changed()
-        # What it brought to queues is kept with them before nobody knows any more that it did.
-        await self.hub.unbound(self, gone)
-        await self._save(*ops)
+        with self._changing(key):
+            # What it brought to queues is kept with them before nobody knows any more that it did.
+            await self.hub.unbound(self, gone)
+            await self._rows.write(*ops)
         await self._unused_exchanges(gone)
 
     async def _unused_exchanges(self, gone: list[Binding]) -> None:
@@ -242,9 +276,7 @@ class VirtualHost:
         self, record: QueueRecord, connection: Connection | None, *, passive: bool
     ) -> Queue:
         """queue.declare."""
-        while record.name in self._making:
-            # Nobody is told of a queue before it can be sent to, and is durable.
-            await self._making[record.name].wait()
+        await self._settled(self._key("queues", record.name))
         self.hub.counters.queues_declared += 1
         if passive:
             found = self.queue(record.name, connection)
@@ -276,18 +308,16 @@ class VirtualHost:
         cursor = RoutedCursor(self.cursor_name(record), (f"{self.name}/{record.name}",))
         queue = _KINDS[settings.type](self, record, settings, cursor, owner)
         self.queues[record.name] = queue  # two declarations at once make one queue
-        made = self._making[record.name] = asyncio.Event()
-        try:
-            await self.hub.watch(queue)
-            if record.is_kept:
-                await self._save(Put(self._key("queues", record.name), encode_row(record)))
-        except BaseException:
-            del self.queues[record.name]
-            queue.close()
-            raise
-        finally:
-            del self._making[record.name]
-            made.set()
+        key = self._key("queues", record.name)
+        with self._changing(key):
+            try:
+                await self.hub.watch(queue)
+                if record.is_kept:
+                    await self._rows.write(Put(key, encode_row(record)))
+            except BaseException:
+                del self.queues[record.name]
+                queue.close()
+                raise
         self.router.add_queue(record.name)
         self.hub.counters.queues_made += 1
         self.hub.topology_changed()
@@ -314,6 +344,8 @@ class VirtualHost:
         self, queue: Queue, *, if_unused: bool = False, if_empty: bool = False
     ) -> int:
         """queue.delete; how many messages went with it."""
+        key = self._key("queues", queue.name)
+        await self._settled(key)
         if if_unused and queue.consumers:
             raise AmqpError(
                 Reply.PRECONDITION_FAILED, f"queue '{queue.name}' in vhost '{self.name}' in use"
@@ -326,17 +358,20 @@ class VirtualHost:
             return 0
         count = queue.ready.size
         rows = self.router.bindings_to(Destination("queue", queue.name))
-        ops: list[Op] = []
+        ops: list[Delete] = []
         if queue.record.is_kept:
-            ops.append(Delete(self._key("queues", queue.name)))
+            ops.append(Delete(key))
             ops += [Delete(binding_key(self.name, row)) for row in rows]
         del self.queues[queue.name]
         queue.close()
         gone = self.router.remove_queue(queue.name)
         self.hub.counters.queue_gone(queue)
         self.hub.topology_changed()
-        await self._save(*ops)
-        await self.hub.unwatch(queue)
+        with self._changing(key):
+            try:
+                await self._rows.write(*ops)
+            finally:
+                await self.hub.unwatch(queue)
         await self._unused_exchanges(gone)
         # Its consumers are told after whoever deleted it was answered.
         self.hub.loop.call_soon(_tell_consumers, queue)
@@ -370,24 +405,35 @@ class VirtualHost:
         waiting = self.streams.make_ready(binding.source)
         if waiting is not None:
             await waiting
+        key = binding_key(self.name, binding)
+        await self._settled(key)
         if not self.router.bind(binding):
             return
         self.hub.topology_changed()
-        await self.hub.bound(self, binding)
-        if self._is_kept(binding):
-            await self._save(Put(binding_key(self.name, binding), encode_row(binding)))
+        with self._changing(key):
+            try:
+                await self.hub.bound(self, binding)
+                if self.router.has(binding) and self._is_kept(binding):
+                    await self._rows.write(Put(key, encode_row(binding)))
+            except BaseException:
+                self.router.unbind(binding)
+                self.hub.topology_changed()
+                raise
 
     async def unbind(self, binding: Binding) -> None:
         """queue.unbind and exchange.unbind; a binding that is not there is fine."""
         if not binding.source:
             raise AmqpError(Reply.ACCESS_REFUSED, _DEFAULT_EXCHANGE)
+        key = binding_key(self.name, binding)
+        await self._settled(key)
         kept = self._is_kept(binding)
         if not self.router.unbind(binding):
             return
         self.hub.topology_changed()
-        await self.hub.unbound(self, [binding])
-        if kept:
-            await self._save(Delete(binding_key(self.name, binding)))
+        with self._changing(key):
+            await self.hub.unbound(self, [binding])
+            if kept:
+                await self._rows.write(Delete(key))
         await self._unused_exchanges([binding])
 
 

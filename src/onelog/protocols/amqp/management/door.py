@@ -21,6 +21,7 @@ from onelog.base.errors import (
 from onelog.protocols.amqp.channel import Channel
 from onelog.protocols.amqp.connection import Connection
 from onelog.protocols.amqp.errors import AmqpError, Reply
+from onelog.protocols.amqp.exchanges import Binding, Destination, ExchangeRecord, ExchangeType
 from onelog.protocols.amqp.hub import QUEUE_COUNTERS, Hub
 from onelog.protocols.amqp.management import connection_rows as lines
 from onelog.protocols.amqp.management import definitions_file, messages
@@ -29,7 +30,6 @@ from onelog.protocols.amqp.management.hosts import HostNote, Hosts
 from onelog.protocols.amqp.management.rates import Rates
 from onelog.protocols.amqp.management.values import checked_table
 from onelog.protocols.amqp.queues.settings import QueueRecord
-from onelog.protocols.amqp.router import Binding, Destination, ExchangeRecord, ExchangeType
 from onelog.protocols.amqp.vhosts import VirtualHost
 
 Row = dict[str, Any]

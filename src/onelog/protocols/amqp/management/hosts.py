@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from onelog.base.errors import Conflict, InvalidName, InvalidRequest, LimitExceeded, NotFound
-from onelog.metadata.store import Delete, Put
+from onelog.metadata.store import Put
 from onelog.protocols.amqp.addresses import DEFAULT_VHOST
-from onelog.protocols.amqp.definitions import MADE, key_of
-from onelog.protocols.amqp.router import BUILT_IN
+from onelog.protocols.amqp.definitions import MADE, host_prefix, key_of
+from onelog.protocols.amqp.exchanges import BUILT_IN
 from onelog.protocols.amqp.vhosts import NAME_BYTES_MAX, VirtualHost
 
 if TYPE_CHECKING:
@@ -102,11 +102,16 @@ class Hosts:
         self._notes.pop(name, None)
         self._leaving.add(name)
         try:
+            # At once and first: a crash while it is emptied leaves no part of it.
+            await self._forget(name)
             await self._empty(vhost)
-            await self._hub.broker.store.txn([], [Delete(key_of(name, MADE, ""))])
+            await self._forget(name)  # what was being declared meanwhile
         finally:
             self._leaving.discard(name)
         self._hub.topology_changed()
+
+    async def _forget(self, name: str) -> None:
+        await self._hub.broker.store.delete(host_prefix(name), prefix=True)
 
     async def _empty(self, vhost: VirtualHost) -> None:
         for connection in list(self._hub.connections):

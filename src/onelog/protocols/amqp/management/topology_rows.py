@@ -15,11 +15,11 @@ from urllib.parse import quote_plus, unquote_plus
 
 from onelog.broker import Broker
 from onelog.protocols.amqp.addresses import QUEUES_STREAM, capture_of
+from onelog.protocols.amqp.exchanges import Binding, Destination, ExchangeRecord
 from onelog.protocols.amqp.hub import QUEUE_COUNTERS
 from onelog.protocols.amqp.management.rates import Rates
 from onelog.protocols.amqp.management.values import jsonable
 from onelog.protocols.amqp.queues.queue import Queue
-from onelog.protocols.amqp.router import Binding, Destination, ExchangeRecord
 from onelog.protocols.amqp.vhosts import VirtualHost
 
 Row = dict[str, Any]

@@ -1,0 +1,303 @@
+"""Exchanges and bindings, and how the bindings of each type of exchange choose. Sans-IO.
+
+Rules (AMQP 0-9-1 3.1.3, RabbitMQ's extensions):
+- `direct` compares the key, `fanout` takes all, `topic` matches words (`*` one, `#` any number),
+  `headers` compares header values (`x-match` all, any, all-with-x, any-with-x).
+- A binding that comes or goes costs what this one binding costs, however many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Literal, NamedTuple, Protocol
+
+import msgspec
+
+from onelog.protocols.amqp.errors import AmqpError, Reply
+
+ExchangeType = Literal["direct", "fanout", "topic", "headers"]
+TYPES: Final[tuple[ExchangeType, ...]] = ("direct", "fanout", "topic", "headers")
+
+Table = dict[str, Any]
+
+_MATCHES: Final = ("all", "any", "all-with-x", "any-with-x")
+
+
+class ExchangeRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """An exchange as it was declared."""
+
+    name: str
+    type: ExchangeType
+    durable: bool = False
+    auto_delete: bool = False
+    internal: bool = False
+    arguments: Table = {}
+
+    @property
+    def alternate(self) -> str | None:
+        """The exchange that gets what finds no queue here."""
+        found = self.arguments.get("alternate-exchange")
+        return found if isinstance(found, str) else None
+
+
+BUILT_IN: Final = (
+    ExchangeRecord(name="", type="direct", durable=True),
+    ExchangeRecord(name="amq.direct", type="direct", durable=True),
+    ExchangeRecord(name="amq.fanout", type="fanout", durable=True),
+    ExchangeRecord(name="amq.topic", type="topic", durable=True),
+    ExchangeRecord(name="amq.headers", type="headers", durable=True),
+    ExchangeRecord(name="amq.match", type="headers", durable=True),
+    ExchangeRecord(name="amq.rabbitmq.trace", type="topic", durable=True, internal=True),
+)
+"""Exchanges that every virtual host has."""
+
+
+class Destination(NamedTuple):
+    """Where a binding leads."""
+
+    kind: Literal["queue", "exchange"]
+    name: str
+
+
+Identity = tuple[str, Destination, str, str]
+
+
+class Binding(msgspec.Struct, frozen=True, kw_only=True):
+    """A rule: what of an exchange goes to a queue or to another exchange."""
+
+    source: str
+    destination: Destination
+    routing_key: str
+    arguments: Table = {}
+
+    @property
+    def identity(self) -> Identity:
+        """Two bindings with one identity are one binding."""
+        return self.source, self.destination, self.routing_key, _canonical(self.arguments)
+
+
+def _canonical(arguments: Table) -> str:
+    return repr(sorted(arguments.items(), key=lambda row: row[0]))
+
+
+class _Counted:
+    """Destinations, each with how many bindings lead to it."""
+
+    __slots__ = ("rows",)
+
+    def __init__(self) -> None:
+        self.rows: dict[Destination, int] = {}
+
+    def add(self, destination: Destination) -> None:
+        self.rows[destination] = self.rows.get(destination, 0) + 1
+
+    def remove(self, destination: Destination) -> None:
+        left = self.rows[destination] - 1
+        if left:
+            self.rows[destination] = left
+        else:
+            del self.rows[destination]
+
+
+class _Rule(Protocol):
+    """How the bindings of one exchange choose; a change costs what the one binding costs."""
+
+    def add(self, binding: Binding) -> None: ...
+
+    def remove(self, binding: Binding) -> None: ...
+
+    def find(self, key: str, headers: Mapping[str, Any]) -> Iterable[Destination]: ...
+
+
+class _Direct:
+    """The key is compared."""
+
+    __slots__ = ("_keys",)
+
+    def __init__(self) -> None:
+        self._keys: dict[str, _Counted] = {}
+
+    def add(self, binding: Binding) -> None:
+        self._keys.setdefault(binding.routing_key, _Counted()).add(binding.destination)
+
+    def remove(self, binding: Binding) -> None:
+        found = self._keys[binding.routing_key]
+        found.remove(binding.destination)
+        if not found.rows:
+            del self._keys[binding.routing_key]
+
+    def find(self, key: str, headers: Mapping[str, Any]) -> Iterable[Destination]:
+        del headers
+        found = self._keys.get(key)
+        return () if found is None else found.rows
+
+
+class _Fanout:
+    """Everything goes everywhere."""
+
+    __slots__ = ("_all",)
+
+    def __init__(self) -> None:
+        self._all = _Counted()
+
+    def add(self, binding: Binding) -> None:
+        self._all.add(binding.destination)
+
+    def remove(self, binding: Binding) -> None:
+        self._all.remove(binding.destination)
+
+    def find(self, key: str, headers: Mapping[str, Any]) -> Iterable[Destination]:
+        del key, headers
+        return self._all.rows
+
+
+class _Topic:
+    """Patterns of words, as a trie."""
+
+    __slots__ = ("_root",)
+
+    def __init__(self) -> None:
+        self._root = _Words()
+
+    def add(self, binding: Binding) -> None:
+        node = self._root
+        for word in _words(binding.routing_key):
+            node = node.children.setdefault(word, _Words())
+        node.ends.add(binding.destination)
+
+    def remove(self, binding: Binding) -> None:
+        words = _words(binding.routing_key)
+        path = [self._root]
+        for word in words:
+            path.append(path[-1].children[word])
+        path[-1].ends.remove(binding.destination)
+        for above, word, node in zip(path[-2::-1], words[::-1], path[:0:-1], strict=True):
+            if node.children or node.ends.rows:
+                break
+            del above.children[word]
+
+    def find(self, key: str, headers: Mapping[str, Any]) -> Iterable[Destination]:
+        del headers
+        found: set[Destination] = set()
+        words = _words(key)
+        seen: set[tuple[int, int]] = set()
+        waiting: list[tuple[_Words, int]] = [(self._root, 0)]
+        while waiting:
+            node, at = waiting.pop()
+            if (id(node), at) in seen:
+                continue  # many # in one pattern would come to one place in many ways
+            seen.add((id(node), at))
+            rest = node.children.get("#")
+            if rest is not None:
+                waiting += [(rest, after) for after in range(at, len(words) + 1)]
+            if at == len(words):
+                found.update(node.ends.rows)
+                continue
+            for word in (words[at], "*"):
+                child = node.children.get(word)
+                # A word of the key that is itself * or # is only a word.
+                if child is not None and (word == "*" or words[at] not in ("*", "#")):
+                    waiting.append((child, at + 1))
+        return found
+
+
+class _Words:
+    """One place in the trie of patterns."""
+
+    __slots__ = ("children", "ends")
+
+    def __init__(self) -> None:
+        self.children: dict[str, _Words] = {}
+        self.ends = _Counted()
+
+
+def _words(text: str) -> list[str]:
+    """The words of a key or pattern; an empty one has none."""
+    return text.split(".") if text else []
+
+
+class _Headers:
+    """Header values are compared, binding by binding."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self) -> None:
+        self._rows: dict[Identity, tuple[_HeadersWanted, Destination]] = {}
+
+    def add(self, binding: Binding) -> None:
+        wanted = _HeadersWanted(binding.arguments)
+        self._rows[binding.identity] = wanted, binding.destination
+
+    def remove(self, binding: Binding) -> None:
+        del self._rows[binding.identity]
+
+    def find(self, key: str, headers: Mapping[str, Any]) -> Iterable[Destination]:
+        del key
+        return [to for wanted, to in self._rows.values() if wanted.matches(headers)]
+
+
+class _HeadersWanted:
+    """What one binding of a headers exchange asks for."""
+
+    __slots__ = ("_every", "_wanted")
+
+    def __init__(self, arguments: Table) -> None:
+        mode = arguments.get("x-match", "all")
+        with_x = mode.endswith("-with-x")
+        self._every = mode.startswith("all")
+        self._wanted = {
+            name: value
+            for name, value in arguments.items()
+            if name != "x-match" and (with_x or not name.startswith("x-"))
+        }
+
+    def matches(self, headers: Mapping[str, Any]) -> bool:
+        rows = (
+            # A binding without a value asks only for the header to be there.
+            name in headers and (value is None or headers[name] == value)
+            for name, value in self._wanted.items()
+        )
+        return all(rows) if self._every else any(rows)
+
+
+_RULES: Final[dict[str, Callable[[], _Rule]]] = {
+    "direct": _Direct,
+    "fanout": _Fanout,
+    "topic": _Topic,
+    "headers": _Headers,
+}
+
+
+class Exchange:
+    """An exchange with what leaves it."""
+
+    __slots__ = ("_rule", "bindings", "find", "record")
+
+    def __init__(self, record: ExchangeRecord) -> None:
+        self.record = record
+        self.bindings: dict[Identity, Binding] = {}
+        self._rule = _RULES[record.type]()
+        self.find = self._rule.find
+        """Where a message goes from here; one destination may come several times."""
+
+    def add(self, binding: Binding) -> None:
+        """A new binding."""
+        self.bindings[binding.identity] = binding
+        self._rule.add(binding)
+
+    def remove(self, binding: Binding) -> None:
+        """A binding goes."""
+        # The one that was added: what is only equal may have other types.
+        self._rule.remove(self.bindings.pop(binding.identity))
+
+
+def check_binding_arguments(exchange: ExchangeRecord, arguments: Table) -> None:
+    """Refuse arguments that a headers exchange cannot follow."""
+    if exchange.type != "headers":
+        return
+    mode = arguments.get("x-match", "all")
+    if mode not in _MATCHES:
+        raise AmqpError(
+            Reply.PRECONDITION_FAILED,
+            f"invalid x-match field value {mode!r}; expected {', '.join(_MATCHES)}",
+        )
