@@ -102,24 +102,102 @@ def test_a_compressed_batch_that_matches_goes_out_compressed(kernel):
     assert seen(kernel, data, 1, records=records) == ([(0, 0, len(data), None)], 2, len(data))
 
 
+def exactly(kernel, data, start=0, **options):
+    """What a view of the one topic shows of a stream that was made for it."""
+    return kernel.view_batches(data, 0, kernel.TopicFilter(b"a/x"), start, **options)
+
+
 def test_the_topic_of_a_stream_decides_without_a_look(kernel):
     data = build_batch([(None, None, b"v", (), 1)], base_offset=3) + compress_batch(
         build_batch([(None, None, b"v", (), 1)], base_offset=4), 1
     )
-    assert seen(kernel, data, default_topic=b"a/x") == ([(3, 0, len(data), None)], 5, len(data))
+    assert exactly(kernel, data, default_topic=b"a/x") == ([(3, 0, len(data), None)], 5, len(data))
     assert seen(kernel, data, default_topic=b"b/x") == ([], 5, len(data))
-    assert seen(kernel, data, 5, default_topic=b"a/x") == ([], 5, len(data))
+    assert exactly(kernel, data, 5, default_topic=b"a/x") == ([], 5, len(data))
 
 
 def test_a_sparse_batch_of_a_known_topic_is_looked_into(kernel):
     rows = [(None, None, b"v%d" % at, (), 1) for at in range(3)]
     data = kernel.keep_records(build_batch(rows, base_offset=3), 0, [True, False, False])
-    assert seen(kernel, data, 3, default_topic=b"a/x")[0] == [(3, 0, len(data), None)]
-    assert seen(kernel, data, 4, default_topic=b"a/x") == ([], 6, len(data))
+    assert exactly(kernel, data, 3, default_topic=b"a/x")[0] == [(3, 0, len(data), None)]
+    assert exactly(kernel, data, 4, default_topic=b"a/x") == ([], 6, len(data))
     packed = compress_batch(data, 1)
-    assert seen(kernel, packed, 4, default_topic=b"a/x") == ([], 4, 0)
+    assert exactly(kernel, packed, 4, default_topic=b"a/x") == ([], 4, 0)
     records = inflated_records(packed, scan_batches(packed)[0])
-    assert seen(kernel, packed, 4, default_topic=b"a/x", records=records)[1] == 6
+    assert exactly(kernel, packed, 4, default_topic=b"a/x", records=records)[1] == 6
+
+
+def test_a_filter_shows_the_topic_of_records_that_do_not_carry_it(kernel):
+    rows = [
+        (None, b"key", b"one", ((b"h", b"x"),), 5),
+        (None, b"a/x", b"two", (), 9),
+        (None, None, None, ((b"~t", b"other"),), 7),
+    ]
+    data = build_batch(rows, base_offset=3, producer=PRODUCER, attributes=ATTR_TRANSACTIONAL)
+    ((base, start, end, made),), reached, position = seen(kernel, data, default_topic=b"a/x")
+    assert (base, start, end, reached, position) == (3, 0, 0, 6, len(data))
+    (info,) = scan_batches(made)
+    assert (info.base_offset, info.last_offset, info.count) == (3, 5, 3)
+    assert (info.producer_id, info.attributes, info.max_timestamp_ms) == (-1, 0, 9)
+    slices, tag = decode(made, info), (b"~t", b"a/x")
+    assert [slices.topic(at) for at in range(3)] == [b"a/x"] * 3
+    assert [row[4] for row in slices.records()] == [
+        (tag, (b"h", b"x")), (), (tag, (b"~t", b"other")),
+    ]  # fmt: skip
+    assert [row[:4] for row in slices.records()] == [row[:4] for row in records_of(data)]
+    ((_base, _start, _end, made),), _reached, _position = seen(
+        kernel, data, 5, default_topic=b"a/x"
+    )
+    assert [row[0] for row in records_of(made)] == [5]
+
+
+def test_records_whose_key_is_the_topic_go_out_as_they_are_stored(kernel):
+    data = build_batch([(None, b"a/x", b"v", (), 5)] * 2)
+    assert seen(kernel, data, 1, default_topic=b"a/x") == ([(0, 0, len(data), None)], 2, len(data))
+
+
+def test_a_compressed_batch_is_inflated_to_show_its_topic(kernel):
+    data = compress_batch(build_batch([(None, b"k", b"v" * 300, (), 5)] * 3), 3)
+    assert seen(kernel, data, default_topic=b"a/x") == ([], 0, 0)
+    records = inflated_records(data, scan_batches(data)[0])
+    ((_base, _start, _end, made),), reached, position = seen(
+        kernel, data, default_topic=b"a/x", records=records
+    )
+    assert (reached, position) == (3, len(data))
+    assert [row[4] for row in records_of(made)] == [((b"~t", b"a/x"),)] * 3
+
+
+def test_a_large_batch_is_shown_piece_by_piece(kernel):
+    data = build_batch([(None, b"k", b"v" * (7 << 20), (), 5 + at) for at in range(5)])
+    start, found, sizes = 0, [], []
+    while start < 5:
+        ((base, _start, _end, made),), start, position = seen(
+            kernel, data, start, default_topic=b"a/x"
+        )
+        assert (base, position) == (0, len(data))
+        (info,) = scan_batches(made)
+        assert info.last_offset + 1 == start
+        found += [row[0] for row in records_of(made)]
+        sizes.append(len(made))
+    assert found == [0, 1, 2, 3, 4]
+    assert max(sizes) <= 16 << 20
+
+
+def test_a_record_without_room_for_its_topic_is_shown_without_it(kernel):
+    full = tuple((b"h", b"") for _ in range(HEADERS_PER_RECORD_MAX))
+    alone = build_batch([(None, b"k", b"v", full, 5)])
+    assert seen(kernel, alone, default_topic=b"a/x")[0] == [(0, 0, len(alone), None)]
+    data = build_batch([(None, b"k", b"v", full, 5), (None, b"k", b"v", (), 5)])
+    ((_base, _start, _end, made),), _reached, _position = seen(kernel, data, default_topic=b"a/x")
+    assert [row[4] for row in records_of(made)] == [full, ((b"~t", b"a/x"),)]
+
+
+def test_damage_is_told_also_where_topics_are_written(kernel):
+    data = bytearray(build_batch([(None, b"k", b"v", (), 5)] * 2))
+    packed = compress_batch(bytes(data), 1)
+    records = inflated_records(packed, scan_batches(packed)[0])
+    with pytest.raises(CorruptBatch):
+        seen(kernel, packed, default_topic=b"a/x", records=records[:-1])
 
 
 def test_a_batch_that_compaction_emptied_is_not_shown(kernel):

@@ -11,6 +11,7 @@ import time
 from functools import partial
 from typing import Any
 
+import confluent_kafka
 import pytest
 import trustme
 
@@ -90,6 +91,40 @@ def test_the_key_and_the_place_are_told_by_kafka(cli):
     found = cli.rows("replay", "cli/keyed", via="kafka")
     assert [row["partition"] for row in found if row["payload"] == "there"] == [0]
     assert abs(row["timestamp_ms"] / 1000 - time.time()) < 60
+
+
+def test_a_filter_tells_the_topic_of_what_kafka_made_and_the_pipe_of_the_guide_copies_it(cli):
+    cli.run("pub", "cli/made/d1", "21", "-k", "order 7", via="kafka")
+    cli.run("pub", "cli/made/d2", "22", via="kafka")
+    cli.run("pub", "cli/made/d3", "23", via="mqtt")
+    found = cli.rows("replay", "cli/made/+", via="kafka")
+    assert {row["topic"]: row.get("key") for row in found} == {
+        "cli/made/d1": "order 7",
+        "cli/made/d2": None,
+        "cli/made/d3": "cli/made/d3",
+    }
+    text = cli.run("replay", "cli/made/+", "--json", via="kafka")
+    cli.run("pub", "--json", via="amqp", given=text.replace(b'"cli/made', b'"cli/copy'))
+    assert cli.run("replay", "cli/copy/d1", via="mqtt") == b"21\n"
+
+
+def test_a_kafka_consumer_of_a_view_sees_the_topic_in_a_header(cli):
+    cli.run("pub", "cli/seen/d1", "21", "-k", "order 7", via="kafka")
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": f"127.0.0.1:{cli.ports['kafka']}",
+            "group.id": "seen",
+            "auto.offset.reset": "earliest",
+        }
+    )
+    try:
+        consumer.subscribe(["cli.seen._x2B_"])
+        found = consumer.poll(DEADLINE_S)
+        assert (found.value(), found.key(), found.headers()) == (
+            b"21", b"order 7", [("~t", b"cli/seen/d1"), ("~q", b"1")],
+        )  # fmt: skip
+    finally:
+        consumer.close()
 
 
 @each_via

@@ -69,6 +69,7 @@ def test_both_show_the_same_of_inflated_records(rows, text, start, at, byte):
     both("view_batches", packed, 0, wanted, start, (), None, bytes(records))
     records[at % len(records)] = byte
     both("view_batches", packed, 0, wanted, start, (), None, bytes(records))
+    both("view_batches", packed, 0, wanted, start, (), b"a/b", bytes(records))
     both("tag_batch", packed, b"a/b", 5, bytes(records))
 
 

@@ -1,8 +1,9 @@
 """What a view shows of a run of batches, and what is written through one, compiled.
 
-Rules: a batch of which every record matches is named where it lies; of a mixed one only the
-matching records are written again, offsets unmoved and without a producer. The lock is free
-while records are walked.
+Rules: a batch of which every record matches is told by where it lies; of a mixed one only the
+matching records are written again, offsets unmoved and without a producer. What lies in a stream
+of one topic does not say which: for a filter its records are written again with their topic. The
+lock is free while records are walked.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -56,6 +57,10 @@ cdef enum:
     NO_MEMORY = -1
     TOO_LARGE = -2
 
+cdef enum:
+    # Bytes of records that are written with their topic in one call, unless one alone has more.
+    NAMED_BYTES_MAX = 16 * 1024 * 1024
+
 cdef struct Aborted:
     int64_t producer_id
     int64_t first_offset
@@ -88,10 +93,13 @@ cdef struct Look:
     Py_ssize_t inflated_bytes
     int64_t start_offset
     int known
+    bytes_at topic  # what records are to be written with; NULL: they go out as they are
+    Py_ssize_t topic_bytes
     Aborted *aborted
     Py_ssize_t aborted_count
     Py_ssize_t position
     int64_t reached
+    int64_t cut_at  # the first offset that there was no more room for, or -1
     int record
     Piece *pieces
     Py_ssize_t piece_count
@@ -134,7 +142,7 @@ cdef inline bint _is_hidden(const Look *look, const Head *head) noexcept nogil:
 
 cdef inline bint _is_whole(const Look *look, const Head *head) noexcept nogil:
     """Whether a batch goes out as it is, without a look at its records."""
-    return look.known == ALL_MATCH and (
+    return look.known == ALL_MATCH and look.topic is NULL and (
         look.start_offset <= head.base_offset or head.count == <int64_t> head.last_delta + 1
     )
 
@@ -225,6 +233,164 @@ cdef int _make(Look *look, const Head *old, bytes_at data, const Kept *kept) noe
     return _add_piece(look, head.base_offset, start, start + size, True)
 
 
+# -- records with their topic
+
+cdef inline bint _has_topic(
+    bytes_at data, const Span *span, bytes_at topic, Py_ssize_t topic_bytes
+) noexcept nogil:
+    """Whether a record's topic, as readers find it, is this one already."""
+    cdef int32_t size = 0
+    cdef bytes_at found = topic_of(data, span, &size)
+    return size == topic_bytes and memcmp(found, topic, size) == 0
+
+
+cdef inline bytes_at _body(bytes_at data, const Span *span) noexcept nogil:
+    """First byte of a record after its length."""
+    cdef bytes_at at = data + span.start
+    while at[0] & 0x80:
+        at += 1
+    return at + 1
+
+
+cdef inline bytes_at _header_count(bytes_at data, const Span *span) noexcept nogil:
+    """Where a record's number of headers is written, however long it is."""
+    return data + span.value + max(span.value_bytes, 0)
+
+
+cdef Py_ssize_t _tagged_body(
+    bytes_at data, const Span *span, Py_ssize_t topic_bytes
+) noexcept nogil:
+    """Bytes of a record's body once the topic stands before its headers."""
+    return (
+        _header_count(data, span) - _body(data, span)
+        + varint_bytes(span.header_count + 1) + 3 + varint_bytes(topic_bytes) + topic_bytes
+        + span.end - span.headers
+    )
+
+
+cdef inline Py_ssize_t _tagged_bytes(
+    bytes_at data, const Span *span, Py_ssize_t topic_bytes
+) noexcept nogil:
+    cdef Py_ssize_t body = _tagged_body(data, span, topic_bytes)
+    return varint_bytes(body) + body
+
+
+cdef unsigned char *_tag(
+    unsigned char *p, bytes_at data, const Span *span, bytes_at topic, Py_ssize_t topic_bytes
+) noexcept nogil:
+    cdef bytes_at at = _body(data, span)
+    cdef bytes_at rest = data + span.headers
+    cdef Py_ssize_t before = _header_count(data, span) - at
+    p = write_varint(p, _tagged_body(data, span, topic_bytes))
+    memcpy(p, at, before)
+    p = write_varint(p + before, span.header_count + 1)
+    p = write_varint(p, 2)
+    p[0] = c"~"
+    p[1] = c"t"
+    p = write_varint(p + 2, topic_bytes)
+    memcpy(p, topic, topic_bytes)
+    p += topic_bytes
+    memcpy(p, rest, data + span.end - rest)
+    return p + (data + span.end - rest)
+
+
+cdef inline unsigned char *_copy(
+    unsigned char *p, bytes_at data, const Span *span
+) noexcept nogil:
+    memcpy(p, data + span.start, span.end - span.start)
+    return p + (span.end - span.start)
+
+
+cdef inline bint _is_to_name(const Look *look, bytes_at data, const Span *span) noexcept nogil:
+    """Whether a record does not say its topic and has room for it."""
+    return (
+        not _has_topic(data, span, look.topic, look.topic_bytes)
+        and span.header_count < HEADERS_PER_RECORD_MAX
+        and HEADER_BYTES + _tagged_bytes(data, span, look.topic_bytes) <= BATCH_BYTES_MAX
+    )
+
+
+cdef int _name(Look *look, const Head *head, bytes_at data, bytes_at end) noexcept nogil:
+    """What a view shows of a batch whose records all have the one topic and may not say it."""
+    cdef bytes_at at = data
+    cdef Span span
+    cdef int32_t last = -1
+    cdef int index, code
+    cdef bint is_huge = False
+    cdef int to_name = 0, shown = 0
+    if <Py_ssize_t> head.count * RECORD_BYTES_MIN > end - data:
+        return BAD_COUNT
+    for index in range(head.count):
+        code = read_span(data, at, end, &span)
+        if code == 0:
+            code = check_deltas(head, &span, last)
+        if code:
+            look.record = index
+            return code
+        last = span.offset_delta
+        at = data + span.end
+        if head.base_offset + span.offset_delta >= look.start_offset:
+            shown += 1
+            to_name += _is_to_name(look, data, &span)
+            is_huge = is_huge or HEADER_BYTES + span.end - span.start > BATCH_BYTES_MAX
+    if at != end:
+        return BATCH_TAIL
+    if shown == 0:
+        return 0
+    if to_name == 0 or is_huge:  # what is larger than a batch may be stays as it was compressed
+        return _add_piece(
+            look, head.base_offset, look.position, look.position + head.size, False
+        )
+    return _make_named(look, head, data, end)
+
+
+cdef int _make_named(Look *look, const Head *old, bytes_at data, bytes_at end) noexcept nogil:
+    """Write a batch again with the topic, as far as there is room; `reached` is where it ended."""
+    cdef Head head = old[0]
+    cdef bytes_at at = data
+    cdef Span span
+    cdef Py_ssize_t start = look.made_bytes, size = HEADER_BYTES, needed
+    cdef bint is_to_name
+    cdef int index
+    head.count = 0
+    for index in range(old.count):
+        read_span(data, at, end, &span)
+        at = data + span.end
+        if head.base_offset + span.offset_delta < look.start_offset:
+            continue
+        is_to_name = _is_to_name(look, data, &span)
+        needed = span.end - span.start
+        if is_to_name:
+            needed = _tagged_bytes(data, &span, look.topic_bytes)
+        if head.count and size + needed > NAMED_BYTES_MAX:
+            look.cut_at = head.base_offset + span.offset_delta
+            break
+        if not _grow(<void **> &look.made, &look.made_room, start + size + needed, 1):
+            return NO_MEMORY
+        if is_to_name:
+            _tag(look.made + start + size, data, &span, look.topic, look.topic_bytes)
+        else:
+            _copy(look.made + start + size, data, &span)
+        size += needed
+        if not old.attributes & LOG_APPEND_TIME and (
+            head.count == 0 or time_of(old, &span) > head.max_timestamp
+        ):
+            head.max_timestamp = time_of(old, &span)
+        head.count += 1
+        head.last_delta = span.offset_delta
+    if look.cut_at < 0:
+        head.last_delta = old.last_delta
+    head.attributes &= ~<int16_t> (CODEC_MASK | TRANSACTIONAL)
+    head.producer_id = -1
+    head.producer_epoch = -1
+    head.base_sequence = -1
+    seal_batch(look.made + start, size, &head)
+    look.made_bytes = start + size
+    return _add_piece(look, head.base_offset, start, start + size, True)
+
+
+# -- what a view shows
+
 cdef int _see(Look *look, TopicFilter wanted, const Head *head, bytes_at p) noexcept nogil:
     """What the view shows of one batch whose header is checked."""
     cdef Kept kept
@@ -238,6 +404,8 @@ cdef int _see(Look *look, TopicFilter wanted, const Head *head, bytes_at p) noex
     if look.inflated is not NULL:
         data = look.inflated
         end = data + look.inflated_bytes
+    if look.topic is not NULL:
+        return _name(look, head, data, end)
     code = _keep(look, wanted, head, data, end, &kept)
     if code or kept.count == 0 or kept.last_offset < look.start_offset:
         return code
@@ -274,6 +442,10 @@ cdef int _run(Look *look, TopicFilter wanted) noexcept nogil:
             code = _see(look, wanted, &head, p)
             if code:
                 return code
+            if look.cut_at >= 0:
+                look.position = look.size
+                look.reached = look.cut_at
+                return 0
         look.position += head.size
         look.reached = max(look.reached, head.base_offset + head.last_delta + 1)
         if look.inflated is not NULL:
@@ -342,6 +514,11 @@ def view_batches(
     (producer id, first offset, last offset) are hidden, and so are batches without a match at or
     after `start_offset`. Everything below `reached` was looked at. It stops before a compressed
     batch: then the caller gives its inflated `records`, and that one batch is looked at.
+
+    `default_topic` is the topic of records that do not carry one. For a filter with wildcards
+    such a batch is written again with the topic in each record, some MiB at once: at its end
+    `position` is that of the data, and what is behind `reached` is to be read again. A record
+    with no room for one more header stays as it is.
     """
     cdef Look look
     cdef Py_buffer view, inflated
@@ -350,8 +527,12 @@ def view_batches(
     look.start_offset = look.reached = start_offset
     look.position = position
     look.record = -1
+    look.cut_at = -1
     if default_topic is not None:
         look.known = ALL_MATCH if topic_filter.matches(default_topic) else NONE_MATCHES
+        if look.known == ALL_MATCH and not topic_filter.exact:
+            look.topic = <bytes_at> PyBytes_AS_STRING(default_topic)
+            look.topic_bytes = PyBytes_GET_SIZE(default_topic)
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
         if not 0 <= position <= view.len:
@@ -388,55 +569,6 @@ def view_batches(
 
 # -- what is written through a view
 
-cdef inline bint _has_topic(bytes_at data, const Span *span, bytes topic) noexcept:
-    """Whether a record's topic, as readers find it, is this one already."""
-    cdef int32_t size = 0
-    cdef bytes_at found = topic_of(data, span, &size)
-    return size == PyBytes_GET_SIZE(topic) and memcmp(found, PyBytes_AS_STRING(topic), size) == 0
-
-
-cdef inline bytes_at _body(const Source *source, const Span *span) noexcept:
-    """First byte of a record after its length."""
-    cdef bytes_at at = source.data + span.start
-    while at[0] & 0x80:
-        at += 1
-    return at + 1
-
-
-cdef inline bytes_at _header_count(const Source *source, const Span *span) noexcept:
-    """Where a record's number of headers is written, however long it is."""
-    return source.data + span.value + max(span.value_bytes, 0)
-
-
-cdef Py_ssize_t _tagged_bytes(const Source *source, const Span *span, Py_ssize_t topic) noexcept:
-    """Bytes of a record's body once the topic stands before its headers."""
-    return (
-        _header_count(source, span) - _body(source, span)
-        + varint_bytes(span.header_count + 1) + 3 + varint_bytes(topic) + topic
-        + span.end - span.headers
-    )
-
-
-cdef unsigned char *_tag(
-    unsigned char *p, const Source *source, const Span *span, bytes topic
-) noexcept:
-    cdef bytes_at at = _body(source, span)
-    cdef bytes_at rest = source.data + span.headers
-    cdef Py_ssize_t size = PyBytes_GET_SIZE(topic)
-    cdef Py_ssize_t before = _header_count(source, span) - at
-    p = write_varint(p, _tagged_bytes(source, span, size))
-    memcpy(p, at, before)
-    p = write_varint(p + before, span.header_count + 1)
-    p = write_varint(p, 2)
-    p[0] = c"~"
-    p[1] = c"t"
-    p = write_varint(p + 2, size)
-    memcpy(p, PyBytes_AS_STRING(topic), size)
-    p += size
-    memcpy(p, rest, source.data + span.end - rest)
-    return p + (source.data + span.end - rest)
-
-
 def tag_batch(data, bytes topic not None, int64_t producer_id, records=None):
     """The batch at the start of `data`, uncompressed, every record carrying this topic.
 
@@ -446,7 +578,8 @@ def tag_batch(data, bytes topic not None, int64_t producer_id, records=None):
     cdef Source source
     cdef Span *spans = NULL
     cdef Head head
-    cdef Py_ssize_t size = HEADER_BYTES, body, tag = PyBytes_GET_SIZE(topic)
+    cdef bytes_at tag = <bytes_at> PyBytes_AS_STRING(topic)
+    cdef Py_ssize_t size = HEADER_BYTES, tag_bytes = PyBytes_GET_SIZE(topic)
     cdef unsigned char *p
     cdef bytes out
     cdef int index
@@ -455,23 +588,21 @@ def tag_batch(data, bytes topic not None, int64_t producer_id, records=None):
         spans = walk(&source)
         head = source.head
         for index in range(head.count):
-            if _has_topic(source.data, &spans[index], topic):
+            if _has_topic(source.data, &spans[index], tag, tag_bytes):
                 size += spans[index].end - spans[index].start
                 continue
             if spans[index].header_count >= HEADERS_PER_RECORD_MAX:
                 fail(&source, BAD_HEADERS, index)
-            body = _tagged_bytes(&source, &spans[index], tag)
-            size += varint_bytes(body) + body
+            size += _tagged_bytes(source.data, &spans[index], tag_bytes)
         if size > BATCH_BYTES_MAX:
             raise MessageTooLarge(f"the tagged records need more than {BATCH_BYTES_MAX} bytes")
         out = PyBytes_FromStringAndSize(NULL, size)
         p = <unsigned char *> PyBytes_AS_STRING(out) + HEADER_BYTES
         for index in range(head.count):
-            if _has_topic(source.data, &spans[index], topic):
-                memcpy(p, source.data + spans[index].start, spans[index].end - spans[index].start)
-                p += spans[index].end - spans[index].start
+            if _has_topic(source.data, &spans[index], tag, tag_bytes):
+                p = _copy(p, source.data, &spans[index])
             else:
-                p = _tag(p, &source, &spans[index], topic)
+                p = _tag(p, source.data, &spans[index], tag, tag_bytes)
         head.attributes &= ~<int16_t> CODEC_MASK
         head.producer_id = producer_id
         seal_batch(<unsigned char *> PyBytes_AS_STRING(out), size, &head)

@@ -1,7 +1,8 @@
 """What a view shows of a run of batches, and what is written through one, interpreted.
 
-Rules: a batch of which every record matches is named where it lies; of a mixed one only the
-matching records are written again, offsets unmoved and without a producer.
+Rules: a batch of which every record matches is told by where it lies; of a mixed one only the
+matching records are written again, offsets unmoved and without a producer. What lies in a stream
+of one topic does not say which: for a filter its records are written again with their topic.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from onelog.kernel.pure.filters import TopicFilter
     from onelog.kernel.types import AbortedRow, Buffer, ViewPiece
 
+NAMED_BYTES_MAX = 16 * 1024 * 1024
+"""Bytes of records that are written with their topic in one call, unless one alone has more."""
+
 
 def _is_hidden(info: BatchInfo, aborted: Sequence[AbortedRow]) -> bool:
     if info.attributes & ATTR_CONTROL:
@@ -42,18 +46,22 @@ def _is_hidden(info: BatchInfo, aborted: Sequence[AbortedRow]) -> bool:
 
 
 def _write_again(batch: Batch, kept: list[Span]) -> bytes:
+    records = b"".join(bytes(batch.view[span.start : span.end]) for span in kept)
+    if HEADER_BYTES + len(records) > BATCH_BYTES_MAX:
+        raise MessageTooLarge(f"the kept records need more than {BATCH_BYTES_MAX} bytes")
+    return _seal_again(batch, kept, records, batch.info.last_offset - batch.info.base_offset)
+
+
+def _seal_again(batch: Batch, kept: list[Span], records: bytes, last_delta: int) -> bytes:
     info = batch.info
     max_ts = info.max_timestamp_ms
     if not info.attributes & ATTR_LOG_APPEND_TIME:
         max_ts = max(batch.timestamp_ms(span) for span in kept)
-    records = b"".join(bytes(batch.view[span.start : span.end]) for span in kept)
-    if HEADER_BYTES + len(records) > BATCH_BYTES_MAX:
-        raise MessageTooLarge(f"the kept records need more than {BATCH_BYTES_MAX} bytes")
     return seal_fields(
         (
             info.base_offset, info.leader_epoch,
             info.attributes & ~(ATTR_CODEC_MASK | ATTR_TRANSACTIONAL),
-            info.last_offset - info.base_offset, info.base_timestamp_ms, max_ts,
+            last_delta, info.base_timestamp_ms, max_ts,
             -1, -1, -1, len(kept),
         ),
         records,
@@ -71,12 +79,17 @@ class _Look:
         self._start_offset = start_offset
         self.all_match = default is not None and wanted.matches(default)
         self.none_matches = default is not None and not self.all_match
+        self._topic = default if self.all_match and not wanted.exact else None
+        """What records are to be written with; None: they go out as they are."""
+        self.cut_at: int | None = None
+        """The first offset that there was no more room for."""
         self.pieces: list[ViewPiece] = []
 
     def is_whole(self, info: BatchInfo) -> bool:
         """Whether a batch goes out as it is, without a look at its records."""
         dense = info.count == info.last_offset - info.base_offset + 1
-        return self.all_match and (self._start_offset <= info.base_offset or dense)
+        sure = self.all_match and self._topic is None
+        return sure and (self._start_offset <= info.base_offset or dense)
 
     def _add_stored(self, info: BatchInfo) -> None:
         end = info.position + info.size_bytes
@@ -99,6 +112,9 @@ class _Look:
             source = memoryview(records).cast("B")
             start, end = 0, len(source)
         batch = Batch(info, source, [])
+        if self._topic is not None:
+            self._see_named(batch, list(walk(info, source, start, end)), self._topic)
+            return
         kept = []
         for span in walk(info, source, start, end):
             topic = None if self.all_match else batch.topic(span)
@@ -110,6 +126,42 @@ class _Look:
             self._add_stored(info)
         else:
             self.pieces.append((info.base_offset, 0, 0, _write_again(batch, kept)))
+
+    def _see_named(self, batch: Batch, spans: list[Span], topic: bytes) -> None:
+        """What the view shows of a batch whose records have one topic and may not say it."""
+        info = batch.info
+        shown = [row for row in spans if info.base_offset + row.offset_delta >= self._start_offset]
+        if not shown:
+            return
+        is_huge = any(HEADER_BYTES + row.end - row.start > BATCH_BYTES_MAX for row in shown)
+        named = [_named(batch, row, topic) for row in shown]
+        if is_huge or all(row is None for row in named):
+            # What is larger than a batch may be stays as it was compressed.
+            self._add_stored(info)
+            return
+        parts: list[bytes] = []
+        size = HEADER_BYTES
+        for row, made in zip(shown, named, strict=True):
+            part = bytes(batch.view[row.start : row.end]) if made is None else made
+            if parts and size + len(part) > NAMED_BYTES_MAX:
+                self.cut_at = info.base_offset + row.offset_delta
+                break
+            parts.append(part)
+            size += len(part)
+        kept = shown[: len(parts)]
+        last_delta = info.last_offset - info.base_offset
+        if self.cut_at is not None:
+            last_delta = kept[-1].offset_delta
+        made = _seal_again(batch, kept, b"".join(parts), last_delta)
+        self.pieces.append((info.base_offset, 0, 0, made))
+
+
+def _named(batch: Batch, span: Span, topic: bytes) -> bytes | None:
+    """A record with its topic; None when it says it, or has no room for it."""
+    if batch.topic(span) == topic or span.header_count >= HEADERS_PER_RECORD_MAX:
+        return None
+    made = _tagged(batch, span, topic)
+    return made if HEADER_BYTES + len(made) <= BATCH_BYTES_MAX else None
 
 
 def view_batches(
@@ -128,6 +180,11 @@ def view_batches(
     (producer id, first offset, last offset) are hidden, and so are batches without a match at or
     after `start_offset`. Everything below `reached` was looked at. It stops before a compressed
     batch: then the caller gives its inflated `records`, and that one batch is looked at.
+
+    `default_topic` is the topic of records that do not carry one. For a filter with wildcards
+    such a batch is written again with the topic in each record, some MiB at once: at its end
+    `position` is that of the data, and what is behind `reached` is to be read again. A record
+    with no room for one more header stays as it is.
     """
     view = memoryview(data).cast("B")
     check_span(view, position, len(view))
@@ -148,6 +205,8 @@ def view_batches(
             if compressed and records is None and not look.is_whole(info):
                 break
             look.see(info, records)
+            if look.cut_at is not None:
+                return look.pieces, look.cut_at, len(view)
         position += info.size_bytes
         reached = max(reached, info.last_offset + 1)
         if records is not None:
@@ -169,7 +228,7 @@ def tag_batch(data: Buffer, topic: bytes, producer_id: int, records: Buffer | No
     out = b"".join(
         bytes(batch.view[span.start : span.end])
         if batch.topic(span) == topic
-        else _tagged(batch, span, topic, index)
+        else _checked_tag(batch, span, topic, index)
         for index, span in enumerate(batch.spans)
     )
     if HEADER_BYTES + len(out) > BATCH_BYTES_MAX:
@@ -184,9 +243,13 @@ def tag_batch(data: Buffer, topic: bytes, producer_id: int, records: Buffer | No
     )  # fmt: skip
 
 
-def _tagged(batch: Batch, span: Span, topic: bytes, index: int) -> bytes:
+def _checked_tag(batch: Batch, span: Span, topic: bytes, index: int) -> bytes:
     if span.header_count >= HEADERS_PER_RECORD_MAX:
         raise why.corrupt(why.BAD_HEADERS, batch.info.position, index)
+    return _tagged(batch, span, topic)
+
+
+def _tagged(batch: Batch, span: Span, topic: bytes) -> bytes:
     view = batch.view
     start = read_varint(view, span.start, span.end)[1]
     count_at = span.value + max(span.value_bytes, 0)
