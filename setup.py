@@ -37,6 +37,7 @@ MODULES = [
     "kafka_shape",
     "kafka_batch",
     "kafka_response",
+    "kafka_tag",
     "kafka_view",
 ]
 DIRECTIVES = {

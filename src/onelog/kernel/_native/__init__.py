@@ -40,10 +40,8 @@ from onelog.kernel._native.kafka_response import (
     encode_produce_response,
 )
 from onelog.kernel._native.kafka_shape import check_shape
-from onelog.kernel._native.kafka_view import (
-    tag_batch,
-    view_batches,
-)
+from onelog.kernel._native.kafka_tag import tag_batch
+from onelog.kernel._native.kafka_view import view_batches
 from onelog.kernel._native.keep import (
     keep_records,
 )

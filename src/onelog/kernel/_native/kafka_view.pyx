@@ -1,4 +1,4 @@
-"""What a view shows of a run of batches, and what is written through one, compiled.
+"""What a view shows of a run of batches, compiled.
 
 Rules: a batch of which every record matches is told by where it lies; of a mixed one only the
 matching records are written again, offsets unmoved and without a producer. What lies in a stream
@@ -10,7 +10,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int16_t, int32_t, int64_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcpy, memset
 
 from onelog.kernel._native.build cimport seal_batch
 from onelog.kernel._native.crc cimport crc_of
@@ -18,7 +18,6 @@ from onelog.kernel._native.filters cimport TopicFilter
 from onelog.kernel._native.format cimport (
     BAD_COUNT,
     BAD_CRC,
-    BAD_HEADERS,
     BAD_INFLATED,
     BATCH_BYTES_MAX,
     BATCH_TAIL,
@@ -39,10 +38,8 @@ from onelog.kernel._native.format cimport (
     read_span,
     time_of,
     topic_of,
-    varint_bytes,
-    write_varint,
 )
-from onelog.kernel._native.source cimport Source, close_source, fail, open_source, walk
+from onelog.kernel._native.kafka_tag cimport copy_record, has_topic, tag_record, tagged_bytes
 
 from onelog.base.errors import InvalidRequest, MessageTooLarge
 from onelog.kernel.corruption import corrupt
@@ -235,78 +232,12 @@ cdef int _make(Look *look, const Head *old, bytes_at data, const Kept *kept) noe
 
 # -- records with their topic
 
-cdef inline bint _has_topic(
-    bytes_at data, const Span *span, bytes_at topic, Py_ssize_t topic_bytes
-) noexcept nogil:
-    """Whether a record's topic, as readers find it, is this one already."""
-    cdef int32_t size = 0
-    cdef bytes_at found = topic_of(data, span, &size)
-    return size == topic_bytes and memcmp(found, topic, size) == 0
-
-
-cdef inline bytes_at _body(bytes_at data, const Span *span) noexcept nogil:
-    """First byte of a record after its length."""
-    cdef bytes_at at = data + span.start
-    while at[0] & 0x80:
-        at += 1
-    return at + 1
-
-
-cdef inline bytes_at _header_count(bytes_at data, const Span *span) noexcept nogil:
-    """Where a record's number of headers is written, however long it is."""
-    return data + span.value + max(span.value_bytes, 0)
-
-
-cdef Py_ssize_t _tagged_body(
-    bytes_at data, const Span *span, Py_ssize_t topic_bytes
-) noexcept nogil:
-    """Bytes of a record's body once the topic stands before its headers."""
-    return (
-        _header_count(data, span) - _body(data, span)
-        + varint_bytes(span.header_count + 1) + 3 + varint_bytes(topic_bytes) + topic_bytes
-        + span.end - span.headers
-    )
-
-
-cdef inline Py_ssize_t _tagged_bytes(
-    bytes_at data, const Span *span, Py_ssize_t topic_bytes
-) noexcept nogil:
-    cdef Py_ssize_t body = _tagged_body(data, span, topic_bytes)
-    return varint_bytes(body) + body
-
-
-cdef unsigned char *_tag(
-    unsigned char *p, bytes_at data, const Span *span, bytes_at topic, Py_ssize_t topic_bytes
-) noexcept nogil:
-    cdef bytes_at at = _body(data, span)
-    cdef bytes_at rest = data + span.headers
-    cdef Py_ssize_t before = _header_count(data, span) - at
-    p = write_varint(p, _tagged_body(data, span, topic_bytes))
-    memcpy(p, at, before)
-    p = write_varint(p + before, span.header_count + 1)
-    p = write_varint(p, 2)
-    p[0] = c"~"
-    p[1] = c"t"
-    p = write_varint(p + 2, topic_bytes)
-    memcpy(p, topic, topic_bytes)
-    p += topic_bytes
-    memcpy(p, rest, data + span.end - rest)
-    return p + (data + span.end - rest)
-
-
-cdef inline unsigned char *_copy(
-    unsigned char *p, bytes_at data, const Span *span
-) noexcept nogil:
-    memcpy(p, data + span.start, span.end - span.start)
-    return p + (span.end - span.start)
-
-
 cdef inline bint _is_to_name(const Look *look, bytes_at data, const Span *span) noexcept nogil:
     """Whether a record does not say its topic and has room for it."""
     return (
-        not _has_topic(data, span, look.topic, look.topic_bytes)
+        not has_topic(data, span, look.topic, look.topic_bytes)
         and span.header_count < HEADERS_PER_RECORD_MAX
-        and HEADER_BYTES + _tagged_bytes(data, span, look.topic_bytes) <= BATCH_BYTES_MAX
+        and HEADER_BYTES + tagged_bytes(data, span, look.topic_bytes) <= BATCH_BYTES_MAX
     )
 
 
@@ -361,16 +292,16 @@ cdef int _make_named(Look *look, const Head *old, bytes_at data, bytes_at end) n
         is_to_name = _is_to_name(look, data, &span)
         needed = span.end - span.start
         if is_to_name:
-            needed = _tagged_bytes(data, &span, look.topic_bytes)
+            needed = tagged_bytes(data, &span, look.topic_bytes)
         if head.count and size + needed > NAMED_BYTES_MAX:
             look.cut_at = head.base_offset + span.offset_delta
             break
         if not _grow(<void **> &look.made, &look.made_room, start + size + needed, 1):
             return NO_MEMORY
         if is_to_name:
-            _tag(look.made + start + size, data, &span, look.topic, look.topic_bytes)
+            tag_record(look.made + start + size, data, &span, look.topic, look.topic_bytes)
         else:
-            _copy(look.made + start + size, data, &span)
+            copy_record(look.made + start + size, data, &span)
         size += needed
         if not old.attributes & LOG_APPEND_TIME and (
             head.count == 0 or time_of(old, &span) > head.max_timestamp
@@ -565,48 +496,3 @@ def view_batches(
         free(look.runs)
         free(look.made)
         PyBuffer_Release(&view)
-
-
-# -- what is written through a view
-
-def tag_batch(data, bytes topic not None, int64_t producer_id, records=None):
-    """The batch at the start of `data`, uncompressed, every record carrying this topic.
-
-    A record whose key is the topic carries it already. `producer_id` takes the place of the
-    batch's; `records` holds its inflated records, if it is compressed.
-    """
-    cdef Source source
-    cdef Span *spans = NULL
-    cdef Head head
-    cdef bytes_at tag = <bytes_at> PyBytes_AS_STRING(topic)
-    cdef Py_ssize_t size = HEADER_BYTES, tag_bytes = PyBytes_GET_SIZE(topic)
-    cdef unsigned char *p
-    cdef bytes out
-    cdef int index
-    open_source(&source, data, 0, records, False)
-    try:
-        spans = walk(&source)
-        head = source.head
-        for index in range(head.count):
-            if _has_topic(source.data, &spans[index], tag, tag_bytes):
-                size += spans[index].end - spans[index].start
-                continue
-            if spans[index].header_count >= HEADERS_PER_RECORD_MAX:
-                fail(&source, BAD_HEADERS, index)
-            size += _tagged_bytes(source.data, &spans[index], tag_bytes)
-        if size > BATCH_BYTES_MAX:
-            raise MessageTooLarge(f"the tagged records need more than {BATCH_BYTES_MAX} bytes")
-        out = PyBytes_FromStringAndSize(NULL, size)
-        p = <unsigned char *> PyBytes_AS_STRING(out) + HEADER_BYTES
-        for index in range(head.count):
-            if _has_topic(source.data, &spans[index], tag, tag_bytes):
-                p = _copy(p, source.data, &spans[index])
-            else:
-                p = _tag(p, source.data, &spans[index], tag, tag_bytes)
-        head.attributes &= ~<int16_t> CODEC_MASK
-        head.producer_id = producer_id
-        seal_batch(<unsigned char *> PyBytes_AS_STRING(out), size, &head)
-        return out
-    finally:
-        free(spans)
-        close_source(&source)
