@@ -189,3 +189,20 @@ async def desk(path: Path, config: Config | None = None) -> AsyncIterator[Desk]:
         finally:
             await hub.close()
             await authenticator.close()
+
+
+def fetch_body(topic: str, partition: int = 0, offset: int = 0) -> Any:
+    """A Fetch request (version 4) that waits for nothing."""
+    schema: Any = load_request_schema(1, 4)
+    module = importlib.import_module(schema.__module__)
+    wanted = module.FetchPartition(
+        partition=partition, fetch_offset=offset, partition_max_bytes=1 << 20
+    )
+    return schema(
+        replica_id=-1,
+        max_wait=datetime.timedelta(0),
+        min_bytes=0,
+        max_bytes=1 << 20,
+        isolation_level=0,
+        topics=(module.FetchTopic(topic=topic, partitions=(wanted,)),),
+    )

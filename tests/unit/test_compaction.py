@@ -20,7 +20,7 @@ from onelog.log.compaction import (
     dirty_ratio,
     scope_of,
 )
-from onelog.log.config import Compaction
+from onelog.log.config import Cleanup, Compaction, StreamConfig
 from onelog.log.partition import Partition
 from onelog.log.replay import replay_state
 from onelog.log.rewriting import Pacer
@@ -223,6 +223,74 @@ async def test_a_log_that_begins_inside_a_segment_is_cleaned_from_its_start(
     clean(partition)
     assert offsets(held(partition.log)) == [2, 3]
     assert partition.start_offset == 1
+
+
+# -- lags
+
+
+async def test_what_is_younger_than_the_least_lag_is_not_cleaned(partition: Partition) -> None:
+    config = Compaction(min_dirty_ratio=0, min_lag_ms=DAY_MS)
+    for number in range(2):  # two segments of two records, a day apart
+        when_ms = NOW_MS + number * DAY_MS
+        put(partition, row(b"a", b"1", when_ms), row(b"a", b"2", when_ms))
+        partition.log.roll()
+
+    def due(now_ms: int) -> bool:
+        return compaction_due(partition.log, upto=4, now_ms=now_ms, config=config)
+
+    soon = NOW_MS + DAY_MS - 1
+    assert not due(soon)
+    assert clean(partition, now_ms=soon, config=config).records_dropped == 0
+    assert due(soon + 1)
+    clean(partition, now_ms=soon + 1, config=config)
+    assert offsets(held(partition.log)) == [1, 2, 3]
+    assert not due(soon + 1)
+    clean(partition, now_ms=soon + 1 + DAY_MS, config=config)
+    assert offsets(held(partition.log)) == [3]
+
+
+async def test_a_lag_that_was_raised_cleans_nothing_twice_and_loses_nothing(
+    partition: Partition,
+) -> None:
+    for value in (b"1", b"2"):
+        put(partition, row(b"a", value))
+        partition.log.roll()
+    clean(partition)
+    put(partition, row(b"b", b"1", NOW_MS + 1))
+    partition.log.roll()
+    late = Compaction(min_dirty_ratio=0, min_lag_ms=DAY_MS)
+    clean(partition, now_ms=NOW_MS + DAY_MS, config=late)
+    clean(partition, now_ms=NOW_MS + 2 * DAY_MS, config=late)
+    assert pairs(partition.log) == [(b"a", b"2"), (b"b", b"1")]
+
+
+async def test_what_waited_longer_than_the_greatest_lag_is_cleaned_however_little_it_is(
+    partition: Partition, clock: ManualClock
+) -> None:
+    for number in range(50):
+        put(partition, row(b"k%d" % number, b"v" * 100))
+    partition.log.roll()
+    clean(partition)
+    put(partition, row(b"k1", b"new"))
+    partition.log.roll()
+    config = Compaction(min_dirty_ratio=0.5, max_lag_ms=DAY_MS)
+
+    def due(now_ms: int) -> bool:
+        return compaction_due(partition.log, upto=51, now_ms=now_ms, config=config)
+
+    assert not due(NOW_MS + DAY_MS - 1)
+    assert due(NOW_MS + DAY_MS)
+    clean(partition, now_ms=NOW_MS + DAY_MS, config=config)
+    assert 1 not in offsets(held(partition.log))
+    assert not due(NOW_MS + 9 * DAY_MS)
+
+
+def test_a_segment_of_a_compacted_stream_is_sealed_before_its_greatest_lag() -> None:
+    lag = Compaction(max_lag_ms=5000)
+    compacted = StreamConfig(name="s", cleanup=Cleanup.COMPACT, compaction=lag)
+    assert compacted.roll_age_ms == 5000
+    assert StreamConfig(name="s", compaction=lag).roll_age_ms == 7 * DAY_MS
+    assert StreamConfig(name="s", segment_age_ms=1).roll_age_ms == 1000
 
 
 # -- tombstones

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from onelog.broker import Cleanup, Durability, StreamConfig, Timestamps
 from onelog.config import Config
@@ -16,8 +17,8 @@ from onelog.protocols.kafka.admin.choosing import (
     with_partitions,
 )
 from onelog.protocols.kafka.admin.setting import field_of
-from onelog.protocols.kafka.admin.topic_settings import STRUCTURAL, TOPIC_SETTINGS
-from onelog.protocols.kafka.admin.values import READERS, ValueType
+from onelog.protocols.kafka.admin.topic_settings import FILTER, STRUCTURAL, TOPIC_SETTINGS
+from onelog.protocols.kafka.admin.values import READERS
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 
 KAFKA_4 = {
@@ -95,22 +96,61 @@ def test_every_setting_of_kafka_is_there_and_ours_say_that_they_are_ours() -> No
 def test_the_value_that_is_shown_can_be_set(name: str) -> None:
     row = TOPIC_SETTINGS[name]
     again = row.put(DEFAULTS, row.text(DEFAULTS))
-    assert msgspec.structs.replace(again, chosen=()) == DEFAULTS
+    assert row.text(again) == row.text(DEFAULTS)
+    assert replace(again, chosen=(), kept=()) == DEFAULTS
     assert again.chosen == (name,)
     assert row.about.endswith(".")
 
 
-@pytest.mark.parametrize("name", [row.name for row in TOPIC_SETTINGS.values() if row.fixed])
-def test_what_nothing_here_obeys_takes_no_other_value(name: str) -> None:
+@pytest.mark.parametrize(("name", "text"), [("remote.storage.enable", "true"), (FILTER, "a/#")])
+def test_what_has_one_value_here_takes_no_other(name: str, text: str) -> None:
     row = TOPIC_SETTINGS[name]
-    others = {
-        ValueType.BOOLEAN: "true",
-        ValueType.LIST: "0:1",
-        ValueType.STRING: "zstd",
-    }
-    with pytest.raises(KafkaError, match="always") as caught:
-        row.put(DEFAULTS, others.get(row.type, "77"))
-    assert caught.value.code is ErrorCode.invalid_config
+    assert row.fixed
+    assert "always" in refused(**{name: text})
+
+
+KEPT = [
+    ("file.delete.delay.ms", "60000", "-1"),
+    ("flush.messages", "10000", "0"),
+    ("flush.ms", "1", "-1"),
+    ("follower.replication.throttled.replicas", "0:1,1:0", "0-1"),
+    ("leader.replication.throttled.replicas", "*", "*,0:1"),
+    ("index.interval.bytes", "0", "-1"),
+    ("local.retention.bytes", "5", "-3"),
+    ("local.retention.ms", "7", "-3"),
+    ("min.insync.replicas", "2", "0"),
+    ("preallocate", "true", "maybe"),
+    ("remote.log.copy.disable", "true", "1"),
+    ("remote.log.delete.on.disable", "true", ""),
+    ("segment.index.bytes", "4", "3"),
+    ("segment.jitter.ms", "9", "-1"),
+    ("unclean.leader.election.enable", "true", "no"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "wrong"), KEPT)
+def test_what_has_no_effect_here_is_kept_and_shown_and_says_so(name, text, wrong) -> None:
+    row = TOPIC_SETTINGS[name]
+    changed = put(**{name: text})
+    assert row.text(changed) == text
+    assert dict(changed.kept) == {name: text}
+    assert replace(changed, kept=(), chosen=()) == DEFAULTS
+    assert "o effect" in row.about
+    assert with_default(changed, name, DEFAULTS) == DEFAULTS
+    assert refused(**{name: wrong}).startswith(f"{name} cannot be {wrong!r}: ")
+
+
+def test_every_setting_without_an_effect_is_tried_here() -> None:
+    assert {row.name for row in TOPIC_SETTINGS.values() if row.kept} == {name for name, *_ in KEPT}
+
+
+def test_records_of_streams_from_before_these_settings_are_read() -> None:
+    new = {"kept", "compression", "timestamp_before_max_ms", "timestamp_after_max_ms"}
+    old = {key: value for key, value in msgspec.to_builtins(DEFAULTS).items() if key not in new}
+    old["compaction"] = {"tombstone_ms": 86_400_000, "min_dirty_ratio": 0.5}
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(old), type=StreamConfig) == DEFAULTS
+    whole = put(min__insync__replicas="2", compression__type="zstd", min__compaction__lag__ms="5")
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(whole), type=StreamConfig) == whole
 
 
 CHANGES = [
@@ -128,7 +168,19 @@ CHANGES = [
     ("min.cleanable.dirty.ratio", "0.01", "compaction.min_dirty_ratio", 0.01, "0.01"),
     ("delete.retention.ms", "5", "compaction.tombstone_ms", 5, "5"),
     ("message.timestamp.type", "LogAppendTime", "timestamps", Timestamps.APPEND, "LogAppendTime"),
-    ("flush.messages", LONG_MAX, "durability", Durability.OS, LONG_MAX),
+    ("cleanup.policy", "", "cleanup", Cleanup.NONE, ""),
+    ("retention.bytes", "-2", "retention.bytes", -1, "-1"),
+    ("segment.ms", "1", "segment_age_ms", 1, "1"),
+    ("max.message.bytes", "2147483647", "message_bytes_max", 2**31 - 1, "2147483647"),
+    ("compression.type", "zstd", "compression.codec", "zstd", "zstd"),
+    ("compression.type", "uncompressed", "compression.codec", "uncompressed", "uncompressed"),
+    ("compression.gzip.level", "9", "compression.gzip_level", 9, "9"),
+    ("compression.lz4.level", "17", "compression.lz4_level", 17, "17"),
+    ("compression.zstd.level", "-131072", "compression.zstd_level", -131_072, "-131072"),
+    ("max.compaction.lag.ms", "1", "compaction.max_lag_ms", 1, "1"),
+    ("min.compaction.lag.ms", "86400000", "compaction.min_lag_ms", 86_400_000, "86400000"),
+    ("message.timestamp.after.max.ms", "0", "timestamp_after_max_ms", 0, "0"),
+    ("message.timestamp.before.max.ms", "3", "timestamp_before_max_ms", 3, "3"),
     ("flush.messages", "1", "durability", Durability.FSYNC, "1"),
     ("onelog.durability", "memory", "durability", Durability.MEMORY, "memory"),
     ("onelog.engine", "memory", "engine", "memory", "memory"),
@@ -151,9 +203,8 @@ def test_a_setting_changes_its_field_and_nothing_else(name, text, path, value, s
 
 
 def test_every_setting_that_can_change_is_tried_here() -> None:
-    assert {row.name for row in TOPIC_SETTINGS.values() if not row.fixed} == {
-        name for name, *_ in CHANGES
-    }
+    changing = {row.name for row in TOPIC_SETTINGS.values() if row.fields}
+    assert changing == {name for name, *_ in CHANGES}
 
 
 @pytest.mark.parametrize(
@@ -164,21 +215,26 @@ def test_every_setting_that_can_change_is_tried_here() -> None:
         ("retention.ms", str(2**63)),
         ("retention.ms", "1e3"),
         ("retention.ms", ""),
-        ("retention.bytes", "-2"),
         ("segment.bytes", "14"),
         ("segment.bytes", str(2**31)),
         ("segment.ms", "0"),
         ("max.message.bytes", "0"),
-        ("max.message.bytes", str(2**31 - 1)),
+        ("max.message.bytes", str(2**31)),
         ("min.cleanable.dirty.ratio", "1.5"),
         ("min.cleanable.dirty.ratio", "nan"),
         ("min.cleanable.dirty.ratio", "."),
         ("delete.retention.ms", "-1"),
-        ("cleanup.policy", ""),
         ("cleanup.policy", "delete,delete"),
         ("cleanup.policy", "shred"),
         ("message.timestamp.type", "logappendtime"),
-        ("flush.messages", "1000"),
+        ("compression.type", "brotli"),
+        ("compression.gzip.level", "0"),
+        ("compression.gzip.level", "10"),
+        ("compression.lz4.level", "18"),
+        ("compression.zstd.level", "23"),
+        ("min.compaction.lag.ms", "-1"),
+        ("max.compaction.lag.ms", "0"),
+        ("message.timestamp.after.max.ms", "-1"),
         ("onelog.durability", "maybe"),
         ("onelog.engine", "tape"),
         ("onelog.retention.consumed", "yes"),
@@ -197,6 +253,7 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
     assert "contradicts" in refused(onelog__durability="os", flush__messages="1")
     both = put(onelog__durability="memory", flush__messages=LONG_MAX)
     assert both.durability is Durability.MEMORY
+    assert put(flush__messages=LONG_MAX).durability is Durability.FSYNC  # it takes nothing away
 
 
 def test_the_default_of_one_name_leaves_what_was_chosen_by_another() -> None:

@@ -212,11 +212,17 @@ async def test_each_cleanup_does_only_what_it_says(node: Node) -> None:
         Cleanup.DELETE: [0, 1],
         Cleanup.COMPACT: [1],
         Cleanup.COMPACT_DELETE: [1],
+        Cleanup.NONE: [0, 1],
     }
     node.clock.advance(2 * HOUR_MS / 1000)
     await keeper.run_once()
     found = {cleanup: offsets(held(streams[cleanup].partitions[0].log)) for cleanup in Cleanup}
-    assert found == {Cleanup.DELETE: [], Cleanup.COMPACT: [1], Cleanup.COMPACT_DELETE: []}
+    assert found == {
+        Cleanup.DELETE: [],
+        Cleanup.COMPACT: [1],
+        Cleanup.COMPACT_DELETE: [],
+        Cleanup.NONE: [0, 1],
+    }
 
 
 class SlowLog:

@@ -408,8 +408,10 @@ class Publisher:
             self._quotas.take_publish(principal, info.count, info.size_bytes)
 
     def _check_writer(self, stream: Stream, principal: Principal, topic: str = "") -> None:
-        if not self._authorizer.allows(principal, Action.PUBLISH, topic or stream.name):
-            raise NotAuthorized(f"{principal.name} may not publish to {topic or stream.name}")
+        # A stream that was made for one topic is asked for by that topic, as its readers are.
+        resource = topic or stream.config.single_topic or stream.name
+        if not self._authorizer.allows(principal, Action.PUBLISH, resource):
+            raise NotAuthorized(f"{principal.name} may not publish to {resource}")
         if stream.config.internal:
             raise NotAuthorized(f"the stream {stream.name} belongs to the broker")
 

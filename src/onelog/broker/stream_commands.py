@@ -144,7 +144,7 @@ def _with_choice(config: StreamConfig, chosen: StreamChoice) -> StreamConfig:
         partitions=config.partitions if chosen.partitions is None else chosen.partitions,
         engine=chosen.engine or config.engine,
         durability=chosen.durability or config.durability,
-        cleanup=chosen.cleanup or config.cleanup,
+        cleanup=config.cleanup if chosen.cleanup is None else chosen.cleanup,
         retention=msgspec.structs.replace(
             keep,
             age_ms=keep.age_ms if age_ms is None else age_ms,

@@ -280,7 +280,7 @@ class Catalog:
         config = record.config
         for partition in stream.partitions:
             partition.durability = config.durability
-            partition.message_bytes_max = config.message_bytes_max
+            partition.message_bytes_max = config.batch_bytes_max
             partition.timestamps = config.timestamps
             if partition.stopped is None:
                 partition.log.reconfigure(config.log_settings())
@@ -447,7 +447,7 @@ class Catalog:
                 number,
                 log,
                 durability=config.durability,
-                message_bytes_max=config.message_bytes_max,
+                message_bytes_max=config.batch_bytes_max,
                 timestamps=config.timestamps,
                 syncer=self._syncer,
                 clock=self._clock,

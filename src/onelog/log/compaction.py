@@ -21,7 +21,7 @@ import msgspec
 from onelog.base.ids import Offset
 from onelog.kernel import ATTR_CONTROL, BatchInfo
 from onelog.log.cleaning import AbortedRanges, Cleaner, KeyMap, LastBatch, last_batches
-from onelog.log.config import Compaction
+from onelog.log.config import LONG_MAX, Compaction
 from onelog.log.partition import Partition
 from onelog.log.producers import AbortedTxn
 from onelog.log.rewriting import Kept, Pace, Rewriting, neighbours, read_batches, whole
@@ -69,14 +69,21 @@ _decoder: Final = msgspec.msgpack.Decoder(_Progress)
 """Made here: threads that use a type for the first time together break msgspec."""
 
 
-def cleanable(segments: Sequence[SegmentInfo], upto: int) -> list[SegmentInfo]:
-    """The segments that compaction may touch."""
+def cleanable(
+    segments: Sequence[SegmentInfo], upto: int, young_ms: int = LONG_MAX
+) -> list[SegmentInfo]:
+    """The segments that compaction may touch: what has a record after `young_ms` has to wait."""
     found = []
     for row in segments[:-1]:
-        if not row.sealed or row.end_offset > upto:
+        if not row.sealed or row.end_offset > upto or row.max_timestamp_ms > young_ms:
             break
         found.append(row)
     return found
+
+
+def _young_ms(now_ms: int, config: Compaction) -> int:
+    # Without a lag a record from the future does not wait for its time either.
+    return now_ms - config.min_lag_ms if config.min_lag_ms else LONG_MAX
 
 
 def dirty_ratio(log: PartitionLog, upto: int) -> float:
@@ -85,13 +92,16 @@ def dirty_ratio(log: PartitionLog, upto: int) -> float:
 
 
 def compaction_due(log: PartitionLog, *, upto: int, now_ms: int, config: Compaction) -> bool:
-    """Whether a pass has enough to do: dirty bytes, an unfinished pass, or a passed horizon."""
-    sealed = cleanable(log.segments(), upto)
+    """Whether a pass has enough to do: dirty bytes, an unfinished pass, or something overdue."""
+    sealed = cleanable(log.segments(), upto, _young_ms(now_ms, config))
     if not sealed:
         return False
     progress = _load(log)
     ratio = _dirty_ratio(sealed, progress)
     if ratio > 0 and (ratio >= config.min_dirty_ratio or not progress.complete):
+        return True
+    dirty = (row for row in sealed if row.end_offset > progress.cleaned_upto)
+    if any(now_ms - row.created_ms >= config.max_lag_ms for row in dirty):
         return True
     return 0 <= progress.next_horizon_ms <= now_ms
 
@@ -119,7 +129,7 @@ def compact(
     it was.
     """
     progress = _load(log)
-    sealed = cleanable(log.segments(), scope.upto)
+    sealed = cleanable(log.segments(), scope.upto, _young_ms(now_ms, config))
     if not sealed:
         return CompactionResult(0, 0, 0, Offset(progress.cleaned_upto), complete=True)
     ranges = AbortedRanges(scope.aborted)

@@ -22,13 +22,30 @@ from onelog.base.limits import (
 )
 from onelog.base.topics import check_filter, is_exact
 from onelog.log.partition import Durability, Timestamps
+from onelog.record import compression
 from onelog.storage.engine import LogSettings
 
 INTERNAL_PREFIX: Final = "~"
 """Streams of the broker itself: no capture reaches them, no client writes to them."""
 
-_LONG_MAX: Final = 2**63 - 1
+LONG_MAX: Final = 2**63 - 1
+"""How a stream says that there is no bound to a time."""
+
+AS_PRODUCED: Final = "producer"
+CODECS: Final[dict[str, int]] = {
+    "uncompressed": compression.NONE,
+    "gzip": compression.GZIP,
+    "snappy": compression.SNAPPY,
+    "lz4": compression.LZ4,
+    "zstd": compression.ZSTD,
+}
+"""What a stream may compress batches with, and how batches number it."""
+
+_INT_MAX: Final = 2**31 - 1
 _CHOSEN_MAX: Final = 100
+_KEPT_CHARS_MAX: Final = 32_767
+_ROLL_AGE_MS_MIN: Final = 1000
+"""A stream that asks for less would make files without end."""
 _NAME: Final = re.compile(r"~?[a-zA-Z0-9._-]+")
 
 
@@ -38,6 +55,17 @@ class Cleanup(StrEnum):
     DELETE = "delete"
     COMPACT = "compact"
     COMPACT_DELETE = "compact,delete"
+    NONE = ""
+
+    @property
+    def deletes(self) -> bool:
+        """Whether records leave by age and bytes."""
+        return self in (Cleanup.DELETE, Cleanup.COMPACT_DELETE)
+
+    @property
+    def compacts(self) -> bool:
+        """Whether only the last record of each key stays."""
+        return self in (Cleanup.COMPACT, Cleanup.COMPACT_DELETE)
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +87,20 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True):
     """How long a deleted key's tombstone stays readable."""
     min_dirty_ratio: float = 0.5
     """Clean when this share of the sealed bytes was written since the last cleaning."""
+    min_lag_ms: int = 0
+    """A segment whose newest record is younger than this is not cleaned yet."""
+    max_lag_ms: int = LONG_MAX
+    """Clean when something older than this was not cleaned yet, however little it is."""
+
+
+class Compression(msgspec.Struct, frozen=True, kw_only=True):
+    """How batches that clients built are stored."""
+
+    codec: str = AS_PRODUCED
+    """One of `CODECS`; `producer` leaves each batch as it came."""
+    gzip_level: int = -1
+    lz4_level: int = 9
+    zstd_level: int = 3
 
 
 class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +120,13 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     segment_age_ms: int = 7 * 24 * 3600 * 1000
     ring_bytes: int = 64 * 1024 * 1024
     timestamps: Timestamps = Timestamps.CREATE
+    timestamp_before_max_ms: int = LONG_MAX
+    """How far behind the clock a record's own time may lie."""
+    timestamp_after_max_ms: int = LONG_MAX
+    """How far ahead of the clock a record's own time may lie."""
+    compression: Compression = Compression()
+    kept: tuple[tuple[str, str], ...] = ()
+    """Kafka's settings that nothing here obeys, as they were chosen: (name, value)."""
     chosen: tuple[str, ...] = ()
     """Kafka's names of settings that were chosen for this stream; the others are defaults."""
 
@@ -100,11 +149,24 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
         share = self.retention.bytes // self.partitions
         return msgspec.structs.replace(self.retention, bytes=share)
 
+    @property
+    def batch_bytes_max(self) -> int:
+        """Bytes of the largest batch that is taken, whatever was asked for."""
+        return min(self.message_bytes_max, BATCH_BYTES_MAX)
+
+    @property
+    def roll_age_ms(self) -> int:
+        """Age at which a segment is sealed, whatever was asked for."""
+        age_ms = self.segment_age_ms
+        if self.cleanup.compacts:  # what is not sealed cannot be cleaned in time
+            age_ms = min(age_ms, self.compaction.max_lag_ms)
+        return max(age_ms, _ROLL_AGE_MS_MIN)
+
     def log_settings(self) -> LogSettings:
         """What the storage engine needs of it."""
         return LogSettings(
             segment_bytes=self.segment_bytes,
-            segment_age_ms=self.segment_age_ms,
+            segment_age_ms=self.roll_age_ms,
             topic_index=self.single_topic is None and not self.internal,
             ring_bytes=self.ring_bytes,
         )
@@ -112,6 +174,18 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 def check_config(config: StreamConfig) -> StreamConfig:
     """Return the configuration if it can be used; raise InvalidRequest naming the key otherwise."""
+    check_fields(config)
+    lag = config.compaction
+    if lag.min_lag_ms > lag.max_lag_ms:
+        raise InvalidRequest(
+            f"stream {config.name}: compaction.min_lag_ms ({lag.min_lag_ms}) is more than"
+            f" compaction.max_lag_ms ({lag.max_lag_ms})"
+        )
+    return config
+
+
+def check_fields(config: StreamConfig) -> StreamConfig:
+    """The same of each field by itself, whatever the others say."""
     name = config.name
     if not _NAME.fullmatch(name) or len(name) > STREAM_NAME_CHARS_MAX or name in (".", ".."):
         raise InvalidName(
@@ -124,22 +198,37 @@ def check_config(config: StreamConfig) -> StreamConfig:
     bounds: tuple[tuple[str, int, int, int], ...] = (
         ("captures", len(config.captures), 0, CAPTURES_PER_STREAM_MAX),
         ("partitions", config.partitions, 1, PARTITIONS_PER_STREAM_MAX),
-        ("message_bytes_max", config.message_bytes_max, 128, BATCH_BYTES_MAX),
-        ("segment_bytes", config.segment_bytes, 4096, 2**31 - 1),
-        ("segment_age_ms", config.segment_age_ms, 1000, _LONG_MAX),
+        ("message_bytes_max", config.message_bytes_max, 128, _INT_MAX),
+        ("segment_bytes", config.segment_bytes, 4096, _INT_MAX),
+        ("segment_age_ms", config.segment_age_ms, 1, LONG_MAX),
         ("ring_bytes", config.ring_bytes, 4096, 2**40),
-        ("retention.age_ms", config.retention.age_ms, -1, _LONG_MAX),
-        ("retention.bytes", config.retention.bytes, -1, _LONG_MAX),
-        ("retention.pin_bytes_max", config.retention.pin_bytes_max, 0, _LONG_MAX),
-        ("compaction.tombstone_ms", config.compaction.tombstone_ms, 0, _LONG_MAX),
-        ("message_ttl_ms", config.message_ttl_ms, -1, _LONG_MAX),
+        ("retention.age_ms", config.retention.age_ms, -1, LONG_MAX),
+        ("retention.bytes", config.retention.bytes, -1, LONG_MAX),
+        ("retention.pin_bytes_max", config.retention.pin_bytes_max, 0, LONG_MAX),
+        ("compaction.tombstone_ms", config.compaction.tombstone_ms, 0, LONG_MAX),
+        ("compaction.min_lag_ms", config.compaction.min_lag_ms, 0, LONG_MAX),
+        ("compaction.max_lag_ms", config.compaction.max_lag_ms, 1, LONG_MAX),
+        ("compression.gzip_level", config.compression.gzip_level, -1, 9),
+        ("compression.lz4_level", config.compression.lz4_level, 1, 17),
+        ("compression.zstd_level", config.compression.zstd_level, -131_072, 22),
+        ("timestamp_before_max_ms", config.timestamp_before_max_ms, 0, LONG_MAX),
+        ("timestamp_after_max_ms", config.timestamp_after_max_ms, 0, LONG_MAX),
+        ("message_ttl_ms", config.message_ttl_ms, -1, LONG_MAX),
         ("chosen", len(config.chosen), 0, _CHOSEN_MAX),
+        ("kept", len(config.kept), 0, _CHOSEN_MAX),
+        ("kept", max((len(text) for _, text in config.kept), default=0), 0, _KEPT_CHARS_MAX),
     )
     for key, value, low, high in bounds:
         if not low <= value <= high:
             raise InvalidRequest(f"stream {name}: {key} must be {low} to {high}, not {value}")
     if not 0 <= config.compaction.min_dirty_ratio <= 1:
         raise InvalidRequest(f"stream {name}: compaction.min_dirty_ratio must be 0 to 1")
+    if config.compression.gzip_level == 0:
+        raise InvalidRequest(f"stream {name}: compression.gzip_level must be -1 or 1 to 9, not 0")
+    if config.compression.codec not in (AS_PRODUCED, *CODECS):
+        raise InvalidRequest(
+            f"stream {name}: compression.codec must be one of {', '.join((AS_PRODUCED, *CODECS))}"
+        )
     return config
 
 

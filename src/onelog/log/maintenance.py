@@ -236,7 +236,7 @@ class Maintenance:
     async def compact_once(self) -> None:
         """Compact every partition that is dirty enough, one after the other."""
         async with self._rewriting:
-            for chunk in self._chunks(lambda config: config.cleanup is not Cleanup.DELETE):
+            for chunk in self._chunks(lambda config: config.cleanup.compacts):
                 for visit, due in await self._in_thread(chunk, _is_due):
                     if due and not self._stopped.is_set():
                         await self._compact(visit.partition, visit.config)
@@ -401,12 +401,12 @@ class Maintenance:
 def _retain(visit: _Visit) -> _Retained:
     """In a thread: seal what is too old, and decide what goes."""
     log, config = visit.partition.log, visit.config
-    deletes = config.cleanup is not Cleanup.COMPACT
+    deletes = config.cleanup.deletes
     segments = log.segments()
     rolled = bool(segments) and roll_due(
         segments[-1],
         now_ms=visit.now_ms,
-        segment_age_ms=config.segment_age_ms,
+        segment_age_ms=config.roll_age_ms,
         retention_age_ms=config.retention.age_ms if deletes else -1,
     )
     if rolled:

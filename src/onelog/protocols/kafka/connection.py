@@ -313,7 +313,8 @@ class Connection:
     def _refuse_version(self, api: Api, version: int, correlation_id: int, slot: Slot) -> None:
         if api.key is not ApiKey.API_VERSIONS:
             raise ProtocolViolation(
-                f"{api.key.name} version {version} is not served, {api.first} to {api.last} are"
+                f"{api.key.name} version {version} is not served,"
+                f" {max(api.first, api.served)} to {api.last} are"
             )
         # KIP-511: the answer has the form of version 0, and says what is there.
         body = self.hub.api_versions(ErrorCode.unsupported_version)

@@ -27,7 +27,8 @@ _ALL_TOPICS_VERSION: Final = 1
 OPERATIONS_NOT_ASKED: Final = -(2**31)
 TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 """What anybody may do to a topic where nothing is restricted, as Kafka numbers operations."""
-CLUSTER_OPERATIONS: Final = sum(1 << code for code in (4, 5, 7, 8, 9, 10, 11, 12))
+CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
+"""The same for a cluster: nobody writes or reads one."""
 _ENDPOINT_BROKERS: Final = 1
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from onelog.base.errors import InvalidName, OffsetOutOfRange, OnelogError
 from onelog.base.ids import Offset, TimestampMs
 from onelog.base.names import from_kafka, to_kafka
-from onelog.broker import Broker, Cleanup, Partition, Principal, Stream
+from onelog.broker import Broker, Partition, Principal, Stream
 from onelog.kernel import BatchInfo, scan_batches
 from onelog.log.partition import Appended
 from onelog.log.wakeup import Callback, Waiter
@@ -135,7 +135,7 @@ class StreamPartition:
         self.number = int(log.id)
         self.log = log
         # When the configuration changes, the topic is made anew.
-        self.needs_keys = stream.config.cleanup is not Cleanup.DELETE
+        self.needs_keys = stream.config.cleanup.compacts
 
     def judge(self, info: BatchInfo, principal: Principal) -> Appended | None:
         """None when a batch may be written, or the append that it repeats. Raises OnelogError."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from onelog.config import Config
+from onelog.config.listeners import KafkaListener
 from onelog.protocols.kafka.admin.choosing import default_config
 from onelog.protocols.kafka.admin.setting import TopicSetting
 from onelog.protocols.kafka.admin.topic_settings import TOPIC_SETTINGS
@@ -28,6 +29,8 @@ class BrokerSetting(NamedTuple):
     type: ValueType
     about: str
     read: Callable[[Config], object]
+    is_said: Callable[[Config], bool] = lambda _: False
+    """Whether the configuration says it, also where it says what would be without it."""
 
     def text(self, config: Config) -> str:
         """Its value, as Kafka writes it."""
@@ -39,24 +42,23 @@ def log_dir(config: Config) -> str:
     return str(Path(config.data_dir).absolute())
 
 
+def _enabled(config: Config) -> list[tuple[str, KafkaListener]]:
+    found = (("PLAINTEXT", config.listeners.kafka), ("SSL", config.listeners.kafka_tls))
+    return [(name, row) for name, row in found if row.enabled]
+
+
 def _listeners(config: Config) -> list[str]:
-    found = (
-        ("PLAINTEXT", config.listeners.kafka),
-        ("SSL", config.listeners.kafka_tls),
-    )
-    return [f"{name}://{row.host}:{row.port}" for name, row in found if row.enabled]
+    return [f"{name}://{row.host}:{row.port}" for name, row in _enabled(config)]
 
 
 def _advertised(config: Config) -> list[str]:
-    found = (
-        ("PLAINTEXT", config.listeners.kafka),
-        ("SSL", config.listeners.kafka_tls),
-    )
     return [
-        f"{name}://{row.advertised or f'{row.host}:{row.port}'}"
-        for name, row in found
-        if row.enabled
+        f"{name}://{row.advertised or f'{row.host}:{row.port}'}" for name, row in _enabled(config)
     ]
+
+
+def _is_advertised(config: Config) -> bool:
+    return any(row.advertised for _name, row in _enabled(config))
 
 
 _T = ValueType
@@ -66,7 +68,11 @@ _OWN: Final = (
     BrokerSetting("broker.id", _T.INT, "Number of this node.", lambda c: c.node.id),
     BrokerSetting("listeners", _T.LIST, "Where Kafka clients may connect.", _listeners),
     BrokerSetting(
-        "advertised.listeners", _T.LIST, "Where clients are told to connect.", _advertised
+        "advertised.listeners",
+        _T.LIST,
+        "Where clients are told to connect.",
+        _advertised,
+        _is_advertised,
     ),
     BrokerSetting("log.dirs", _T.LIST, "Directory of all data.", lambda c: [log_dir(c)]),
     BrokerSetting(

@@ -9,13 +9,13 @@ import msgspec
 from onelog.broker import StreamConfig
 from onelog.broker.stream_commands import default_stream
 from onelog.config.model import StreamDefaults
-from onelog.protocols.kafka.admin.setting import TopicSetting, field_of, with_field
-from onelog.protocols.kafka.admin.topic_settings import (
-    FILTER,
-    TOPIC_SETTINGS,
-    read_share,
-    write_share,
+from onelog.protocols.kafka.admin.setting import (
+    TopicSetting,
+    field_of,
+    with_field,
+    with_kept,
 )
+from onelog.protocols.kafka.admin.topic_settings import TOPIC_SETTINGS, read_share, write_share
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 
 
@@ -30,10 +30,6 @@ def setting_of(name: str) -> TopicSetting:
     """A row of the table. Raises KafkaError."""
     row = TOPIC_SETTINGS.get(name)
     if row is None:
-        if name == FILTER:
-            raise KafkaError(
-                ErrorCode.invalid_config, f"{FILTER} is chosen when a view is made, and stays"
-            )
         raise KafkaError(ErrorCode.invalid_config, f"there is no topic setting {name[:100]!r}")
     return row
 
@@ -64,6 +60,8 @@ def with_default(config: StreamConfig, name: str, defaults: StreamConfig) -> Str
     for path in row.fields:
         if path not in held:
             config = with_field(config, path, field_of(defaults, path))
+    if row.kept:
+        config = with_kept(config, name, None)
     return msgspec.structs.replace(config, chosen=chosen)
 
 

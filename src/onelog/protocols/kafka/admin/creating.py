@@ -76,7 +76,7 @@ async def _create(hub: Hub, request: Request, row: Any) -> _Made:
     values = _values(row)
     if hub.topics.find(row.name) is not None:
         raise KafkaError(ErrorCode.topic_already_exists, f"the topic {row.name} exists already")
-    if FILTER in values:
+    if values.get(FILTER, "").strip():
         return await _create_view(hub, request, row, values)
     if not is_exact(address):
         raise KafkaError(

@@ -24,7 +24,7 @@ from onelog.protocols.kafka.admin.resources import (
 )
 from onelog.protocols.kafka.admin.setting import TopicSetting
 from onelog.protocols.kafka.admin.topic_settings import FILTER, TOPIC_SETTINGS
-from onelog.protocols.kafka.admin.values import Source, ValueType
+from onelog.protocols.kafka.admin.values import Source
 from onelog.protocols.kafka.apis import ApiKey
 from onelog.protocols.kafka.codec import Body, given
 from onelog.protocols.kafka.errors import ErrorCode, code_of
@@ -102,18 +102,11 @@ def config_rows(config: Config, stream: StreamConfig, shown: str = "") -> list[S
     """Every setting of a stream's topic; `shown` is the filter of a view."""
     now = _defaults(config.defaults.stream, stream)
     always = _defaults(StreamDefaults(), stream)
-    rows = [_topic_row(row, stream, now, always) for row in TOPIC_SETTINGS.values()]
-    rows.append(
-        Shown(
-            FILTER,
-            shown,
-            ValueType.STRING,
-            "The filter that a view shows; empty: the topic has records of its own.",
-            True,
-            ((FILTER, shown, Source.TOPIC if shown else Source.DEFAULT),),
-        )
-    )
-    return rows
+    rows = {row.name: _topic_row(row, stream, now, always) for row in TOPIC_SETTINGS.values()}
+    if shown:
+        origin = (FILTER, shown, Source.TOPIC)
+        rows[FILTER] = rows[FILTER]._replace(value=shown, synonyms=(origin,))
+    return list(rows.values())
 
 
 def _defaults(defaults: StreamDefaults, stream: StreamConfig) -> StreamConfig:
@@ -141,6 +134,6 @@ def _topic_row(
 def _broker_row(config: Config, row: BrokerSetting) -> Shown:
     value, built_in = row.text(config), row.text(Config())
     synonyms = [(row.name, built_in, Source.DEFAULT)]
-    if value != built_in:
+    if value != built_in or row.is_said(config):
         synonyms.insert(0, (row.name, value, Source.BROKER))
     return Shown(row.name, value, row.type, row.about, True, tuple(synonyms))

@@ -1,6 +1,7 @@
 """One setting of a topic: its type, what it says of the stream, and the kinds of such rows.
 
-Rules: bounds are the stream's own (`check_config`): no second list of them is kept here.
+Rules: bounds are the stream's own (`check_fields`): no second list of them is kept here. What only
+several settings together can get wrong is checked when the stream is made or changed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import msgspec
 
 from onelog.base.errors import InvalidRequest
 from onelog.broker import StreamConfig
-from onelog.log.config import check_config
+from onelog.log.config import check_fields
 from onelog.protocols.kafka.admin.values import READERS, ValueType, invalid, shown
 
 
@@ -30,9 +31,11 @@ class TopicSetting(NamedTuple):
     write: Callable[[StreamConfig, Any], StreamConfig]
     """Raises ValueError with the reason for a value that it does not take."""
     fixed: bool = False
-    """Whether its value cannot be changed here."""
+    """Whether it has one value here, and refuses every other."""
     at_creation: bool = False
     """Whether it can be chosen only when the topic is made."""
+    kept: bool = False
+    """Whether its value is kept in the stream's `kept`, and shown again."""
 
     def text(self, config: StreamConfig) -> str:
         """Its value, as Kafka writes it."""
@@ -42,7 +45,7 @@ class TopicSetting(NamedTuple):
         """The stream with this value. Raises KafkaError."""
         value = READERS[self.type](self.name, text)
         try:
-            changed = check_config(self.write(config, value))
+            changed = check_fields(self.write(config, value))
         except (ValueError, InvalidRequest) as error:
             raise invalid(self.name, text, str(error)) from None
         chosen = tuple(sorted({*config.chosen, self.name}))
@@ -108,6 +111,45 @@ def words(
         write,
         at_creation=at_creation,
     )
+
+
+def with_kept(config: StreamConfig, name: str, text: str | None) -> StreamConfig:
+    """The stream with a setting kept as a text, or no more."""
+    rows = {key: value for key, value in config.kept if key != name}
+    if text is not None:
+        rows[name] = text
+    return msgspec.structs.replace(config, kept=tuple(sorted(rows.items())))
+
+
+def kept(
+    name: str,
+    kind: ValueType,
+    default: object,
+    synonym: str | None,
+    about: str,
+    check: Callable[[Any], str] = lambda _: "",
+) -> TopicSetting:
+    """A setting of Kafka that nothing here obeys: any value that Kafka takes is kept and shown.
+
+    `check` says what is wrong with a value, or nothing.
+    """
+
+    def read(config: StreamConfig) -> object:
+        text = dict(config.kept).get(name)
+        return default if text is None else READERS[kind](name, text)
+
+    def write(config: StreamConfig, value: object) -> StreamConfig:
+        problem = check(value)
+        if problem:
+            raise ValueError(problem)
+        return with_kept(config, name, shown(value))
+
+    return TopicSetting(name, kind, about, synonym, (), read, write, kept=True)
+
+
+def at_least(least: int) -> Callable[[int], str]:
+    """The check of a number that has a bound below."""
+    return lambda value: "" if value >= least else f"it is {least} or more"
 
 
 def fixed(

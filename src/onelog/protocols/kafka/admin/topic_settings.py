@@ -2,26 +2,40 @@
 
 Rules:
 - Every field of a stream's configuration has a row, or is named in `STRUCTURAL`; a test holds this.
-- A setting of Kafka that nothing here obeys is in the table with the one value that describes what
-  is done; any other value is refused, so that nobody believes in what does not happen (I9).
+- Every value that Kafka takes is taken, kept and shown. Where nothing here obeys a setting, its
+  description begins with `No effect`, so that nobody believes in what does not happen (I9).
 """
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from onelog.broker import Cleanup, Durability, StreamConfig, Timestamps
-from onelog.protocols.kafka.admin.setting import TopicSetting, fixed, plain, with_field, words
+from onelog.log.config import AS_PRODUCED, CODECS
+from onelog.protocols.kafka.admin.setting import (
+    TopicSetting,
+    at_least,
+    fixed,
+    kept,
+    plain,
+    with_field,
+    with_kept,
+    words,
+)
 from onelog.protocols.kafka.admin.values import LONG_MAX, ValueType
 
 FILTER: Final = "onelog.filter"
 ENGINE: Final = "onelog.engine"
+FLUSH: Final = "flush.messages"
 
-STRUCTURAL: Final = frozenset({"name", "captures", "partitions", "chosen"})
-"""Fields of a stream that are no setting: what makes the topic itself."""
+STRUCTURAL: Final = frozenset({"name", "captures", "partitions", "chosen", "kept"})
+"""Fields of a stream that are no setting: what makes the topic itself, and what others are in."""
 
+_THROTTLED: Final = re.compile(r"[0-9]+:[0-9]+")
 
 _CLEANUPS: Final[dict[frozenset[str], Cleanup]] = {
+    frozenset(): Cleanup.NONE,
     frozenset({"delete"}): Cleanup.DELETE,
     frozenset({"compact"}): Cleanup.COMPACT,
     frozenset({"compact", "delete"}): Cleanup.COMPACT_DELETE,
@@ -31,7 +45,7 @@ _CLEANUPS: Final[dict[frozenset[str], Cleanup]] = {
 def _write_cleanup(config: StreamConfig, words: list[str]) -> StreamConfig:
     cleanup = _CLEANUPS.get(frozenset(words))
     if cleanup is None or len(set(words)) != len(words):
-        raise ValueError("it is delete, compact or both")
+        raise ValueError("it is delete, compact, both or nothing")
     return with_field(config, "cleanup", cleanup)
 
 
@@ -42,65 +56,74 @@ def read_share(config: StreamConfig) -> int:
 
 def write_share(config: StreamConfig, value: int) -> StreamConfig:
     """Kafka counts per partition, a stream as a whole."""
-    if value < -1:
-        raise ValueError("it is -1 (no bound) or more")
     whole = value * config.partitions
     # More than any disk holds is no bound.
     return with_field(config, "retention.bytes", -1 if value < 0 or whole > LONG_MAX else whole)
 
 
-def _write_flush(config: StreamConfig, value: int) -> StreamConfig:
-    if value == 1:
-        return with_field(config, "durability", Durability.FSYNC)
-    if value != LONG_MAX:
-        raise ValueError(
-            f"it is 1 (onelog.durability=fsync) or {LONG_MAX} (the operating system decides)"
-        )
+def _read_flush(config: StreamConfig) -> int:
+    text = dict(config.kept).get(FLUSH)
     if config.durability is Durability.FSYNC:
-        return with_field(config, "durability", Durability.OS)
-    return config
+        return 1 if text is None else int(text)
+    return LONG_MAX if text is None or int(text) == 1 else int(text)
 
 
+def _write_flush(config: StreamConfig, value: int) -> StreamConfig:
+    """What asks for a sync of every record gets it; nothing here takes one away."""
+    if value < 1:
+        raise ValueError("it is 1 or more")
+    if value == 1:
+        config = with_field(config, "durability", Durability.FSYNC)
+    return with_kept(config, FLUSH, str(value))
+
+
+def _check_throttled(words: list[str]) -> str:
+    fits = words == ["*"] or all(_THROTTLED.fullmatch(word) for word in words)
+    return "" if fits else "it is * or a list of partition:broker"
+
+
+_NO_REMOTE: Final = "No effect: nothing is stored remotely."
 _T = ValueType
 
 _ROWS: Final = (
     TopicSetting(
         "cleanup.policy",
         _T.LIST,
-        "What is done with old records: delete them, keep the last one of each key (compact), or"
-        " both.",
+        "What is done with old records: delete them, keep the last one of each key (compact),"
+        " both, or nothing (empty).",
         "log.cleanup.policy",
         ("cleanup",),
-        lambda config: config.cleanup.split(","),
+        lambda config: [word for word in config.cleanup.split(",") if word],
         _write_cleanup,
     ),
-    fixed(
+    plain(
         "compression.gzip.level",
         _T.INT,
-        -1,
+        "compression.gzip_level",
         "compression.gzip.level",
-        "Batches stay as their producer compressed them.",
+        "Level of gzip where compression.type is gzip: -1 (the library's own) or 1 to 9.",
     ),
-    fixed(
+    plain(
         "compression.lz4.level",
         _T.INT,
-        9,
+        "compression.lz4_level",
         "compression.lz4.level",
-        "Batches stay as their producer compressed them.",
+        "Level of lz4 where compression.type is lz4: 1 to 17.",
     ),
-    fixed(
+    words(
         "compression.type",
-        _T.STRING,
-        "producer",
+        "compression.codec",
         "compression.type",
-        "Batches stay as their producer compressed them.",
+        {name: name for name in (AS_PRODUCED, *CODECS)},
+        "How batches of Kafka's producers are stored: as they came (producer), or compressed anew"
+        " with this codec. Records of other protocols are stored as they are.",
     ),
-    fixed(
+    plain(
         "compression.zstd.level",
         _T.INT,
-        3,
+        "compression.zstd_level",
         "compression.zstd.level",
-        "Batches stay as their producer compressed them.",
+        "Level of zstd where compression.type is zstd: -131072 to 22.",
     ),
     plain(
         "delete.retention.ms",
@@ -109,92 +132,103 @@ _ROWS: Final = (
         "log.cleaner.delete.retention.ms",
         "How long the tombstone of a deleted key stays readable in a compacted topic.",
     ),
-    fixed(
+    kept(
         "file.delete.delay.ms",
         _T.LONG,
         0,
         "log.segment.delete.delay.ms",
-        "Files go at once; readers that hold one keep it.",
+        "No effect: files go at once; readers that hold one keep it.",
+        at_least(0),
     ),
     TopicSetting(
-        "flush.messages",
+        FLUSH,
         _T.LONG,
-        "1: a produce is answered when its records are on disk (onelog.durability=fsync)."
-        f" {LONG_MAX}: when the operating system has them, or sooner.",
+        "1: a produce is answered when its records are on disk (onelog.durability=fsync). Any other"
+        " value has no effect: onelog.durability alone says what a produce waits for.",
         "log.flush.interval.messages",
         ("durability",),
-        lambda config: 1 if config.durability is Durability.FSYNC else LONG_MAX,
+        _read_flush,
         _write_flush,
+        kept=True,
     ),
-    fixed(
+    kept(
         "flush.ms",
         _T.LONG,
         1000,
         "log.flush.interval.ms",
-        "Records that nobody waits for are on disk after about this time.",
+        "No effect: records that nobody waits for are on disk after about a second.",
+        at_least(0),
     ),
-    fixed(
+    kept(
         "follower.replication.throttled.replicas",
         _T.LIST,
-        "",
+        list[str](),
         None,
-        "There are no followers.",
+        "No effect: there are no followers.",
+        _check_throttled,
     ),
-    fixed(
+    kept(
         "index.interval.bytes",
         _T.INT,
         4096,
         "log.index.interval.bytes",
-        "Bytes of records between two entries of the offset index.",
+        "No effect: two entries of the offset index are 4096 bytes of records apart.",
+        at_least(0),
     ),
-    fixed(
+    kept(
         "leader.replication.throttled.replicas",
         _T.LIST,
-        "",
+        list[str](),
         None,
-        "There are no followers.",
+        "No effect: there are no followers.",
+        _check_throttled,
     ),
-    fixed(
+    kept(
         "local.retention.bytes",
         _T.LONG,
         -2,
         "log.local.retention.bytes",
-        "Nothing is stored remotely: retention.bytes holds.",
+        "No effect: nothing is stored remotely, so that retention.bytes holds.",
+        at_least(-2),
     ),
-    fixed(
+    kept(
         "local.retention.ms",
         _T.LONG,
         -2,
         "log.local.retention.ms",
-        "Nothing is stored remotely: retention.ms holds.",
+        "No effect: nothing is stored remotely, so that retention.ms holds.",
+        at_least(-2),
     ),
-    fixed(
+    plain(
         "max.compaction.lag.ms",
         _T.LONG,
-        LONG_MAX,
+        "compaction.max_lag_ms",
         "log.cleaner.max.compaction.lag.ms",
-        "No age forces a compaction; min.cleanable.dirty.ratio decides.",
+        "A compacted partition is cleaned when something in it is older than this and was not"
+        " cleaned yet, whatever min.cleanable.dirty.ratio says.",
     ),
     plain(
         "max.message.bytes",
         _T.INT,
         "message_bytes_max",
         "message.max.bytes",
-        "Bytes of the largest record batch that is taken, as it is stored.",
+        "Bytes of the largest record batch that is taken, as it is stored; never more than 64 MiB.",
     ),
-    fixed(
+    plain(
         "message.timestamp.after.max.ms",
         _T.LONG,
-        LONG_MAX,
+        "timestamp_after_max_ms",
         "log.message.timestamp.after.max.ms",
-        "Records may come from any future.",
+        "How far ahead of the broker's clock the time of a record may lie that a Kafka producer"
+        " sends; not looked at with LogAppendTime.",
     ),
-    fixed(
+    plain(
         "message.timestamp.before.max.ms",
         _T.LONG,
-        LONG_MAX,
+        "timestamp_before_max_ms",
         "log.message.timestamp.before.max.ms",
-        "Records may be of any age.",
+        "How far behind the broker's clock the time of a record may lie that a Kafka producer"
+        " sends; not looked at with LogAppendTime.",
     ),
     words(
         "message.timestamp.type",
@@ -210,46 +244,53 @@ _ROWS: Final = (
         "log.cleaner.min.cleanable.ratio",
         "A compacted partition is cleaned when so much of it was written since the last time.",
     ),
-    fixed(
+    plain(
         "min.compaction.lag.ms",
         _T.LONG,
-        0,
+        "compaction.min_lag_ms",
         "log.cleaner.min.compaction.lag.ms",
-        "What is in a sealed segment may be compacted.",
+        "How long every record of a compacted topic stays, also when its key has a newer one.",
     ),
-    fixed(
+    kept(
         "min.insync.replicas",
         _T.INT,
         1,
         "min.insync.replicas",
-        "There is one replica: this node.",
+        "No effect: there is one replica, and no more than all of them are waited for.",
+        at_least(1),
     ),
-    fixed("preallocate", _T.BOOLEAN, False, "log.preallocate", "Space is reserved as it is due."),
-    fixed(
+    kept(
+        "preallocate",
+        _T.BOOLEAN,
+        False,
+        "log.preallocate",
+        "No effect: space is reserved as it is due.",
+    ),
+    kept(
         "remote.log.copy.disable",
         _T.BOOLEAN,
         False,
         None,
-        "Nothing is stored remotely.",
+        _NO_REMOTE,
     ),
-    fixed(
+    kept(
         "remote.log.delete.on.disable",
         _T.BOOLEAN,
         False,
         None,
-        "Nothing is stored remotely.",
+        _NO_REMOTE,
     ),
     fixed(
         "remote.storage.enable",
         _T.BOOLEAN,
         False,
         None,
-        "Nothing is stored remotely.",
+        "Nothing is stored remotely; true is refused, as by a Kafka without such a storage.",
     ),
     TopicSetting(
         "retention.bytes",
         _T.LONG,
-        "Bytes that each partition keeps; -1: no bound.",
+        "Bytes that each partition keeps; less than 0: no bound, shown as -1.",
         "log.retention.bytes",
         ("retention.bytes",),
         read_share,
@@ -269,27 +310,35 @@ _ROWS: Final = (
         "log.segment.bytes",
         "Size at which a segment is sealed; only sealed ones are deleted or compacted.",
     ),
-    fixed(
+    kept(
         "segment.index.bytes",
         _T.INT,
         10 * 1024 * 1024,
         "log.index.size.max.bytes",
-        "Indexes grow as they need.",
+        "No effect: indexes grow as they need.",
+        at_least(4),
     ),
-    fixed("segment.jitter.ms", _T.LONG, 0, "log.roll.jitter.ms", "Segments are sealed in time."),
+    kept(
+        "segment.jitter.ms",
+        _T.LONG,
+        0,
+        "log.roll.jitter.ms",
+        "No effect: segments are sealed in time.",
+        at_least(0),
+    ),
     plain(
         "segment.ms",
         _T.LONG,
         "segment_age_ms",
         "log.roll.ms",
-        "Age at which a segment is sealed.",
+        "Age at which a segment is sealed, a second at least.",
     ),
-    fixed(
+    kept(
         "unclean.leader.election.enable",
         _T.BOOLEAN,
         False,
         "unclean.leader.election.enable",
-        "A partition that was damaged stops; nothing is given up by itself.",
+        "No effect: a partition that was damaged stops, and nothing is given up by itself.",
     ),
     words(
         "onelog.durability",
@@ -334,6 +383,14 @@ _ROWS: Final = (
         "ring_bytes",
         None,
         "Bytes that a partition of the engine memory keeps.",
+    ),
+    fixed(
+        FILTER,
+        _T.STRING,
+        "",
+        None,
+        "The filter that a view shows, chosen when the view is made; empty: the topic has records"
+        " of its own.",
     ),
 )
 

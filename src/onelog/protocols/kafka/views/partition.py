@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from onelog.base.errors import OffsetOutOfRange, OnelogError, PartitionStopped
 from onelog.base.ids import Offset, TimestampMs
-from onelog.broker import Broker, Cleanup, Partition, Principal
+from onelog.broker import Broker, Partition, Principal
 from onelog.kernel import BatchInfo, TopicFilter
 from onelog.log.partition import Appended
 from onelog.log.wakeup import Callback, Waiter
@@ -59,7 +59,7 @@ class ViewPartition:
     @property
     def needs_keys(self) -> bool:
         """Whether every record must have a key, because only the last of each is kept."""
-        return self.place.stream.config.cleanup is not Cleanup.DELETE
+        return self.place.stream.config.cleanup.compacts
 
     def append(
         self, data: Buffer, info: BatchInfo, principal: Principal
