@@ -224,6 +224,31 @@ def test_cc_and_bcc_are_further_keys_and_bcc_is_not_shown(channel):
         assert message.method.routing_key == "a"
 
 
+@pytest.mark.parametrize("header", ["CC", "BCC"])
+@pytest.mark.parametrize("kind", ["direct", "topic", "fanout"])
+def test_further_keys_go_along_from_exchange_to_exchange(channel, kind, header):
+    """The first key leads to the next exchange, and there a further one to the queue."""
+    first, second = channel.exchange(kind), channel.exchange("topic")
+    channel.bind_exchange(second, first, "a")
+    (queue,) = queues_of(channel, second, "b")
+    channel.publish(first, "a", "1", headers={header: ["b"]}, mandatory=True)
+    channel.publish(first, "a", "2", headers={header: ["c"]}, mandatory=True)
+    channel.publish(first, "b" if kind != "fanout" else "c", "3", headers={header: ["a", "c"]})
+    assert channel.message().text == "2"  # it is given back
+    assert contents(channel, [queue]) == [["1", "3"] if kind != "fanout" else ["1"]]
+
+
+def test_the_alternate_exchange_gets_what_no_key_leads_anywhere(channel):
+    other = channel.exchange("fanout")
+    (left_over,) = queues_of(channel, other, "")
+    first = channel.exchange("direct", arguments={"alternate-exchange": other})
+    (queue,) = queues_of(channel, first, "a")
+    channel.publish(first, "a", "1", headers={"CC": ["b"]})
+    channel.publish(first, "b", "2", headers={"CC": ["a"]})
+    channel.publish(first, "b", "3", headers={"CC": ["c"]})
+    assert contents(channel, [queue, left_over]) == [["1", "2"], ["3"]]
+
+
 def test_cc_works_on_the_default_exchange(channel):
     one, two = channel.queue(exclusive=True), channel.queue(exclusive=True)
     channel.publish("", one, "1", headers={"CC": [two]})

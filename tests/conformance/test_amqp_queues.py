@@ -139,6 +139,21 @@ def test_purge_takes_what_waits_and_leaves_what_is_out(channel):
     assert channel.all(queue) == ["1"]
 
 
+def test_a_queue_whose_messages_are_all_out_is_empty(channel):
+    queue = channel.queue()
+    for text in "12":
+        channel.publish("", queue, text)
+    held = [channel.get(queue, no_ack=False) for _ in range(2)]
+    channel.nack(held[1].tag)
+    with pytest.raises(Refused, match="not empty") as refused:
+        channel.ask(Queue.Delete(queue=queue, if_empty=True), Queue.DeleteOk)
+    assert refused.value.short == "channel 406"
+    other = channel.raw.channel(7)
+    assert [other.get(queue, no_ack=False).text for _ in range(2)] == ["1", "2"]
+    found = other.ask(Queue.Delete(queue=queue, if_empty=True), Queue.DeleteOk)
+    assert found.message_count == 0
+
+
 def test_deleting_a_queue_tells_its_consumers_who_understand_it(call):
     raw = call()
     channel, other = raw.channel(), raw.channel()
@@ -384,6 +399,47 @@ def test_deaths_count_per_queue_and_reason_the_newest_first(channel):
     channel.nack(channel.get(queue, no_ack=False).tag, requeue=False)
     (death,) = until_message(channel, dead).headers["x-death"]
     assert (death["count"], death["reason"], death["exchange"]) == (3, "rejected", "")
+
+
+def deaths_of(channel, told: object) -> tuple[list[dict], dict]:
+    """The deaths of a message that tells of such before, and its other headers."""
+    queue, dead, _exchange = with_dead(channel)
+    if isinstance(told, list):
+        told = [{**row, "queue": row["queue"] or queue} for row in told]
+    channel.publish("", queue, "1", headers={"x-death": told})
+    channel.nack(channel.get(queue, no_ack=False).tag, requeue=False)
+    headers = dict(until_message(channel, dead).headers)
+    deaths = headers.pop("x-death")
+    return [
+        {**row, "queue": "" if row["queue"] == queue else row["queue"]} for row in deaths
+    ], headers
+
+
+def test_deaths_of_old_brokers_become_one_per_queue_and_reason(channel):
+    """Before RabbitMQ 3.5 each death was an entry of its own, without a count."""
+    here, there = ({"queue": name, "reason": "rejected", "exchange": "x"} for name in ("", "o"))
+    deaths, headers = deaths_of(channel, [here, there, here, here, there])
+    assert [(row["queue"], row["count"]) for row in deaths] == [("", 4), ("o", 2)]
+    assert deaths[0]["exchange"] == "x"
+    assert "x-first-death-queue" not in headers
+
+
+def test_deaths_that_are_counted_keep_their_count(channel):
+    here = {"queue": "", "reason": "rejected", "count": 7}
+    there = {"queue": "o", "reason": "expired", "count": 3}
+    deaths, _headers = deaths_of(channel, [there, here, there])
+    assert [(row["queue"], row["count"]) for row in deaths] == [("", 8), ("o", 3)]
+
+
+def test_a_death_without_a_count_was_none(channel):
+    deaths, _headers = deaths_of(channel, [{"queue": "", "reason": "rejected"}])
+    assert [(row["queue"], row["count"]) for row in deaths] == [("", 1)]
+
+
+def test_deaths_that_are_no_list_are_told_anew(channel):
+    deaths, headers = deaths_of(channel, "text")
+    assert [(row["queue"], row["count"]) for row in deaths] == [("", 1)]
+    assert "x-first-death-queue" not in headers
 
 
 def test_a_dead_letter_key_takes_the_cc_away_and_none_keeps_it(channel):

@@ -158,3 +158,16 @@ def test_an_exchange_takes_its_bindings_with_it() -> None:
     assert len(made.remove_exchange("one")) == 2
     assert made.bindings() == []
     assert made.route("amq.fanout", "", {}) == set()
+
+
+def test_further_keys_are_asked_at_every_exchange_and_remembered_by_none() -> None:
+    made = router(
+        ExchangeRecord(name="one", type="direct"), ExchangeRecord(name="two", type="direct")
+    )
+    bind(made, "one", "two", "k1")
+    bind(made, "two", "a", "k2")
+    assert made.route("one", "k1", {}, ("k2",)) == {"a"}
+    assert made.route("one", "k2", {}, ("k1",)) == {"a"}
+    assert made.route("one", "k1", {}) == set()
+    assert made.route("one", "k2", {}) == set()
+    assert made.route("", "a", {}, ("b", "none")) == {"a", "b"}

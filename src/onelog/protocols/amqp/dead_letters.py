@@ -11,6 +11,7 @@ Rules (RabbitMQ, dlx):
 from __future__ import annotations
 
 import datetime
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.errors import OnelogError
@@ -29,6 +30,8 @@ _log = get_logger("amqp")
 
 RETRY_S: Final = 1.0
 REJECTED: Final = "rejected"
+COUNT_MAX: Final = (1 << 63) - 1
+"""What a field of a table can hold: the count that a message came with is its publisher's."""
 
 
 class DeadLetters:
@@ -101,7 +104,7 @@ class DeadLetters:
         properties.expiration = None
         properties.headers = change_table(properties.headers, changes, drop)
         table = {name: row for name, row in (table | changes).items() if name not in drop}
-        targets = {name for one in keys for name in vhost.router.route(exchange, one, table)}
+        targets = vhost.router.route(exchange, keys[0], table, tuple(keys[1:]))
         cyclic = {name for name in targets if _goes_round(changes["x-death"], name, reason)}
         if not targets - cyclic:
             return None
@@ -117,26 +120,44 @@ def _texts(value: Any) -> list[str]:
 
 def _with_death(table: dict[str, Any], death: dict[str, Any]) -> dict[str, Any]:
     """The header fields that tell of this death."""
-    old = table.get("x-death")
-    deaths = [row for row in old if isinstance(row, dict)] if isinstance(old, list) else []
-    same = [
-        row
-        for row in deaths
-        if row.get("queue") == death["queue"] and row.get("reason") == death["reason"]
-    ]
-    count = 1
-    if same:
-        known = same[0].get("count")
-        count += known if isinstance(known, int) else 0
-        # It tells of its first time, and how often it came to that.
-        entry = {**same[0], "count": count}
-    else:
-        entry = {"count": count, **death}
-    changes: dict[str, Any] = {"x-death": [entry, *(row for row in deaths if row not in same)]}
+    deaths = _deaths(table.get("x-death"))
+    kind = _kind(death)
+    entry = {"count": 1, **death}
+    for row in deaths:
+        if _kind(row) == kind:
+            # It tells of its first time, and how often it came to that.
+            entry = {**row, "count": min(_count(row) + 1, COUNT_MAX)}
+    others = [row for row in deaths if _kind(row) != kind]
+    changes: dict[str, Any] = {"x-death": [entry, *others]}
     parts = ("reason", "queue", "exchange")
-    if "x-first-death-queue" not in table:
+    if "x-death" not in table:
         changes |= {f"x-first-death-{part}": death[part] for part in parts}
     return changes | {f"x-last-death-{part}": death[part] for part in parts}
+
+
+def _deaths(told: Any) -> list[dict[str, Any]]:
+    """The deaths that a message tells of, one per queue and reason.
+
+    Old brokers wrote an entry for each death, without a count.
+    """
+    rows = [row for row in told if isinstance(row, dict)] if isinstance(told, list) else []
+    kinds = Counter(map(_kind, rows))
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        kind = _kind(row)
+        if kind not in found:
+            is_counted = "count" in row or len(rows) == 1
+            found[kind] = row if is_counted else {"count": kinds[kind], **row}
+    return list(found.values())
+
+
+def _kind(death: dict[str, Any]) -> tuple[str, str]:
+    return str(death.get("queue")), str(death.get("reason"))
+
+
+def _count(death: dict[str, Any]) -> int:
+    known = death.get("count")
+    return known if isinstance(known, int) else 0
 
 
 def _goes_round(deaths: list[dict[str, Any]], queue: str, reason: str) -> bool:

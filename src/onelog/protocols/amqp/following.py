@@ -261,11 +261,12 @@ class Follower:
         if vhost is None:
             return ()
         headers = headers_of(record)
-        names: set[str] = set()
-        for key in (address.routing_key, *extra_keys_of(record)):
-            names |= vhost.router.route(address.exchange, key, headers)
-        names.difference_update(left_out_of(record))
-        return tuple(vhost.queues[name] for name in names if name in vhost.queues)
+        further = extra_keys_of(record)
+        names = vhost.router.route(address.exchange, address.routing_key, headers, further)
+        left_out = left_out_of(record)
+        return tuple(
+            vhost.queues[name] for name in names if name in vhost.queues and name not in left_out
+        )
 
     def _answer(self, vhost: VirtualHost, name: str, record: Record) -> None:
         """An answer that another protocol wrote, to the channel that waits for it."""

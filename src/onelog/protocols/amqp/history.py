@@ -138,10 +138,9 @@ class History:
         if address.vhost != queue.vhost.name:
             return False
         headers = headers_of(record)
-        return any(
-            queue.name in self._alone.route(address.exchange, key, headers)
-            for key in (address.routing_key, *extra_keys_of(record))
-        )
+        further = extra_keys_of(record)
+        found = self._alone.route(address.exchange, address.routing_key, headers, further)
+        return queue.name in found
 
 
 def _router_of(queue: Queue, binding: Binding) -> Router:

@@ -380,9 +380,7 @@ def prepare(vhost: VirtualHost, method: Any, found: Properties, body: bytes) -> 
     if "BCC" in table:
         table = {name: value for name, value in table.items() if name != "BCC"}
         found.headers = change_table(found.headers, {}, ("BCC",))
-    queues = vhost.router.route(method.exchange, method.routing_key, table)
-    for key in extra:
-        queues |= vhost.router.route(method.exchange, key, table)
+    queues = vhost.router.route(method.exchange, method.routing_key, table, extra)
     returned = None
     if method.mandatory and not queues:
         returned = (method, found, body)

@@ -4,6 +4,8 @@ Rules:
 - The default exchange (no name) sends to the queue that the key names, and cannot be bound.
 - An exchange may feed exchanges; each is visited once, so cycles end. Where an exchange finds no
   queue at all, its alternate exchange is asked, once.
+- A message with further keys (CC, BCC) goes where any of its keys leads, at every exchange on its
+  way: one key may lead to the next exchange and another one from there.
 - The answer for an exchange whose bindings look only at the key is cached by key; every change of
   the topology drops the cache.
 """
@@ -181,12 +183,19 @@ class Router:
                 waiting.append(node.record.alternate)
         return False
 
-    def route(self, exchange: str, routing_key: str, headers: Mapping[str, Any]) -> frozenset[str]:
-        """The queues that a message goes to, each once."""
-        known = self._cache.get((exchange, routing_key))
+    def route(
+        self,
+        exchange: str,
+        routing_key: str,
+        headers: Mapping[str, Any],
+        further: tuple[str, ...] = (),
+    ) -> frozenset[str]:
+        """The queues that a message goes to, each once; `further` are its keys beside the first."""
+        known = None if further else self._cache.get((exchange, routing_key))
         if known is not None:
             return known
-        looked_at_headers = False
+        keys = (routing_key, *further)
+        is_lasting = not further
         found: set[str] = set()
         visited: set[str] = set()
         waiting = [exchange]
@@ -196,30 +205,31 @@ class Router:
                 continue
             visited.add(name)
             node = self._exchanges[name]
-            looked_at_headers = looked_at_headers or node.record.type == "headers"
-            queues, onward = self._leave(node, routing_key, headers)
+            is_lasting = is_lasting and node.record.type != "headers"
+            queues, onward = self._leave(node, keys, headers)
             found |= queues
             waiting += onward
             alternate = node.record.alternate
             if not queues and not onward and alternate is not None:
                 waiting.append(alternate)
         answer = frozenset(found)
-        if not looked_at_headers:
+        if is_lasting:
             if len(self._cache) >= CACHE_MAX:
                 self._cache.clear()
             self._cache[exchange, routing_key] = answer
         return answer
 
     def _leave(
-        self, node: Exchange, key: str, headers: Mapping[str, Any]
+        self, node: Exchange, keys: tuple[str, ...], headers: Mapping[str, Any]
     ) -> tuple[set[str], list[str]]:
         if not node.record.name:
-            return ({key} if key in self._queues else set()), []
+            return {key for key in keys if key in self._queues}, []
         queues: set[str] = set()
         onward: list[str] = []
-        for destination in node.find(key, headers):
-            if destination.kind == "queue":
-                queues.add(destination.name)
-            else:
-                onward.append(destination.name)
+        for key in keys:
+            for destination in node.find(key, headers):
+                if destination.kind == "queue":
+                    queues.add(destination.name)
+                else:
+                    onward.append(destination.name)
         return queues, onward

@@ -350,7 +350,7 @@ class VirtualHost:
             raise AmqpError(
                 Reply.PRECONDITION_FAILED, f"queue '{queue.name}' in vhost '{self.name}' in use"
             )
-        if if_empty and (queue.ready.size or queue.unacked):
+        if if_empty and queue.ready.size:  # what is out does not count, as in RabbitMQ
             raise AmqpError(
                 Reply.PRECONDITION_FAILED, f"queue '{queue.name}' in vhost '{self.name}' not empty"
             )
