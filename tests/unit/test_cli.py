@@ -77,6 +77,21 @@ def test_config_check_accepts_what_config_init_wrote(capsys):
     assert "configuration ok: onelog.toml" in capsys.readouterr().out
 
 
+def test_config_check_tells_every_error_on_a_line_of_its_own(capsys):
+    Path("onelog.toml").write_text("[log]\nlevel = 1\nformat = 2\n[nood]\n")
+    assert run(["config", "check"], no_server) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(" ")[:2] for line in lines] == [
+        ["onelog:", "onelog.toml:2:"], ["onelog:", "onelog.toml:3:"], ["onelog:", "onelog.toml:4:"],
+    ]  # fmt: skip
+
+
+def test_config_check_opens_the_files_that_are_named(capsys):
+    Path("onelog.toml").write_text("[security.tokens]\njwks_file = 'gone.json'\n")
+    assert run(["config", "check"], no_server) == 2
+    assert "onelog.toml:2: security.tokens.jwks_file" in capsys.readouterr().err
+
+
 def test_config_init_leaves_an_existing_file_alone(capsys):
     Path("onelog.toml").write_text("# mine\n")
     assert run(["config", "init"], no_server) == 2

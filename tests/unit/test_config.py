@@ -9,8 +9,9 @@ import pytest
 
 from onelog.base.errors import ConfigError
 from onelog.cli.example import toml_value
-from onelog.config import DEFAULT_PORTS, Config, load
+from onelog.config import DEFAULT_PORTS, Config, ConfigProblems, file_problems, load
 from onelog.config.keys import known_keys
+from onelog.config.positions import lines_of_keys
 from onelog.config.units import format_quantity, parse_quantity
 
 
@@ -111,6 +112,91 @@ def test_a_named_file_that_is_missing_is_an_error(tmp_path):
 def test_a_wrong_value_is_refused_with_its_key_and_what_was_expected(write, text, problem):
     with pytest.raises(ConfigError, match=problem):
         load(write(text))
+
+
+def test_every_error_is_told_at_once_each_with_its_line(write):
+    file = write(
+        "# a comment\n"
+        'data_dir = "d"\n'
+        "[log]\n"
+        'level = "loud"\n'
+        "[mqtt]\n"
+        "rewrite = [\n"
+        '  { filter = "a/#", to = """b\n'
+        '[log]\n""" },\n'
+        "]\n"
+        "nothing_like_it_anywhere = 1\n"
+        "[listeners]\n"
+        "admin.port = 70000\n"
+        'admin.host = "0.0.0.0"\n'
+        "kafka_tls = { enabled = true }\n"
+    )
+    with pytest.raises(ConfigProblems) as raised:
+        load(file, {"ONELOG_LOG_LEVLE": "x", "ONELOG_NODE_ID": "-1"}, ["log", "main.partitions=0"])
+    assert raised.value.lines == (
+        f'{file}:4: log.level = "loud": expected one of debug, info, warning, error',
+        f"{file}:11: unknown key mqtt.nothing_like_it_anywhere;"
+        " `onelog config show` lists every key",
+        f"{file}:13: listeners.admin.port = 70000: expected `int` <= 65535,"
+        " such as 8080 (the default)",
+        "unknown environment variable ONELOG_LOG_LEVLE (did you mean ONELOG_LOG_LEVEL?)",
+        "ONELOG_NODE_ID: node.id = -1: expected `int` >= 0, such as 0 (the default)",
+        "--set log: expected key=value, such as log.level=debug",
+        "--set main.partitions = 0: expected `int` >= 1, such as 8 (the default)",
+        f"{file}:14: listeners.admin.host = '0.0.0.0' would open the API to other machines, and it"
+        " has no credentials yet: use 127.0.0.1, ::1 or localhost",
+        f"{file}:15: listeners.kafka_tls.tls.cert_file is missing: the listener needs a certificate"
+        " and its key",
+        f"{file}:15: listeners.kafka_tls.tls.key_file is missing: the listener needs a certificate"
+        " and its key",
+    )
+
+
+def test_what_is_no_toml_is_told_with_line_and_column(write):
+    file = write("[log]\nlevel = debug\n")
+    with pytest.raises(ConfigProblems) as raised:
+        load(file, {"ONELOG_LOG_LEVLE": "x"})
+    first, second = raised.value.lines
+    assert first == f"{file}:2:9: not valid TOML: invalid value"
+    assert "ONELOG_LOG_LEVLE" in second
+
+
+def test_a_key_that_is_wrong_is_not_told_twice(write):
+    file = write("[listeners.admin]\nhost = 5\n")
+    with pytest.raises(ConfigProblems) as raised:
+        load(file)
+    assert len(raised.value.lines) == 1
+
+
+def test_the_line_of_a_key_is_found_however_it_is_written():
+    text = (
+        "a.b = 1\n"
+        '"c" = """\n[x]\ny = 1\n"""\n'
+        "[t.u]\n"
+        "v = [\n  1,\n]\n"
+        "# w = 3\n"
+        "w = { x = 1 }\n"
+        "[[rows]]\n"
+        "n = 1\n"
+        "[[rows]]\n"
+        "m = 2"
+    )
+    assert lines_of_keys(text) == {
+        "a": 1, "a.b": 1, "c": 2, "t": 6, "t.u": 6, "t.u.v": 7, "t.u.w": 11, "t.u.w.x": 11,
+        "rows": 12, "rows.n": 13, "rows.m": 15,
+    }  # fmt: skip
+
+
+def test_files_that_are_named_and_cannot_be_read_are_told_with_their_line(write):
+    file = write(
+        "[security.tokens]\njwks_file = 'gone.json'\n"
+        "[listeners.mqtt_tls]\ntls.cert_file = 'off.pem'\n"
+    )
+    loaded = load(file)
+    assert [loaded.tell(row) for row in file_problems(loaded.config)] == [
+        f'{file}:2: security.tokens.jwks_file = "gone.json" cannot be read: '
+        "No such file or directory"
+    ]
 
 
 def test_every_environment_name_is_unique_and_not_reserved():

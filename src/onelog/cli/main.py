@@ -1,6 +1,7 @@
 """The commands of `onelog` and the exit codes they end with.
 
-Rules: what went wrong is one clear line on stderr, never a traceback, unless it is a bug of ours.
+Rules: what went wrong is one clear line on stderr, never a traceback, unless it is a bug of ours;
+a configuration may have several things wrong, a line each.
 Exit codes: 0 done, 1 failed, 2 the command line or the configuration is wrong, 130 Ctrl-C. Who
 reads our output may stop to read it. The server itself is handed in, because the command line
 stands below the composition root.
@@ -30,7 +31,7 @@ from onelog.cli.sql import add_sql
 from onelog.cli.streams import build_streams
 from onelog.cli.users import build_users
 from onelog.cli.views import build_views
-from onelog.config import Loaded
+from onelog.config import ConfigProblems, Loaded, file_problems
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
@@ -49,7 +50,8 @@ def run(arguments: Sequence[str], serve: Serve, run_offline: RunOffline | None =
     except CycloptsError:
         return EXIT_USAGE
     except ConfigError as error:
-        render.print_error(str(error))
+        for line in error.lines if isinstance(error, ConfigProblems) else (str(error),):
+            render.print_error(line)
         return EXIT_USAGE
     except OnelogError as error:
         render.print_error(str(error))
@@ -114,8 +116,11 @@ def _build_config() -> App:
     def check(
         *, config: ConfigFile = None, data: DataDir = None, assignments: Assignments = ()
     ) -> None:
-        """Check the configuration without starting anything."""
+        """Check the configuration without starting anything, and the files that it names."""
         loaded = load_options(config, data, assignments)
+        wrong = [loaded.tell(row) for row in file_problems(loaded.config)]
+        if wrong:
+            raise ConfigProblems(wrong)
         changed = sum(source != "default" for source in loaded.sources.values())
         render.OUT.print(
             f"configuration ok: {loaded.file or 'no file'}, {changed} of {len(loaded.sources)} "

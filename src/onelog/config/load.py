@@ -1,25 +1,27 @@
 """Loads the configuration: defaults, then the file, then the environment, then `--set`.
 
 Rules: strict everywhere. An unknown key or variable is an error that names where it was written
-and the nearest known one; a value of the wrong type or out of bounds names its key. Nothing is
-started with half a configuration.
+and the nearest known one; a value of the wrong type or out of bounds names its key. All errors are
+told at once, those of a file with their line. Nothing is started with half a configuration.
 """
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from onelog.base.errors import ConfigError
 from onelog.config.keys import ENV_PREFIX, Key, known_keys, known_sections, nearest
-from onelog.config.model import Config, check_whole
+from onelog.config.model import Config, whole_problems
+from onelog.config.positions import lines_of_keys
+from onelog.config.problems import ConfigProblems, Problem
 from onelog.config.section import Section
-from onelog.config.units import parse_quantity
+from onelog.config.units import format_quantity, parse_quantity
 
 RESERVED_ENV: Final = frozenset(
     {
@@ -36,6 +38,8 @@ RESERVED_ENV: Final = frozenset(
 _KUBERNETES_LINK = re.compile(r"ONELOG_(SERVICE|PORT)(_.*)?")
 """What Kubernetes puts into every pod beside a Service that is named `onelog`."""
 
+_TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)")
+
 DEFAULT_FILE: Final = "onelog.toml"
 """Read from the working directory when it is there and no file was named."""
 
@@ -47,6 +51,22 @@ class Loaded(msgspec.Struct, frozen=True):
     sources: dict[str, str]
     """Dotted path of each key → "default", the file, the variable, or "--set"."""
     file: Path | None
+    lines: dict[str, int] = {}
+    """Dotted path of what the file says → its line."""
+
+    def tell(self, problem: Problem) -> str:
+        """A problem with the place that it was written at."""
+        source = self.sources.get(problem.path, "default")
+        # What the file does not say at all is missing from its table.
+        if source in ("default", str(self.file)) and self.file is not None:
+            path = problem.path
+            while path and path not in self.lines:
+                path = path.rpartition(".")[0]
+            if path:
+                return f"{self.file}:{self.lines[path]}: {problem.text}"
+        elif source != "default":
+            return f"{source}: {problem.text}"
+        return problem.text
 
 
 def load(
@@ -54,26 +74,55 @@ def load(
     environ: Mapping[str, str] | None = None,
     assignments: Sequence[str] = (),
 ) -> Loaded:
-    """Load and check the whole configuration. Raises ConfigError.
+    """Load and check the whole configuration. Raises ConfigProblems.
 
     `file` None means: what `ONELOG_CONFIG` names, else `onelog.toml` when there is one.
     """
     environ = {} if environ is None else environ
     found = _find_file(file, environ)
+    lines: dict[str, int] = {}
     values: dict[str, Any] = {path: key.default for path, key in known_keys().items()}
     sources = dict.fromkeys(values, "default")
-    layers = (
-        _from_file(found) if found else (),
+    wrong: dict[str, list[str]] = {}
+    """What is wrong, by the key that it is wrong with."""
+    layers: tuple[Iterable[_Said], ...] = (
+        _from_file(found, lines) if found else (),
         _from_environment(environ),
         _from_assignments(assignments),
     )
     for layer in layers:
-        for key, value, source in layer:
-            values[key.path] = _checked(key, value, source)
-            sources[key.path] = source
-    config = _build(Config, "", values)
-    check_whole(config)
-    return Loaded(config, sources, found)
+        for said in layer:
+            try:
+                key = said.key()
+                values[key.path] = _checked(key, said.value, said.source)
+                sources[key.path] = said.name
+            except ConfigError as error:
+                wrong.setdefault(said.path, []).append(str(error))
+    loaded = Loaded(_build(Config, "", values), sources, found, lines)
+    told = [text for texts in wrong.values() for text in texts]
+    told += [loaded.tell(row) for row in whole_problems(loaded.config) if row.path not in wrong]
+    if told:
+        raise ConfigProblems(told)
+    return loaded
+
+
+class _Said(NamedTuple):
+    """A value that somebody gave a key, wherever."""
+
+    path: str
+    value: Any
+    name: str
+    """Who says it: the file, the variable, the flag."""
+    source: str
+    """The same with the line, as an error begins."""
+    problem: str = ""
+    """Why it cannot even be looked at."""
+
+    def key(self) -> Key:
+        """The key that is meant. Raises ConfigError."""
+        if self.problem:
+            raise ConfigError(self.problem)
+        return known_keys()[self.path]
 
 
 def _find_file(file: Path | None, environ: Mapping[str, str]) -> Path | None:
@@ -85,62 +134,82 @@ def _find_file(file: Path | None, environ: Mapping[str, str]) -> Path | None:
     return default if default.is_file() else None
 
 
-def _from_file(file: Path) -> Iterator[tuple[Key, Any, str]]:
+def _from_file(file: Path, lines: dict[str, int]) -> Iterator[_Said]:
+    name = str(file)
     try:
-        tree = tomllib.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"{file}: no such file; `onelog config init` writes one") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{file}: not valid TOML: {error}") from error
-    yield from _flatten(tree, "", str(file))
+        text = file.read_text(encoding="utf-8")
+        tree = tomllib.loads(text)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        yield _Said("", None, name, name, _why_unreadable(file, error))
+        return
+    lines.update(lines_of_keys(text))
+    yield from _flatten(tree, "", name, lines)
 
 
-def _flatten(table: dict[str, Any], prefix: str, source: str) -> Iterator[tuple[Key, Any, str]]:
-    for name, value in table.items():
-        path = prefix + name
+def _why_unreadable(file: Path, error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"{file}: no such file; `onelog config init` writes one"
+    if not isinstance(error, tomllib.TOMLDecodeError):
+        return f"{file}: cannot be read: {error}"
+    what = _lower_first(_TOML_PLACE.sub("", str(error)))
+    at = _TOML_PLACE.search(str(error))
+    place = f"{file}:{at[1]}:{at[2]}" if at else f"{file}"
+    return f"{place}: not valid TOML: {what}"
+
+
+def _flatten(
+    table: dict[str, Any], prefix: str, name: str, lines: dict[str, int]
+) -> Iterator[_Said]:
+    for part, value in table.items():
+        path = prefix + part
+        source = f"{name}:{lines[path]}" if path in lines else name
+        said = _Said(path, value, name, source)
         if path in known_sections():
-            if not isinstance(value, dict):
-                raise ConfigError(f"{source}: {path} is a table of keys, not a value")
-            yield from _flatten(value, path + ".", source)
+            if isinstance(value, dict):
+                yield from _flatten(value, path + ".", name, lines)
+            else:
+                yield said._replace(problem=f"{source}: {path} is a table of keys, not a value")
         elif path in known_keys():
-            yield known_keys()[path], value, source
+            yield said
         else:
-            raise ConfigError(f"{source}: unknown key {path}{_nearest_path(path)}")
+            yield said._replace(problem=f"{source}: unknown key {path}{_nearest_path(path)}")
 
 
-def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[Key, Any, str]]:
+def _from_environment(environ: Mapping[str, str]) -> Iterator[_Said]:
     by_env = {key.env: key for key in known_keys().values()}
     for name in sorted(environ):
         if not name.startswith(ENV_PREFIX) or name in RESERVED_ENV:
             continue
         if name not in by_env:
-            if _KUBERNETES_LINK.fullmatch(name):
-                continue
-            hint = nearest(name, [*by_env, *sorted(RESERVED_ENV)])
-            raise ConfigError(f"unknown environment variable {name}{hint}")
+            if not _KUBERNETES_LINK.fullmatch(name):
+                hint = nearest(name, [*by_env, *sorted(RESERVED_ENV)])
+                yield _Said(name, None, name, name, f"unknown environment variable {name}{hint}")
+            continue
         key = by_env[name]
-        yield key, _parse_text(key, environ[name]), name
+        yield _Said(key.path, _parse_text(key, environ[name]), name, name)
 
 
-def _from_assignments(assignments: Sequence[str]) -> Iterator[tuple[Key, Any, str]]:
+def _from_assignments(assignments: Sequence[str]) -> Iterator[_Said]:
     for text in assignments:
         path, equals, value = text.partition("=")
         path = path.strip()
+        name = f"--set {path}"
+        problem = ""
         if not equals:
-            raise ConfigError(f"--set {text}: expected key=value, such as log.level=debug")
-        if path in known_sections():
-            raise ConfigError(f"--set {path} is a table of keys; set one of them")
-        if path not in known_keys():
-            raise ConfigError(f"--set: unknown key {path}{_nearest_path(path)}")
-        key = known_keys()[path]
-        yield key, _parse_text(key, value.strip()), f"--set {path}"
+            problem = f"--set {text}: expected key=value, such as log.level=debug"
+        elif path in known_sections():
+            problem = f"--set {path} is a table of keys; set one of them"
+        elif path not in known_keys():
+            problem = f"--set: unknown key {path}{_nearest_path(path)}"
+        if problem:
+            yield _Said(path, None, name, name, problem)
+        else:
+            yield _Said(path, _parse_text(known_keys()[path], value.strip()), name, name)
 
 
 def _nearest_path(path: str) -> str:
     known = [*known_keys(), *filter(None, known_sections())]
-    return nearest(path, known)
+    return nearest(path, known) or "; `onelog config show` lists every key"
 
 
 def _parse_text(key: Key, text: str) -> Any:
@@ -164,6 +233,10 @@ def _checked(key: Key, value: Any, source: str) -> Any:
         problem = _lower_first(str(error))
         if key.choices:
             problem = f"expected one of {', '.join(key.choices)}"
+        elif isinstance(key.default, int) and isinstance(error, msgspec.ValidationError):
+            shown = str(key.default).lower()
+            example = format_quantity(key.default, key.unit) if key.unit else shown
+            problem += f", such as {_show(example) if key.unit else example} (the default)"
         # For a flag or a variable the source already names the key.
         where = source if source.endswith(key.path) else f"{source}: {key.path}"
         raise ConfigError(f"{where} = {_show(value)}: {problem}") from None

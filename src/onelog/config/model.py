@@ -8,16 +8,17 @@ Numbers end in their unit; a key that ends in `_bytes` or `_ms` also takes a str
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from onelog.base.errors import ConfigError
 from onelog.base.limits import BATCH_BYTES_MAX, PARTITIONS_PER_STREAM_MAX
 from onelog.config.amqp import Amqp
 from onelog.config.kafka import Kafka
 from onelog.config.listeners import Listeners, ListenerTls
 from onelog.config.mqtt import Mqtt
+from onelog.config.problems import Problem
 from onelog.config.section import Section
 
 Engine = Literal["segment", "memory", "kv"]
@@ -194,31 +195,36 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def check_whole(config: Config) -> None:
-    """Check what no single key can say about itself. Raises ConfigError."""
+def whole_problems(config: Config) -> Iterator[Problem]:
+    """What is wrong with it that no single key can say about itself."""
+    listeners = config.listeners
     for name in ("admin", "amqp_management"):
-        admin = getattr(config.listeners, name)
+        admin = getattr(listeners, name)
         if admin.enabled and not is_loopback(admin.host):
-            raise ConfigError(
-                f"listeners.{name}.host = {admin.host!r} would open the API to other machines, "
-                "and it has no credentials yet: use 127.0.0.1, ::1 or localhost"
+            path = f"listeners.{name}.host"
+            yield Problem(
+                path,
+                f"{path} = {admin.host!r} would open the API to other machines, "
+                "and it has no credentials yet: use 127.0.0.1, ::1 or localhost",
             )
-    if config.listeners.amqp_management.enabled and not (
-        config.listeners.amqp.enabled or config.listeners.amqp_tls.enabled
+    if listeners.amqp_management.enabled and not (
+        listeners.amqp.enabled or listeners.amqp_tls.enabled
     ):
-        raise ConfigError(
-            "listeners.amqp_management is on, and AMQP is not: turn listeners.amqp on, too"
+        yield Problem(
+            "listeners.amqp_management.enabled",
+            "listeners.amqp_management is on, and AMQP is not: turn listeners.amqp on, too",
         )
     for name in ("mqtt_tls", "mqtt_wss", "kafka_tls", "amqp_tls"):
-        listener = getattr(config.listeners, name)
+        listener = getattr(listeners, name)
         tls: ListenerTls = listener.tls
         for key in ("cert_file", "key_file"):
             if listener.enabled and not getattr(tls, key):
-                raise ConfigError(
-                    f"listeners.{name}.tls.{key} is missing: the listener needs a certificate "
-                    "and its key"
+                path = f"listeners.{name}.tls.{key}"
+                yield Problem(
+                    path, f"{path} is missing: the listener needs a certificate and its key"
                 )
     for name in ("mqtt_ws", "mqtt_wss"):
-        path = getattr(config.listeners, name).path
-        if path and not path.startswith("/"):
-            raise ConfigError(f"listeners.{name}.path = {path!r} has to begin with a /")
+        text = getattr(listeners, name).path
+        if text and not text.startswith("/"):
+            path = f"listeners.{name}.path"
+            yield Problem(path, f"{path} = {text!r} has to begin with a /")
