@@ -12,8 +12,10 @@ from onelog.base.ids import Offset, PartitionId
 from onelog.kernel import ATTR_CONTROL, ATTR_TRANSACTIONAL, BatchInfo, scan_batches
 from onelog.log.catalog import Catalog
 from onelog.log.partition import Appended, Durability, Partition
+from onelog.log.shared import Shared
 from onelog.log.syncer import Syncer
 from onelog.metadata.local import LocalStore
+from onelog.observe.troubles import Troubles
 from onelog.record.batch import Row, build_batch, decode
 from onelog.storage.engine import Engine, LogSettings, PartitionKey, PartitionLog
 from onelog.storage.memory import MemoryEngine
@@ -46,8 +48,7 @@ def make_partition(
         log,
         durability=durability,
         message_bytes_max=1 << 20,
-        syncer=syncer,
-        clock=clock,
+        shared=Shared(syncer, clock, Troubles(clock)),
     )
 
 
@@ -138,6 +139,7 @@ class Node:
         self.directory = directory
         self.threads = threads
         self.clock = ManualClock()
+        self.troubles = Troubles(self.clock)
 
     async def start(self, engines: Mapping[str, Engine] | None = None) -> Catalog:
         self.syncer = Syncer(self.threads)
@@ -146,7 +148,7 @@ class Node:
             "segment": SegmentEngine(self.directory / "segment", self.clock),
             "memory": MemoryEngine(self.clock),
         }
-        self.catalog = Catalog(self.store, self.engines, self.syncer, self.clock)
+        self.catalog = Catalog(self.store, self.engines, self.syncer, self.clock, self.troubles)
         await self.catalog.open()
         return self.catalog
 

@@ -20,8 +20,10 @@ from onelog.cursors.sources import Source, SourceSet
 from onelog.kernel import ATTR_TRANSACTIONAL, keep_records, scan_batches
 from onelog.log.config import StreamConfig
 from onelog.log.partition import Durability, Partition
+from onelog.log.shared import Shared
 from onelog.log.stream import Stream, StreamRecord
 from onelog.log.syncer import Syncer
+from onelog.observe.troubles import Troubles
 from onelog.record.batch import Marker, build_batch, compress_batch
 from onelog.storage.engine import LogSettings, PartitionKey, PartitionLog
 from onelog.storage.memory import MemoryEngine
@@ -89,8 +91,7 @@ class World:
             log,
             durability=Durability.MEMORY,
             message_bytes_max=1 << 20,
-            syncer=syncer,
-            clock=clock,
+            shared=Shared(syncer, clock, Troubles(clock)),
         )
         record = StreamRecord(
             id="s-1", config=StreamConfig(name="s", captures=("#",)), created_ms=0

@@ -10,8 +10,10 @@ from onelog.cursors.sources import SourceRegistry
 from onelog.kernel import BatchBuilder
 from onelog.log.config import StreamConfig
 from onelog.log.partition import Durability, Partition
+from onelog.log.shared import Shared
 from onelog.log.stream import Stream, StreamRecord
 from onelog.log.syncer import Syncer
+from onelog.observe.troubles import Troubles
 from onelog.record.headers import Headers
 from onelog.storage.engine import PartitionKey
 from onelog.storage.memory import MemoryEngine
@@ -29,6 +31,8 @@ class OneStream:
         record = StreamRecord(id="s-1", config=config, created_ms=0)
         engine = MemoryEngine(clock)
         self.stream = Stream(record, [])
+        self.troubles = Troubles(clock)
+        shared = Shared(syncer, clock, self.troubles)
         for number in map(PartitionId, range(partitions)):
             self.stream.partitions.append(
                 Partition(
@@ -37,8 +41,7 @@ class OneStream:
                     engine.open(PartitionKey("s-1", number), config.log_settings()),
                     durability=Durability.MEMORY,
                     message_bytes_max=1 << 20,
-                    syncer=syncer,
-                    clock=clock,
+                    shared=shared,
                 )
             )
 

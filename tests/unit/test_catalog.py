@@ -114,7 +114,7 @@ async def test_what_cannot_be_created_changes_nothing(node: Node) -> None:
 async def test_a_stream_that_another_node_created_meanwhile_is_a_conflict(node: Node) -> None:
     """I9: the store decides, not what this node believes."""
     catalog = await node.start()
-    other = Catalog(node.store, node.engines, node.syncer, node.clock)
+    other = Catalog(node.store, node.engines, node.syncer, node.clock, node.troubles)
     await other.open()
     await catalog.create(StreamConfig(name="s", engine="memory"))
     with pytest.raises(Conflict):

@@ -9,6 +9,10 @@ from onelog.base.ids import Offset
 from onelog.log.wakeup import Callback, Waiter, Waiters, as_future
 
 
+def unexpected(_offset: Offset, error: Exception) -> None:
+    raise error
+
+
 def note(calls: list[int], number: int) -> Callback:
     def callback(error: OnelogError | None) -> None:
         assert error is None
@@ -18,7 +22,7 @@ def note(calls: list[int], number: int) -> Callback:
 
 
 def test_advance_calls_exactly_the_waiters_below_the_end_lowest_first() -> None:
-    waiters, calls = Waiters(), list[int]()
+    waiters, calls = Waiters(unexpected), list[int]()
     for offset in (7, 3, 5, 9, 5):
         waiters.add(Offset(offset), note(calls, offset))
     waiters.advance(Offset(7))
@@ -29,7 +33,7 @@ def test_advance_calls_exactly_the_waiters_below_the_end_lowest_first() -> None:
 
 
 def test_waiters_of_one_offset_are_called_in_the_order_they_came() -> None:
-    waiters, calls = Waiters(), list[int]()
+    waiters, calls = Waiters(unexpected), list[int]()
     for number in range(10):
         waiters.add(Offset(1), note(calls, number))
     waiters.advance(Offset(2))
@@ -37,7 +41,7 @@ def test_waiters_of_one_offset_are_called_in_the_order_they_came() -> None:
 
 
 def test_a_cancelled_waiter_is_never_called_and_not_counted() -> None:
-    waiters, calls = Waiters(), list[int]()
+    waiters, calls = Waiters(unexpected), list[int]()
     kept = waiters.add(Offset(1), note(calls, 1))
     gone = waiters.add(Offset(1), note(calls, 2))
     gone.cancel()
@@ -51,7 +55,7 @@ def test_a_cancelled_waiter_is_never_called_and_not_counted() -> None:
 
 def test_cancelled_waiters_of_an_idle_partition_cost_bounded_memory() -> None:
     """I8: long polls that time out again and again leave nothing behind."""
-    waiters, calls = Waiters(), list[int]()
+    waiters, calls = Waiters(unexpected), list[int]()
     waiters.add(Offset(4), note(calls, 4))
     for _ in range(10_000):
         waiters.add(Offset(3), note(calls, 3)).cancel()
@@ -61,7 +65,7 @@ def test_cancelled_waiters_of_an_idle_partition_cost_bounded_memory() -> None:
 
 
 def test_a_callback_may_wait_again_and_cancel_others_while_advance_runs() -> None:
-    waiters, calls = Waiters(), list[int]()
+    waiters, calls = Waiters(unexpected), list[int]()
     others = [waiters.add(Offset(2), note(calls, 2)) for _ in range(200)]
 
     def first(error: OnelogError | None) -> None:
@@ -79,7 +83,7 @@ def test_a_callback_may_wait_again_and_cancel_others_while_advance_runs() -> Non
 
 
 def test_fail_tells_everybody_in_order_and_forgets_them() -> None:
-    waiters, errors = Waiters(), list[tuple[int, OnelogError | None]]()
+    waiters, errors = Waiters(unexpected), list[tuple[int, OnelogError | None]]()
 
     def hear(offset: int) -> Callback:
         return lambda error: errors.append((offset, error))
@@ -96,7 +100,7 @@ def test_fail_tells_everybody_in_order_and_forgets_them() -> None:
 
 
 async def test_a_future_is_done_in_the_same_pass_as_the_advance() -> None:
-    waiters = Waiters()
+    waiters = Waiters(unexpected)
     future = as_future(lambda callback: waiters.add(Offset(3), callback))
     waiters.advance(Offset(3))
     assert not future.done()
@@ -106,7 +110,7 @@ async def test_a_future_is_done_in_the_same_pass_as_the_advance() -> None:
 
 
 async def test_cancelling_a_future_cancels_its_wait() -> None:
-    waiters = Waiters()
+    waiters = Waiters(unexpected)
     future = as_future(lambda callback: waiters.add(Offset(3), callback))
     future.cancel()
     await asyncio.sleep(0)
@@ -114,7 +118,7 @@ async def test_cancelling_a_future_cancels_its_wait() -> None:
 
 
 async def test_a_failed_wait_raises_in_whoever_awaits_it() -> None:
-    waiters = Waiters()
+    waiters = Waiters(unexpected)
     future = as_future(lambda callback: waiters.add(Offset(3), callback))
     waiters.fail(PartitionStopped("it is stopped"))
     with pytest.raises(PartitionStopped):

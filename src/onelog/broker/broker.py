@@ -78,7 +78,7 @@ class Broker:
         self._clock = clock
         self._settings = settings
         self._syncer = Syncer(settings.sync_threads)
-        self.streams = Catalog(store, engines, self._syncer, clock)
+        self.streams = Catalog(store, engines, self._syncer, clock, self.troubles)
         self.live = Live(self.streams)
         self.authorizer: Authorizer
         self.publisher: Publisher

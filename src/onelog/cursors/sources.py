@@ -8,13 +8,16 @@ which others, because topics moved between them (`log/moves.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from onelog.base.topics import check_filter, is_exact
 from onelog.kernel import TopicFilter, TopicTrie
 from onelog.log.catalog import Catalog
 from onelog.log.partition import Partition
 from onelog.log.stream import Stream
+
+LISTENER: Final = "sources-listener"
+"""Incidents: a cursor that is told of changed streams raised."""
 
 
 class Source(NamedTuple):
@@ -92,6 +95,7 @@ class SourceRegistry:
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
+        self.troubles = catalog.troubles
         self._cache: dict[tuple[str, ...], SourceSet] = {}
         self._shared: dict[tuple[Source, ...], tuple[tuple[Source, ...], Gates | None]] = {}
         self._listeners: set[Callable[[], None]] = set()
@@ -102,8 +106,7 @@ class SourceRegistry:
         self.generation += 1
         self._cache.clear()
         self._shared.clear()
-        for listener in tuple(self._listeners):
-            listener()
+        self.troubles.tell(LISTENER, self._listeners)
 
     def listen(self, listener: Callable[[], None]) -> None:
         """Call `listener` after each change of streams until it is ignored."""

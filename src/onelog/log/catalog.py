@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -24,29 +23,28 @@ from onelog.base.clock import Clock
 from onelog.base.errors import (
     AlreadyExists,
     Conflict,
-    CorruptBatch,
-    InvalidRequest,
     NotAuthorized,
-    OnelogError,
-    PartitionCorrupt,
-    PartitionStopped,
     StreamNotFound,
 )
-from onelog.base.ids import PartitionId
 from onelog.base.topics import is_exact, overlap
 from onelog.log.config import StreamConfig, check_change, check_config
 from onelog.log.moves import Move, SourceKey, is_covered, moves_by, settle, with_move
+from onelog.log.opening import Deleting, Opener
 from onelog.log.partition import Partition
 from onelog.log.resolution import Resolver
-from onelog.log.stopped import StoppedLog
+from onelog.log.room import has_room
+from onelog.log.shared import Shared
 from onelog.log.stream import Stream, StreamRecord
 from onelog.log.syncer import Syncer
 from onelog.metadata.parts import in_parts
 from onelog.metadata.store import Compare, Delete, MetadataStore, Put
-from onelog.storage.engine import Engine, PartitionKey, PartitionLog
+from onelog.observe.troubles import Troubles
+from onelog.storage.engine import Engine, PartitionKey
 
 _STREAMS = "streams/"
 _DELETING = "deleting/"
+LISTENER: Final = "streams-listener"
+"""Incidents: who is told of changed streams raised."""
 _JOBS_MAX: Final = 256
 """Jobs in threads at once for one stream's partitions; more are put together."""
 
@@ -54,17 +52,16 @@ _R = TypeVar("_R")
 _T = TypeVar("_T")
 
 
-class _Deleting(msgspec.Struct, frozen=True):
-    id: str
-    engine: str
-    partitions: int
-
-
 class Catalog:
     """All streams."""
 
     def __init__(
-        self, store: MetadataStore, engines: Mapping[str, Engine], syncer: Syncer, clock: Clock
+        self,
+        store: MetadataStore,
+        engines: Mapping[str, Engine],
+        syncer: Syncer,
+        clock: Clock,
+        troubles: Troubles,
     ) -> None:
         self.resolver = Resolver()
         self.orphans: list[PartitionKey] = []
@@ -75,6 +72,10 @@ class Catalog:
         self._engines = engines
         self._syncer = syncer
         self._clock = clock
+        self.troubles = troubles
+        self.shared = Shared(syncer, clock, troubles)
+        """What the partitions have in common."""
+        self._opener = Opener(engines, self.shared)
         self._streams: dict[str, Stream] = {}
         self._with_past: dict[str, Stream] = {}
         """Streams that hold records of filters that they capture no more."""
@@ -85,13 +86,13 @@ class Catalog:
     async def open(self) -> None:
         """Open every stream that the store knows, after finishing interrupted deletions."""
         for entry in (await self._store.range(_DELETING)).entries:
-            deleting = msgspec.json.decode(entry.value, type=_Deleting)
-            await self._delete_data(deleting)
+            deleting = msgspec.json.decode(entry.value, type=Deleting)
+            await self._opener.delete(deleting)
             await self._store.delete(entry.key)
         known: set[PartitionKey] = set()
         for entry in (await self._store.range(_STREAMS)).entries:
             record = msgspec.json.decode(entry.value, type=StreamRecord)
-            if self._engine(record.config).volatile:
+            if self._opener.engine(record.config).volatile:
                 # Its offsets begin anew: positions that were kept must not be taken for these.
                 moves = tuple(msgspec.structs.replace(move, ends=()) for move in record.moves)
                 record = msgspec.structs.replace(record, id=_new_id(record.config), moves=moves)
@@ -186,7 +187,7 @@ class Catalog:
     def check_new(self, config: StreamConfig) -> None:
         """Raise what `create` would raise for this configuration now."""
         check_config(config)
-        self._engine(config)
+        self._opener.engine(config)
         if config.name in self._streams:
             raise AlreadyExists(f"the stream {config.name!r} exists already")
         self._check_captures(config)
@@ -216,7 +217,7 @@ class Catalog:
                 stream.record = old
                 self._changed()
                 raise
-            fresh = await self._open_partitions(record, len(stream.partitions))
+            fresh = await self._opener.open(record, len(stream.partitions))
             await self._carry_out(stream, record, moves, old=old.config, fresh=fresh)
             return stream
 
@@ -279,7 +280,7 @@ class Catalog:
             self._streams[name].record = self._moved(self._streams[name].record, exact)
         config = record.config
         for partition in stream.partitions:
-            partition.durability = config.durability
+            partition.promise(config.durability)
             partition.message_bytes_max = config.batch_bytes_max
             partition.timestamps = config.timestamps
             if partition.stopped is None:
@@ -332,7 +333,7 @@ class Catalog:
             if stream.config.internal:
                 raise NotAuthorized(f"the stream {name!r} belongs to the broker and stays")
             record = stream.record
-            deleting = _Deleting(record.id, record.config.engine, len(stream.partitions))
+            deleting = Deleting(record.id, record.config.engine, len(stream.partitions))
             result = await self._store.txn(
                 [Compare(_STREAMS + name, "version", ">", 0)],
                 [
@@ -350,9 +351,14 @@ class Catalog:
             for partition in stream.partitions:
                 partition.stop(gone)
             self._changed()
-            await self._in_chunks(stream.partitions, Partition.close_deleted)
-            await self._delete_data(deleting)
+            await self._opener.in_chunks(stream.partitions, Partition.close_deleted)
+            await self._opener.delete(deleting)
             await self._store.delete(_DELETING + record.id)
+
+    async def look_for_room(self) -> None:
+        """After a write was refused for want of room: find out whether there is some again."""
+        if await self._syncer.run(lambda: has_room(self._engines.values())):
+            self.shared.room.found()
 
     async def close(self) -> None:
         """Close every partition cleanly, also when one of them cannot be."""
@@ -367,15 +373,6 @@ class Catalog:
             raise failures[0]
 
     # -- inside
-
-    def _engine(self, config: StreamConfig) -> Engine:
-        engine = self._engines.get(config.engine)
-        if engine is None:
-            raise InvalidRequest(
-                f"stream {config.name}: engine {config.engine!r} is not one of"
-                f" {', '.join(sorted(self._engines))}"
-            )
-        return engine
 
     def _check_captures(self, config: StreamConfig) -> None:
         for stream in self._streams.values():
@@ -410,82 +407,14 @@ class Catalog:
         self._changed()
 
     def _before_change(self) -> None:
-        for callback in self.before_change:
-            callback()
+        self.troubles.tell(LISTENER, self.before_change)
 
     def _changed(self) -> None:
-        for callback in self.on_change:
-            callback()
+        # A change is made or not made as a whole, whoever raises over it.
+        self.troubles.tell(LISTENER, self.on_change)
 
     async def _open_stream(self, record: StreamRecord) -> Stream:
-        return Stream(record, await self._open_partitions(record, 0))
-
-    async def _open_partitions(self, record: StreamRecord, first: int) -> list[Partition]:
-        """The partitions from `first` on."""
-        numbers = [PartitionId(number) for number in range(first, record.config.partitions)]
-        return await self._in_chunks(numbers, lambda number: self._open_partition(record, number))
-
-    async def _in_chunks(self, rows: Sequence[_R], work: Callable[[_R], _T]) -> list[_T]:
-        """What `work` makes of every row, in threads; many rows go into one job."""
-        size = 1 + len(rows) // _JOBS_MAX
-        chunks = [rows[at : at + size] for at in range(0, len(rows), size)]
-
-        def job(chunk: Sequence[_R]) -> list[_T]:
-            return [work(row) for row in chunk]
-
-        done = await asyncio.gather(*(self._syncer.run(partial(job, chunk)) for chunk in chunks))
-        return [result for results in done for result in results]
-
-    def _open_partition(self, record: StreamRecord, number: PartitionId) -> Partition:
-        """In a thread: open one, as stopped when it is damaged."""
-        config = record.config
-        engine = self._engine(config)
-
-        def wrap(log: PartitionLog) -> Partition:
-            return Partition(
-                config.name,
-                number,
-                log,
-                durability=config.durability,
-                message_bytes_max=config.batch_bytes_max,
-                timestamps=config.timestamps,
-                syncer=self._syncer,
-                clock=self._clock,
-            )
-
-        log: PartitionLog | None = None
-        try:
-            log = engine.open(PartitionKey(record.id, number), config.log_settings())
-            return wrap(log)
-        except (PartitionStopped, CorruptBatch) as error:
-            # Damage shows at the recovery, or when the batches are replayed.
-            if log is not None:
-                log.close()
-            damage = _damage(f"{config.name}/{number}", error)
-        partition = wrap(StoppedLog(damage))
-        partition.stop(damage)
-        return partition
-
-    async def _delete_data(self, deleting: _Deleting) -> None:
-        engine = self._engines.get(deleting.engine)
-        if engine is None:
-            raise InvalidRequest(
-                f"engine {deleting.engine!r} is not configured, but holds the deleted stream"
-                f" {deleting.id}; configure it again so that its data can be removed"
-            )
-        keys = [
-            PartitionKey(deleting.id, PartitionId(number)) for number in range(deleting.partitions)
-        ]
-        await self._in_chunks(keys, engine.delete)
-
-
-def _damage(name: str, error: OnelogError) -> PartitionStopped:
-    if isinstance(error, PartitionStopped):
-        return error
-    return PartitionCorrupt(
-        f"{name} is damaged: {error}. Restore the partition from a backup or a replica,"
-        " then restart"
-    )
+        return Stream(record, await self._opener.open(record, 0))
 
 
 def _new_id(config: StreamConfig) -> str:

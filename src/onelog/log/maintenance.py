@@ -6,7 +6,10 @@ Rules:
   less to scan.
 - File work runs in the syncer's threads, the loop only decides; partitions are taken in small
   chunks, so that ten thousand of them do not hold the loop. One rewriting runs at a time.
-- One partition's error is logged and counted, and the others go on; damage stops it (I9).
+- One partition's error is told to `Troubles` and counted, and the others go on; damage in its log
+  stops it (I9). A hook that raises stops nothing: what it was to see to stays, who comes after it
+  is told.
+- While nobody knows what durable cursors need, nothing leaves (`Pins` raises Unavailable).
 - `stop` ends a running rewriting at its next batch and waits for it.
 """
 
@@ -29,7 +32,9 @@ from onelog.base.errors import (
     InvalidRequest,
     OffsetOutOfRange,
     PartitionStopped,
+    StorageFull,
     StreamNotFound,
+    Unavailable,
 )
 from onelog.base.ids import Offset
 from onelog.log.catalog import Catalog
@@ -52,13 +57,19 @@ _SYNCS_QUEUED: Final = 4
 """Syncs that the flush queues at once: publishers that wait for theirs come in between."""
 
 Pins = Callable[[str, int], Offset | None]
-"""(stream, partition) → the lowest offset that a durable cursor needs; None: there is none."""
+"""(stream, partition) → the lowest offset that a durable cursor needs; None: there is none.
+
+Raises Unavailable when that is not known."""
 NeedsOf = Callable[[str, int], Needs | None]
 """(stream, partition) → which records durable cursors need; None: nobody needs any."""
 Leaving = Callable[[Partition, Offset], Awaitable[None]]
 """Sees to records of a partition below an offset before they may leave."""
 _T = TypeVar("_T")
 _log = get_logger("maintenance")
+FAILED: Final = "maintenance"
+"""Incidents: maintenance of a partition failed."""
+HOOK: Final = "maintenance-hook"
+"""Incidents: who is asked or told of leaving records raised."""
 
 
 def _unknown(_stream: str, _partition: int) -> Needs | None:
@@ -92,6 +103,7 @@ class _Visit(NamedTuple):
     config: StreamConfig
     now_ms: int
     pin: Offset | None
+    pins_known: bool
     high_watermark: Offset
     last_stable_offset: Offset
 
@@ -129,6 +141,7 @@ class Maintenance:
         self._catalog = catalog
         self._syncer = syncer
         self._clock = clock
+        self._troubles = catalog.troubles
         self._pins = pins
         self._needs = needs
         self._held: dict[Partition, tuple[_Visit, Sequence[SegmentInfo]]] = {}
@@ -169,7 +182,7 @@ class Maintenance:
                     await once()
                 except Exception as error:  # noqa: BLE001 - the next run may do better
                     self.counters.errors += 1
-                    _log.error("maintenance failed", error=repr(error))
+                    self._troubles.note(FAILED, once.__name__, error)
 
     async def run_once(self) -> None:
         """One pass of retention, thinning and compaction over every partition."""
@@ -201,17 +214,38 @@ class Maintenance:
         self._note_pins(partition, decision)
         if decision.start is None:
             return
+        if not await self._may_leave(self.before_trim, partition, decision.start):
+            return
         try:
-            for leaving in self.before_trim:
-                await leaving(partition, decision.start)
             await apply_retention(partition, decision)
-            for trimmed in self.after_trim:
-                await trimmed(partition)
         except Exception as error:  # noqa: BLE001 - the other partitions go on
             self._failed(partition, "retention", error)
             return
         self.counters.segments_deleted += decision.segments
         self.counters.bytes_deleted += decision.bytes
+        for trimmed in tuple(self.after_trim):
+            try:
+                await trimmed(partition)
+            except Exception as error:  # noqa: BLE001 - the others are told
+                self._hook_failed(partition, error, partition.start_offset)
+
+    async def _may_leave(
+        self, hooks: Sequence[Leaving], partition: Partition, upto: Offset
+    ) -> bool:
+        """Let everybody see to records before they leave; False: one could not, so they stay."""
+        for leaving in tuple(hooks):
+            try:
+                await leaving(partition, upto)
+            except Exception as error:  # noqa: BLE001 - the other partitions go on
+                self._hook_failed(partition, error, upto)
+                return False
+        return True
+
+    def _hook_failed(self, partition: Partition, error: Exception, upto: Offset) -> None:
+        passing = isinstance(error, OffsetOutOfRange | Conflict)  # trimmed or cut meanwhile
+        if partition.stopped is None and not passing:
+            self.counters.errors += 1
+            self._troubles.note(HOOK, partition.place, error, offset=int(upto))
 
     def _note_pins(self, partition: Partition, decision: Decision) -> None:
         key = (partition.stream, int(partition.id))
@@ -244,9 +278,10 @@ class Maintenance:
     async def _compact(self, partition: Partition, config: StreamConfig) -> None:
         scope, now_ms = scope_of(partition), self._clock.now_ms()
         pace = Pacer(self._clock, self._stopping)
+        upto = partition.last_stable_offset
+        if not await self._may_leave(self.before_compaction, partition, upto):
+            return
         try:
-            for leaving in self.before_compaction:
-                await leaving(partition, partition.last_stable_offset)
             result = await self._syncer.run(
                 lambda: compact(
                     partition.log,
@@ -279,7 +314,7 @@ class Maintenance:
         partition = visit.partition
         try:
             needs = self._needs(partition.stream, partition.id)
-        except StreamNotFound:
+        except (StreamNotFound, Unavailable):
             return
         if needs is None:
             return
@@ -287,6 +322,8 @@ class Maintenance:
         rows = [row for row in held if row.end_offset < partition.end_offset]
         for group in thinned.due(rows, needs, visit.config.segment_bytes):
             if self._stopped.is_set() or not needs.still_hold():
+                return
+            if not await self._may_leave(self.before_trim, partition, group[-1].end_offset):
                 return
             try:
                 await self._thin_group(partition, group, needs)
@@ -301,8 +338,6 @@ class Maintenance:
         self, partition: Partition, group: Sequence[SegmentInfo], needs: Needs
     ) -> None:
         pace = Pacer(self._clock, self._stopping)
-        for leaving in self.before_trim:
-            await leaving(partition, group[-1].end_offset)
         rewriting = await self._syncer.run(partial(thin, partition.log, group, needs, pace))
         if not needs.still_hold():
             await self._syncer.run(rewriting.abort)
@@ -314,7 +349,12 @@ class Maintenance:
     # -- flush
 
     async def flush_once(self) -> None:
-        """Begin to sync partitions that do not sync by themselves and hold unsynced records."""
+        """Begin to sync partitions that do not sync by themselves and hold unsynced records.
+
+        On a full disk: look whether there is room again.
+        """
+        if self._catalog.shared.room.is_full:
+            await self._catalog.look_for_room()
         for chunk in _chunks(self._partitions(), 16 * _CHUNK):
             queued = 0
             for _, partition in chunk:
@@ -350,11 +390,17 @@ class Maintenance:
             yield visits
 
     def _visit(self, stream: Stream, partition: Partition) -> _Visit:
+        pin, pins_known = None, True
+        try:
+            pin = self._pins(stream.name, partition.id)
+        except Unavailable:
+            pins_known = False
         return _Visit(
             partition,
             stream.config,
             self._clock.now_ms(),
-            self._pins(stream.name, partition.id),
+            pin,
+            pins_known,
             partition.high_watermark,
             partition.last_stable_offset,
         )
@@ -385,13 +431,9 @@ class Maintenance:
         if isinstance(error, Closed) or partition.stopped is not None:
             return  # deleted or stopped meanwhile
         self.counters.errors += 1
-        _log.error(
-            "maintenance of a partition failed",
-            stream=partition.stream,
-            partition=int(partition.id),
-            at=what,
-            error=repr(error),
-        )
+        self._troubles.note(FAILED, partition.place, error, at=what)
+        if isinstance(error, StorageFull):
+            self._catalog.shared.room.refused(error)
         if isinstance(error, CorruptBatch):
             partition.stop_damaged(partition.start_offset, error)
         elif isinstance(error, PartitionStopped):
@@ -412,7 +454,7 @@ def _retain(visit: _Visit) -> _Retained:
     if rolled:
         log.roll()
         segments = log.segments()
-    if not deletes:
+    if not deletes or not visit.pins_known:
         return _Retained(rolled, None)
     decision = new_start(
         segments,

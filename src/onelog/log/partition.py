@@ -13,46 +13,25 @@ All methods run on the loop's thread unless they say otherwise.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from onelog.base.clock import Clock
 from onelog.base.errors import (
-    Closed,
-    CorruptBatch,
     InvalidRecords,
     InvalidRequest,
     MessageTooLarge,
-    OffsetOutOfRange,
     OnelogError,
-    PartitionCorrupt,
     PartitionStopped,
     StorageError,
+    StorageFull,
 )
-from onelog.base.ids import Offset, PartitionId, TimestampMs
-from onelog.kernel import (
-    ATTR_CONTROL,
-    BatchBuilder,
-    BatchInfo,
-    decode_batch,
-    place_batches,
-    scan_batches,
-    topic_hash,
-)
-from onelog.log.producers import AbortedTxn
+from onelog.base.ids import Offset, PartitionId
+from onelog.kernel import ATTR_CONTROL, BatchBuilder, BatchInfo, place_batches, scan_batches
+from onelog.log.lookup import Lookup
 from onelog.log.promises import Appended, Durability, LiveFeed, Timestamps
 from onelog.log.replay import encode_state, note_batch, replay_state, try_save
-from onelog.log.syncer import Syncer
-from onelog.log.wakeup import Callback, Waiter, Waiters, as_future
-from onelog.record.batch import (
-    NO_TIME,
-    Marker,
-    append_time_of,
-    build_marker,
-    inflated_records,
-    stamp_batch,
-)
+from onelog.log.shared import Shared
+from onelog.record.batch import NO_TIME, Marker, append_time_of, build_marker, stamp_batch
 from onelog.storage.engine import PartitionLog
 
 __all__ = ["SNAPSHOT_BYTES", "Appended", "Durability", "LiveFeed", "Partition", "Timestamps"]
@@ -61,35 +40,13 @@ SNAPSHOT_BYTES: Final = 64 * 1024 * 1024
 """Appended bytes after which the derived state is snapshotted anew."""
 
 
-class Partition:
+class Partition(Lookup):
     """One partition of a stream."""
 
     __slots__ = (
-        "_clock",
-        "_stable_waiters",
-        "_syncer",
-        "_syncing",
-        "_unseen",
-        "_unsnapshotted_bytes",
-        "_waiters",
-        "durability",
-        "end_offset",
-        "epochs",
-        "fed_topics",
-        "feeds",
-        "high_watermark",
-        "id",
-        "leader_epoch",
-        "log",
-        "message_bytes_max",
-        "producers",
-        "records_appended",
-        "stopped",
-        "stream",
-        "syncs",
-        "timestamps",
-        "topics_wanted",
-    )
+        "_clock", "_shared", "_syncer", "_syncing", "_unsnapshotted_bytes", "durability", "epochs",
+        "leader_epoch", "message_bytes_max", "records_appended", "syncs", "timestamps",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -99,57 +56,26 @@ class Partition:
         *,
         durability: Durability,
         message_bytes_max: int,
-        syncer: Syncer,
-        clock: Clock,
+        shared: Shared,
         timestamps: Timestamps = Timestamps.CREATE,
     ) -> None:
-        self.stream = stream
-        self.id = partition
-        self.log = log
+        clock = shared.clock
+        producers, self.epochs = replay_state(log, clock.now_ms())
+        # What survived the start is as durable as it will get; it is synced before it is shown.
+        if durability is Durability.FSYNC and log.durable_offset < log.end_offset:
+            log.sync()
+        super().__init__(stream, partition, log, producers, shared.troubles, shared.unseen)
         self.durability = durability
         self.message_bytes_max = message_bytes_max
         self.timestamps = timestamps
-        self.leader_epoch = 0
-        self.stopped: OnelogError | None = None
+        self.leader_epoch = self.epochs.latest
         self.records_appended = 0
         self.syncs = 0
-        self._syncer = syncer
+        self._shared = shared
+        self._syncer = shared.syncer
         self._clock = clock
         self._syncing = False
         self._unsnapshotted_bytes = 0
-        self._waiters = Waiters()
-        self._stable_waiters = Waiters()
-        self.feeds: tuple[LiveFeed, ...] = ()
-        """Get each run of batches when it becomes visible, without reading the log back."""
-        self._unseen: list[tuple[Offset, bytes | bytearray, bytes | None]] = []
-        self.topics_wanted = False
-        """Whether a feed looks at `fed_topics`."""
-        self.fed_topics: bytes | None = None
-        """Of what is being fed: its topics as the topic index has them; None: look at the data."""
-        self.producers, self.epochs = replay_state(log, clock.now_ms())
-        self.leader_epoch = self.epochs.latest
-        self.end_offset = log.end_offset
-        # What survived the start is as durable as it will get; it is synced before it is shown.
-        if durability is Durability.FSYNC and log.durable_offset < self.end_offset:
-            log.sync()
-        self.high_watermark = self.end_offset
-
-    # -- where it begins and ends
-
-    @property
-    def start_offset(self) -> Offset:
-        """First offset that may be read."""
-        return self.log.start_offset
-
-    @property
-    def last_stable_offset(self) -> Offset:
-        """End of what is decided: no record of an open transaction lies below it."""
-        first_open = self.producers.first_open_offset
-        return self.high_watermark if first_open is None else min(first_open, self.high_watermark)
-
-    def aborted_between(self, start: int, end: int) -> list[AbortedTxn]:
-        """Aborted transactions with records in [start, end)."""
-        return self.producers.aborted_between(start, end)
 
     # -- writing
 
@@ -164,8 +90,8 @@ class Partition:
         topics = builder.topics() if index_topics and self.topics_wanted else None
         try:
             data = self.log.append_built(builder, epoch, index_topics=index_topics)
-        except PartitionStopped as error:
-            self.stop(error)
+        except StorageError as error:
+            self._refused(error)
             raise
         end = Offset(base + count)
         self.epochs.note(epoch, base)
@@ -252,8 +178,8 @@ class Partition:
         assert base == self.end_offset, "a partition has one writer"
         try:
             self.log.append(data, infos, topics)
-        except PartitionStopped as error:
-            self.stop(error)
+        except StorageError as error:
+            self._refused(error)
             raise
         end = Offset(infos[-1].last_offset + 1)
         for info in infos:
@@ -270,23 +196,27 @@ class Partition:
         self._unsnapshotted_bytes += len(data)
         if self.durability is Durability.FSYNC:
             if self.feeds:
-                self._unseen.append((end, data, topics))
+                self._hold(end, data, topics)
             self.request_sync()
             return
-        if self._unseen or self._waiters or self._stable_waiters:
-            # Whom this wakes may append in turn: what is seen stays in the order of the log.
-            self._unseen.append((end, data, topics))
-            self._advance(end)
-        else:
-            self.high_watermark = end
-            self.producers.settle(end)
-            self.fed_topics = topics
-            for feed in self.feeds:
-                feed(data)
+        self._show(end, data, topics)
         if self._unsnapshotted_bytes >= SNAPSHOT_BYTES:
             self.request_sync()
 
+    def _refused(self, error: StorageError) -> None:
+        """The log took nothing: it stopped, or there is no room."""
+        if isinstance(error, PartitionStopped):
+            self.stop(error)
+        elif isinstance(error, StorageFull):
+            self._shared.room.refused(error)
+
     # -- durability
+
+    def promise(self, durability: Durability) -> None:
+        """Answer at another level from now on; who waits is answered as soon as it holds."""
+        self.durability = durability
+        if durability is not Durability.FSYNC and self.stopped is None:
+            self._advance(self.end_offset)
 
     def request_sync(self) -> None:
         """Begin to make everything appended so far durable, unless a sync runs already."""
@@ -299,9 +229,11 @@ class Partition:
             durable = log.sync()
             return durable, state is None or try_save(log, offset, state)
 
+        self._shared.syncs.begin(self.place)
         self._syncer.start(work, self._synced)
 
     def _synced(self, result: tuple[Offset, bool] | None, error: BaseException | None) -> None:
+        self._shared.syncs.end(self.place)
         self._syncing = False
         self.syncs += 1
         if error is not None or result is None:
@@ -311,10 +243,9 @@ class Partition:
         durable, saved = result
         if not saved:
             self._unsnapshotted_bytes = SNAPSHOT_BYTES
-        if self.durability is Durability.FSYNC:
-            self._advance(durable)
-            if self.end_offset > durable:
-                self.request_sync()
+        self._advance(durable)
+        if self.durability is Durability.FSYNC and self.end_offset > durable:
+            self.request_sync()
 
     def _due_snapshot(self) -> bytes | None:
         if self._unsnapshotted_bytes < SNAPSHOT_BYTES:
@@ -322,132 +253,7 @@ class Partition:
         self._unsnapshotted_bytes = 0
         return encode_state(self.producers, self.epochs)
 
-    def _advance(self, end: Offset) -> None:
-        if end > self.high_watermark:
-            self.high_watermark = end
-            self.producers.settle(end)
-            self._waiters.advance(end)
-            if self._stable_waiters:
-                self._stable_waiters.advance(self.last_stable_offset)
-            if self._unseen:
-                self._feed_live(end)
-
-    def _feed_live(self, end: Offset) -> None:
-        seen = [row for row in self._unseen if row[0] <= end]
-        del self._unseen[: len(seen)]
-        for feed in self.feeds:
-            for _end, data, self.fed_topics in seen:
-                feed(data)
-
-    def follow(self, feed: LiveFeed) -> None:
-        """Hand what becomes visible from now on to `feed`, too."""
-        self.feeds = (*self.feeds, feed)
-
-    def unfollow(self, feed: LiveFeed) -> None:
-        """Hand nothing more to `feed`."""
-        self.feeds = tuple(known for known in self.feeds if known is not feed)
-
-    # -- waiting
-
-    def when_visible(self, offset: Offset, callback: Callback) -> Waiter | None:
-        """Call back when the record at `offset` is visible; at once (None) when it is already."""
-        if self.stopped is not None:
-            callback(self.stopped)
-            return None
-        if offset < self.high_watermark:
-            callback(None)
-            return None
-        return self._waiters.add(offset, callback)
-
-    def when_stable(self, offset: Offset, callback: Callback) -> Waiter | None:
-        """As `when_visible`, for readers of committed records: below the last stable offset."""
-        if self.stopped is not None:
-            callback(self.stopped)
-            return None
-        if offset < self.last_stable_offset:
-            callback(None)
-            return None
-        return self._stable_waiters.add(offset, callback)
-
-    def wait_visible(self, offset: Offset) -> asyncio.Future[None]:
-        """A future for `when_visible`."""
-        return as_future(lambda callback: self.when_visible(offset, callback))
-
-    @property
-    def waiting(self) -> int:
-        """How many wait, for the metrics."""
-        return len(self._waiters) + len(self._stable_waiters)
-
-    # -- reading
-
-    def read(self, offset: Offset, max_bytes: int, *, committed: bool = False) -> memoryview:
-        """Whole batches from `offset` on that readers may see; empty when there are none yet."""
-        upto = self.last_stable_offset if committed else self.high_watermark
-        if offset >= upto:
-            self._refuse_if_stopped()
-            if offset > self.end_offset:
-                raise OffsetOutOfRange(
-                    f"offset {offset} lies after the end {self.end_offset}"
-                    f" of {self.stream}/{self.id}"
-                )
-            return memoryview(b"")
-        try:
-            return self.log.read(offset, max_bytes, upto)
-        except Closed:
-            self._refuse_if_stopped()  # its stream was deleted
-            raise
-        except PartitionStopped as error:
-            self.stop(error)
-            raise
-
-    def offsets_of_topic(
-        self, topic: bytes, start: Offset, upto: Offset, limit: int
-    ) -> list[Offset] | None:
-        """Offsets whose record probably has this topic; None when no index is kept."""
-        return self.log.offsets_of_topic(topic_hash(topic), start, upto, limit)
-
-    def offset_for_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
-        """The first visible record with a timestamp >= this one, and its timestamp."""
-        offset = self.log.offset_for_time(timestamp_ms)
-        while offset is not None and offset < self.high_watermark:
-            data = self.read(offset, 1)
-            if not data:
-                return None
-            info = scan_batches(data)[0]
-            if info.max_timestamp_ms >= timestamp_ms:
-                slices = decode_batch(data, 0, inflated_records(data, info), False)
-                for index in range(len(slices)):
-                    if slices.timestamp_ms(index) >= timestamp_ms:
-                        return Offset(slices.offset(index)), TimestampMs(slices.timestamp_ms(index))
-            offset = Offset(info.last_offset + 1)
-        return None
-
-    def max_timestamp(self) -> tuple[Offset, TimestampMs] | None:
-        """The first visible record with the greatest timestamp; None of an empty partition."""
-        latest = max((row.max_timestamp_ms for row in self.log.segments()), default=None)
-        return None if latest is None else self.offset_for_time(latest)
-
     # -- life
-
-    def stop(self, error: OnelogError) -> None:
-        """Refuse everything from now on, and tell everybody who waits."""
-        if self.stopped is None:
-            self.stopped = error
-            self._waiters.fail(error)
-            self._stable_waiters.fail(error)
-
-    def stop_damaged(self, offset: int, error: CorruptBatch) -> PartitionCorrupt:
-        """Stop because stored bytes are not what was written; the error to raise."""
-        failure = PartitionCorrupt(
-            f"{self.stream}/{self.id} is damaged at or after offset {offset}: {error}."
-            " Restore the partition from a backup or a replica, then restart"
-        )
-        self.stop(failure)
-        return failure
-
-    def _refuse_if_stopped(self) -> None:
-        if self.stopped is not None:
-            raise self.stopped
 
     async def flush(self) -> None:
         """Sync now, whatever the durability level; returns when it is done."""

@@ -2,7 +2,8 @@
 
 Rules: nobody polls. `advance(end)` calls every waiter below `end`, lowest offset first, in the
 same pass of the loop, and no other waiter. A publisher waiting for durability and a reader
-waiting for news wait for the same thing: the record at their offset being visible.
+waiting for news wait for the same thing: the record at their offset being visible. A callback that
+raises is isolated: whoever made the waiters is told, and the others are called nevertheless.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from onelog.base.ids import Offset
 
 Callback = Callable[[OnelogError | None], None]
 """Called once: None when the offset became visible, the error when it never will."""
+
+Raised = Callable[[Offset, Exception], None]
+"""Told when the callback of a waiter at an offset raised."""
 
 _sequence = count()
 
@@ -42,9 +46,10 @@ class Waiter:
 class Waiters:
     """The waiters of one partition, by offset."""
 
-    __slots__ = ("_heap", "_live")
+    __slots__ = ("_heap", "_live", "_raised")
 
-    def __init__(self) -> None:
+    def __init__(self, raised: Raised) -> None:
+        self._raised = raised
         self._heap: list[tuple[Offset, int, Waiter]] = []
         self._live = 0
 
@@ -68,20 +73,22 @@ class Waiters:
         """Tell every waiter whose offset is below `end`."""
         heap = self._heap
         while heap and heap[0][0] < end:
-            waiter = heapq.heappop(heap)[2]
-            if waiter.callback is not None:
-                self._live -= 1
-                callback, waiter.callback = waiter.callback, None
-                callback(None)
+            self._call(heapq.heappop(heap)[2], None)
 
     def fail(self, error: OnelogError) -> None:
         """Tell everybody that what they wait for will not come."""
         heap, self._heap = self._heap, []
         for _offset, _number, waiter in sorted(heap, key=lambda row: row[:2]):
-            if waiter.callback is not None:
-                self._live -= 1
-                callback, waiter.callback = waiter.callback, None
+            self._call(waiter, error)
+
+    def _call(self, waiter: Waiter, error: OnelogError | None) -> None:
+        callback, waiter.callback = waiter.callback, None
+        if callback is not None:
+            self._live -= 1
+            try:
                 callback(error)
+            except Exception as problem:  # noqa: BLE001 - the others wait, too
+                self._raised(waiter.offset, problem)
 
     def _drop_cancelled(self) -> None:
         # In place: `advance` may be under way in this very list.

@@ -13,7 +13,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -74,6 +74,14 @@ class Troubles:
                 exc_info=error,
                 **facts,
             )
+
+    def tell(self, kind: str, listeners: Iterable[Callable[..., object]], *facts: object) -> None:
+        """Call every listener, whichever of them raises: that is an incident at its name."""
+        for listener in tuple(listeners):
+            try:
+                listener(*facts)
+            except Exception as error:  # noqa: BLE001 - the others are told
+                self.note(kind, getattr(listener, "__qualname__", repr(listener)), error)
 
     def stand(self, kind: str, place: str, error: BaseException | str, *, blocks: bool) -> None:
         """A condition that lasts from now on; told in the log when it begins or changes."""

@@ -208,6 +208,10 @@ class Engine(Protocol):
         """Every partition that exists on disk."""
         ...
 
+    def check_room(self) -> None:
+        """Raise StorageFull when an append of some size would find no room. May block."""
+        ...
+
     def close(self) -> None:
         """Close every open partition cleanly, then mark the shutdown as clean."""
         ...

@@ -41,6 +41,11 @@ class LazyEngine:
             return []
         return self._opened().partitions()
 
+    def check_room(self) -> None:
+        """Raise StorageFull when there is no room; who was never opened needs none."""
+        if self._engine is not None:
+            self._engine.check_room()
+
     def close(self) -> None:
         """Close the engine if it was opened."""
         if self._engine is not None:

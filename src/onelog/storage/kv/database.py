@@ -148,6 +148,12 @@ class Database:
             )
         self._unchecked_bytes = 0
 
+    def look_for_room(self) -> None:
+        """Raise StorageFull if the reserve is touched, or RocksDB takes no writes."""
+        self.check_room(_ROOM_EVERY_BYTES)
+        if self._refused:
+            self._probe()
+
     def write(self, batch: WriteBatch, stall_s: float = STALL_S) -> None:
         """Apply a batch as one: it survives kill -9, and after an error nothing changed."""
         self.check_running()

@@ -85,6 +85,12 @@ class KvEngine:
                 keys.registered_key(key) for key, _ in self._db.scan(*keys.all_registered())
             )
 
+    def check_room(self) -> None:
+        """Raise StorageFull when an append of some size would find no room."""
+        with self._lock:
+            self._check_open()
+            self._db.look_for_room()
+
     def close(self) -> None:
         """Close every open partition cleanly, then the database."""
         with self._lock:

@@ -43,6 +43,9 @@ class MemoryEngine:
         with self._lock:
             return sorted(self._open)
 
+    def check_room(self) -> None:
+        """There is always room: the oldest batches make it."""
+
     def close(self) -> None:
         """Close every partition."""
         with self._lock:

@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
+from onelog.base import faults
 from onelog.base.clock import Clock, SystemClock
 from onelog.base.errors import Closed, Conflict, InvalidRequest, StorageError, StorageFull
 from onelog.base.ids import PartitionId
@@ -32,6 +33,8 @@ from onelog.storage.segment.partition import SegmentLog
 from onelog.storage.segment.segment import Shared
 
 MARKER: Final = "clean-shutdown"
+_PROBE: Final = "room.tmp"
+_PROBE_BYTES: Final = 1024 * 1024
 _DELETED: Final = ".deleted"
 _STREAM_ID: Final = re.compile(r"[A-Za-z0-9~_-][A-Za-z0-9~._-]{0,254}")
 
@@ -131,6 +134,20 @@ class SegmentEngine:
                     if path.name.isdecimal() and path.is_dir()
                 ]
         return sorted(found)
+
+    def check_room(self) -> None:
+        """Raise StorageFull when the disk does not give so much as one append may reserve."""
+        path = str(self._root / _PROBE)
+        try:
+            faults.hit("segment.allocate")
+            file = OpenFile(path, os.O_WRONLY | os.O_CREAT)
+            file.write(bytes(_PROBE_BYTES), 0)
+        except OSError as error:
+            if is_full(error):
+                raise StorageFull(f"no room in {self._root}: free some space") from error
+            raise StorageError(f"cannot write in {self._root}: {error}") from error
+        finally:
+            remove(path)
 
     def close(self) -> None:
         """Close every open partition cleanly, then mark the shutdown as clean."""

@@ -1,0 +1,135 @@
+"""Opens and deletes the partitions of streams, many at a time, in threads.
+
+Rules: recovery of a large log does not hold the loop. A damaged partition is opened as stopped: it
+refuses work, the others run (I9).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, TypeVar
+
+import msgspec
+
+from onelog.base.errors import (
+    CorruptBatch,
+    InvalidRequest,
+    OnelogError,
+    PartitionCorrupt,
+    PartitionStopped,
+    StorageFull,
+)
+from onelog.base.ids import PartitionId
+from onelog.log.config import StreamConfig
+from onelog.log.partition import Partition
+from onelog.log.shared import Shared
+from onelog.log.stopped import StoppedLog
+from onelog.log.stream import StreamRecord
+from onelog.storage.engine import Engine, PartitionKey, PartitionLog
+
+_JOBS_MAX: Final = 256
+"""Jobs in threads at once for one stream's partitions; more are put together."""
+
+_R = TypeVar("_R")
+_T = TypeVar("_T")
+
+
+class Deleting(msgspec.Struct, frozen=True):
+    """A stream whose data is to go."""
+
+    id: str
+    engine: str
+    partitions: int
+
+
+class Opener:
+    """Opens partitions over the engines that there are."""
+
+    def __init__(self, engines: Mapping[str, Engine], shared: Shared) -> None:
+        self._engines = engines
+        self._shared = shared
+
+    def engine(self, config: StreamConfig) -> Engine:
+        """The engine that a stream is stored in."""
+        engine = self._engines.get(config.engine)
+        if engine is None:
+            raise InvalidRequest(
+                f"stream {config.name}: engine {config.engine!r} is not one of"
+                f" {', '.join(sorted(self._engines))}"
+            )
+        return engine
+
+    async def open(self, record: StreamRecord, first: int) -> list[Partition]:
+        """The partitions from `first` on."""
+        numbers = [PartitionId(number) for number in range(first, record.config.partitions)]
+        try:
+            return await self.in_chunks(numbers, lambda number: self._open(record, number))
+        except StorageFull as error:
+            self._shared.room.refused(error)
+            raise
+
+    async def in_chunks(self, rows: Sequence[_R], work: Callable[[_R], _T]) -> list[_T]:
+        """What `work` makes of every row, in threads; many rows go into one job."""
+        size = 1 + len(rows) // _JOBS_MAX
+        chunks = [rows[at : at + size] for at in range(0, len(rows), size)]
+
+        def job(chunk: Sequence[_R]) -> list[_T]:
+            return [work(row) for row in chunk]
+
+        done = await asyncio.gather(
+            *(self._shared.syncer.run(partial(job, chunk)) for chunk in chunks)
+        )
+        return [result for results in done for result in results]
+
+    def _open(self, record: StreamRecord, number: PartitionId) -> Partition:
+        """In a thread: open one, as stopped when it is damaged."""
+        config = record.config
+        engine = self.engine(config)
+
+        def wrap(log: PartitionLog) -> Partition:
+            return Partition(
+                config.name,
+                number,
+                log,
+                durability=config.durability,
+                message_bytes_max=config.batch_bytes_max,
+                timestamps=config.timestamps,
+                shared=self._shared,
+            )
+
+        log: PartitionLog | None = None
+        try:
+            log = engine.open(PartitionKey(record.id, number), config.log_settings())
+            return wrap(log)
+        except (PartitionStopped, CorruptBatch) as error:
+            # Damage shows at the recovery, or when the batches are replayed.
+            if log is not None:
+                log.close()
+            damage = _damage(f"{config.name}/{number}", error)
+        partition = wrap(StoppedLog(damage))
+        partition.stop(damage)
+        return partition
+
+    async def delete(self, deleting: Deleting) -> None:
+        """Delete the data of a stream."""
+        engine = self._engines.get(deleting.engine)
+        if engine is None:
+            raise InvalidRequest(
+                f"engine {deleting.engine!r} is not configured, but holds the deleted stream"
+                f" {deleting.id}; configure it again so that its data can be removed"
+            )
+        keys = [
+            PartitionKey(deleting.id, PartitionId(number)) for number in range(deleting.partitions)
+        ]
+        await self.in_chunks(keys, engine.delete)
+
+
+def _damage(name: str, error: OnelogError) -> PartitionStopped:
+    if isinstance(error, PartitionStopped):
+        return error
+    return PartitionCorrupt(
+        f"{name} is damaged: {error}. Restore the partition from a backup or a replica,"
+        " then restart"
+    )

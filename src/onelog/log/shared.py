@@ -1,0 +1,24 @@
+"""What the partitions of a catalog share: threads, clock, bounds, and where troubles are told."""
+
+from __future__ import annotations
+
+from onelog.base.clock import Clock
+from onelog.log.room import Room
+from onelog.log.sync_watch import SyncWatch
+from onelog.log.syncer import Syncer
+from onelog.log.visibility import UnseenBytes
+from onelog.observe.troubles import Troubles
+
+
+class Shared:
+    """One for all partitions."""
+
+    __slots__ = ("clock", "room", "syncer", "syncs", "troubles", "unseen")
+
+    def __init__(self, syncer: Syncer, clock: Clock, troubles: Troubles) -> None:
+        self.syncer = syncer
+        self.clock = clock
+        self.troubles = troubles
+        self.unseen = UnseenBytes()
+        self.room = Room(troubles)
+        self.syncs = SyncWatch(troubles, clock)

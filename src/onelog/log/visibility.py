@@ -1,0 +1,277 @@
+"""What readers may see of a partition, who waits for more of it, and who is fed with it.
+
+Rules:
+- `high_watermark` is the end that readers see. It only grows. Whom it passes is told in the same
+  pass of the loop: first those who wait for an offset, then the feeds, with the batches in order.
+- A waiter or a feed that raises is isolated: `Troubles` has it, the others are told, a feed gets
+  the next batch, and whoever wrote is answered as if nothing had been.
+- Batches that wait to be seen are held for the feeds up to a bound for all partitions. What is
+  beyond it is a gap: it is read back from the log once it is visible, a slice per pass of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from onelog.base.errors import OnelogError
+from onelog.base.ids import Offset, PartitionId
+from onelog.kernel import scan_batches
+from onelog.log.producers import Producers
+from onelog.log.promises import LiveFeed
+from onelog.log.wakeup import Callback, Waiter, Waiters, as_future
+from onelog.observe.troubles import Troubles
+from onelog.storage.engine import PartitionLog
+
+UNSEEN_BYTES_MAX: Final = 128 * 1024 * 1024
+"""Bytes that all partitions together hold for their feeds while the disk syncs."""
+SLICE_BYTES: Final = 1024 * 1024
+"""Of a gap, so much is read back in one pass of the loop."""
+FEED: Final = "partition-feed"
+"""Incidents: a feed raised."""
+WAITER: Final = "partition-waiter"
+"""Incidents: a waiter raised."""
+
+
+class UnseenBytes:
+    """How much is held for feeds until it is visible; shared by partitions."""
+
+    __slots__ = ("held", "limit", "overflows")
+
+    def __init__(self, limit: int = UNSEEN_BYTES_MAX) -> None:
+        self.held = 0
+        self.limit = limit
+        self.overflows = 0
+        """How often batches were let go of, to be read back from the log."""
+
+
+class Visible:
+    """The visible part of a partition. All methods run on the loop's thread."""
+
+    __slots__ = (
+        "_budget", "_feeding", "_gap_end", "_gap_start", "_late", "_scheduled", "_stable_waiters",
+        "_unseen", "_unseen_bytes", "_waiters", "end_offset", "fed_topics", "feeds",
+        "high_watermark", "id", "log", "place", "producers", "stopped", "stream", "topics_wanted",
+        "troubles",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        stream: str,
+        partition: PartitionId,
+        log: PartitionLog,
+        producers: Producers,
+        troubles: Troubles,
+        budget: UnseenBytes,
+    ) -> None:
+        self.stream = stream
+        self.id = partition
+        self.place = f"{stream}/{partition}"
+        """How logs and troubles name it."""
+        self.log = log
+        self.producers = producers
+        self.troubles = troubles
+        self.stopped: OnelogError | None = None
+        self.end_offset = self.high_watermark = log.end_offset
+        self.feeds: tuple[LiveFeed, ...] = ()
+        """Get each run of batches when it becomes visible, without reading the log back."""
+        self.topics_wanted = False
+        """Whether a feed looks at `fed_topics`."""
+        self.fed_topics: bytes | None = None
+        """Of what is being fed: its topics as the topic index has them; None: look at the data."""
+        self._waiters = Waiters(self._waiter_raised)
+        self._stable_waiters = Waiters(self._waiter_raised)
+        self._budget = budget
+        self._unseen: deque[tuple[Offset, bytes | bytearray, bytes | None]] = deque()
+        """What follows the gap: batches, each run with its end, not fed yet."""
+        self._unseen_bytes = 0
+        self._gap_start = self._gap_end = Offset(0)
+        """What is to be fed next and is not held: nothing when both are the same."""
+        self._late: dict[LiveFeed, Offset] = {}
+        """Feeds that began while a gap was being read: where they began."""
+        self._feeding = self._scheduled = False
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        """End of what is decided: no record of an open transaction lies below it."""
+        first_open = self.producers.first_open_offset
+        return self.high_watermark if first_open is None else min(first_open, self.high_watermark)
+
+    # -- what becomes visible
+
+    def _hold(self, end: Offset, data: bytes | bytearray, topics: bytes | None) -> None:
+        """Keep batches that end at `end` for the feeds until they are visible."""
+        size, budget = len(data), self._budget
+        budget.held += size
+        self._unseen_bytes += size
+        self._unseen.append((end, data, topics))
+        if budget.held > budget.limit:
+            budget.overflows += 1
+            if self._gap_start == self._gap_end:
+                self._gap_start = Offset(int.from_bytes(self._unseen[0][1][:8], "big"))
+            self._gap_end = end
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._unseen.clear()
+        self._budget.held -= self._unseen_bytes
+        self._unseen_bytes = 0
+
+    def _show(self, end: Offset, data: bytes | bytearray, topics: bytes | None) -> None:
+        """Let batches that were just written be seen at once."""
+        if self._unseen or self._waiters or self._stable_waiters or self._feeding or self._has_gap:
+            # Whom this wakes may append in turn: what is seen stays in the order of the log.
+            if self.feeds:
+                self._hold(end, data, topics)
+            self._advance(end)
+            return
+        self.high_watermark = end
+        self.producers.settle(end)
+        if self.feeds:
+            self._feeding = True
+            self._give(data, topics)
+            self._feeding = False
+            if self._unseen or self._has_gap:  # a feed wrote
+                self._feed()
+
+    def _advance(self, end: Offset) -> None:
+        """Everything below `end` is visible now."""
+        if end > self.high_watermark:
+            self.high_watermark = end
+            self.producers.settle(end)
+            self._waiters.advance(end)
+            if self._stable_waiters:
+                self._stable_waiters.advance(self.last_stable_offset)
+            if self._unseen or self._has_gap:
+                self._feed()
+
+    # -- feeds
+
+    @property
+    def _has_gap(self) -> bool:
+        return self._gap_start < self._gap_end
+
+    def follow(self, feed: LiveFeed) -> None:
+        """Hand what becomes visible from now on to `feed`, too."""
+        if not self.feeds and self.high_watermark < self.end_offset:
+            # Nobody wanted what waits to be seen until now.
+            self._gap_start, self._gap_end = self.high_watermark, self.end_offset
+        elif self._has_gap and self._gap_start < self.high_watermark:
+            self._late[feed] = self.high_watermark
+        self.feeds = (*self.feeds, feed)
+
+    def unfollow(self, feed: LiveFeed) -> None:
+        """Hand nothing more to `feed`."""
+        self.feeds = tuple(known for known in self.feeds if known != feed)
+        self._late.pop(feed, None)
+        if not self.feeds:
+            self._let_go()
+            self._gap_start = self._gap_end = Offset(0)
+
+    def _feed(self) -> None:
+        """Hand out what is visible, as far as this pass goes; whoever is at it goes on with it."""
+        if self._feeding:
+            return
+        self._feeding = True
+        try:
+            while self.feeds:
+                if self._has_gap:
+                    if self._scheduled or not self._read_back():
+                        return
+                elif self._unseen and self._unseen[0][0] <= self.high_watermark:
+                    _end, data, topics = self._unseen.popleft()
+                    self._unseen_bytes -= len(data)
+                    self._budget.held -= len(data)
+                    self._give(data, topics)
+                else:
+                    return
+        finally:
+            self._feeding = False
+
+    def _read_back(self) -> bool:
+        """Feed a slice of the gap from the log; whether the gap is closed."""
+        upto = min(self._gap_end, self.high_watermark)
+        if self._gap_start < upto:
+            try:
+                data = self.log.read(self._gap_start, SLICE_BYTES, upto)
+                # One by one: a feed that reads the log itself may begin at any of them.
+                for info in scan_batches(data, 0, False):
+                    batch = bytes(data[info.position : info.position + info.size_bytes])
+                    self._gap_start = Offset(info.last_offset + 1)
+                    self._give(batch, None)
+            except Exception as error:  # noqa: BLE001 - what follows is fed nevertheless
+                self.troubles.note(FEED, self.place, error, offset=int(self._gap_start))
+                self._gap_start = upto
+        if not self._has_gap:
+            self._late.clear()
+            return True
+        if self._gap_start < self.high_watermark:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._go_on)
+        return False
+
+    def _go_on(self) -> None:
+        self._scheduled = False
+        self._feed()
+
+    def _give(self, data: bytes | bytearray, topics: bytes | None) -> None:
+        self.fed_topics = topics
+        for feed in self.feeds:
+            if self._late and int.from_bytes(data[:8], "big") < self._late.get(feed, 0):
+                continue
+            try:
+                feed(data)
+            except Exception as error:  # noqa: BLE001 - the others are fed, and it gets the next
+                offset = int.from_bytes(data[:8], "big")
+                self.troubles.note(FEED, self.place, error, offset=offset)
+
+    # -- waiting
+
+    def when_visible(self, offset: Offset, callback: Callback) -> Waiter | None:
+        """Call back when the record at `offset` is visible; at once (None) when it is already."""
+        if self.stopped is not None:
+            callback(self.stopped)
+            return None
+        if offset < self.high_watermark:
+            callback(None)
+            return None
+        return self._waiters.add(offset, callback)
+
+    def when_stable(self, offset: Offset, callback: Callback) -> Waiter | None:
+        """As `when_visible`, for readers of committed records: below the last stable offset."""
+        if self.stopped is not None:
+            callback(self.stopped)
+            return None
+        if offset < self.last_stable_offset:
+            callback(None)
+            return None
+        return self._stable_waiters.add(offset, callback)
+
+    def wait_visible(self, offset: Offset) -> asyncio.Future[None]:
+        """A future for `when_visible`."""
+        return as_future(lambda callback: self.when_visible(offset, callback))
+
+    @property
+    def waiting(self) -> int:
+        """How many wait, for the metrics."""
+        return len(self._waiters) + len(self._stable_waiters)
+
+    def _waiter_raised(self, offset: Offset, error: Exception) -> None:
+        self.troubles.note(WAITER, self.place, error, offset=int(offset))
+
+    # -- the end
+
+    def stop(self, error: OnelogError) -> None:
+        """Refuse everything from now on, and tell everybody who waits."""
+        if self.stopped is None:
+            self.stopped = error
+            if self._has_gap:
+                self._gap_end = self.high_watermark
+            self._let_go()  # what is not visible never will be; what is, the log has
+            self._waiters.fail(error)
+            self._stable_waiters.fail(error)
+
+    def _refuse_if_stopped(self) -> None:
+        if self.stopped is not None:
+            raise self.stopped
