@@ -19,6 +19,7 @@ steps = st.lists(
         st.tuples(st.just("upto"), st.integers(0, 40)),
         st.tuples(st.just("oldest"), st.integers(0, 40)),
         st.tuples(st.just("all"), st.just(0)),
+        st.tuples(st.just("back"), st.just(0)),
     ),
     max_size=40,
 )
@@ -31,6 +32,7 @@ def spread(runs: list[Held]) -> list[tuple[int, int]]:
 @given(steps)
 def test_runs_hold_what_a_plain_list_would(done) -> None:
     held, model, next_tag = HeldRuns(), cast(dict[int, int], {}), 1
+    aside: list[Held] = []
     for kind, number in done:
         taken: list[Held]
         expected: list[int]
@@ -39,6 +41,12 @@ def test_runs_hold_what_a_plain_list_would(done) -> None:
             held.add(Held(next_tag, number, QUEUE, place, None, 0.0))
             model |= {next_tag + at: place + at for at in range(number)}
             next_tag += number
+            continue
+        if kind == "back":
+            held.put_back(aside)
+            model = dict(sorted([*model.items(), *spread(aside)]))
+            aside = []
+            check(held, model)
             continue
         if kind == "all":
             taken, expected = held.take_all(), list(model)
@@ -54,18 +62,17 @@ def test_runs_hold_what_a_plain_list_would(done) -> None:
         else:
             taken, expected = held.take_upto(number), [tag for tag in model if tag <= number]
         assert spread(taken) == [(tag, model.pop(tag)) for tag in expected]
+        aside += taken
         check(held, model)
 
 
 def check(held: HeldRuns, model: dict[int, int]) -> None:
     assert held.size == len(model)
-    assert held.tags() == list(model)
-    for tag in range(1, max(model, default=0) + 2):
-        assert (tag in held) == (tag in model)
-        assert held.tags(tag) == [known for known in model if known <= tag]
-        if tag in model:
-            assert held.find(tag) == (QUEUE, model[tag])
     first: Any = held.oldest
     assert (first is None) == (not model)
     if first is not None:
         assert first.tag == min(model)
+    # What is held can be taken, all of it in order, and nothing else.
+    everything = held.take_all()
+    assert spread(everything) == list(model.items())
+    held.put_back(everything)

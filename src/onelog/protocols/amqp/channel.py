@@ -302,6 +302,8 @@ class Channel:
         self._waiting_bytes = 0
         self._publish, self._head, self._body = None, None, bytearray()
         self.connection.resume(f"channel {self.number}")
+        if self.transaction is not None:
+            self.transaction.rollback()
         self.consuming.close()
         self.publishing.close()
         self.stop_replies()

@@ -12,41 +12,26 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
 
-from onelog.base.ids import Offset, TimestampMs
-from onelog.broker import Record
 from onelog.kernel import encode_deliveries, encode_delivery
-from onelog.protocols.amqp.addresses import address_of
+from onelog.protocols.amqp import deliveries
 from onelog.protocols.amqp.errors import AmqpError, Reply
 from onelog.protocols.amqp.frames import make_method
 from onelog.protocols.amqp.held import Held, HeldRuns
-from onelog.protocols.amqp.mapping import SHORT_BYTES_MAX, to_properties
-from onelog.protocols.amqp.properties import Properties, encode_properties
 from onelog.protocols.amqp.queues.consumers import Consumer, Delivery
 from onelog.protocols.amqp.queues.queue import Queue
 from onelog.protocols.amqp.queues.ready import OFFSET_MASK
 from onelog.protocols.amqp.queues.window import Data
-from onelog.protocols.amqp.tables import change_table
-from onelog.protocols.amqp.transactions import Settlement
-from onelog.record import headers as names
-from onelog.record.headers import Headers
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.channel import Channel
 
 _NO_BOUND: Final = 1 << 30
-PROPERTIES_REMEMBERED: Final = 4096
 RUN_BYTES: Final = 256 * 1024
 """Bytes of deliveries after which it is seen anew whether the peer keeps up."""
-PLAIN_HEADERS_MAX: Final = 8
-_VARYING: Final = frozenset(
-    {names.EXPIRY, names.REPLY_TO, names.CORRELATION, names.MESSAGE_ID, names.TIMESTAMP}
-)
-"""Headers that differ from message to message, or say more than themselves."""
 
 
 class Consuming:
@@ -61,6 +46,9 @@ class Consuming:
         self._channel_prefetch = 0
         self._is_flowing = True
         self._counted = 0
+        self._aside = 0
+        """Messages whose acknowledgement waits for a commit."""
+        self._is_closed = False
         self._late: asyncio.TimerHandle | None = None
 
     @property
@@ -108,7 +96,7 @@ class Consuming:
             return 0
         if no_ack:
             return _NO_BOUND
-        room = self._channel.connection.hub.limits.unacked - self._held.size
+        room = self._channel.connection.hub.limits.unacked - self._held.size - self._aside
         if self._channel_prefetch:
             room = min(room, self._channel_prefetch - self._counted)
         return room
@@ -168,7 +156,7 @@ class Consuming:
         if not consumer.no_ack:
             self._hold(tag, 1, delivery.queue, delivery.place, consumer)
         connection = self._channel.connection
-        exchange, key = _address(delivery.record)
+        exchange, key = deliveries.address(delivery.record)
         connection.write(
             [
                 encode_delivery(
@@ -178,7 +166,7 @@ class Consuming:
                     delivery.redelivered,
                     exchange.encode(),
                     key.encode(),
-                    _properties(delivery, connection.hub.clock.now_ms()),
+                    deliveries.properties(delivery, connection.hub.clock.now_ms()),
                     delivery.record.value or b"",
                     connection.frame_bytes_max,
                 )
@@ -200,7 +188,7 @@ class Consuming:
         )
         frames, sent = encode_deliveries(data, offset, count, *chosen)
         if not sent:
-            envelope = _envelope(consumer.queue.record_at(place))
+            envelope = deliveries.envelope(consumer.queue.record_at(place))
             if envelope is None:
                 return 0
             connection.hub.envelopes.add(*envelope)
@@ -214,7 +202,7 @@ class Consuming:
     def _send(self, method: Any, delivery: Delivery) -> None:
         body = delivery.record.value or b""
         now_ms = self._channel.connection.hub.clock.now_ms()
-        self._channel.send_content(method, _properties(delivery, now_ms), body)
+        self._channel.send_content(method, deliveries.properties(delivery, now_ms), body)
 
     def _hold(
         self, tag: int, count: int, queue: Queue, place: int, consumer: Consumer | None
@@ -249,7 +237,13 @@ class Consuming:
         )
 
     def get(self, queue: Queue, *, no_ack: bool) -> None:
-        """basic.get."""
+        """basic.get. Raises AmqpError when the channel holds too much."""
+        limit = self._channel.connection.hub.limits.unacked
+        if not no_ack and self._held.size + self._aside >= limit:
+            raise AmqpError(
+                Reply.PRECONDITION_FAILED,
+                f"a channel holds at most {limit} messages that are not acknowledged",
+            )
         delivery = queue.get()
         if delivery is None:
             self._channel.send(commands.Basic.GetEmpty())
@@ -257,7 +251,7 @@ class Consuming:
         tag = self._take_tags(1)
         if not no_ack:
             self._hold(tag, 1, delivery.queue, delivery.place, None)
-        exchange, key = _address(delivery.record)
+        exchange, key = deliveries.address(delivery.record)
         method = make_method(
             commands.Basic.GetOk,
             delivery_tag=tag,
@@ -282,54 +276,25 @@ class Consuming:
 
     # -- acknowledgements
 
-    def held(self, tag: int, *, multiple: bool) -> list[int]:
-        """The tags that an acknowledgement means. Raises AmqpError."""
-        if multiple and tag == 0:
-            return self._held.tags()
-        if tag not in self._held:
-            raise _unknown_tag(tag)
-        return self._held.tags(tag) if multiple else [tag]
-
-    def holds(self, tag: int) -> bool:
-        """Whether a message is still to be acknowledged."""
-        return tag in self._held
-
-    def described(self, kind: str, tags: list[int]) -> list[Settlement]:
-        """What an acknowledgement does, in words that survive a restart."""
-        hub = self._channel.connection.hub
-        found = []
-        for tag in tags:
-            queue, place = self._held.find(tag)
-            (stream_id, partition), offset = hub.place(place)
-            found.append(Settlement(queue.name, (stream_id, partition, offset), kind))
-        return found
-
-    def ack(self, tags: list[int]) -> None:
-        """These messages are done with."""
-        self._settle([self._held.take(tag) for tag in tags])
-
-    def take_ack(self, tag: int, *, multiple: bool) -> None:
-        """basic.ack. Raises AmqpError."""
+    def take(self, tag: int, *, multiple: bool) -> list[Held]:
+        """What an acknowledgement means: the channel holds it no more. Raises AmqpError."""
         try:
             if not multiple:
-                runs = [self._held.take(tag)]
-            elif tag:
-                runs = self._held.take_upto(tag)
-            else:
-                runs = self._held.take_all()
+                return [self._held.take(tag)]
+            return self._held.take_upto(tag) if tag else self._held.take_all()
         except KeyError:
             raise _unknown_tag(tag) from None
-        self._settle(runs)
 
     def take_plain_ack(self, tag: int, *, multiple: bool) -> bool:
         """basic.ack of what went out together, the common case; False: it is not that."""
         run = self._held.take_oldest(tag, multiple=multiple)
         if run is None:
             return False
-        self._settle([run])
+        self.ack([run])
         return True
 
-    def _settle(self, runs: list[Held]) -> None:
+    def ack(self, runs: list[Held]) -> None:
+        """These messages are done with."""
         count = 0
         for run in runs:
             self._let_go(run)
@@ -343,31 +308,48 @@ class Consuming:
             run.consumer.unacked -= run.count
             self._counted -= run.count
 
-    def reject(self, tags: list[int], *, requeue: bool) -> None:
+    def reject(self, runs: list[Held], *, requeue: bool) -> None:
         """These messages are not wanted, here or at all."""
+        count = 0
         by_queue: dict[Queue, list[int]] = {}
-        for tag in tags:
-            held = self._held.take(tag)
-            self._let_go(held)
-            by_queue.setdefault(held.queue, []).append(held.place)
+        for run in runs:
+            self._let_go(run)
+            count += run.count
+            if not run.queue.is_deleted:
+                by_queue.setdefault(run.queue, []).extend(run.places)
         for queue, places in by_queue.items():
-            if queue.is_deleted:
-                continue
             if requeue:
                 queue.requeue(places)
             else:
                 for place in places:
                     queue.reject(place)
-        self._room_made(len(tags))
+        self._room_made(count)
 
     def recover(self) -> None:
         """basic.recover(requeue=true): everything unacknowledged comes again."""
-        self.reject(self._held.tags(), requeue=True)
+        self.reject(self._held.take_all(), requeue=True)
+
+    # -- acknowledgements that wait for a commit
+
+    def set_aside(self, runs: list[Held]) -> None:
+        """A transaction settles these, or gives them back: they still count for the prefetch."""
+        self._aside += sum(run.count for run in runs)
+
+    def take_aside(self, runs: list[Held]) -> None:
+        """The transaction is over for these."""
+        self._aside -= sum(run.count for run in runs)
+
+    def hold_again(self, runs: list[Held]) -> None:
+        """They are held as before; a channel that is over holds nothing."""
+        if self._is_closed:
+            self.reject(runs, requeue=True)
+        else:
+            self._held.put_back(runs)
 
     def _room_made(self, count: int) -> None:
         """A consumer's own queue was woken; where all of them waited, all are."""
         limit = self._channel.connection.hub.limits.unacked
-        if self._channel_prefetch or self._held.size + count >= limit:
+        if self._channel_prefetch or self._held.size + self._aside + count >= limit:
             self.may_deliver()
 
     def close(self) -> None:
@@ -375,11 +357,11 @@ class Consuming:
         if self._late is not None:
             self._late.cancel()
         consumers, self.consumers = list(self.consumers.values()), {}
-        tags = self._held.tags()
+        self._is_closed = True
         # First nobody of this channel takes any more, then what it held goes back.
         for consumer in consumers:
             consumer.queue.consumers.remove(consumer)
-        self.reject(tags, requeue=True)
+        self.recover()
         for consumer in consumers:
             if not consumer.queue.is_deleted:
                 consumer.queue.remove_consumer(consumer)
@@ -387,47 +369,3 @@ class Consuming:
 
 def _unknown_tag(tag: int) -> AmqpError:
     return AmqpError(Reply.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
-
-
-def _address(record: Record) -> tuple[str, str]:
-    """Exchange and key of a delivery; a topic that is too long for a key is cut."""
-    found = address_of(record.topic)
-    if len(found.routing_key) <= SHORT_BYTES_MAX // 4:
-        return found.exchange, found.routing_key
-    key = found.routing_key.encode()[:SHORT_BYTES_MAX].decode(errors="ignore")
-    return found.exchange, key
-
-
-def _envelope(record: Record | None) -> tuple[bytes, Headers, bytes, bytes] | None:
-    """Topic, headers, names and properties of every record like this one; None: of no other."""
-    if record is None or record.key != record.topic.encode():
-        return None
-    properties = _plain_properties(record.headers)
-    if properties is None:
-        return None
-    names = b"".join(bytes((len(part),)) + part for part in map(str.encode, _address(record)))
-    return record.key, record.headers, names, properties
-
-
-def _properties(delivery: Delivery, now_ms: int) -> bytes:
-    record = delivery.record
-    if not delivery.headers and record.key == record.topic.encode():
-        known = _plain_properties(record.headers)
-        if known is not None:
-            return known
-    found: Properties = to_properties(record, now_ms)
-    if delivery.headers:
-        found.headers = change_table(found.headers, delivery.headers)
-    return encode_properties(found)
-
-
-@lru_cache(maxsize=PROPERTIES_REMEMBERED)
-def _plain_properties(headers: Headers) -> bytes | None:
-    """The properties of a record that follow from its headers alone; None: they do not.
-
-    Most messages of a producer say the same of themselves, and nothing of when they end.
-    """
-    if len(headers) > PLAIN_HEADERS_MAX or any(name in _VARYING for name, _value in headers):
-        return None
-    record = Record("", 0, Offset(0), "", TimestampMs(0), b"", b"", headers)
-    return encode_properties(to_properties(record, None))

@@ -284,34 +284,32 @@ def basic_get(channel: Channel, method: Any) -> Work:
 
 def basic_ack(channel: Channel, method: Any) -> Work:
     """Messages are done with."""
-    tag, multiple = method.delivery_tag, method.multiple
+    runs = channel.consuming.take(method.delivery_tag, multiple=method.multiple)
     if channel.transaction is not None:
-        tags = channel.consuming.held(tag, multiple=multiple)
-        channel.transaction.add_settlement("ack", tags)
+        channel.transaction.add_settlement("ack", runs)
     else:
-        channel.consuming.take_ack(tag, multiple=multiple)
+        channel.consuming.ack(runs)
     return None
 
 
 def basic_nack(channel: Channel, method: Any) -> Work:
     """Messages are not wanted."""
-    tags = channel.consuming.held(method.delivery_tag, multiple=method.multiple)
-    _refuse(channel, tags, requeue=method.requeue)
+    _refuse(channel, method, multiple=method.multiple)
     return None
 
 
 def basic_reject(channel: Channel, method: Any) -> Work:
     """A message is not wanted."""
-    tags = channel.consuming.held(method.delivery_tag, multiple=False)
-    _refuse(channel, tags, requeue=method.requeue)
+    _refuse(channel, method, multiple=False)
     return None
 
 
-def _refuse(channel: Channel, tags: list[int], *, requeue: bool) -> None:
+def _refuse(channel: Channel, method: Any, *, multiple: bool) -> None:
+    runs = channel.consuming.take(method.delivery_tag, multiple=multiple)
     if channel.transaction is not None:
-        channel.transaction.add_settlement("requeue" if requeue else "reject", tags)
+        channel.transaction.add_settlement("requeue" if method.requeue else "reject", runs)
     else:
-        channel.consuming.reject(tags, requeue=requeue)
+        channel.consuming.reject(runs, requeue=method.requeue)
 
 
 def basic_recover(channel: Channel, method: Any) -> Work:

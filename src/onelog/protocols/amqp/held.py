@@ -38,6 +38,11 @@ class Held:
         self.since = since
         """The loop's time when they were sent."""
 
+    @property
+    def places(self) -> range:
+        """The places of all of them."""
+        return range(self.place, self.place + self.count)
+
     def cut(self, tag: int) -> Held:
         """Keep what lies before a tag; the rest."""
         kept = tag - self.tag
@@ -59,9 +64,6 @@ class HeldRuns:
         """The first tag of each run."""
         self.size = 0
 
-    def __contains__(self, tag: int) -> bool:
-        return self._find(tag) >= 0
-
     @property
     def oldest(self) -> Held | None:
         """What waits longest."""
@@ -80,23 +82,11 @@ class HeldRuns:
             return -1
         return number
 
-    def find(self, tag: int) -> tuple[Queue, int]:
-        """The queue and the place of what has a tag. Raises KeyError."""
-        number = self._find(tag)
-        if number < 0:
-            raise KeyError(tag)
-        run = self._runs[number]
-        return run.queue, run.place + tag - run.tag
-
-    def tags(self, upto: int | None = None) -> list[int]:
-        """Every tag, or those up to one."""
-        found: list[int] = []
-        for run in self._runs:
-            if upto is not None and run.tag > upto:
-                break
-            stop = run.tag + run.count
-            found += range(run.tag, stop if upto is None else min(stop, upto + 1))
-        return found
+    def put_back(self, runs: list[Held]) -> None:
+        """Hold again what was taken."""
+        self._runs = sorted([*self._runs, *runs], key=lambda run: run.tag)
+        self._tags = [run.tag for run in self._runs]
+        self.size += sum(run.count for run in runs)
 
     def take_all(self) -> list[Held]:
         """Take everything."""

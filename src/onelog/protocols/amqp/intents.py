@@ -66,15 +66,22 @@ class Intents:
         messages: Sequence[Message],
         settlements: Sequence[Settlement],
         settle: Callable[[], None],
+        undo: Callable[[], None],
     ) -> None:
         """Write messages and settle, all or none; returns when it is durable.
 
-        Raises, with nothing done, when a message may not be published.
+        Raises, with nothing done, when a message may not be published. Who waits for it may go:
+        it is finished all the same, and `undo` is called if it fails.
         """
-        for message in messages:
-            self._broker.publisher.admit(message, principal)
-        work = self._commit(vhost, messages, settlements, settle)
-        task = asyncio.get_running_loop().create_task(work)
+        try:
+            for message in messages:
+                self._broker.publisher.admit(message, principal)
+        except OnelogError:
+            undo()
+            raise
+        task = asyncio.get_running_loop().create_task(
+            self._commit(vhost, messages, settlements, settle, undo)
+        )
         self._running.add(task)
         task.add_done_callback(self._done)
         await asyncio.shield(task)
@@ -90,18 +97,23 @@ class Intents:
         messages: Sequence[Message],
         settlements: Sequence[Settlement],
         settle: Callable[[], None],
+        undo: Callable[[], None],
     ) -> None:
         if not messages:
             settle()
             await self.save_queues(vhost, settlements)
             return
-        producer_id = self._producer_ids.take()
-        key = b"%d" % producer_id
-        intent = Intent(vhost, producer_id, list(messages), list(settlements))
-        await self._table.put([(key, msgspec.msgpack.encode(intent))])
-        faults.hit("amqp.tx_intended")
-        await self._write_at_last(producer_id, messages)
-        faults.hit("amqp.tx_written")
+        try:
+            producer_id = self._producer_ids.take()
+            key = b"%d" % producer_id
+            intent = Intent(vhost, producer_id, list(messages), list(settlements))
+            await self._table.put([(key, msgspec.msgpack.encode(intent))])
+            faults.hit("amqp.tx_intended")
+            await self._write_at_last(producer_id, messages)
+            faults.hit("amqp.tx_written")
+        except OnelogError:
+            undo()
+            raise
         settle()
         if settlements:
             await self.save_queues(vhost, settlements)

@@ -58,12 +58,6 @@ class Outgoing:
         self.returned = returned
         """The return of a mandatory message that no queue takes: method, properties, body."""
 
-    @property
-    def size_bytes(self) -> int:
-        """About what it takes in memory."""
-        body = self.message.value if self.message is not None else None
-        return len(body or b"") + (len(self.returned[2]) if self.returned else 0)
-
 
 Again = tuple[bytes, int, int]
 """Where publishes lie as they came: the bytes, and from where to where in them."""
@@ -152,6 +146,10 @@ class Publishing:
         if not exchange and method.routing_key.startswith(PREFIX):
             self._answer(method, found, body)
             return None
+        if channel.transaction is not None:
+            _extra_keys(found.table())  # a mistake is told now, not with the commit
+            channel.transaction.add_publish((method, found, body), len(properties) + len(body))
+            return None
         waiting = channel.vhost.streams.make_ready(exchange)
         if waiting is not None:
             return self._publish_later(waiting, method, found, body)
@@ -165,7 +163,7 @@ class Publishing:
     ) -> None:
         """Let publishes like this one be staged by the kernel, where they need no look."""
         channel, message = self.channel, outgoing.message
-        if message is None or channel.transaction is not None or self._delayed:
+        if message is None or self._delayed:
             return
         if len(properties) > ROUTE_BYTES_MAX or any(
             getattr(found, name) is not None for name in _VARYING
@@ -197,11 +195,7 @@ class Publishing:
 
     def _publish_now(self, method: Any, found: Properties, body: bytes) -> Outgoing:
         outgoing = prepare(self.channel.vhost, method, found, body)
-        transaction = self.channel.transaction
-        if transaction is not None:
-            transaction.add_publish(outgoing)
-        else:
-            self.send(outgoing)
+        self.send(outgoing)
         return outgoing
 
     # -- writing and confirming
@@ -385,7 +379,7 @@ def prepare(vhost: VirtualHost, method: Any, found: Properties, body: bytes) -> 
     if method.mandatory and not queues:
         returned = (method, found, body)
     topic = message_topic(vhost.name, method.exchange, method.routing_key)
-    if not method.exchange and not queues:
+    if not queues and (not method.exchange or vhost.router.find(method.exchange) is None):
         return Outgoing(None, returned)  # nobody could ever read it
     if found.expiration is not None:
         vhost.hub.saw_expiry = True

@@ -1,27 +1,37 @@
 """tx: publishes and acknowledgements of a channel that take effect together, or not at all.
 
-Rules: until tx.commit nothing is written and nothing is settled. A commit first writes down what it
-will do, durably and in one batch (`~amqp-transactions`); then it does it, and then forgets it.
-After a crash in between it is done again from what was written down: messages by an idempotent
-producer, so that none is written twice, and acknowledgements, which may be repeated.
+Rules:
+- Until tx.commit nothing is written and nothing is settled. A message is routed, and begins to
+  live, with the commit; a mandatory one that no queue takes then is returned before the answer.
+- What was acknowledged is held no more: it is not acknowledged again, and basic.recover leaves it.
+  It counts for the prefetch until the commit, and a rollback or the channel's end gives it back.
+- A commit first writes down what it will do, durably and in one batch (`~amqp-transactions`); then
+  it does it, and then forgets it. After a crash in between it is done again from what was written
+  down: messages by an idempotent producer, so that none is written twice, and acknowledgements,
+  which may be repeated.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from onelog.broker import Message
 from onelog.protocols.amqp.errors import AmqpError, Reply
+from onelog.protocols.amqp.properties import Properties
+from onelog.protocols.amqp.publishing import prepare
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.channel import Channel
-    from onelog.protocols.amqp.publishing import Outgoing
+    from onelog.protocols.amqp.held import Held
 
 PUBLISHES_MAX: Final = 100_000
-"""Publishes and acknowledgements of one transaction, each; and bytes of its messages."""
+"""Publishes of one transaction, and bytes of its messages and their properties."""
 BYTES_MAX: Final = 64 * 1024 * 1024
+
+Waiting = tuple[Any, Properties, bytes]
+"""A publish that was checked: its method, properties and body."""
 
 
 class Settlement(msgspec.Struct, array_like=True, frozen=True):
@@ -46,65 +56,81 @@ class Transaction:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._publishes: list[Outgoing] = []
-        self._settlements: list[tuple[str, list[int]]] = []
+        self._publishes: list[Waiting] = []
+        self._settlements: list[tuple[str, list[Held]]] = []
         self._bytes = 0
 
-    def add_publish(self, outgoing: Outgoing) -> None:
+    def add_publish(self, publish: Waiting, size_bytes: int) -> None:
         """A publish waits for the commit. Raises AmqpError when there are too many."""
-        self._bytes += outgoing.size_bytes
-        if len(self._publishes) >= PUBLISHES_MAX or self._bytes > BYTES_MAX:
+        if len(self._publishes) >= PUBLISHES_MAX or self._bytes + size_bytes > BYTES_MAX:
             raise AmqpError(
                 Reply.PRECONDITION_FAILED,
                 f"a transaction has at most {PUBLISHES_MAX} publishes and {BYTES_MAX} bytes",
             )
-        self._publishes.append(outgoing)
+        self._bytes += size_bytes
+        self._publishes.append(publish)
 
-    def add_settlement(self, kind: str, tags: list[int]) -> None:
+    def add_settlement(self, kind: str, runs: list[Held]) -> None:
         """An acknowledgement waits for the commit; `kind` is ack, requeue or reject."""
-        if len(self._settlements) >= PUBLISHES_MAX:
-            raise AmqpError(
-                Reply.PRECONDITION_FAILED,
-                f"a transaction has at most {PUBLISHES_MAX} acknowledgements",
-            )
-        self._settlements.append((kind, tags))
+        if runs:
+            self._channel.consuming.set_aside(runs)
+            self._settlements.append((kind, runs))
 
     @property
     def waiting(self) -> tuple[int, int]:
         """Publishes and acknowledgements that wait for the commit."""
-        return len(self._publishes), sum(len(tags) for _kind, tags in self._settlements)
+        settled = sum(run.count for _kind, runs in self._settlements for run in runs)
+        return len(self._publishes), settled
 
     async def commit(self) -> None:
-        """Do all of it, atomically; returns when that is durable."""
-        publishes, settlements = self._publishes, self._settlements
-        self.rollback()
+        """Do all of it, atomically; returns when that is durable.
+
+        Where messages go, and how long they live, is seen now. What a commit settles is the
+        commit's: a channel that ends meanwhile does not give it back.
+        """
         channel = self._channel
-        hub, principal = channel.connection.hub, channel.connection.principal
+        hub, consuming = channel.connection.hub, channel.consuming
+        principal = channel.connection.principal
         assert principal is not None
+        for exchange in {method.exchange for method, _properties, _body in self._publishes}:
+            waiting = channel.vhost.streams.make_ready(exchange)
+            if waiting is not None:
+                await waiting  # the exchange was made anew meanwhile
+        publishes = [prepare(channel.vhost, *row) for row in self._publishes]
+        settlements, self._settlements = self._settlements, []
+        self.rollback()
         rows = [
-            row
-            for kind, tags in settlements
-            for row in channel.consuming.described(kind, tags)
+            Settlement(run.queue.name, (*key, offset), kind)
+            for kind, runs in settlements
             if kind != "requeue"
+            for run in runs
+            for key, offset in map(hub.place, run.places)
         ]
         messages = [row.message for row in publishes if row.message is not None]
 
         def settle() -> None:
-            # A channel that ended meanwhile has given back what it held.
-            held = {tag for _kind, tags in settlements for tag in tags}
-            if held and not all(map(channel.consuming.holds, held)):
-                hub.settle_again(channel.vhost.name, rows)
-                return
-            for kind, tags in settlements:
+            for kind, runs in settlements:
+                consuming.take_aside(runs)
                 if kind == "ack":
-                    channel.consuming.ack(tags)
+                    consuming.ack(runs)
                 else:
-                    channel.consuming.reject(tags, requeue=kind == "requeue")
+                    consuming.reject(runs, requeue=kind == "requeue")
 
-        await hub.intents.commit(channel.vhost.name, principal, messages, rows, settle)
+        def undo() -> None:
+            self._hold_again(settlements)
+
+        await hub.intents.commit(channel.vhost.name, principal, messages, rows, settle, undo)
         for outgoing in publishes:
             channel.publishing.send_return(outgoing)
 
     def rollback(self) -> None:
-        """Do none of it: publishes are forgotten, what was acknowledged is still held."""
-        self._publishes, self._settlements, self._bytes = [], [], 0
+        """Do none of it: publishes are forgotten, what was acknowledged is held as before."""
+        settlements, self._settlements = self._settlements, []
+        self._publishes, self._bytes = [], 0
+        self._hold_again(settlements)
+
+    def _hold_again(self, settlements: list[tuple[str, list[Held]]]) -> None:
+        consuming = self._channel.consuming
+        runs = [run for _kind, some in settlements for run in some]
+        consuming.take_aside(runs)
+        consuming.hold_again(runs)

@@ -367,8 +367,6 @@ class Queue:
         for place in places:
             self.unacked -= 1
             key, offset = self.vhost.hub.place(place)
-            if not self.cursor.holds(key, offset):
-                continue  # a commit settled it meanwhile
             if limit is not None and self.cursor.times_handed_out(key, offset) > limit:
                 self._give_up(place, "delivery_limit")
                 continue

@@ -1,0 +1,72 @@
+"""What a delivery looks like: exchange, key and properties of a record, as a client gets them.
+
+Rules: most messages of a producer say the same of themselves, so what follows from the headers of a
+record alone is remembered; an *envelope* is all of it, for the kernel to encode whole runs with.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from onelog.base.ids import Offset, TimestampMs
+from onelog.broker import Record
+from onelog.protocols.amqp.addresses import address_of
+from onelog.protocols.amqp.mapping import SHORT_BYTES_MAX, to_properties
+from onelog.protocols.amqp.properties import Properties, encode_properties
+from onelog.protocols.amqp.queues.consumers import Delivery
+from onelog.protocols.amqp.tables import change_table
+from onelog.record import headers as names
+from onelog.record.headers import Headers
+
+PROPERTIES_REMEMBERED: Final = 4096
+PLAIN_HEADERS_MAX: Final = 8
+_VARYING: Final = frozenset(
+    {names.EXPIRY, names.REPLY_TO, names.CORRELATION, names.MESSAGE_ID, names.TIMESTAMP}
+)
+"""Headers that differ from message to message, or say more than themselves."""
+
+
+def address(record: Record) -> tuple[str, str]:
+    """Exchange and key of a delivery; a topic that is too long for a key is cut."""
+    found = address_of(record.topic)
+    if len(found.routing_key) <= SHORT_BYTES_MAX // 4:
+        return found.exchange, found.routing_key
+    key = found.routing_key.encode()[:SHORT_BYTES_MAX].decode(errors="ignore")
+    return found.exchange, key
+
+
+def envelope(record: Record | None) -> tuple[bytes, Headers, bytes, bytes] | None:
+    """Topic, headers, names and properties of every record like this one; None: of no other."""
+    if record is None or record.key != record.topic.encode():
+        return None
+    plain = _plain_properties(record.headers)
+    if plain is None:
+        return None
+    parts = b"".join(bytes((len(part),)) + part for part in map(str.encode, address(record)))
+    return record.key, record.headers, parts, plain
+
+
+def properties(delivery: Delivery, now_ms: int) -> bytes:
+    """The encoded properties of a delivery."""
+    record = delivery.record
+    if not delivery.headers and record.key == record.topic.encode():
+        known = _plain_properties(record.headers)
+        if known is not None:
+            return known
+    found: Properties = to_properties(record, now_ms)
+    if delivery.headers:
+        found.headers = change_table(found.headers, delivery.headers)
+    return encode_properties(found)
+
+
+@lru_cache(maxsize=PROPERTIES_REMEMBERED)
+def _plain_properties(headers: Headers) -> bytes | None:
+    """The properties of a record that follow from its headers alone; None: they do not.
+
+    Most messages of a producer say the same of themselves, and nothing of when they end.
+    """
+    if len(headers) > PLAIN_HEADERS_MAX or any(name in _VARYING for name, _value in headers):
+        return None
+    record = Record("", 0, Offset(0), "", TimestampMs(0), b"", b"", headers)
+    return encode_properties(to_properties(record, None))
