@@ -115,13 +115,13 @@ def test_rdkafka_makes_grows_and_deletes_topics(admin) -> None:
 def test_rdkafka_is_told_why_a_topic_cannot_be(admin) -> None:
     name = unique("rd")
     assert refusal(admin.create_topics([NewTopic(name, 1, 3)])) == "INVALID_REPLICATION_FACTOR"
-    bad = NewTopic(name, 1, 1, config={"compression.type": "gzip"})
+    bad = NewTopic(name, 1, 1, config={"compression.type": "brotli"})
     (future,) = admin.create_topics([bad]).values()
     with pytest.raises(KafkaException) as caught:
         future.result(DEADLINE_S)
     assert caught.value.args[0].name() == "INVALID_CONFIG"
     assert caught.value.args[0].str() == (
-        "compression.type cannot be 'gzip': it is always producer here"
+        "compression.type cannot be 'brotli': it is one of producer, uncompressed, gzip"
     )
     assert refusal(admin.create_topics([bad], validate_only=True)) == "INVALID_CONFIG"
 

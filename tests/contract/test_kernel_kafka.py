@@ -257,11 +257,12 @@ def test_versions_that_are_not_known_are_refused(kernel, version):
     "topics",
     [
         [],
-        [("t", [(0, 0, 12345, -1, 3, None)])],
+        [("t", [(0, 0, 12345, -1, 3, None, ())])],
         [
             ("a", []),
-            ("ø" * 100, [(0, 2, -1, -1, -1, "it is ø damaged"), (1, 0, 1 << 40, 1000, 5, "")]),
-            ("c", [(i, 87, i, -1, 0, None) for i in range(50)]),
+            ("ø" * 100, [(0, 2, -1, -1, -1, "it is ø damaged", ()), (1, 0, 1 << 40, 9, 5, "", ())]),
+            ("c", [(i, 87, i, -1, 0, None, ((i, "ø"), (1 << 30, ""))) for i in range(50)]),
+            ("d", [(0, 87, -1, -1, -1, "all", [(i, "no key") for i in range(65_537)])]),
         ],
     ],
     ids=["none", "one", "many"],
@@ -271,7 +272,7 @@ def test_produce_answers_are_read_by_kio(kernel, version, topics):
     frame = kernel.encode_produce_response(-9, version, topics, 250)
     got = read_answer(frame, kio.ProduceResponse, -9)
 
-    def row(index, error_code, base_offset, append_time, log_start, message):
+    def row(index, error_code, base_offset, append_time, log_start, message, blamed):
         moment = None if append_time < 0 else datetime.fromtimestamp(append_time / 1000, UTC)
         return fields_of(
             kio.PartitionProduceResponse,
@@ -280,7 +281,12 @@ def test_produce_answers_are_read_by_kio(kernel, version, topics):
             base_offset=i64(base_offset),
             log_append_time=moment,
             log_start_offset=i64(log_start),
-            record_errors=(),
+            record_errors=tuple(
+                kio.BatchIndexAndErrorMessage(batch_index=i32(at), batch_index_error_message=why)
+                for at, why in blamed
+            )
+            if version >= 8
+            else (),
             error_message=message,
         )
 

@@ -263,6 +263,8 @@ def test_damaged_batches_are_refused_alike(records, draw, mend):
 
 # -- answers
 
+blamed = st.lists(st.tuples(i32, texts), max_size=3)
+
 
 @given(
     i32,
@@ -270,7 +272,7 @@ def test_damaged_batches_are_refused_alike(records, draw, mend):
     st.lists(
         st.tuples(
             texts,
-            st.lists(st.tuples(i32, i16, i64, i64, i64, st.none() | texts), max_size=9),
+            st.lists(st.tuples(i32, i16, i64, i64, i64, st.none() | texts, blamed), max_size=9),
         ),
         max_size=4,
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from onelog.broker import LOCAL, Action, AllowAll, Message, StreamConfig
+from onelog.broker import LOCAL, Action, AllowAll, Cleanup, Message, StreamConfig
 from onelog.kernel import ATTR_TRANSACTIONAL, scan_batches
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.views.writing import ID_SPACE, producer_of
@@ -137,7 +137,7 @@ async def test_a_name_for_a_topic_with_its_own_stream_says_where_to_send(here):
 
 async def test_a_stream_that_keeps_one_record_per_key_wants_keys(tmp_path):
     async with desk(tmp_path) as here:
-        config = StreamConfig(name="state", captures=("state/#",), cleanup="compact")
+        config = StreamConfig(name="state", captures=("state/#",), cleanup=Cleanup.COMPACT)
         await here.broker.streams.create(config)
         await here.broker.publish(Message("state/a", b"first"), principal=LOCAL)
         keyless = build_batch([(None, None, b"v", (), 1)])

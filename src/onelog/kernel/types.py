@@ -127,8 +127,9 @@ class FetchRequest(NamedTuple):
     forgotten: list[tuple[str | bytes, list[int]]]
 
 
-ProducedRow: TypeAlias = "tuple[int, int, int, int, int, str | None]"
-"""(partition, error code, base offset, log append time, log start offset, error message)."""
+ProducedRow: TypeAlias = "tuple[int, int, int, int, int, str | None, Sequence[tuple[int, str]]]"
+"""(partition, error code, base offset, log append time, log start offset, error message, records
+that are to blame: (index, message) of each)."""
 Pieces: TypeAlias = "Buffer | list[Buffer] | tuple[Buffer, ...] | None"
 FetchedRow: TypeAlias = (
     "tuple[int, int, int, int, int, Sequence[tuple[int, int]] | None, int, Pieces]"

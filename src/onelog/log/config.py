@@ -102,6 +102,18 @@ class Compression(msgspec.Struct, frozen=True, kw_only=True):
     lz4_level: int = 9
     zstd_level: int = 3
 
+    @property
+    def wanted(self) -> int | None:
+        """The number of the codec; None: as the producer chose."""
+        return CODECS.get(self.codec)
+
+    @property
+    def level(self) -> int | None:
+        """How hard the codec is to try; None: as its library does by itself."""
+        levels = {"gzip": self.gzip_level, "lz4": self.lz4_level, "zstd": self.zstd_level}
+        level = levels.get(self.codec)
+        return None if self.codec == "gzip" and level == -1 else level
+
 
 class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     """One stream."""

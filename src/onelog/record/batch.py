@@ -70,8 +70,21 @@ def build_batch(
 def compress_batch(batch: Buffer, codec: int) -> bytes:
     """The same batch with its records compressed."""
     view = memoryview(batch)
-    records = deflate(codec, view[HEADER_BYTES:])
-    out = bytearray(view[:HEADER_BYTES])
+    return _with_section(view, deflate(codec, view[HEADER_BYTES:]), codec)
+
+
+def recompressed(
+    data: Buffer, info: BatchInfo, records: bytes | None, codec: int, level: int | None = None
+) -> bytes:
+    """The same batch in another codec; `records` are inflated, None where they lie so in it."""
+    view = memoryview(data)[info.position : info.position + info.size_bytes]
+    section = view[HEADER_BYTES:] if records is None else records
+    return _with_section(view, deflate(codec, section, level), codec)
+
+
+def _with_section(batch: memoryview, records: bytes, codec: int) -> bytes:
+    """A batch with another section of records."""
+    out = bytearray(batch[:HEADER_BYTES])
     out += records
     (attributes,) = _ATTRIBUTES_FIELD.unpack_from(out, _ATTRIBUTES_AT)
     _ATTRIBUTES_FIELD.pack_into(out, _ATTRIBUTES_AT, (attributes & ~ATTR_CODEC_MASK) | codec)

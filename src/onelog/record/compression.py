@@ -47,18 +47,18 @@ def inflate(codec: int, data: Buffer, limit: int = INFLATED_BYTES_MAX) -> bytes:
         raise CorruptBatch(f"the {name} data of a batch is damaged: {error}") from None
 
 
-def deflate(codec: int, data: Buffer) -> bytes:
-    """Compress the records section of a batch."""
+def deflate(codec: int, data: Buffer, level: int | None = None) -> bytes:
+    """Compress the records section of a batch; a level of None is the library's own."""
     if codec == NONE:
         return bytes(data)
     if codec == GZIP:
-        return bytes(cramjam.gzip.compress(data))
+        return bytes(cramjam.gzip.compress(data, level))
     if codec == SNAPPY:
         return _deflate_snappy(memoryview(data))
     if codec == LZ4:
-        return bytes(cramjam.lz4.compress(data))
+        return bytes(cramjam.lz4.compress(data, level))
     if codec == ZSTD:
-        return bytes(cramjam.zstd.compress(data))
+        return bytes(cramjam.zstd.compress(data, level))
     raise UnsupportedCodec(f"compression codec {codec} is not known; use one of 0 to 4")
 
 

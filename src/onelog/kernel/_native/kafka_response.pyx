@@ -140,7 +140,9 @@ def encode_produce_response(
         for name, partitions in topics:
             _text(&out, name)
             _length(&out, len(partitions), False)
-            for index, error_code, base_offset, append_time, log_start, message in partitions:
+            for (
+                index, error_code, base_offset, append_time, log_start, message, blamed
+            ) in partitions:
                 _i32(&out, index)
                 _i16(&out, error_code)
                 _i64(&out, base_offset)
@@ -148,7 +150,11 @@ def encode_produce_response(
                 if version >= 5:
                     _i64(&out, log_start)
                 if version >= 8:
-                    _length(&out, 0, False)
+                    _length(&out, len(blamed), False)
+                    for record, why in blamed:
+                        _i32(&out, record)
+                        _text(&out, why)
+                        _no_tags(&out)
                     _text(&out, message)
                 _no_tags(&out)
             _no_tags(&out)

@@ -55,12 +55,15 @@ def encode_produce_response(
     out += _length(len(topics), flexible)
     for name, partitions in topics:
         out += _text(name, flexible) + _length(len(partitions), flexible)
-        for index, error_code, base_offset, append_time, log_start, message in partitions:
+        for index, error_code, base_offset, append_time, log_start, message, blamed in partitions:
             out += struct.pack(">ihqq", index, error_code, base_offset, append_time)
             if version >= 5:
                 out += struct.pack(">q", log_start)
             if version >= 8:
-                out += _length(0, flexible) + _text(message, flexible)
+                out += _length(len(blamed), flexible)
+                for record, why in blamed:
+                    out += struct.pack(">i", record) + _text(why, flexible) + tags
+                out += _text(message, flexible)
             out += tags
         out += tags
     out += struct.pack(">i", throttle_ms) + tags

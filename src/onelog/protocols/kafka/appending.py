@@ -146,13 +146,13 @@ class Appends:
             return
         number, start = target.number, int(target.log.start_offset)
         for (_produce, rows, at), info in zip(parts, placed, strict=True):
-            rows[at] = (number, 0, info.base_offset, append_time_of(info), start, None)
+            rows[at] = (number, 0, info.base_offset, append_time_of(info), start, None, ())
         self._wait(number, target.log, placed[-1].last_offset + 1, parts)
 
     def _place(self, part: Part, target: TopicPartition, appended: Appended) -> None:
         _produce, rows, at = part
         base, time_ms = appended.base_offset, appended.append_time_ms
-        rows[at] = (target.number, 0, base, time_ms, int(target.log.start_offset), None)
+        rows[at] = (target.number, 0, base, time_ms, int(target.log.start_offset), None, ())
 
     # -- answers
 

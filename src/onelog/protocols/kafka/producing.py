@@ -2,31 +2,30 @@
 
 Rules:
 - A batch is opaque: CRC, counts, offsets and sequence are checked, and its bytes are stored as
-  they are, compressed ones too. Only to check what compression hides is it inflated: a small one
-  at once, a large one off the loop. Only where its header tells a wrong latest time is it mended.
+  they are, compressed ones too. Only to check what compression hides is it opened (`opening.py`):
+  a small one at once, a large one off the loop. Only where its header tells a wrong latest time is
+  it mended, and only where its topic wants another codec is it compressed anew.
 - Each partition of a request succeeds or fails alone; a refused one appends nothing.
 - `acks` 0 gets no answer; then an error ends the connection, for there is no other way to tell.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import MessageTooLarge, OnelogError
-from onelog.base.limits import INFLATED_BYTES_MAX
 from onelog.kernel import (
     ATTR_CODEC_MASK,
     ATTR_LOG_APPEND_TIME,
     ATTR_TRANSACTIONAL,
     BatchInfo,
-    check_produce_batch,
     encode_produce_response,
     parse_produce,
-    validate_records,
 )
 from onelog.protocols.kafka.answers import Slot
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
-from onelog.record.batch import inflated_records, set_latest_time
+from onelog.protocols.kafka.opening import RecordsRefused, Unopened, check, timed
 
 if TYPE_CHECKING:
     from onelog.kernel.types import Buffer
@@ -38,40 +37,19 @@ _NONE: Final = -1
 _ABORTABLE_FROM: Final = 11
 """The version from which clients know that they may abort their transaction and go on."""
 
-Row = tuple[int, int, int, int, int, str | None]
-"""(partition, error code, base offset, append time, log start, message), as the kernel takes it."""
+Row = tuple[int, int, int, int, int, str | None, Sequence[tuple[int, str]]]
+"""(partition, error code, base offset, append time, log start, message, records that are to blame),
+as the kernel takes it."""
+NO_BLAME: Final[tuple[tuple[int, str], ...]] = ()
 
 _OWN_TIME: Final = "the time of the append is the broker's to write"
 _NO_RECORDS: Final = "there are no records to append"
 INFLATED_HERE_BYTES: Final = 64 * 1024
 """A batch of no more bytes, inflated or not, is inflated on the loop."""
+OPENED_HERE_BYTES: Final = 8 * 1024
+"""The same where each record is looked at, or where it is compressed anew."""
 _SLICED_BYTES: Final = 4096
 """Up to so many bytes a copy costs less than a view."""
-
-
-class _Compressed(NamedTuple):
-    """A batch that has to be inflated to be checked, and where its row of the answer stands."""
-
-    topic: str
-    target: TopicPartition
-    data: memoryview
-    info: BatchInfo
-    rows: list[Row]
-    at: int
-
-    def inflate(self, limit: int = INFLATED_BYTES_MAX) -> tuple[Buffer, BatchInfo]:
-        """Look into it: the batch as its partition wants it. Raises OnelogError."""
-        info = self.info._replace(position=0)
-        records = inflated_records(self.data, info, limit)
-        latest_ms = validate_records(self.data, 0, records, self.target.needs_keys)
-        return self.target.unpack(*_timed(self.data, info, latest_ms), records)
-
-    def try_inflate(self) -> tuple[Buffer, BatchInfo] | OnelogError:
-        """The same in a thread: what is wrong is given, not raised."""
-        try:
-            return self.inflate()
-        except OnelogError as error:
-            return error.with_traceback(None)  # which holds what was inflated
 
 
 class Produce(Slot):
@@ -95,12 +73,12 @@ class Produce(Slot):
             buffer, start, end, self._version
         )
         self.acks = acks
-        compressed: list[_Compressed] = []
+        unopened: list[Unopened] = []
         for name, partitions in topics:
             rows: list[Row] = []
             self._topics.append((name, rows))
             for at, (number, first, last) in enumerate(partitions):
-                rows.append((number, 0, _NONE, _NONE, _NONE, None))
+                rows.append((number, 0, _NONE, _NONE, _NONE, None, NO_BLAME))
                 self._left += 1
                 try:
                     if acks not in _ACKS:
@@ -110,17 +88,18 @@ class Produce(Slot):
                     target = find(name).partition(number)
                     if last < 0:
                         raise KafkaError(ErrorCode.invalid_record, _NO_RECORDS)
-                    info, latest_ms = check_produce_batch(buffer, first, last, target.needs_keys)
+                    info, latest_ms, opens = check(target, buffer, first, last)
                     if info.attributes & ATTR_LOG_APPEND_TIME:
                         raise KafkaError(ErrorCode.invalid_timestamp, _OWN_TIME)
-                    if info.attributes & ATTR_CODEC_MASK:
+                    if opens or info.attributes & ATTR_CODEC_MASK:
                         data = memoryview(buffer)[first:last]
-                        batch = _Compressed(name, target, data, info, rows, at)
-                        if not self._append_small(batch):
-                            compressed.append(batch)
+                        now_ms = self.connection.hub.clock.now_ms()
+                        batch = Unopened(name, target, data, info, now_ms, rows, at)
+                        if not self._append_small(batch, opens=opens):
+                            unopened.append(batch)
                     elif latest_ms != info.max_timestamp_ms:
                         data = memoryview(buffer)[first:last]
-                        self._append(name, target, *_timed(data, info, latest_ms), rows, at)
+                        self._append(name, target, *timed(data, info, latest_ms), rows, at)
                     elif info.size_bytes <= _SLICED_BYTES:
                         self._append(name, target, buffer[first:last], info, rows, at)
                     else:
@@ -129,37 +108,39 @@ class Produce(Slot):
                 except OnelogError as error:
                     self.refuse(rows, at, number, error)
                     self._left -= 1
-        if compressed:
+        if unopened:
             # What comes next from this client waits, so that its batches keep their order.
             self.is_produce = False
-            self.connection.run(self, self._inflate_and_append(compressed))
+            self.connection.run(self, self._open_and_append(unopened))
         else:
             self.settle()
 
-    def _append_small(self, batch: _Compressed) -> bool:
-        """Append a batch that is inflated faster than a thread is asked; False when it is large.
+    def _append_small(self, batch: Unopened, *, opens: bool) -> bool:
+        """Append a batch that is opened faster than a thread is asked; False when it is large.
 
         Raises OnelogError.
         """
-        if batch.info.size_bytes > INFLATED_HERE_BYTES:
+        limit = OPENED_HERE_BYTES if opens else INFLATED_HERE_BYTES
+        if batch.info.size_bytes > limit:
             return False
         try:
-            data, info = batch.inflate(INFLATED_HERE_BYTES)
+            data, info = batch.open(limit)
         except MessageTooLarge:
             return False
         self._append(batch.topic, batch.target, data, info, batch.rows, batch.at)
         return True
 
-    async def _inflate_and_append(self, compressed: list[_Compressed]) -> None:
+    async def _open_and_append(self, unopened: list[Unopened]) -> None:
         def work() -> list[tuple[Buffer, BatchInfo] | OnelogError]:
-            return [batch.try_inflate() for batch in compressed]
+            return [batch.try_open() for batch in unopened]
 
         found = await self.connection.hub.broker.in_thread(work)
-        for (topic, target, _data, _info, rows, at), batch in zip(compressed, found, strict=True):
-            refusal = batch if isinstance(batch, OnelogError) else None
+        for batch, opened in zip(unopened, found, strict=True):
+            target, rows, at = batch.target, batch.rows, batch.at
+            refusal = opened if isinstance(opened, OnelogError) else None
             try:
-                if not isinstance(batch, OnelogError):
-                    self._append(topic, target, *batch, rows, at)
+                if not isinstance(opened, OnelogError):
+                    self._append(batch.topic, target, *opened, rows, at)
             except OnelogError as error:
                 refusal = error
             if refusal is not None:
@@ -194,7 +175,8 @@ class Produce(Slot):
 
     def refuse(self, rows: list[Row], at: int, number: int, error: OnelogError) -> None:
         """Nothing was appended for a partition."""
-        rows[at] = (number, int(code_of(error)), _NONE, _NONE, _NONE, str(error))
+        blamed = error.blamed if isinstance(error, RecordsRefused) else NO_BLAME
+        rows[at] = (number, int(code_of(error)), _NONE, _NONE, _NONE, str(error), blamed)
         if self.acks == 0:
             self.connection.fail(error)
 
@@ -210,11 +192,3 @@ class Produce(Slot):
         )
         self.cancel = None
         return True
-
-
-def _timed(data: memoryview, info: BatchInfo, latest_ms: int) -> tuple[Buffer, BatchInfo]:
-    """A batch whose header tells the latest time of its records: itself, or a mended copy."""
-    if latest_ms == info.max_timestamp_ms:
-        return data, info
-    mended = bytearray(data)
-    return mended, set_latest_time(mended, info._replace(position=0), latest_ms)

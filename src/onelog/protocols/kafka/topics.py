@@ -16,14 +16,17 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
-from onelog.base.errors import InvalidName, OffsetOutOfRange, OnelogError
+from onelog.base.errors import InvalidName, MessageTooLarge, OffsetOutOfRange, OnelogError
 from onelog.base.ids import Offset, TimestampMs
 from onelog.base.names import from_kafka, to_kafka
-from onelog.broker import Broker, Partition, Principal, Stream
-from onelog.kernel import BatchInfo, scan_batches
+from onelog.broker import Broker, Partition, Principal, Stream, StreamConfig, Timestamps
+from onelog.kernel import ATTR_CODEC_MASK, BatchInfo, scan_batches
+from onelog.log.config import AS_PRODUCED, LONG_MAX
 from onelog.log.partition import Appended
 from onelog.log.wakeup import Callback, Waiter
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
+from onelog.protocols.kafka.opening import TimeBounds
+from onelog.record.batch import recompressed
 
 if TYPE_CHECKING:
     from onelog.kernel.types import Buffer
@@ -95,6 +98,16 @@ class TopicPartition(Protocol):
         """Whether every record must have a key, because only the last of each is kept."""
         ...
 
+    @property
+    def opens(self) -> bool:
+        """Whether every batch has to be opened, compressed or not."""
+        ...
+
+    @property
+    def time_bounds(self) -> TimeBounds | None:
+        """Where the times of records may lie; None: anywhere."""
+        ...
+
     def append(
         self, data: bytearray, info: BatchInfo, principal: Principal
     ) -> tuple[Appended, Partition]:
@@ -104,7 +117,7 @@ class TopicPartition(Protocol):
     def unpack(
         self, data: Buffer, info: BatchInfo, records: bytes | None
     ) -> tuple[Buffer, BatchInfo]:
-        """May run in a thread: a compressed batch with these records, as it is appended."""
+        """May run in a thread: a batch with these records, inflated, as it is appended."""
         ...
 
     def fetch(self, offset: int, max_bytes: int, *, committed: bool) -> Fetched:
@@ -127,7 +140,16 @@ class TopicPartition(Protocol):
 class StreamPartition:
     """A partition of a stream that was made for this topic: stored bytes go out as they are."""
 
-    __slots__ = ("_broker", "_stream", "log", "needs_keys", "number")
+    __slots__ = (
+        "_broker",
+        "_compression",
+        "_stream",
+        "log",
+        "needs_keys",
+        "number",
+        "opens",
+        "time_bounds",
+    )
 
     def __init__(self, broker: Broker, stream: Stream, log: Partition) -> None:
         self._broker = broker
@@ -135,7 +157,11 @@ class StreamPartition:
         self.number = int(log.id)
         self.log = log
         # When the configuration changes, the topic is made anew.
-        self.needs_keys = stream.config.cleanup.compacts
+        config = stream.config
+        self.needs_keys = config.cleanup.compacts
+        self.time_bounds = _time_bounds(config)
+        self._compression = config.compression
+        self.opens = self.time_bounds is not None or config.compression.codec != AS_PRODUCED
 
     def judge(self, info: BatchInfo, principal: Principal) -> Appended | None:
         """None when a batch may be written, or the append that it repeats. Raises OnelogError."""
@@ -158,9 +184,17 @@ class StreamPartition:
     def unpack(
         self, data: Buffer, info: BatchInfo, records: bytes | None
     ) -> tuple[Buffer, BatchInfo]:
-        """As it came."""
-        del records
-        return data, info
+        """As it came, or in the codec that the topic asks for."""
+        codec = self._compression.wanted
+        if codec is None or codec == info.attributes & ATTR_CODEC_MASK:
+            return data, info
+        made = recompressed(memoryview(data), info, records, codec, self._compression.level)
+        if len(made) > self.log.message_bytes_max:
+            raise MessageTooLarge(
+                f"a batch has {len(made)} bytes as {self._compression.codec}, more than"
+                f" {self.log.stream} takes (max.message.bytes = {self.log.message_bytes_max})"
+            )
+        return made, scan_batches(made, 0, False)[0]
 
     @property
     def high_watermark(self) -> int:
@@ -209,6 +243,13 @@ class StreamPartition:
     def max_timestamp(self) -> tuple[Offset, TimestampMs] | None:
         """In a thread: the record with the greatest timestamp."""
         return self.log.max_timestamp()
+
+
+def _time_bounds(config: StreamConfig) -> TimeBounds | None:
+    bounds = TimeBounds(config.timestamp_before_max_ms, config.timestamp_after_max_ms)
+    if config.timestamps is Timestamps.APPEND or bounds == (LONG_MAX, LONG_MAX):
+        return None
+    return bounds
 
 
 class KafkaTopic(Protocol):

@@ -19,6 +19,7 @@ from onelog.kernel import BatchInfo, TopicFilter
 from onelog.log.partition import Appended
 from onelog.log.wakeup import Callback, Waiter
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
+from onelog.protocols.kafka.opening import TimeBounds
 from onelog.protocols.kafka.topics import NO_ABORTED, Fetched
 from onelog.protocols.kafka.views.cache import RunCache
 from onelog.protocols.kafka.views.ends import TopicEnd
@@ -60,6 +61,16 @@ class ViewPartition:
     def needs_keys(self) -> bool:
         """Whether every record must have a key, because only the last of each is kept."""
         return self.place.stream.config.cleanup.compacts
+
+    @property
+    def opens(self) -> bool:
+        """Whether every batch has to be opened; what comes through a view is inflated anyway."""
+        return False
+
+    @property
+    def time_bounds(self) -> TimeBounds | None:
+        """Where the times of records may lie: a stream with many topics has no such bounds."""
+        return None
 
     def append(
         self, data: Buffer, info: BatchInfo, principal: Principal

@@ -1,0 +1,145 @@
+"""A produced batch that has to be opened: inflated, its records checked, compressed anew.
+
+Rules:
+- A batch is refused as a whole, and the records that are to blame are named (KIP-467): those
+  without a key where only the last of each key is kept, and those whose time is out of bounds.
+  `BLAMED_MAX` of them at most, so that an answer stays small beside its request (I8).
+- Compressed anew is only what its partition wants in another codec; records stay as they are (I6).
+- It blocks, so a large batch is opened in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from onelog.base.errors import InvalidRecords, MessageTooLarge, OnelogError
+from onelog.base.limits import INFLATED_BYTES_MAX
+from onelog.kernel import BatchInfo, Slices, check_produce_batch, decode_batch, validate_records
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError
+from onelog.record.batch import inflated_records, set_latest_time
+
+if TYPE_CHECKING:
+    from onelog.kernel.types import Buffer
+    from onelog.protocols.kafka.producing import Row
+    from onelog.protocols.kafka.topics import TopicPartition
+
+BLAMED_MAX: Final = 10_000
+"""Records of one batch that an answer names."""
+
+_NO_TIME: Final = -1
+_NO_KEY: Final = "the record has no key, and its topic is compacted by key"
+
+
+class RecordsRefused(KafkaError):
+    """A batch is refused for some of its records: (index, why) of each."""
+
+    def __init__(self, code: ErrorCode, text: str, blamed: tuple[tuple[int, str], ...]) -> None:
+        super().__init__(code, text)
+        self.blamed = blamed
+
+
+class TimeBounds(NamedTuple):
+    """How far the time of a record may lie from the clock of the broker."""
+
+    before_ms: int
+    after_ms: int
+
+
+class Unopened(NamedTuple):
+    """A batch that has to be opened, and where its row of the answer stands."""
+
+    topic: str
+    target: TopicPartition
+    data: memoryview
+    info: BatchInfo
+    now_ms: int
+    rows: list[Row]
+    at: int
+
+    def open(self, limit: int = INFLATED_BYTES_MAX) -> tuple[Buffer, BatchInfo]:
+        """Look into it: the batch as its partition wants it. Raises OnelogError."""
+        target, info = self.target, self.info._replace(position=0)
+        if info.size_bytes > target.log.message_bytes_max:
+            raise MessageTooLarge(
+                f"a batch of {info.size_bytes} bytes is larger than {self.topic} takes"
+                f" (max.message.bytes = {target.log.message_bytes_max})"
+            )
+        records = inflated_records(self.data, info, limit)
+        try:
+            latest_ms = validate_records(self.data, 0, records, target.needs_keys)
+        except InvalidRecords:
+            if target.needs_keys:
+                validate_records(self.data, 0, records)  # anything else is told of the batch
+                self._refuse(records, ErrorCode.invalid_record, _has_no_key)
+            raise
+        if target.time_bounds is not None:
+            judge = _out_of(target.time_bounds, self.now_ms)
+            self._refuse(records, ErrorCode.invalid_timestamp, judge)
+        return target.unpack(*timed(self.data, info, latest_ms), records)
+
+    def try_open(self) -> tuple[Buffer, BatchInfo] | OnelogError:
+        """The same in a thread: what is wrong is given, not raised."""
+        try:
+            return self.open()
+        except OnelogError as error:
+            return error.with_traceback(None)  # which holds what was inflated
+
+    def _refuse(
+        self, records: bytes | None, code: ErrorCode, judge: Callable[[Slices, int], str]
+    ) -> None:
+        """Raise RecordsRefused when a record is to blame; `judge` says what for, or nothing."""
+        slices = decode_batch(self.data, 0, records, False)
+        blamed: list[tuple[int, str]] = []
+        total = 0
+        for index in range(len(slices)):
+            why = judge(slices, index)
+            if why:
+                total += 1
+                if total <= BLAMED_MAX:
+                    blamed.append((index, why))
+        if blamed:
+            raise RecordsRefused(
+                code,
+                f"{total} of {len(slices)} records are refused, and with them the batch: record"
+                f" {blamed[0][0]}: {blamed[0][1]}",
+                tuple(blamed),
+            )
+
+
+def _has_no_key(slices: Slices, index: int) -> str:
+    return _NO_KEY if slices.key(index) is None else ""
+
+
+def _out_of(bounds: TimeBounds, now_ms: int) -> Callable[[Slices, int], str]:
+    first_ms, last_ms = now_ms - bounds.before_ms, now_ms + bounds.after_ms
+    why = f"its time is not in {first_ms} to {last_ms} ms, which its topic asks for"
+
+    def judge(slices: Slices, index: int) -> str:
+        time_ms = slices.timestamp_ms(index)
+        return "" if time_ms == _NO_TIME or first_ms <= time_ms <= last_ms else why
+
+    return judge
+
+
+def check(
+    target: TopicPartition, buffer: bytes | bytearray, first: int, last: int
+) -> tuple[BatchInfo, int, bool]:
+    """The one batch of a partition, its latest time, and whether it has to be opened.
+
+    Raises CorruptBatch for what is wrong with the batch as a whole.
+    """
+    try:
+        return *check_produce_batch(buffer, first, last, target.needs_keys), target.opens
+    except InvalidRecords:
+        if not target.needs_keys:
+            raise
+        return *check_produce_batch(buffer, first, last), True
+
+
+def timed(data: memoryview, info: BatchInfo, latest_ms: int) -> tuple[Buffer, BatchInfo]:
+    """A batch whose header tells the latest time of its records: itself, or a mended copy."""
+    if latest_ms == info.max_timestamp_ms:
+        return data, info
+    mended = bytearray(data)
+    return mended, set_latest_time(mended, info._replace(position=0), latest_ms)
