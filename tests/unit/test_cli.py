@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 import onelog
+from onelog.admin.contract import ListenerInfo, ServerInfo, TroubleInfo
 from onelog.base.errors import DataDirLocked
 from onelog.cli import run
+from onelog.cli.client import HealthAnswer, Status
 from onelog.cli.example import example_toml
+from onelog.cli.render import print_status
 from onelog.config import Config, Loaded, load
 
 pytestmark = pytest.mark.usefixtures("empty_place")
@@ -105,3 +108,26 @@ def test_the_example_file_with_every_key_switched_on_is_the_default_configuratio
     loaded = load(file)
     assert loaded.config == Config()
     assert set(loaded.sources.values()) == {str(file)}
+
+
+def test_status_shows_what_lasts_first_and_where_the_server_listens(capsys):
+    info = ServerInfo(
+        version="1", node_id=0, node_name="n", pid=1, python="3", event_loop="x",
+        kernel="compiled", data_dir="d", config_file=None, started_ms=0, uptime_s=5.0,
+        listeners=(ListenerInfo(name="mqtt", address="127.0.0.1:1883", url="mqtt://here:1883"),),
+    )  # fmt: skip
+    rows = [
+        TroubleInfo(kind="live-listener", place="main/1", error="ValueError: x\ny", count=1_200,
+                    first_ms=1, last_ms=9_000, standing=False),
+        TroubleInfo(kind="disk-full", place="main/3", error="no space", count=1, first_ms=5,
+                    last_ms=5, standing=True),
+    ]  # fmt: skip
+    health = HealthAnswer("failing", {"state": "ok", "troubles": "disk-full"}, rows)
+    print_status(Status(info, health, [], False))
+    lines = capsys.readouterr().out.splitlines()
+    assert "not ready, up 5s, pid 1" in lines[0]
+    assert lines[1] == "  troubles: disk-full"
+    assert lines[2].startswith("  disk-full at main/3: no space (since 1970-01-0")
+    assert "  live-listener at main/1: ValueError: x y (last at" in lines[3]
+    assert lines[3].endswith(", 1,200 times)")
+    assert lines[-1].split() == ["mqtt", "127.0.0.1:1883", "mqtt://here:1883"]

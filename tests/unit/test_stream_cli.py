@@ -62,6 +62,15 @@ def test_streams_of_a_running_server(tmp_path):
         rows = [line.split() for line in onelog("list")[1].splitlines()]
         assert ["plant", "plant/#,", "q", "4", "0", "0B"] in rows
         assert [row[:3] for row in rows if row[0] == "main"] == [["main", "#", "8"]]
+        shown = " ".join(onelog("show", "plant")[1].split())
+        for part in (
+            "stream plant: 4 partitions, 0 records, 0B", "captures plant/#, q", "durability os",
+            "retention.age_ms 2h", "retention.bytes 5MB", "message_ttl_ms unlimited",
+            "segment_bytes 256MiB", "cleanup delete", "3 0 0 0B running",
+        ):  # fmt: skip
+            assert part in shown
+        assert "captures none" in " ".join(onelog("show", "~cursors")[1].split())
+        assert onelog("show", "nobody")[0] == 1
         for wrong, why in (
             (("alter", "plant", "--release", "p"), "does not capture 'p'"),
             (("alter", "plant", "--partitions", "1"), "cannot shrink"),

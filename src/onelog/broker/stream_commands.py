@@ -7,6 +7,9 @@ and those that a protocol makes (their captures begin with `$`) are not for peop
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any, Final
+
 import msgspec
 
 from onelog.base.errors import InvalidRequest, NotAuthorized, OnelogError
@@ -58,7 +61,16 @@ class ListStreams(msgspec.Struct, frozen=True, kw_only=True, tag="stream.list"):
     """Show every stream but the broker's own."""
 
 
-StreamCommand = CreateStream | AlterStream | DeleteStream | ListStreams
+class ShowStream(msgspec.Struct, frozen=True, kw_only=True, tag="stream.show"):
+    """Show everything of one stream, also of the broker's own."""
+
+    name: str
+
+
+StreamCommand = CreateStream | AlterStream | DeleteStream | ListStreams | ShowStream
+
+PARTITIONS_SHOWN: Final = 100
+"""Of one stream; the admin API shows all of them, in pages."""
 
 
 class StreamRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,10 +83,30 @@ class StreamRow(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
 
 
+class PartitionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What is shown of a partition."""
+
+    partition: int
+    start_offset: int
+    end_offset: int
+    size_bytes: int
+    state: str
+
+
+class StreamDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything of one stream."""
+
+    settings: dict[str, Any]
+    """Each setting in force by its dotted name; -1 is no bound."""
+    partitions: tuple[PartitionRow, ...]
+    """The first ones, `PARTITIONS_SHOWN` at most."""
+
+
 class StreamAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What came of a command."""
 
     streams: tuple[StreamRow, ...] = ()
+    detail: StreamDetail | None = None
     error: str = ""
     """The class of the error; empty when all went well."""
     message: str = ""
@@ -117,6 +149,9 @@ async def _run(broker: Broker, defaults: StreamDefaults, command: StreamCommand)
         case ListStreams():
             shown = [stream for stream in streams.streams() if not stream.config.internal]
             return StreamAnswer(streams=tuple(map(_row, shown)))
+        case ShowStream():
+            found = streams.get(command.name)
+            return StreamAnswer(streams=(_row(found),), detail=_detail(found))
 
 
 def default_stream(
@@ -186,6 +221,30 @@ def _row(stream: Stream) -> StreamRow:
         records=sum(row.end_offset - row.start_offset for row in stream.partitions),
         size_bytes=stream.size_bytes,
     )
+
+
+def _detail(stream: Stream) -> StreamDetail:
+    return StreamDetail(
+        settings=dict(_flatten(msgspec.to_builtins(stream.config), "")),
+        partitions=tuple(
+            PartitionRow(
+                partition=row.id,
+                start_offset=row.start_offset,
+                end_offset=row.end_offset,
+                size_bytes=row.log.size_bytes,
+                state="running" if row.stopped is None else f"stopped: {row.stopped}",
+            )
+            for row in stream.partitions[:PARTITIONS_SHOWN]
+        ),
+    )
+
+
+def _flatten(tree: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
 
 
 def decode_stream_answer(message: bytes) -> StreamAnswer:

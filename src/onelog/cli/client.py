@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from onelog.admin.contract import ErrorAnswer, ServerInfo, StreamInfo
+from onelog.admin.contract import ErrorAnswer, ServerInfo, StreamInfo, TroubleInfo
 from onelog.base.errors import Unavailable
 
 TIMEOUT_S: Final = 5.0
@@ -20,10 +20,11 @@ T = TypeVar("T")
 
 
 class HealthAnswer(msgspec.Struct, frozen=True):
-    """What `/health/ready` says."""
+    """What `/health` says."""
 
     status: str
     checks: dict[str, str]
+    troubles: list[TroubleInfo]
 
 
 class StreamPage(msgspec.Struct, frozen=True):
@@ -47,9 +48,9 @@ def fetch_status(host: str, port: int) -> Status:
     connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
     try:
         info = _get(connection, "/api/v1/info", ServerInfo)
-        health = _get(connection, "/health/ready", HealthAnswer, also=503)
+        health = _get(connection, "/health", HealthAnswer, also=503)
         page = StreamPage([], None)
-        if health.status == "ok":
+        if health.checks.get("state", "ok") == "ok":
             page = _get(connection, "/api/v1/streams", StreamPage)
     except (OSError, http.client.HTTPException, msgspec.MsgspecError) as error:
         raise Unavailable(

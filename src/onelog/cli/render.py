@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from onelog.admin.contract import ServerInfo
+from onelog.admin.contract import ServerInfo, StreamInfo, TroubleInfo
 from onelog.cli.client import Status
 from onelog.cli.example import toml_value
 from onelog.config import Loaded
@@ -17,6 +19,8 @@ from onelog.config.units import format_quantity
 
 OUT = Console(soft_wrap=True, highlight=False)
 ERRORS = Console(stderr=True, soft_wrap=True, highlight=False)
+
+TROUBLES_SHOWN: Final = 20
 
 _ABOUT = {"admin": "  (health, metrics, read-only API)"}
 
@@ -67,25 +71,66 @@ def print_config(loaded: Loaded) -> None:
     print_whole(table)
 
 
+_STATES = {
+    "ok": "[green]ready[/]",
+    "degraded": "[yellow]ready, with troubles[/]",
+    "failing": "[red]not ready[/]",
+}
+
+
 def print_status(status: Status) -> None:
-    """A running server at a glance."""
-    info = status.info
-    healthy = status.health.status == "ok"
-    state = "[green]ready[/]" if healthy else "[red]not ready[/]"
+    """A running server at a glance: how it is, what is wrong, where it listens, what it holds."""
+    info, health = status.info, status.health
     OUT.print(
-        f"[bold]OneLog {info.version}[/] {info.node_name}: {state}, up {_duration(info.uptime_s)},"
+        f"[bold]OneLog {info.version}[/] {info.node_name}: "
+        f"{_STATES.get(health.status, health.status)}, up {_duration(info.uptime_s)},"
         f" pid {info.pid}"
     )
-    for name, outcome in status.health.checks.items():
+    for name, outcome in health.checks.items():
         if outcome != "ok":
             OUT.print(Text(f"  {name}: {outcome}", style="red"))
+    _print_troubles(health.troubles)
+    OUT.print()
+    _print_listeners(info)
+    if status.streams:
+        OUT.print()
+        _print_streams(status.streams)
+    if status.more_streams:
+        OUT.print("… and more: see /api/v1/streams")
+
+
+def _print_troubles(troubles: list[TroubleInfo]) -> None:
+    """What lasts first, then what happened, the newest first."""
+    rows = sorted(troubles, key=lambda row: (not row.standing, -row.last_ms))
+    for row in rows[:TROUBLES_SHOWN]:
+        times = "" if row.count == 1 else f", {row.count:,} times"
+        at_ms = row.first_ms if row.standing else row.last_ms
+        at = datetime.fromtimestamp(at_ms / 1000, UTC).astimezone()
+        when = f"{'since' if row.standing else 'last at'} {at:%Y-%m-%d %H:%M:%S}{times}"
+        line = Text(f"  {row.kind} at {row.place}", style="red" if row.standing else "yellow")
+        line.append(f": {' '.join(row.error.split())} ({when})", style="default")
+        OUT.print(line)
+    if rows[TROUBLES_SHOWN:]:
+        OUT.print(f"  … and {len(rows) - TROUBLES_SHOWN} more: see /health")
+
+
+def _print_listeners(info: ServerInfo) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for title in ("listener", "address", "clients write"):
+        table.add_column(title)
+    for row in info.listeners:
+        table.add_row(row.name, Text(row.address), Text(row.url))
+    print_whole(table)
+
+
+def _print_streams(streams: list[StreamInfo]) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("stream")
     for title in ("partitions", "records", "size"):
         table.add_column(title, justify="right")
     table.add_column("engine")
     table.add_column("durability")
-    for stream in status.streams:
+    for stream in streams:
         table.add_row(
             Text(stream.name),
             str(stream.partitions),
@@ -94,10 +139,7 @@ def print_status(status: Status) -> None:
             stream.engine,
             stream.durability,
         )
-    if status.streams:
-        print_whole(table)
-    if status.more_streams:
-        OUT.print("… and more: see /api/v1/streams")
+    print_whole(table)
 
 
 def _duration(seconds: float) -> str:

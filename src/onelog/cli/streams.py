@@ -1,4 +1,4 @@
-"""`onelog stream …`: makes, changes and deletes streams in a running server.
+"""`onelog stream …`: makes, changes, shows and deletes streams in a running server.
 
 Rules: what only these commands need is imported when one of them runs; all others start faster.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 from rich.table import Table
@@ -83,7 +83,8 @@ DEFAULTS = Choice()
 def build_streams(run_offline: RunOffline | None) -> App:
     """The commands of `onelog stream`."""
     app = App(
-        name="stream", help="Make, change or delete streams, the homes of topics, while they run."
+        name="stream",
+        help="Make, change, show or delete streams, the homes of topics, while they run.",
     )
 
     def perform(place: Place, command: StreamCommand) -> StreamAnswer:
@@ -145,6 +146,13 @@ def build_streams(run_offline: RunOffline | None) -> App:
 
         _show(perform(place, ListStreams()))
 
+    @app.command
+    def show(name: str, /, *, place: Place = HERE) -> None:
+        """Show every setting of a stream and its partitions."""
+        from onelog.broker.stream_commands import ShowStream  # noqa: PLC0415
+
+        _show_one(perform(place, ShowStream(name=name)))
+
     return app
 
 
@@ -185,6 +193,44 @@ def _show(found: StreamAnswer) -> None:
             format_quantity(row.size_bytes, "bytes"),
         )
     render.OUT.print(table)
+
+
+def _show_one(found: StreamAnswer) -> None:
+    (row,), detail = found.streams, found.detail
+    assert detail is not None, "the server tells what it was asked for"
+    size = format_quantity(row.size_bytes, "bytes")
+    _say(f"stream {row.name}: {row.partitions} partitions, {row.records:,} records, {size}\n")
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("setting", no_wrap=True)
+    table.add_column("value", overflow="fold")
+    for name, value in detail.settings.items():
+        if name != "name":
+            table.add_row(name, Text(_setting(name, value)))
+    render.print_whole(table)
+    render.OUT.print()
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for title in ("partition", "start", "end", "size"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("state")
+    for part in detail.partitions:
+        size = format_quantity(part.size_bytes, "bytes")
+        cells = (str(part.partition), f"{part.start_offset:,}", f"{part.end_offset:,}", size)
+        style = "" if part.state == "running" else "red"
+        table.add_row(*cells, Text(part.state, style=style))
+    render.print_whole(table)
+    if len(detail.partitions) < row.partitions:
+        _say(f"… and more: see /api/v1/streams/{row.name}/partitions")
+
+
+def _setting(name: str, value: Any) -> str:
+    """A setting as one would write it: the unit is in its name."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    words = name.rpartition(".")[2].split("_")
+    unit = next((unit for unit in ("bytes", "ms") if unit in words), None)
+    if unit is not None and isinstance(value, int):
+        return format_quantity(value, unit)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _say(line: str) -> None:
