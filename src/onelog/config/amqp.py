@@ -34,8 +34,8 @@ class AmqpLimits(ConnectionLimits, frozen=True, kw_only=True):
         int,
         Meta(
             ge=4096,
-            description="Bytes of one channel that wait for a method before them; then nothing "
-            "more is read from the connection.",
+            description="Bytes of one connection's channels that wait for a method before them; "
+            "then nothing more is read from it.",
         ),
     ] = 4 * _MIB
     unwritten_bytes: Annotated[

@@ -13,7 +13,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectionLimits(Section, frozen=True, kw_only=True):
-    """How many connections a protocol takes."""
+    """How many connections a protocol takes, and for how long one may stand still."""
 
     connections: Annotated[
         int, Meta(ge=0, description="Connections at once; 0: as many as the system lets.")
@@ -24,3 +24,11 @@ class ConnectionLimits(Section, frozen=True, kw_only=True):
     connects_per_second: Annotated[
         int, Meta(ge=0, description="New connections per second; 0: no bound.")
     ] = 0
+    write_timeout_ms: Annotated[
+        int,
+        Meta(
+            ge=100,
+            le=600_000,
+            description="How long a client may take no bytes at all while some wait for it.",
+        ),
+    ] = 30_000

@@ -49,6 +49,11 @@ class ConnectionBounds(Protocol):
         """New ones."""
         ...
 
+    @property
+    def write_timeout_ms(self) -> int:
+        """How long one may take no bytes."""
+        ...
+
 
 class ProtocolListeners:
     """All listeners of one protocol, and the gate before them."""
@@ -56,6 +61,7 @@ class ProtocolListeners:
     def __init__(self, clock: Clock, bounds: ConnectionBounds, alpn: Sequence[str] = ()) -> None:
         self._clock = clock
         self._alpn = tuple(alpn)
+        self._write_timeout_s = bounds.write_timeout_ms / 1000
         self.gate = Gate(
             ConnectionLimits(
                 total_max=bounds.connections,
@@ -124,6 +130,7 @@ class ProtocolListeners:
                     websocket=bound.websocket,
                     proxy=bound.proxy,
                     handshake_timeout_s=handshake_timeout_s,
+                    write_timeout_s=self._write_timeout_s,
                 )
             )
 

@@ -43,6 +43,8 @@ class Gate:
         """Connections that ended in their PROXY header, TLS handshake or WebSocket upgrade."""
         self.handshakes_late = 0
         """Those among them that ended at the deadline."""
+        self.writes_stuck = 0
+        """Connections that were cut off because their peer took no bytes."""
 
     def enter(self) -> bool:
         """Let a connection in, or not; who comes in leaves again by `leave`."""
@@ -101,6 +103,13 @@ class Gate:
             Sample(refused, about, "counter", self.refused_total, (label, ("limit", "total"))),
             Sample(refused, about, "counter", self.refused_host, (label, ("limit", "host"))),
             Sample(refused, about, "counter", self.refused_rate, (label, ("limit", "rate"))),
+            Sample(
+                "onelog_connections_stuck_total",
+                "Connections cut off because their peer took no bytes.",
+                "counter",
+                self.writes_stuck,
+                (label,),
+            ),
             Sample(failed, ended, "counter", late, (label, ("why", "late"))),
             Sample(
                 failed, ended, "counter", self.handshakes_failed - late, (label, ("why", "bad"))

@@ -63,6 +63,14 @@ class StreamTransport(Protocol):
         """Read again."""
         ...
 
+    def is_reading(self) -> bool:
+        """Whether it reads; a peer that is not read cannot be heard."""
+        ...
+
+    def part(self) -> None:
+        """Send what waits, say that nothing more comes, and let the peer finish."""
+        ...
+
     def get_write_buffer_size(self) -> int:
         """Bytes that the peer did not read yet."""
         ...

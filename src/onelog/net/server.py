@@ -4,7 +4,8 @@ Rules:
 - A connection over a limit is closed at once, before a byte is read or a key is exchanged.
 - PROXY header, TLS handshake and WebSocket upgrade together have until one deadline.
 - Between the loop and a protocol over TCP or TLS stands nothing of ours: a read is one call of its
-  `data_received`. A guard sees only the begin and the end of a connection, to count it.
+  `data_received`. A guard sees the begin and the end of a connection, to count it, and the reads of
+  a peer that is behind with reading (`pace.py`).
 - Works on asyncio and on uvloop. Established connections belong to their protocol: closing the
   listener ends handshakes and leaves them alone.
 """
@@ -26,6 +27,7 @@ from onelog.base.errors import ConfigError, ProtocolViolation
 from onelog.net import proxy as proxy_header
 from onelog.net.gate import Gate
 from onelog.net.listener import Listener
+from onelog.net.pace import PacedTransport
 from onelog.net.peer import Peer, ProtocolFactory, StreamProtocol, Via
 from onelog.net.tls import Tls
 from onelog.net.websocket import WebSocketServer, WebSocketSettings
@@ -63,6 +65,7 @@ class ServedListener:
         websocket: WebSocketSettings | None,
         proxy: ProxySettings | None,
         handshake_timeout_s: float,
+        write_timeout_s: float,
     ) -> None:
         self.listener = listener
         self.gate = gate
@@ -72,6 +75,7 @@ class ServedListener:
         self._proxy = proxy
         self._trusted = _networks(listener.name, proxy.trusted) if proxy else ()
         self._timeout_s = handshake_timeout_s
+        self.write_timeout_s = write_timeout_s
         self._loop = asyncio.get_running_loop()
         self._loopback = listener.is_loopback
         self._servers: list[asyncio.Server] = []
@@ -81,16 +85,16 @@ class ServedListener:
         secure, frames = tls is not None, websocket is not None
         self._via: Via = ("wss" if frames else "tls") if secure else ("ws" if frames else "tcp")
 
-    async def start(self, backlog: int) -> None:
+    async def start(self) -> None:
         """Begin to accept."""
         for sock in self.listener.sockets:
             if self._tls is None and self._proxy is None:
                 # The loop's own server: the cheapest way to accept.
                 make = cast("Callable[[], asyncio.Protocol]", lambda: _Guard(self, None))
-                server = await self._loop.create_server(make, sock=sock, backlog=backlog)
+                server = await self._loop.create_server(make, sock=sock, backlog=BACKLOG)
                 self._servers.append(server)
             else:
-                sock.listen(backlog)
+                sock.listen(BACKLOG)
                 self._accepting.append(sock)
                 self._loop.add_reader(sock.fileno(), self._accept, sock)
 
@@ -210,6 +214,16 @@ class ServedListener:
         self.gate.handshakes_failed += 1
         self.gate.handshakes_late += late
 
+    def stuck(self, arrival: _Arrival) -> None:
+        """Tell of a peer that takes nothing any more and is cut off."""
+        self.gate.writes_stuck += 1
+        _log.info(
+            "connection ended",
+            listener=self.listener.name,
+            peer=f"{arrival.host}:{arrival.port}",
+            reason="it takes no bytes",
+        )
+
     def make(self, arrival: _Arrival, transport: asyncio.BaseTransport) -> StreamProtocol:
         """The protocol of a connection that stands."""
         secure = transport.get_extra_info("ssl_object")
@@ -258,12 +272,14 @@ class _Arrival:
 class _Guard:
     """Counts one connection and steps aside: `data_received` is the protocol's own method."""
 
-    __slots__ = ("_arrival", "_served", "_upper", "data_received", "made")
+    __slots__ = ("_arrival", "_pace", "_served", "_transport", "_upper", "data_received", "made")
 
     def __init__(self, served: ServedListener, arrival: _Arrival | None) -> None:
         self._served = served
         self._arrival = arrival
         self._upper: StreamProtocol | None = None
+        self._transport: asyncio.Transport
+        self._pace: PacedTransport | None = None
         self.made = False
         self.data_received: Callable[[bytes], None] = _ignore
 
@@ -274,32 +290,58 @@ class _Guard:
                 transport.abort()
                 return
         self.made = True
+        self._transport = transport
         try:
             upper = self._upper = self._served.make(self._arrival, transport)
         except BaseException:
             transport.abort()
             raise
-        self.data_received = upper.data_received
+        self._receive_by(upper.data_received)
+        timeout_s = self._served.write_timeout_s
+        self._pace = PacedTransport(transport, timeout_s, self._stuck, self._parting)
+        upper.connection_made(self._pace)
+
+    def _receive_by(self, method: Callable[[bytes], None]) -> None:
+        self.data_received = method
         # Tells the loop anew, because it remembers the method and not the object.
-        transport.set_protocol(cast("asyncio.BaseProtocol", self))
-        upper.connection_made(transport)
+        self._transport.set_protocol(cast("asyncio.BaseProtocol", self))
 
     def eof_received(self) -> bool | None:
         return None if self._upper is None else self._upper.eof_received()
 
     def pause_writing(self) -> None:
-        if self._upper is not None:
+        if self._upper is not None and self._pace is not None:
+            self._pace.fell_behind()
+            if self.data_received is not _ignore:
+                self._receive_by(self._receive_slowly)
             self._upper.pause_writing()
 
     def resume_writing(self) -> None:
-        if self._upper is not None:
+        if self._upper is not None and self._pace is not None:
+            if self.data_received is not _ignore:
+                self._receive_by(self._upper.data_received)
+            self._pace.caught_up()
             self._upper.resume_writing()
+
+    def _receive_slowly(self, data: bytes) -> None:
+        if self._upper is not None and self._pace is not None:
+            self._pace.receive(data, self._upper.data_received)
+
+    def _parting(self) -> None:
+        self._receive_by(_ignore)
+
+    def _stuck(self) -> None:
+        assert self._arrival is not None
+        self._served.stuck(self._arrival)
+        self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         upper, self._upper = self._upper, None
         self.data_received = _ignore
         if not self.made:
             return
+        if self._pace is not None:
+            self._pace.lost()
         assert self._arrival is not None
         self._served.gate.leave(self._arrival.host_key)
         if upper is not None:
@@ -319,7 +361,7 @@ async def start_listener(
     websocket: WebSocketSettings | None = None,
     proxy: ProxySettings | None = None,
     handshake_timeout_s: float = 10.0,
-    backlog: int = BACKLOG,
+    write_timeout_s: float = 30.0,
 ) -> ServedListener:
     """Accept connections on a bound listener; `factory` makes the protocol of each."""
     served = ServedListener(
@@ -330,8 +372,9 @@ async def start_listener(
         websocket=websocket,
         proxy=proxy,
         handshake_timeout_s=handshake_timeout_s,
+        write_timeout_s=write_timeout_s,
     )
-    await served.start(backlog)
+    await served.start()
     return served
 
 

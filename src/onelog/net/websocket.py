@@ -260,6 +260,10 @@ class WebSocketTransport(asyncio.Transport):
         if self._server.is_open:
             self._server.send_close(code, reason)
 
+    def part(self) -> None:
+        """End in order: the closing handshake lets the peer finish."""
+        self.close()
+
     def abort(self) -> None:
         """End at once."""
         self._lower.abort()

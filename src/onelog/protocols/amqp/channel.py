@@ -1,7 +1,8 @@
 """One channel: its methods in order, the contents of publishes, its deliveries and its end.
 
 Rules:
-- A method whose work has to wait holds the channel: later frames of it wait, bounded in bytes.
+- A method whose work has to wait holds the channel: later frames of it wait, bounded in bytes. They
+  wait as well while the peer does not read what it is sent.
 - A method that looks at queues or bindings, or ends the channel, waits for the publishes before it
   to be in their queues: one channel's methods take effect in their order.
 - A publish is its method, a content header and the body frames; anything else between is an
@@ -15,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
 
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from onelog.protocols.amqp.vhosts import VirtualHost
 
 _log = get_logger("amqp")
+
+_EVENT_BYTES: Final = 256
+"""What a frame that waits takes in memory beside its bytes."""
 
 
 class Channel:
@@ -72,22 +76,28 @@ class Channel:
     @property
     def is_plain(self) -> bool:
         """Whether nothing waits, and what comes takes effect at once."""
-        return not (self._busy or self._closing or self.transaction or self._publish)
+        return not (
+            self._busy or self._waiting or self._closing or self.transaction or self._publish
+        )
 
     # -- frames
 
     def take(self, event: Event) -> None:
         """What came on this channel, now or when its turn comes."""
-        if self._busy:
+        if self._busy or self._waiting or self.connection.is_stuffed:
             if isinstance(event, Frame):
                 # The buffer is the connection's; what waits has its own bytes.
                 event = Frame(event.kind, event.channel, memoryview(bytes(event.payload)))
+            if not self._waiting:
+                self.connection.input.forget()  # what comes now waits for its turn
             self._waiting.append(event)
-            self._waiting_bytes += event.size_bytes
-            if self._waiting_bytes > self.connection.hub.limits.waiting_bytes:
-                self.connection.pause(f"channel {self.number}")
+            self._waits(event.size_bytes + _EVENT_BYTES)
             return
         self._take(event)
+
+    def _waits(self, size_bytes: int) -> None:
+        self._waiting_bytes += size_bytes
+        self.connection.frames_wait(size_bytes)
 
     def _take(self, event: Event) -> None:
         method: Any = None
@@ -188,9 +198,7 @@ class Channel:
                 self.connection.fail(AmqpError(Reply.INTERNAL_ERROR, str(error)), method)
             finally:
                 self._busy = False
-            self._go_on()
-            if not self._busy and self._idle is not None:
-                self._idle.set()
+            self.go_on()
 
         self.connection.run(finish())
 
@@ -198,7 +206,7 @@ class Channel:
         """Return when everything that came is done, and what was published is in its queues."""
         while not self._closing:
             waiting = self.publishing.written()
-            if self._busy:
+            if self._busy or self._waiting:
                 self._idle = asyncio.Event()
                 await self._idle.wait()
             elif waiting is not None:
@@ -206,13 +214,16 @@ class Channel:
             else:
                 return
 
-    def _go_on(self) -> None:
-        while self._waiting and not self._busy:
+    def go_on(self) -> None:
+        """Take what waited for its turn, or for the peer to read."""
+        while self._waiting and not self._busy and not self.connection.is_stuffed:
             event = self._waiting.popleft()
-            self._waiting_bytes -= event.size_bytes
+            self._waits(-event.size_bytes - _EVENT_BYTES)
             self._take(event)
-        if self._waiting_bytes <= self.connection.hub.limits.waiting_bytes // 2:
-            self.connection.resume(f"channel {self.number}")
+        if self._waiting:
+            self.connection.input.forget()
+        elif not self._busy and self._idle is not None:
+            self._idle.set()
 
     # -- contents
 
@@ -299,9 +310,8 @@ class Channel:
         self.connection.input.forget()
         self.connection.hub.counters.channels_closed += 1
         self._waiting.clear()
-        self._waiting_bytes = 0
+        self._waits(-self._waiting_bytes)
         self._publish, self._head, self._body = None, None, bytearray()
-        self.connection.resume(f"channel {self.number}")
         if self.transaction is not None:
             self.transaction.rollback()
         self.consuming.close()

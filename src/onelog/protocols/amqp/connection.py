@@ -4,9 +4,11 @@ Rules:
 - Before the connection is open nothing but the handshake is taken, within a deadline, and frames
   are small. Another protocol header is answered with ours and the connection ends (4.2.2).
 - A channel's methods take effect in their order. While one of them waits, the channel's later
-  frames wait too, bounded: past that nothing is read from the peer (I8).
+  frames wait too, bounded: past that nothing is read from the peer (I8). They also wait while much
+  more is unsent than the peer reads: what they ask for would only add to it.
 - A hard error closes the connection with its code, a soft one the channel; never another
   connection (I10). After a close everything is ignored until the peer's close-ok, or a deadline.
+  What the peer still sends is taken from the socket before it goes, so that it ends in order.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ _UNTUNED_FRAME_BYTES: Final = 8192
 """Largest frame before the tune, as RabbitMQ has it."""
 _CLOSE_DEADLINE_S: Final = 5.0
 _WRITE_HIGH_BYTES: Final = 1024 * 1024
+_WAITING: Final = "frames that wait for a method before them"
 _UNWRITTEN: Final = "publishes that are not durable yet"
 ROUTES_MAX: Final = 256
 """Ways of publishes that a connection remembers."""
@@ -86,6 +89,7 @@ class Connection:
         self._writing = True
         self._paused_by: set[str] = set()
         self._unwritten_bytes = 0
+        self._waiting_bytes = 0
         self._heard_at = hub.loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -291,13 +295,21 @@ class Connection:
     def resume_writing(self) -> None:
         """The peer reads again."""
         self._writing = True
-        for channel in self.channels.values():
+        for channel in list(self.channels.values()):
+            channel.go_on()
             channel.may_deliver()
 
     @property
     def is_writable(self) -> bool:
         """Whether the peer keeps up with what it is sent."""
         return self._writing and self.state is State.OPEN
+
+    @property
+    def is_stuffed(self) -> bool:
+        """Whether so much waits for the peer that nothing is done that would add to it."""
+        if self._writing or self._transport is None:
+            return False
+        return self._transport.get_write_buffer_size() > 2 * _WRITE_HIGH_BYTES
 
     # -- the handshake's side
 
@@ -326,7 +338,8 @@ class Connection:
         """Send a heartbeat each half interval; a peer silent for two intervals is gone (4.2.7)."""
         if not self.heartbeat_s or self.state is not State.OPEN:
             return
-        if self.hub.loop.time() - self._heard_at > 2 * self.heartbeat_s and not self._paused_by:
+        is_heard = self._transport is not None and self._transport.is_reading()
+        if self.hub.loop.time() - self._heard_at > 2 * self.heartbeat_s and is_heard:
             self.hub.counters.heartbeats_missed += 1
             self.abort("missed heartbeats")
             return
@@ -373,6 +386,15 @@ class Connection:
             if not self._paused_by and self._transport is not None:
                 self._heard_at = self.hub.loop.time()
                 self._transport.resume_reading()
+
+    def frames_wait(self, size_bytes: int) -> None:
+        """So many bytes more wait for a method of their channel before them, or less."""
+        self._waiting_bytes += size_bytes
+        limit = self.hub.limits.waiting_bytes
+        if self._waiting_bytes > limit:
+            self.pause(_WAITING)
+        elif self._waiting_bytes <= limit // 2:
+            self.resume(_WAITING)
 
     def publishes(self, size_bytes: int) -> None:
         """So many bytes more wait to be durable, or less: nobody fills the memory by being fast."""
@@ -436,6 +458,8 @@ class Connection:
         for channel in list(self.channels.values()):
             channel.lost()
         self.channels.clear()
+        for why in list(self._paused_by):
+            self.resume(why)  # its close-ok must be seen
         self.send(
             0,
             commands.Connection.Close(
@@ -457,4 +481,4 @@ class Connection:
     def _end(self) -> None:
         self.state = State.CLOSED
         if self._transport is not None:
-            self._transport.close()
+            self._transport.part()

@@ -5,7 +5,8 @@ Rules:
   table of `handlers`, in order. A handler that has to wait suspends the connection: what was
   received after it stays unread until it is done.
 - Bad bytes end this connection with MQTT's own code and nothing else (I10).
-- A peer that does not read is paused and its session reads the log later (I8).
+- A peer that does not read is sent nothing more, and its session reads the log later (I8); how long
+  it may stand still, and when it is not read either, is the affair of `net/pace.py`.
 - The last packet is followed by a half close, so that the peer reads it before the socket goes.
 """
 
@@ -95,7 +96,6 @@ class Connection:
         self.is_entering = False
         """Whether its session is being attached: that is finished, whatever the socket does."""
         self._timer: asyncio.TimerHandle | None = None
-        self._write_timer: asyncio.TimerHandle | None = None
         limits = hub.limits
         self.output = MqttOutput(None, 0, limits.inflight)
         self.input = MqttInput(self.output, {}, _no_route, limits.connect_packet_bytes)
@@ -151,19 +151,6 @@ class Connection:
         # Not at once: this may be in the middle of a delivery, and where the feed is says only
         # after it what this client has.
         self.hub.loop.call_soon(self._follow_no_more)
-        self._watch_writes()
-
-    def _watch_writes(self) -> None:
-        waiting_bytes = self.transport.get_write_buffer_size()
-        timeout_s = self.hub.limits.write_timeout_ms / 1000
-        self._write_timer = self.hub.loop.call_later(timeout_s, self._writes_due, waiting_bytes)
-
-    def _writes_due(self, waited_bytes: int) -> None:
-        if self.transport.get_write_buffer_size() >= waited_bytes:
-            _log.info("connection ended", peer=self.peer.address, reason="it takes no bytes")
-            self.transport.abort()
-        else:
-            self._watch_writes()
 
     def _follow_no_more(self) -> None:
         if self.is_slow and self.session is not None:
@@ -172,9 +159,6 @@ class Connection:
     def resume_writing(self) -> None:
         """The peer reads again."""
         self.is_slow = False
-        if self._write_timer is not None:
-            self._write_timer.cancel()
-            self._write_timer = None
         if self.session is not None:
             self.session.catch_up()
 
@@ -185,9 +169,8 @@ class Connection:
         self.hub.counters.disconnects += 1
         self.state = State.CLOSED
         self._is_lost = True
-        for timer in (self._timer, self._write_timer):
-            if timer is not None:
-                timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self.session is not None:
             self.start(self.hub.leave(self))
         elif self._task is not None and not self.is_entering:
@@ -379,7 +362,8 @@ class Connection:
 
     def _look(self) -> None:
         """See whether the peer spoke since the last look; the kernel only sets a flag."""
-        self._looks_left = LOOKS if self.input.heard else self._looks_left - 1
+        heard = self.input.heard or not self.transport.is_reading()
+        self._looks_left = LOOKS if heard else self._looks_left - 1
         self.input.heard = False
         if self._looks_left:
             self._timer = self.hub.loop.call_later(self._look_s, self._look)

@@ -1,0 +1,189 @@
+"""The pace of one connection: what is done with a peer that does not read, for every protocol.
+
+Rules (I8):
+- Past the high mark of unread bytes the protocol is told, and sends nothing of its own accord.
+  Answers to what the peer asks go on: it may be busy with sending. When they have added as much
+  again, nothing is read from the peer until it has read.
+- A peer that takes no byte at all for the write timeout, while some wait for it, is cut off.
+- The protocol may stop to read for its own reasons; it is read while nobody wants to stop.
+- At the end a peer is let finish: it is told that nothing more comes, what it still sends is thrown
+  away, and the socket goes when the peer closes it or after `LINGER_S`. A close with unread input
+  would be a reset, and the peer could lose the last words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Final
+
+HIGH_BYTES: Final = 65_536
+"""Unread bytes past which a protocol is told, unless it says otherwise."""
+
+LINGER_S: Final = 2.0
+
+
+class WriteWatch:
+    """Calls `on_stuck` when a peer takes nothing for so long; `stop_reading` makes that sure."""
+
+    __slots__ = ("_loop", "_on_stuck", "_stop_reading", "_timeout_s", "_timer", "_transport")
+
+    def __init__(
+        self,
+        transport: asyncio.WriteTransport,
+        timeout_s: float,
+        on_stuck: Callable[[], None],
+        stop_reading: Callable[[], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport = transport
+        self._timeout_s = timeout_s
+        self._on_stuck = on_stuck
+        self._stop_reading = stop_reading
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Bytes wait for the peer from now on."""
+        size = self._transport.get_write_buffer_size()
+        self._timer = self._loop.call_later(self._timeout_s, self._look, size)
+
+    def stop(self) -> None:
+        """The peer has read, or is gone. Idempotent."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self, before: int) -> None:
+        size = self._transport.get_write_buffer_size()
+        if size == before:
+            self._timer = None
+            self._on_stuck()
+            return
+        if size > before:
+            # It may have taken some while more was added: the next look, without more, will tell.
+            self._stop_reading()
+        self.start()
+
+
+class PacedTransport:
+    """The loop's transport as a protocol has it."""
+
+    __slots__ = (
+        "_high_bytes",
+        "_is_full",
+        "_lower",
+        "_mark_bytes",
+        "_on_part",
+        "_timer",
+        "_wanted",
+        "_watch",
+        "abort",
+        "close",
+        "get_extra_info",
+        "get_protocol",
+        "get_write_buffer_size",
+        "is_closing",
+        "write",
+        "write_eof",
+        "writelines",
+    )
+
+    def __init__(
+        self,
+        lower: asyncio.Transport,
+        write_timeout_s: float,
+        on_stuck: Callable[[], None],
+        on_part: Callable[[], None],
+    ) -> None:
+        # A write is the loop's own method: nothing of ours is between.
+        self.write = lower.write
+        self.writelines = lower.writelines
+        self.write_eof = lower.write_eof
+        self.close = lower.close
+        self.abort = lower.abort
+        self.is_closing = lower.is_closing
+        self.get_write_buffer_size = lower.get_write_buffer_size
+        self.get_extra_info = lower.get_extra_info
+        self.get_protocol = lower.get_protocol
+        self._lower = lower
+        self._on_part = on_part
+        self._watch = WriteWatch(lower, write_timeout_s, on_stuck, self._stop_reading)
+        self._high_bytes = HIGH_BYTES
+        self._mark_bytes = 0
+        self._is_full = False
+        self._wanted = True
+        self._timer: asyncio.TimerHandle | None = None
+
+    # -- the protocol's side
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """When `pause_writing` and `resume_writing` of the protocol are called."""
+        self._high_bytes = HIGH_BYTES if high is None else high
+        self._lower.set_write_buffer_limits(high, low)
+
+    def pause_reading(self) -> None:
+        """Read no more for now."""
+        self._wanted = False
+        if not self._is_full:
+            self._lower.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again, as soon as the peer has read."""
+        self._wanted = True
+        if not self._is_full:
+            self._lower.resume_reading()
+
+    def is_reading(self) -> bool:
+        """Whether it reads; a peer that is not read cannot be heard."""
+        return self._wanted and not self._is_full
+
+    def part(self) -> None:
+        """Send what waits, say that nothing more comes, and let the peer finish."""
+        if self._timer is not None or self.is_closing():
+            return
+        self._on_part()
+        self._watch.stop()
+        self._is_full = False
+        self.resume_reading()
+        if self._lower.can_write_eof():
+            with contextlib.suppress(OSError):  # the peer may be gone, and we not told yet
+                self._lower.write_eof()
+        self._timer = asyncio.get_running_loop().call_later(LINGER_S, self._lower.abort)
+
+    # -- the loop's side
+
+    def fell_behind(self) -> None:
+        """More than the high mark waits for the peer."""
+        self._mark_bytes = 0
+        if self._timer is None:
+            self._watch.start()
+
+    def caught_up(self) -> None:
+        """The peer has read."""
+        self._watch.stop()
+        if self._is_full:
+            self._is_full = False
+            if self._wanted and not self.is_closing():
+                self._lower.resume_reading()
+
+    def receive(self, data: bytes, take: Callable[[bytes], None]) -> None:
+        """A read of a peer that is behind."""
+        if not self._mark_bytes:
+            size = self.get_write_buffer_size()
+            self._mark_bytes = max(2 * self._high_bytes, size + self._high_bytes)
+        take(data)
+        if self.get_write_buffer_size() > self._mark_bytes:
+            self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        if not self._is_full and not self.is_closing():
+            self._is_full = True
+            if self._wanted:
+                self._lower.pause_reading()
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        self._watch.stop()
+        if self._timer is not None:
+            self._timer.cancel()
