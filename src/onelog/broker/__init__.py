@@ -40,6 +40,7 @@ from onelog.cursors.table import TableCursor
 from onelog.cursors.tail import TailCursor
 from onelog.cursors.wait import Wait
 from onelog.log.config import Cleanup, Compaction, Retention, StreamConfig
+from onelog.log.internal import check_known, kept_batches
 from onelog.log.partition import Durability, Partition, Timestamps
 from onelog.log.stream import Stream
 from onelog.record.record import Message, Record
@@ -54,6 +55,8 @@ __all__ = [
     "Record",
     "Published",
     "KeptTable",
+    "check_known",
+    "kept_batches",
     "KeptRow",
     "NamedView",
     "NamedViews",

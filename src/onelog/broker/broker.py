@@ -22,6 +22,7 @@ from onelog.broker.publish import Publisher
 from onelog.broker.sessions import SessionRecord, Sessions
 from onelog.broker.ticks import Published
 from onelog.broker.views import NamedViews
+from onelog.cursors.checkpoint import STREAM as CURSORS
 from onelog.cursors.checkpoint import CheckpointStore
 from onelog.cursors.needs import NeededOffsets
 from onelog.cursors.sources import SourceRegistry
@@ -38,6 +39,8 @@ from onelog.storage.engine import Engine
 
 MAIN = "main"
 """The built-in stream: the home of every topic that no other stream captures."""
+STATE_UNKNOWN = "state-unknown"
+"""Standing: what an internal stream keeps cannot be read."""
 
 _log = get_logger("broker")
 
@@ -129,6 +132,8 @@ class Broker:
         checkpoints.on_error = lambda error: _log.error(
             "cursor checkpoint failed", error=str(error)
         )
+        if checkpoints.unknown is not None:
+            self.troubles.stand(STATE_UNKNOWN, CURSORS, checkpoints.unknown, blocks=True)
         self.cursors = CursorDesk(registry, checkpoints, self.publisher, clock, authorizer)
         self.sessions = Sessions(self.store, clock, self._end_session)
         self.sessions.on_error = lambda error: _log.error(

@@ -2,7 +2,7 @@
 
 Rules: rows that are put together are one batch, so after a crash all of them are there or none.
 What a put has answered survives as the stream's durability says (I4). The last value of a key
-counts; a value of None removes it.
+counts; a value of None removes it. A damaged stream is an error (Unavailable), never an empty one.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from onelog.base.clock import Clock
+from onelog.base.errors import OnelogError, PartitionStopped
 from onelog.base.ids import Offset
 from onelog.kernel import BatchBuilder
 from onelog.log.catalog import Catalog
 from onelog.log.config import Cleanup, Retention, StreamConfig
+from onelog.log.internal import check_known, kept_batches, not_known
 from onelog.log.partition import Partition
-from onelog.record.batch import iterate_batches
+from onelog.log.wakeup import Callback, Waiter, as_future
 
-_READ_BYTES: Final = 4 * 1024 * 1024
 _SEGMENT_BYTES: Final = 16 * 1024 * 1024
 
 KeptRow = tuple[bytes, bytes | None]
@@ -35,7 +36,7 @@ class KeptTable:
 
     @classmethod
     async def open(cls, catalog: Catalog, clock: Clock, name: str) -> KeptTable:
-        """Read every row; the stream is created on the first start."""
+        """Read every row; the stream is created on the first start. Raises Unavailable."""
         stream = catalog.find(name) or await catalog.create(
             StreamConfig(
                 name=name,
@@ -49,21 +50,16 @@ class KeptTable:
         return table
 
     async def _load(self) -> None:
-        partition, rows = self._partition, self._recovered
-        offset = partition.start_offset
-        while offset < partition.high_watermark:
-            data = partition.read(offset, _READ_BYTES)
-            for info, slices in iterate_batches(data):
-                for index in range(len(slices)):
-                    key, value = slices.key(index), slices.value(index)
-                    if key is None:
-                        continue
-                    if value is None:
-                        rows.pop(key, None)
-                    else:
-                        rows[key] = value
-                offset = Offset(info.last_offset + 1)
-            await asyncio.sleep(0)
+        rows = self._recovered
+        async for _info, slices in kept_batches(self._partition):
+            for index in range(len(slices)):
+                key, value = slices.key(index), slices.value(index)
+                if key is None:
+                    continue
+                if value is None:
+                    rows.pop(key, None)
+                else:
+                    rows[key] = value
 
     def rows(self) -> Iterator[tuple[bytes, bytes]]:
         """What was there when it was opened; handed over once and then forgotten."""
@@ -71,7 +67,10 @@ class KeptTable:
         yield from recovered.items()
 
     def put(self, rows: Sequence[KeptRow]) -> asyncio.Future[None]:
-        """Append rows as one batch, now and in order; the future is done when they are durable."""
+        """Append rows as one batch, now and in order; the future is done when they are durable.
+
+        It, or this call, raises Unavailable when the stream is stopped.
+        """
         if not rows:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             done.set_result(None)
@@ -79,5 +78,18 @@ class KeptTable:
         builder = BatchBuilder(False)
         now_ms = self._clock.now_ms()
         builder.extend([(None, key, value, (), now_ms) for key, value in rows])
-        appended = self._partition.append_built(builder, index_topics=False)
-        return self._partition.wait_visible(Offset(appended.end_offset - 1))
+        partition = self._partition
+        check_known(partition)
+        try:
+            appended = partition.append_built(builder, index_topics=False)
+        except PartitionStopped as error:
+            raise not_known(partition, error) from error
+        last = Offset(appended.end_offset - 1)
+
+        def register(told: Callback) -> Waiter | None:
+            def visible(error: OnelogError | None) -> None:
+                told(not_known(partition, error) if isinstance(error, PartitionStopped) else error)
+
+            return partition.when_visible(last, visible)
+
+        return as_future(register)

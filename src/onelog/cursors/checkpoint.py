@@ -8,6 +8,8 @@ Rules:
 - The states of many cursors are much alike: what is large is compressed, so that what is written to
   the disk does not depend on who reads (I1).
 - Kept positions pin retention, whether the cursor is open or its consumer is away.
+- When `~cursors` is damaged, no cursor is known: nothing is taken for new, nothing is saved, and
+  what is pinned is not known either (Unavailable).
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from typing import Final
 import msgspec
 
 from onelog.base.clock import Clock
+from onelog.base.errors import Unavailable
 from onelog.base.ids import Offset
 from onelog.cursors.cursor import Cursor, CursorKind, CursorState
 from onelog.cursors.routed import RoutedCursor
@@ -26,14 +29,14 @@ from onelog.cursors.table import TableCursor
 from onelog.kernel import BatchBuilder
 from onelog.log.catalog import Catalog
 from onelog.log.config import Cleanup, Retention, StreamConfig
+from onelog.log.internal import kept_batches
 from onelog.log.partition import Partition
-from onelog.record.batch import compress_batch, iterate_batches
+from onelog.record.batch import compress_batch
 from onelog.record.compression import ZSTD
 
 STREAM: Final = "~cursors"
 PINNING: Final = (CursorKind.QUEUE, CursorKind.SESSION)
 _PART_SEPARATOR: Final = b"\0"
-_READ_BYTES: Final = 4 * 1024 * 1024
 
 CHUNK_BYTES: Final = 1024 * 1024
 """State that is written in one batch, unless one cursor alone has more."""
@@ -72,6 +75,8 @@ class CheckpointStore:
         self._timer: asyncio.TimerHandle | None = None
         self._saving: asyncio.Task[None] | None = None
         self._closed = False
+        self.unknown: Unavailable | None = None
+        """Why no kept state is known."""
         self.on_error: Callable[[BaseException], None] = lambda _error: None
 
     @classmethod
@@ -83,15 +88,18 @@ class CheckpointStore:
         return store
 
     async def _load(self) -> None:
-        partition = self._partition
-        offset = partition.start_offset
-        while offset < partition.high_watermark:
-            data = partition.read(offset, _READ_BYTES)
-            for info, slices in iterate_batches(data):
+        try:
+            async for _info, slices in kept_batches(self._partition):
                 for index in range(len(slices)):
                     self._apply(slices.key(index), slices.value(index))
-                offset = Offset(info.last_offset + 1)
-            await asyncio.sleep(0)
+        except Unavailable as error:
+            self.unknown = error
+            self._kept.clear()
+            self._parts.clear()
+
+    def _check_known(self) -> None:
+        if self.unknown is not None:
+            raise self.unknown
 
     def _apply(self, key: bytes | None, value: bytes | None) -> None:
         if key is None:
@@ -113,6 +121,7 @@ class CheckpointStore:
 
     def kept(self, name: str) -> CursorState | None:
         """The kept state of a cursor; of an open one, what is kept at the next save."""
+        self._check_known()
         found = self._kept.get(name)
         if found is None:
             return None
@@ -120,6 +129,7 @@ class CheckpointStore:
 
     def parts(self, name: str) -> dict[str, bytes]:
         """The kept parts of a cursor that has any."""
+        self._check_known()
         return self._parts.get(name, {})
 
     def names(self) -> list[str]:
@@ -136,6 +146,7 @@ class CheckpointStore:
         reads on from its kept state, and misses nothing that it still needs. Without that, a
         cursor with nothing to settle among other topics would pin the log for ever.
         """
+        self._check_known()
         lowest: dict[tuple[str, int], int] = {}
         alive = {cursor.name: cursor for cursor in open_cursors}
         rows = [cursor.positions() for cursor in alive.values() if cursor.kind in PINNING]
@@ -174,6 +185,8 @@ class CheckpointStore:
 
     async def save(self, *cursors: Cursor) -> None:
         """Save these cursors now; returns when that is durable."""
+        if cursors:
+            self._check_known()
         last: Offset | None = None
         rows: list[Row] = []
         chunk: list[tuple[Cursor, Parts]] = []
@@ -212,6 +225,7 @@ class CheckpointStore:
 
     async def forget(self, name: str) -> None:
         """Delete a kept state, durably."""
+        self._check_known()
         key = name.encode()
         rows: list[Row] = [
             (key + _PART_SEPARATOR + part.encode(), None) for part in self._parts.get(name, {})

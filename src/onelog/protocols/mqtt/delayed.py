@@ -47,8 +47,9 @@ from onelog.broker import (
     Start,
     Stream,
     StreamConfig,
+    kept_batches,
 )
-from onelog.kernel import BatchBuilder
+from onelog.kernel import BatchBuilder, Slices
 from onelog.observe import get_logger
 from onelog.protocols.mqtt.mapping import to_headers
 from onelog.record.batch import iterate_batches
@@ -138,16 +139,14 @@ class Delayed:
         self._closed = False
 
     async def open(self) -> None:
-        """Find what waits; overdue messages go out soon."""
+        """Find what waits; overdue messages go out soon. Raises Unavailable when it is damaged."""
         streams = self._broker.streams
         self._stream = streams.find(STREAM) or await streams.create(STREAM_CONFIG)
         self._partition = self._stream.partitions[0]
         self._opened_ms = self._clock.now_ms()
         self._opened_end = int(self._partition.high_watermark)
-        offset = int(self._partition.start_offset)
-        while offset < self._partition.high_watermark:
-            offset = self._note(self._partition.read(Offset(offset), _READ_BYTES))
-            await asyncio.sleep(0)
+        async for _info, slices in kept_batches(self._partition):
+            self._note(slices)
         self._partition.follow(self._appended)
         self.look_again()
 
@@ -180,22 +179,19 @@ class Delayed:
         self._broker.publisher.append_once(*self.home, message, (-1, -1, -1), done)
 
     def _appended(self, data: bytes | bytearray) -> None:
-        self._note(data)
+        for _info, slices in iterate_batches(data):
+            self._note(slices)
         self.look_again()
 
-    def _note(self, data: bytes | bytearray | memoryview) -> int:
-        """See what batches say; the offset after them."""
-        following = 0
-        for info, slices in iterate_batches(data):
-            for index in range(len(slices)):
-                offset, _time, _key, value, headers = slices.record(index)
-                if value is None:
-                    self._pending.discard(int(find_header(headers, DONE) or b"-1"))
-                else:
-                    self._pending.add(offset)
-                    self._remember(int(find_header(headers, DUE) or b"0"), offset)
-            following = info.last_offset + 1
-        return following
+    def _note(self, slices: Slices) -> None:
+        """See what a batch says."""
+        for index in range(len(slices)):
+            offset, _time, _key, value, headers = slices.record(index)
+            if value is None:
+                self._pending.discard(int(find_header(headers, DONE) or b"-1"))
+            else:
+                self._pending.add(offset)
+                self._remember(int(find_header(headers, DUE) or b"0"), offset)
 
     def _remember(self, due_ms: int, offset: int) -> None:
         if due_ms >= self._horizon_ms:

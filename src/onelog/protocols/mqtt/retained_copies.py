@@ -27,6 +27,7 @@ from onelog.broker import (
     Source,
     StreamConfig,
     TableCursor,
+    check_known,
 )
 from onelog.kernel import BatchBuilder
 from onelog.observe import get_logger
@@ -65,8 +66,12 @@ class Copies:
 
     @classmethod
     async def open(cls, broker: Broker, clock: Clock, table: TableCursor) -> Copies:
-        """Let the table read copies; the stream is created on the first start."""
+        """Let the table read copies; the stream is created on the first start.
+
+        Raises Unavailable when it is damaged.
+        """
         stream = broker.streams.find(STREAM) or await broker.streams.create(STREAM_CONFIG)
+        check_known(stream.partitions[0])
         broker.live.know(stream)
         copies = cls(broker, clock, table, Source(stream, stream.partitions[0]))
         table.read_elsewhere = copies.read
