@@ -87,6 +87,8 @@ class Connection:
         self._generation = hub.generation
         self._opening = b""
         self._writing = True
+        self._resumed = 0
+        """The channel that was the first to go on when the peer last read again."""
         self._paused_by: set[str] = set()
         self._unwritten_bytes = 0
         self._waiting_bytes = 0
@@ -295,9 +297,13 @@ class Connection:
     def resume_writing(self) -> None:
         """The peer reads again."""
         self._writing = True
-        for channel in list(self.channels.values()):
-            channel.go_on()
-            channel.may_deliver()
+        channels = list(self.channels.values())
+        if channels:
+            # Another one is the first each time: each of them could fill the socket alone.
+            self._resumed = (self._resumed + 1) % len(channels)
+            for channel in channels[self._resumed :] + channels[: self._resumed]:
+                channel.go_on()
+                channel.may_deliver()
 
     @property
     def is_writable(self) -> bool:

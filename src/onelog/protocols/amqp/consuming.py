@@ -4,7 +4,8 @@ Rules:
 - Delivery tags count from 1 per channel. An acknowledgement of a tag that is not outstanding is
   PRECONDITION_FAILED; 0 with `multiple` means all there are, also when there are none.
 - `basic.qos` with global=false counts for consumers that come later, each for itself; with
-  global=true for the whole channel, at once.
+  global=true for the whole channel, at once, and its queues share it in turn (`turns.py`). Who
+  does not acknowledge counts for nothing, and waits where the channel's prefetch is used up.
 - When the channel ends, what it holds goes back to its queues, in order.
 """
 
@@ -25,6 +26,7 @@ from onelog.protocols.amqp.queues.consumers import Consumer, Delivery
 from onelog.protocols.amqp.queues.queue import Queue
 from onelog.protocols.amqp.queues.ready import OFFSET_MASK
 from onelog.protocols.amqp.queues.window import Data
+from onelog.protocols.amqp.turns import Turns
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.channel import Channel
@@ -50,6 +52,7 @@ class Consuming:
         """Messages whose acknowledgement waits for a commit."""
         self._is_closed = False
         self._late: asyncio.TimerHandle | None = None
+        self._turns = Turns(self, channel.connection.hub.loop)
 
     @property
     def unacked(self) -> int:
@@ -90,21 +93,26 @@ class Consuming:
         if active:
             self.may_deliver()
 
-    def room(self, *, no_ack: bool) -> int:
-        """How many messages may be sent on this channel now."""
+    @property
+    def room(self) -> int:
+        """How many messages that are to be acknowledged may be sent on this channel now."""
         if not self._channel.connection.is_writable or not self._is_flowing:
             return 0
-        if no_ack:
-            return _NO_BOUND
         room = self._channel.connection.hub.limits.unacked - self._held.size - self._aside
         if self._channel_prefetch:
             room = min(room, self._channel_prefetch - self._counted)
         return room
 
+    def room_for(self, queue: Queue, *, no_ack: bool) -> int:
+        """How many messages of a queue may be sent to one of its consumers here now."""
+        room = self.room
+        if no_ack and room > 0:
+            room = _NO_BOUND  # they count for nothing, but wait where the prefetch is used up
+        return self._turns.room(queue, room)
+
     def may_deliver(self) -> None:
         """There may be room again."""
-        for consumer in list(self.consumers.values()):
-            consumer.queue.wake()
+        self._turns.begin()
 
     # -- consumers
 
@@ -131,12 +139,14 @@ class Consuming:
         )
         queue.add_consumer(consumer)
         self.consumers[tag] = consumer
+        self._turns.add(queue)
         return str(tag)
 
     def cancel(self, tag: str) -> None:
         """basic.cancel: what the consumer holds stays with the channel."""
         consumer = self.consumers.pop(tag, None)
         if consumer is not None:
+            self._turns.remove(consumer.queue)
             consumer.queue.remove_consumer(consumer)
 
     def queue_gone(self, queue: Queue) -> None:
@@ -145,6 +155,7 @@ class Consuming:
         for tag, consumer in list(self.consumers.items()):
             if consumer.queue is queue:
                 del self.consumers[tag]
+                self._turns.remove(queue)
                 if told:
                     self._channel.send(commands.Basic.Cancel(consumer_tag=tag, nowait=True))
 
@@ -357,6 +368,8 @@ class Consuming:
         if self._late is not None:
             self._late.cancel()
         consumers, self.consumers = list(self.consumers.values()), {}
+        for consumer in consumers:
+            self._turns.remove(consumer.queue)
         self._is_closed = True
         # First nobody of this channel takes any more, then what it held goes back.
         for consumer in consumers:

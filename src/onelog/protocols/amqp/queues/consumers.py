@@ -73,7 +73,7 @@ class Consumer:
     @property
     def room(self) -> int:
         """How many messages it may be sent now."""
-        room = self.owner.room(no_ack=self.no_ack)
+        room = self.owner.room_for(self.queue, no_ack=self.no_ack)
         if self.no_ack or not self.prefetch:
             return room
         return min(room, self.prefetch - self.unacked)

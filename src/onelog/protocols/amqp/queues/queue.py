@@ -22,6 +22,7 @@ from onelog.broker import Record, RoutedCursor
 from onelog.protocols.amqp.mapping import PRIORITY
 from onelog.protocols.amqp.queues.consumers import Consumers, Delivery
 from onelog.protocols.amqp.queues.expiry import Expiry
+from onelog.protocols.amqp.queues.length import Length
 from onelog.protocols.amqp.queues.purging import Purge
 from onelog.protocols.amqp.queues.ready import ReadyList, unpack
 from onelog.protocols.amqp.queues.settings import (
@@ -83,8 +84,7 @@ class Queue:
         self.delivered_no_ack = 0
         self._loop = vhost.hub.loop
         self._clock = vhost.hub.clock
-        self._sizes: dict[int, int] = {}
-        self._ready_bytes = 0
+        self._length = Length(settings)
         self._pumping = False
         self._batch = 1
         self._at_once: set[int] = set()
@@ -158,12 +158,9 @@ class Queue:
     def take_in(self, place: int, record: Record | None) -> bool:
         """A message was routed here; False when the queue is full and refuses it."""
         chosen = self.settings
-        size = 0
-        if chosen.max_length_bytes is not None and record is not None:
-            size = len(record.value or b"")
-        if self._is_full(size) and self.consumers:
+        if self.consumers and self._length.is_full(self._ready.size, record):
             self._pump()  # what a consumer has room for does not count
-        if chosen.overflow != "drop-head" and self._is_full(size):
+        if chosen.overflow != "drop-head" and self._length.is_full(self._ready.size, record):
             if chosen.overflow == "reject-publish-dlx":
                 self._note(place)
                 self._give_up(place, "maxlen")
@@ -178,9 +175,7 @@ class Queue:
             # A message that goes out at once is sent, however short it lives (TTL 0).
             self._at_once.add(place)
         self._ready.append(place, self._priority(record))
-        if chosen.max_length_bytes is not None:
-            self._sizes[place] = size
-            self._ready_bytes += size
+        self._length.add(place, record)
         self._drop_excess()
         if not self._at_once:
             self.expiry.watch()
@@ -194,12 +189,7 @@ class Queue:
     def restore(self, place: int, record: Record | None) -> None:
         """A message that waited before a restart."""
         self._ready.append(place, self._priority(record))
-        self._weigh(place, record)
-
-    def _weigh(self, place: int, record: Record | None) -> None:
-        if self.settings.max_length_bytes is not None and record is not None:
-            self._sizes[place] = len(record.value or b"")
-            self._ready_bytes += self._sizes[place]
+        self._length.add(place, record)
 
     def _priority(self, record: Record | None) -> int:
         if not self.settings.max_priority or record is None:
@@ -207,25 +197,13 @@ class Queue:
         found = find_header(record.headers, PRIORITY)
         return int(found) if found is not None and found.isdigit() and len(found) <= 3 else 0
 
-    def _is_full(self, size: int) -> bool:
-        chosen = self.settings
-        if chosen.max_length is not None and self._ready.size >= chosen.max_length:
-            return True
-        limit = chosen.max_length_bytes
-        return limit is not None and self._ready_bytes + size > limit
-
     def _drop_excess(self) -> None:
-        chosen = self.settings
-        while self._ready.size and (
-            (chosen.max_length is not None and self._ready.size > chosen.max_length)
-            or (chosen.max_length_bytes is not None and self._ready_bytes > chosen.max_length_bytes)
-        ):
+        while self._ready.size and self._length.is_exceeded(self._ready.size):
             self._give_up(self._took(self._ready.take()), "maxlen")
 
     def _took(self, place: int) -> int:
         """A place is no longer ready."""
-        if self._sizes:
-            self._ready_bytes -= self._sizes.pop(place, 0)
+        self._length.remove(place)
         return place
 
     # -- handing out
@@ -266,8 +244,13 @@ class Queue:
             self.wake()
 
     def pump(self) -> None:
+        """Hand out what waits, now; where that is to happen soon anyhow, then."""
+        if not self._pumping:
+            self.hand_out()
+
+    def hand_out(self) -> None:
         """Hand out what waits, now."""
-        if not self._pumping and self._ready.size and self.consumers and not self.is_deleted:
+        if self._ready.size and self.consumers and not self.is_deleted:
             self._pump()
 
     def _hand_out_run(self, consumer: Consumer, most: int) -> int:
@@ -372,7 +355,7 @@ class Queue:
                 continue
             record = self.record_at(place) if self.needs_records else None
             self._ready.put_back(place, self._priority(record))
-            self._weigh(place, record)
+            self._length.add(place, record)
         if self.settings.overflow == "drop-head":
             self._drop_excess()
         self.expiry.watch()
@@ -387,8 +370,7 @@ class Queue:
     def purge(self) -> int:
         """Settle everything that waits; how many that were."""
         gone = self.ready.cut()
-        self._sizes.clear()
-        self._ready_bytes = 0
+        self._length.clear()
         count = gone.size
         self._purge.add(gone)
         return count
@@ -407,8 +389,7 @@ class Queue:
     def settled_again(self, places: dict[int, str]) -> None:
         """Do what a commit says to messages that its channel does not hold (any more)."""
         if not places.keys().isdisjoint(self._ready.places()):
-            self._sizes.clear()
-            self._ready_bytes = 0
+            self._length.clear()
             for row in self._ready.clear():
                 if row not in places:
                     self.restore(row, self.record_at(row) if self.needs_records else None)

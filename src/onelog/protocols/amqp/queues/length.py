@@ -1,0 +1,56 @@
+"""How much waits in a queue, and whether that is more than it may hold (x-max-length, -bytes).
+
+Rules: bodies count, and only of what waits. Where a queue has no bound in bytes nothing is weighed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onelog.broker import Record
+    from onelog.protocols.amqp.queues.settings import QueueSettings
+
+
+class Length:
+    """The bounds of one queue, and the bytes that wait in it."""
+
+    __slots__ = ("_bytes", "_bytes_max", "_count_max", "_sizes")
+
+    def __init__(self, settings: QueueSettings) -> None:
+        self._count_max = settings.max_length
+        self._bytes_max = settings.max_length_bytes
+        self._bytes = 0
+        self._sizes: dict[int, int] = {}
+
+    def is_full(self, count: int, record: Record | None) -> bool:
+        """Whether one more message is too much where so many wait."""
+        if self._count_max is not None and count >= self._count_max:
+            return True
+        return self._bytes_max is not None and self._bytes + _size(record) > self._bytes_max
+
+    def is_exceeded(self, count: int) -> bool:
+        """Whether so many that wait are too much."""
+        return (self._count_max is not None and count > self._count_max) or (
+            self._bytes_max is not None and self._bytes > self._bytes_max
+        )
+
+    def add(self, place: int, record: Record | None) -> None:
+        """A message waits."""
+        if self._bytes_max is not None:
+            self._sizes[place] = _size(record)
+            self._bytes += self._sizes[place]
+
+    def remove(self, place: int) -> None:
+        """A message waits no more."""
+        if self._sizes:
+            self._bytes -= self._sizes.pop(place, 0)
+
+    def clear(self) -> None:
+        """Nothing waits."""
+        self._sizes.clear()
+        self._bytes = 0
+
+
+def _size(record: Record | None) -> int:
+    return len(record.value or b"") if record is not None else 0

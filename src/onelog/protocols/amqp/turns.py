@@ -1,0 +1,80 @@
+"""Turns: how the queues that a channel consumes from share what the channel may be sent.
+
+Rules:
+- A prefetch of the channel, its bound of unacknowledged messages and its socket are shared. When
+  there is room again, each queue is asked in turn and gets its share of it; who was served goes to
+  the end of the line. So no queue keeps the others waiting, however much it has.
+- While a round is due nobody takes by itself: what was acknowledged is not taken again by the queue
+  that happens to wake first, or that was just given something new.
+- Where a channel consumes from one queue only, there is nothing to share, and nothing is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from onelog.protocols.amqp.consuming import Consuming
+    from onelog.protocols.amqp.queues.queue import Queue
+
+
+class Turns:
+    """The queues of one channel, whose turn is next first."""
+
+    __slots__ = ("_consuming", "_is_due", "_loop", "_now", "_queues", "_upto")
+
+    def __init__(self, consuming: Consuming, loop: asyncio.AbstractEventLoop) -> None:
+        self._consuming = consuming
+        self._loop = loop
+        self._queues: dict[Queue, int] = {}
+        """How many consumers of the channel each has."""
+        self._is_due = False
+        self._now: Queue | None = None
+        self._upto = 0
+        """How many messages the channel may have been sent when that queue's share is used up."""
+
+    def add(self, queue: Queue) -> None:
+        """The channel has one more consumer of a queue."""
+        self._queues[queue] = self._queues.get(queue, 0) + 1
+
+    def remove(self, queue: Queue) -> None:
+        """It has one less."""
+        if self._queues[queue] == 1:
+            del self._queues[queue]
+        else:
+            self._queues[queue] -= 1
+
+    def room(self, queue: Queue, room: int) -> int:
+        """How much of the channel's room a queue may use now."""
+        if not self._is_due:
+            return room
+        return min(room, self._upto - self._consuming.delivered) if queue is self._now else 0
+
+    def begin(self) -> None:
+        """There may be room again: let everybody have some of it, soon."""
+        if len(self._queues) == 1:
+            for queue in self._queues:
+                queue.wake()
+        elif self._queues and not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._go_round)
+
+    def _go_round(self) -> None:
+        consuming = self._consuming
+        before = consuming.delivered
+        try:
+            left = len(self._queues)
+            for queue in list(self._queues):
+                room, at = consuming.room, consuming.delivered
+                if room <= 0:
+                    break
+                self._now, self._upto = queue, at + max(1, room // left)
+                left -= 1
+                queue.hand_out()
+                if consuming.delivered > at and queue in self._queues:
+                    self._queues[queue] = self._queues.pop(queue)  # to the end of the line
+        finally:
+            self._is_due, self._now = False, None
+        if consuming.room > 0 and consuming.delivered > before:
+            self.begin()  # who had something may have more, and others have their turn between
