@@ -25,7 +25,7 @@ SHORT := -m "not fault_long and not kafka_peer and not rabbitmq_peer and not spa
 
 .DEFAULT_GOAL := help
 .PHONY: help run example-iot example-pipeline setup check format test test-pure conformance conformance-kafka \
-        conformance-amqp conformance-spark fault bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark docs clean
+        conformance-amqp conformance-spark fuzz fault bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark docs clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ conformance-spark: $(STAMP)-dev ## Run every Spark test, also the long ones, the
 	@$(PY) -m tests.spark.yarn
 	$(PYTEST) tests/spark $(ARGS)
 	PYTHONPATH=build/spark/pyspark-4.1 $(PYTEST) tests/spark -m "not spark_slow" $(ARGS)
+
+fuzz: $(STAMP)-dev ## Fuzz each decoder and each connection for ten minutes; ARGS='mqtt --seconds 60'
+	$(PY) -m tests.fuzz $(ARGS)
 
 fault: $(STAMP)-dev ## Kill processes and break disks, also for minutes
 	$(PYTEST) -m "fault or fault_long" $(ARGS)

@@ -19,12 +19,17 @@ TOGETHER = {
     "tests/conformance/test_kafka_clients_": "clients of Kafka",  # two of them are JVMs
 }
 
+APART = ("tests/fuzz/", "tests/simulation/")
+"""Each test is a share of its own: they share nothing and compute for long."""
+
 
 def share_of(name: str) -> str:
     """Which tests run in the process that runs this one."""
     for start, share in TOGETHER.items():
         if name.startswith(start):
             return share
+    if name.startswith(APART):
+        return name
     return name.partition("::")[0]
 
 

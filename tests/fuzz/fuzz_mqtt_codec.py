@@ -17,6 +17,7 @@ from onelog.protocols.mqtt.errors import MqttError
 from onelog.protocols.mqtt.packet_types import Role
 from onelog.protocols.mqtt.properties import Properties
 from onelog.protocols.mqtt.reasons import RETURN_CODES, ReasonCode
+from tests.fuzz.mutation import mutate_bytes
 
 MESSAGE = Properties(
     payload_format=1,
@@ -90,29 +91,6 @@ def one_input(data: bytes) -> None:
         check(data[1], data[2:], version, sender)
 
 
-def mutate(source: random.Random, data: bytearray) -> None:
-    """Change a packet a little: flip, set, cut, double, insert, or make a length huge."""
-    for _ in range(source.randint(1, 4)):
-        if not data:
-            return
-        at = source.randrange(len(data))
-        kind = source.randrange(7)
-        if kind == 0:
-            data[at] ^= 1 << source.randrange(8)
-        elif kind == 1:
-            data[at] = source.choice((0, 1, 0x7F, 0x80, 0xFF, source.randrange(256)))
-        elif kind == 2:
-            del data[at : at + source.randint(1, 4)]
-        elif kind == 3:
-            data[at:at] = data[at : at + source.randint(1, 8)]
-        elif kind == 4:
-            data[at:at] = source.randbytes(source.randint(1, 4))
-        elif kind == 5:
-            data[at : at + 2] = b"\xff\xff"
-        else:
-            data[at : at + 4] = b"\xff\xff\xff\x7f"
-
-
 def run(rounds: int, seed: int) -> tuple[int, int]:
     """Random bodies and mutated packets; returns how many were accepted and refused."""
     source = random.Random(seed)
@@ -126,7 +104,7 @@ def run(rounds: int, seed: int) -> tuple[int, int]:
             packet, version = source.choice(SEEDS)
             wire = encode_packet(packet, version)
             first, data = wire[0], bytearray(wire[2 if wire[1] < 0x80 else 3 :])
-            mutate(source, data)
+            mutate_bytes(source, data)
             if source.random() < 0.1:
                 first ^= 1 << source.randrange(8)
             if source.random() < 0.05:

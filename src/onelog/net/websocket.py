@@ -268,6 +268,10 @@ class WebSocketTransport(asyncio.Transport):
         """End at once."""
         self._lower.abort()
 
+    def can_write_eof(self) -> bool:
+        """A WebSocket ends in both directions at once."""
+        return False
+
     def is_closing(self) -> bool:
         """Whether nothing can be sent any more."""
         return not self._server.is_open or self._lower.is_closing()

@@ -47,11 +47,34 @@ def decode_request(api: Api, version: int, frame: bytes, at: int) -> Any:
     check_shape(frame, at, len(frame), _shape(api.key, version), version >= api.flexible)
     try:
         body, _size = _reader(api.key, version)(frame, at)
-    except (SerialError, ValueError, OverflowError) as error:
+        _check_arrays(body)
+    except (SerialError, ValueError, OverflowError, LookupError) as error:
         raise ProtocolViolation(
             f"a request {api.key.name} version {version} cannot be read: {error}"
         ) from None
     return body
+
+
+def _check_arrays(body: Any) -> None:
+    """kio reads a null where the protocol has none; handlers count on an array there."""
+    schema: Any = type(body)
+    for name, is_nullable, has_structure in _arrays(schema):
+        rows = getattr(body, name)
+        if rows is None and not is_nullable:
+            raise ValueError(f"{name} is null")
+        if has_structure and rows:
+            for row in rows:
+                _check_arrays(row)
+
+
+@cache
+def _arrays(schema: Any) -> tuple[tuple[str, bool, bool], ...]:
+    """The arrays of a structure: name, whether it may be null, whether structures are in it."""
+    return tuple(
+        (field.name, field.is_nullable, field.structure is not None)
+        for field in fields_of(schema)
+        if field.is_array and (not field.is_nullable or field.structure is not None)
+    )
 
 
 @cache

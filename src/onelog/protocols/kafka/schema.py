@@ -36,6 +36,7 @@ class Field(NamedTuple):
     is_array: bool
     tag: int | None
     default: Any
+    is_nullable: bool
 
 
 @cache
@@ -50,7 +51,9 @@ def fields_of(schema: Any) -> tuple[Field, ...]:
         if default is dataclasses.MISSING:
             default = () if is_array else _IMPLICIT.get(kind, 0)
         structure = inner if dataclasses.is_dataclass(inner) else None
-        found.append(Field(row.name, kind, structure, is_array, row.metadata.get("tag"), default))
+        is_nullable = NoneType in get_args(hints[row.name])
+        tag = row.metadata.get("tag")
+        found.append(Field(row.name, kind, structure, is_array, tag, default, is_nullable))
     return tuple(found)
 
 

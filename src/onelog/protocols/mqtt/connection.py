@@ -46,7 +46,7 @@ from onelog.protocols.mqtt.packets import (
     Will,
 )
 from onelog.protocols.mqtt.properties import NO_PROPERTIES, Properties
-from onelog.protocols.mqtt.reasons import ReasonCode
+from onelog.protocols.mqtt.reasons import RETURN_CODES, ReasonCode
 from onelog.protocols.mqtt.session import MqttSession
 from onelog.protocols.mqtt.state import State, advance
 from onelog.security.identity import Identity
@@ -206,6 +206,7 @@ class Connection:
         self._under_way += 1
         self._task = self.hub.loop.create_task(self._finish(work))
         self._task.add_done_callback(self._finished)
+        self._task.add_done_callback(lambda _task: work.close())  # it may be ended before it began
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._under_way -= 1
@@ -274,7 +275,8 @@ class Connection:
     def tag_publishes(self) -> None:
         """Let the client's publishes carry its id while it has a `no local` subscription."""
         session = self.session
-        assert session is not None
+        if session is None:  # the socket was lost while a subscription was being opened
+            return
         rows = (*session.subscriptions.values(), *(row.row for row in session.specials.values()))
         needed = self.hub.shares.settings.needs_publishers or any(row.no_local for row in rows)
         self.input.publisher = session.client_id.encode() if needed else b""
@@ -391,7 +393,9 @@ class Connection:
     def refuse(self, reason: ReasonCode, properties: Properties = NO_PROPERTIES) -> None:
         """Refuse CONNECT; a peer that never sent one is closed without a word."""
         self.hub.counters.refused += 1
-        if self.version:  # known from the first byte of a CONNECT on, however bad the rest is
+        # Known from the first byte of a CONNECT on, however bad the rest is. Version 3 has no word
+        # for some reasons: there the end is the answer (MQTT311 3.1.4-1).
+        if self.version == Version.V5 or (self.version and RETURN_CODES[reason] is not None):
             self.send(Connack(reason=reason, properties=properties))
         self._close()
 
@@ -445,9 +449,7 @@ class Connection:
         # Closing with unread input makes the kernel reset the connection, and the peer may lose
         # the last packet: half close, let it read, then close.
         self.transport.resume_reading()
-        if self.transport.get_extra_info("ssl_object") is None and hasattr(
-            self.transport, "write_eof"
-        ):
+        if self.transport.get_extra_info("ssl_object") is None and self.transport.can_write_eof():
             with contextlib.suppress(OSError):  # the peer may be gone, and we not told yet
                 self.transport.write_eof()
             self._timer = self.hub.loop.call_later(LINGER_S, self.transport.abort)

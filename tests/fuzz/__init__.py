@@ -1,0 +1,1 @@
+"""Fuzz targets: one for each decoder and one for each connection, over a corpus of real traffic."""
