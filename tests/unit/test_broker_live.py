@@ -21,7 +21,7 @@ class Follower:
     def __init__(self, broker: Broker, *, takes: bool) -> None:
         self.takes = takes
         self.seen: list[tuple[str, int]] = []
-        broker.new_live().start(self)
+        broker.new_live("test").start(self)
 
     def deliver(self, source: LiveSource, data: bytes | bytearray) -> int:
         position = source.position
@@ -35,6 +35,10 @@ class Follower:
 
     def deliver_records(self, source: LiveSource, records: list[Record]) -> None:
         self.seen += [(source.stream.name, record.offset) for record in records]
+
+    def release(self, numbers: set[int]) -> set[int]:
+        del numbers
+        return set()
 
 
 async def test_two_listeners_see_every_record_once_each_in_its_own_way(tmp_path: Path) -> None:

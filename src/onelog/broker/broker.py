@@ -82,7 +82,7 @@ class Broker:
         self._settings = settings
         self._syncer = Syncer(settings.sync_threads)
         self.streams = Catalog(store, engines, self._syncer, clock, self.troubles)
-        self.live = Live(self.streams)
+        self.live = Live(self.streams, self.troubles, "mqtt")
         self.authorizer: Authorizer
         self.publisher: Publisher
         self.cursors: CursorDesk
@@ -191,9 +191,9 @@ class Broker:
         """A protocol's own rows by key, kept in the internal stream of this name."""
         return await KeptTable.open(self.streams, self._clock, name)
 
-    def new_live(self) -> Live:
+    def new_live(self, owner: str) -> Live:
         """A live feed with positions of its own, for one more protocol that follows the end."""
-        return Live(self.streams)
+        return Live(self.streams, self.troubles, owner)
 
     def in_thread(self, work: Callable[[], T]) -> Awaitable[T]:
         """Run what would hold the loop in one of the broker's threads."""

@@ -4,8 +4,12 @@ Rules:
 - A protocol gets whole batches as they were appended, in the same pass of the loop, without
   reading the log back. It answers how far it came; what it leaves (compressed, transactional,
   control batches) is read from the log and handed over as records when it is decided.
-- `position` of a source is the next offset that the live feed hands out. Who stops following
-  remembers it and reads the log from there; who has read up to it may follow again.
+- `position` of a source is the next offset that the live feed hands out, and moves only when what
+  lies before it is out. Who stops following remembers it and reads the log from there; who has
+  read up to it may follow again. Batches that begin behind it are a gap: the log is read.
+- A listener that raises is isolated. The rest is handed over from the log, record by record where
+  it has to be; a record that raises even alone is left out, told to `Troubles`, and the next one
+  comes. Nobody else notices: no other listener, no publisher, no partition.
 - A stream that took over topics is held until what came before has been handed out: its old homes
   may become visible later (`log/moves.py`).
 """
@@ -13,62 +17,37 @@ Rules:
 from __future__ import annotations
 
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
-from onelog.base.errors import OnelogError
+from onelog.base.errors import InvalidRequest, OnelogError
 from onelog.base.ids import Offset
+from onelog.broker.live_sources import NUMBERS_MAX, LiveSource, Numbers
 from onelog.cursors.reader import read_records
-from onelog.cursors.sources import Everything, Source
+from onelog.cursors.sources import Everything
 from onelog.kernel import scan_batches
 from onelog.log.catalog import Catalog
 from onelog.log.moves import Move
-from onelog.log.partition import LiveFeed, Partition
 from onelog.log.stream import Stream
+from onelog.observe.troubles import Troubles
 from onelog.record.record import Record
 
-ROWS_PER_READ = 1_000
+__all__ = ["Live", "LiveListener", "LiveSource"]
 
-
-class LiveSource:
-    """One partition that is followed."""
-
-    __slots__ = ("feed", "held", "number", "partition", "position", "stream")
-
-    def __init__(self, number: int, stream: Stream, partition: Partition) -> None:
-        self.number = number
-        self.stream = stream
-        self.partition = partition
-        self.position = int(partition.high_watermark)
-        self.feed: LiveFeed | None = None
-        self.held: tuple[Move, ...] = ()
-        """Moves whose old homes come first."""
-
-    @property
-    def limit(self) -> int:
-        """Where it is handed out to for now."""
-        end = int(self.partition.last_stable_offset)
-        number = int(self.partition.id)
-        return min(end, *(move.end_of(number) for move in self.held)) if self.held else end
-
-    @property
-    def as_source(self) -> Source:
-        """The same place as cursors name it."""
-        return Source(self.stream, self.partition)
-
-    @property
-    def fixed_topic(self) -> bytes | None:
-        """The topic of every record from `position` on; None when records carry their own."""
-        topic = self.stream.fixed_topic_at(self.partition.id, self.position)
-        return None if topic is None else topic.encode()
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """What a cursor remembers a position under."""
-        return self.stream.record.id, self.partition.id
+ROWS_PER_READ: Final = 1_000
+LISTENER: Final = "live-listener"
+"""Incidents: a listener raised."""
+READING: Final = "live-reading"
+"""Incidents: a batch could not be read back from the log."""
+TOO_MANY: Final = "live-sources"
+"""Standing: there are more partitions than can be followed."""
 
 
 class LiveListener(Protocol):
-    """A protocol that follows the end."""
+    """A protocol that follows the end.
+
+    Where one of the first two raises, everything below `source.position` is handed out and nothing
+    from it on: a listener that stops between two records sets the position first.
+    """
 
     def deliver(self, source: LiveSource, data: bytes | bytearray) -> int:
         """Take batches from `source.position` on; the offset that it came to."""
@@ -78,20 +57,31 @@ class LiveListener(Protocol):
         """Take committed records that `deliver` had left."""
         ...
 
+    def release(self, numbers: set[int]) -> set[int]:
+        """Forget numbers of partitions that are gone; those of which it still holds places."""
+        ...
+
 
 class Live:
     """All sources that are followed, and by whom."""
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(self, catalog: Catalog, troubles: Troubles, owner: str) -> None:
         self._catalog = catalog
+        self._troubles = troubles
+        self._owner = owner
         self._listener: LiveListener | None = None
         self._sources: dict[tuple[str, int], LiveSource] = {}
-        self._by_number: list[LiveSource] = []
-        self.keys: list[tuple[str, int]] = []
-        """What a cursor remembers a position under, by the number of the source."""
+        self._numbers = Numbers(self._release_numbers)
         self._known: set[str] = set()
         """Ids of internal streams that have numbers, too."""
         self._held: list[LiveSource] = []
+        self._stumbles = 0
+        """Records that a listener could not take."""
+
+    @property
+    def keys(self) -> list[tuple[str, int]]:
+        """What a cursor remembers a position under, by the number of the source."""
+        return self._numbers.keys
 
     def start(self, listener: LiveListener) -> None:
         """Let a protocol follow every partition from now on, those of later streams too."""
@@ -100,33 +90,68 @@ class Live:
         self._catalog.on_change.append(self._streams_changed)
         self._streams_changed()
 
+    def stop(self) -> None:
+        """Hand out nothing more, and forget everything: another may `start`."""
+        if self._listener is None:
+            return
+        self._listener = None
+        self._catalog.on_change.remove(self._streams_changed)
+        for source in self._sources.values():
+            source.leave()
+        self._sources.clear()
+        self._numbers = Numbers(self._release_numbers)
+        self._known.clear()
+        self._held.clear()
+
     def know(self, stream: Stream) -> None:
         """Give an internal stream numbers, so that its records can be in flight; not followed."""
         self._known.add(stream.record.id)
-        self._streams_changed()
+        if self._listener is not None:
+            self._streams_changed()
+
+    # -- which partitions
 
     def _streams_changed(self) -> None:
-        known = set()
-        for stream in self._catalog.streams():
-            followed = not stream.config.internal
-            if not followed and stream.record.id not in self._known:
-                continue
-            for partition in stream.partitions:
-                key = (stream.record.id, int(partition.id))
-                known.add(key)
-                if key not in self._sources:
-                    source = LiveSource(len(self._by_number), stream, partition)
-                    self._sources[key] = source
-                    self._by_number.append(source)
-                    self.keys.append(key)
-                    if followed:
-                        source.feed = partial(self.feed, source)
-                        partition.follow(source.feed)
-        for key in set(self._sources) - known:
+        wanted = {
+            (stream.record.id, int(partition.id)): (stream, partition)
+            for stream in self._catalog.streams()
+            if not stream.config.internal or stream.record.id in self._known
+            for partition in stream.partitions
+        }
+        for key in self._sources.keys() - wanted.keys():
             gone = self._sources.pop(key)
-            if gone.feed is not None:
-                gone.partition.unfollow(gone.feed)
+            gone.leave()
+            self._numbers.remove(gone)
+        left_out = 0
+        for key, (stream, partition) in wanted.items():
+            if key in self._sources:
+                continue
+            source = self._numbers.add(stream, partition)
+            if source is None:
+                left_out += 1
+                continue
+            self._sources[key] = source
+            if not stream.config.internal:
+                source.feed = partial(self.feed, source)
+                partition.follow(source.feed)
         self._held = [source for source in self.sources() if self._hold(source)]
+        self._tell_left_out(left_out)
+
+    def _tell_left_out(self, count: int) -> None:
+        if count:
+            problem = f"{count} partitions are beyond the {NUMBERS_MAX} that can be followed"
+            self._troubles.stand(TOO_MANY, self._owner, problem, blocks=False)
+        else:
+            self._troubles.clear(TOO_MANY, self._owner)
+
+    def _release_numbers(self, numbers: set[int]) -> set[int]:
+        if self._listener is None:
+            return set()
+        try:
+            return self._listener.release(numbers)
+        except Exception as error:  # noqa: BLE001  then it may hold all of them
+            self._troubles.note(LISTENER, self._owner, error)
+            return numbers
 
     def _hold(self, source: LiveSource) -> bool:
         """Look anew what comes before a source; whether anything does."""
@@ -155,8 +180,8 @@ class Live:
         return [source for source in self._sources.values() if source.feed is not None]
 
     def source(self, number: int) -> LiveSource:
-        """A source by its number."""
-        return self._by_number[number]
+        """A source by its number, also one that is gone while somebody holds places in it."""
+        return self._numbers[number]
 
     def place_of(self, record: Record) -> tuple[int, int] | None:
         """The source number and offset of a record; None when its stream is gone."""
@@ -168,6 +193,8 @@ class Live:
         """A source by stream id and partition; None when it is not followed (any more)."""
         return self._sources.get(key)
 
+    # -- handing out
+
     def feed(self, source: LiveSource, data: bytes | bytearray) -> None:
         """Batches became visible."""
         listener = self._listener
@@ -175,37 +202,132 @@ class Live:
             self._release()  # an old home may have stopped, and holds nobody back then
             self._read_on(source)
             return
-        if listener is None or source.position != int.from_bytes(data[:8], "big"):
-            return  # it is reading the log, and will come to these
-        source.position = listener.deliver(source, data)
-        if source.position < source.partition.high_watermark:
+        if listener is None:
+            return
+        first = int.from_bytes(data[:8], "big")
+        if source.busy:
+            source.missed = True
+            return
+        if source.position != first:
+            if source.position < first and source.waiter is None:
+                self._read_on(source)
+            return  # it waits for a transaction and will come to these, or has read them
+        failure = None
+        source.busy, source.missed = True, False
+        try:
+            source.position = listener.deliver(source, data)
+        except Exception as error:  # noqa: BLE001  whatever it is, the others go on
+            failure = error
+        finally:
+            source.busy = False
+        if failure is not None:
+            self._recover(source, failure)
+        elif source.position < source.partition.high_watermark:
             infos = scan_batches(data, 0, False)
-            if source.position <= infos[-1].last_offset:
+            if source.missed or source.position <= infos[-1].last_offset:
                 self._read_on(source)
         if self._held:
             self._release()
 
+    def _recover(self, source: LiveSource, failure: Exception) -> None:
+        """A listener raised over batches: hand it their records, and find the one it was."""
+        position, stumbles = source.position, self._stumbles
+        self._read_on(source)
+        if stumbles == self._stumbles:
+            self._stumbled(source, failure, position, None)
+
     def _read_on(self, source: LiveSource) -> None:
         """Hand over decided records from the log until the feed has caught up."""
-        wanted = Everything(source.as_source)
-        partition = source.partition
-        while self._listener is not None and source.position < source.limit:
-            records, following = read_records(
-                wanted,
-                wanted.sources[0],
-                Offset(source.position),
-                ROWS_PER_READ,
-                upto=source.limit,
-            )
-            source.position = following
-            if records:
-                self._listener.deliver_records(source, records)
+        if source.busy:
+            source.missed = True
+            return
+        source.busy = True
+        try:
+            while self._listener is not None and source.position < source.limit:
+                if not self._read_some(self._listener, source):
+                    return
+        finally:
+            source.busy = False
         if self._held:
             self._release()
-        if source.position < partition.high_watermark and not source.held:
+        if source.waiter is None and source.feed is not None and not source.held:
+            self._wait(source)
 
-            def decided(error: OnelogError | None) -> None:
-                if error is None:
-                    self._read_on(source)
+    def _wait(self, source: LiveSource) -> None:
+        """Go on when the transaction that holds a source back is decided, if one does."""
+        if source.position < source.partition.high_watermark:
+            decided = partial(self._decided, source)
+            source.waiter = source.partition.when_stable(Offset(source.position), decided)
 
-            partition.when_stable(Offset(source.position), decided)
+    def _decided(self, source: LiveSource, error: OnelogError | None) -> None:
+        source.waiter = None
+        if error is None:
+            self._read_on(source)
+
+    def _read_some(self, listener: LiveListener, source: LiveSource) -> bool:
+        """Read and hand over some records; False when the log cannot be read."""
+        try:
+            records, following = self.read(source, source.position, source.limit)
+        except Exception as error:  # noqa: BLE001  the next batch that comes tries again
+            if source.partition.stopped is None:  # what stops tells of itself
+                self._note(READING, source, error, source.position, None)
+            return False
+        try:
+            if records:
+                listener.deliver_records(source, records)
+        except Exception as error:  # noqa: BLE001
+            self._hand_over_singly(listener, source, records, error)
+        source.position = max(source.position, following)
+        return True
+
+    def _hand_over_singly(
+        self, listener: LiveListener, source: LiveSource, records: list[Record], failure: Exception
+    ) -> None:
+        """Go on record by record, past those that raise."""
+        stumbles, position = self._stumbles, source.position
+        for record in records:
+            if record.offset < source.position:
+                continue
+            try:
+                listener.deliver_records(source, [record])
+            except Exception as error:  # noqa: BLE001
+                self._stumbled(source, error, record.offset, record.topic)
+            source.position = record.offset + 1
+        if stumbles == self._stumbles:
+            self._stumbled(source, failure, position, None)
+
+    def read(self, source: LiveSource, position: int, upto: int) -> tuple[list[Record], int]:
+        """Committed records of a source, and where to go on.
+
+        A batch that cannot be read is told of and left out; a partition that is stopped raises.
+        """
+        wanted = Everything(source.as_source)
+        only, start = wanted.sources[0], Offset(position)
+        try:
+            return read_records(wanted, only, start, ROWS_PER_READ, upto=upto)
+        except Exception:
+            if source.partition.stopped is not None:
+                raise
+        infos = scan_batches(source.partition.read(start, 1), 0, False)
+        if not infos:
+            raise InvalidRequest(f"there is no batch at offset {position}")
+        end = min(infos[0].last_offset + 1, upto)
+        try:
+            return read_records(wanted, only, start, ROWS_PER_READ, upto=end)
+        except Exception as error:
+            if source.partition.stopped is not None:
+                raise
+            self._note(READING, source, error, position, None)
+            return [], end
+
+    def _stumbled(
+        self, source: LiveSource, error: Exception, offset: int, topic: str | None
+    ) -> None:
+        self._stumbles += 1
+        self._note(LISTENER, source, error, offset, topic)
+
+    def _note(
+        self, kind: str, source: LiveSource, error: Exception, offset: int, topic: str | None
+    ) -> None:
+        place = f"{self._owner} {source.stream.name}/{source.partition.id}"
+        self._troubles.note(kind, place, error, offset=offset, topic=topic)

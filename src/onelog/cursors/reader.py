@@ -27,8 +27,8 @@ from onelog.kernel import (
 )
 from onelog.log.producers import AbortedTxn
 from onelog.record.batch import decode
-from onelog.record.headers import EXPIRY, find_header
 from onelog.record.record import Record
+from onelog.record.reserved import read_expiry_ms
 
 READ_BYTES: Final = 1024 * 1024
 """Bytes that one read looks at."""
@@ -38,9 +38,6 @@ BYTES_PER_RECORD: Final = 1024
 
 INDEX_SPAN: Final = 64
 """An index answer denser than one record in this many offsets is read by scanning instead."""
-
-_DIGITS_MAX: Final = 19
-"""Digits of a number in a header that is looked at: anybody may have written it."""
 
 _SPECIAL: Final = ATTR_CODEC_MASK | ATTR_CONTROL | ATTR_TRANSACTIONAL
 """A batch with one of these needs a closer look."""
@@ -134,8 +131,8 @@ def _chosen(
 
 def expires_at(record: Record, stream_ttl_ms: int) -> int | None:
     """When a record expires (ms since the epoch): its own expiry or its stream's, the earlier."""
-    own = find_header(record.headers, EXPIRY) if record.headers else None
-    ends = [int(own)] if own is not None and own.isdigit() and len(own) <= _DIGITS_MAX else []
+    own = read_expiry_ms(record.headers)
+    ends = [] if own is None else [own]
     if stream_ttl_ms >= 0:
         ends.append(record.timestamp_ms + stream_ttl_ms)
     return min(ends, default=None)

@@ -37,6 +37,7 @@ from onelog.kernel._native.source cimport Source, close_source, headers_of, open
 
 from onelog.base.errors import CorruptBatch
 from onelog.kernel._native.trie import TopicTrie
+from onelog.kernel._native.wire import check_topic
 from onelog.kernel.corruption import corrupt
 
 cdef enum:
@@ -128,13 +129,18 @@ cdef class MqttFanout:
 
     `properties` makes a record's v5 properties out of its headers, None when it has expired.
     `allows` says whether the owner of an output may have a topic; its answer is remembered until
-    `forget_plans`. Neither may raise: that ends the call, and with it the answer who was touched.
+    `forget_plans`. Where one of them raises, `deliver` answers that it came to that record, and
+    `deliver_record` raises. `broken` gets outputs whose writer raised, with the error.
     """
 
     cdef object properties
     cdef object allows
     # Whether a record with the retain header was seen since the owner set it to False.
     cdef public bint retained
+    # Outputs that could not be written to, with the error; whoever looks at it empties it.
+    cdef public list broken
+    # The offset that `deliver` has come to.
+    cdef int64_t reached
     # Messages given to subscribers, and bytes written for them here.
     cdef readonly int64_t delivered
     cdef readonly int64_t sent_bytes
@@ -150,6 +156,7 @@ cdef class MqttFanout:
     def __init__(self, properties, allows=None):
         self.properties = properties
         self.allows = allows
+        self.broken = []
         self.trie = TopicTrie()
         self.subscriptions = {}
         self.numbers = {}
@@ -249,7 +256,8 @@ cdef class MqttFanout:
         cdef Plan plan
         if found is not NULL:
             return <Known> found
-        numbers = self.trie.match(topic)
+        # A topic that MQTT cannot say has no subscribers, whoever wrote it.
+        numbers = self.trie.match(topic) if check_topic(topic) else ()
         if self.allows is not None:
             numbers = self._allowed(numbers, topic)
         plan = self.by_numbers.get(numbers)
@@ -275,7 +283,8 @@ cdef class MqttFanout:
         Answers the offset to go on from (a compressed, control or transactional batch is the
         caller's), the subscribers that have bytes to write, and those that fell behind with the
         offset of the first record that they did not get. A damaged batch raises CorruptBatch if
-        it is the first one; if not, the answer ends before it.
+        it is the first one; if not, the answer ends before it, as it does before a record that
+        cannot be given.
         """
         cdef Py_buffer view
         cdef Head head
@@ -287,6 +296,7 @@ cdef class MqttFanout:
         delivery.touched = []
         delivery.fallen = []
         delivery.partition = partition
+        self.reached = start_offset
         PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
             while at < view.len:
@@ -306,6 +316,9 @@ cdef class MqttFanout:
                         break
                     begun = True
                     following = head.base_offset + head.last_delta + 1
+                    if self.reached < following:
+                        following = self.reached
+                        break
                 at += head.size
             delivery.end()
         finally:
@@ -320,9 +333,12 @@ cdef class MqttFanout:
         cdef bytes chunk
         for output in touched:
             if output.writer is not None:
-                for chunk in output.take():
-                    self.sent_bytes += PyBytes_GET_SIZE(chunk)
-                    output.writer(chunk)
+                try:
+                    for chunk in output.take():
+                        self.sent_bytes += PyBytes_GET_SIZE(chunk)
+                        output.writer(chunk)
+                except Exception as error:
+                    self.broken.append((output, error))
                 if not output.kept:
                     continue
             left.append(output)
@@ -332,7 +348,8 @@ cdef class MqttFanout:
         self, Delivery delivery, object data, Py_ssize_t at, int64_t start_offset, int64_t now_ms,
         bytes default_topic, bint begun,
     ) except -1:
-        """Deliver one batch; False if it is damaged and others went before."""
+        """Deliver one batch, as far as its records can be given (`reached`); False if it is
+        damaged and others went before."""
         cdef Source source
         cdef Span *spans
         cdef int index
@@ -350,7 +367,11 @@ cdef class MqttFanout:
         try:
             for index in range(source.head.count):
                 if source.head.base_offset + spans[index].offset_delta >= start_offset:
+                    self.reached = source.head.base_offset + spans[index].offset_delta
                     self._record(delivery, &source, &spans[index], now_ms, default_topic)
+            self.reached = source.head.base_offset + source.head.last_delta + 1
+        except Exception:
+            pass  # whoever reads on from there meets it again, alone
         finally:
             free(spans)
             close_source(&source)

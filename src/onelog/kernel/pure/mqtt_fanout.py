@@ -19,7 +19,7 @@ from onelog.kernel.pure.mqtt_output import encode_alias, encode_publish
 from onelog.kernel.pure.records import decode_batch
 from onelog.kernel.pure.scan import scan_batches
 from onelog.kernel.pure.trie import TopicTrie
-from onelog.kernel.pure.wire import encode_remaining_length
+from onelog.kernel.pure.wire import check_topic, encode_remaining_length
 from onelog.kernel.types import ATTR_CODEC_MASK, ATTR_CONTROL, ATTR_TRANSACTIONAL, TOPIC_HEADER
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ class MqttFanout:
 
     `properties` makes a record's v5 properties out of its headers, None when it has expired.
     `allows` says whether the owner of an output may have a topic; its answer is remembered until
-    `forget_plans`. Neither may raise: that ends the call, and with it the answer who was touched.
+    `forget_plans`. Where one of them raises, `deliver` answers that it came to that record, and
+    `deliver_record` raises. `broken` gets outputs whose writer raised, with the error.
     """
 
     def __init__(
@@ -79,6 +80,8 @@ class MqttFanout:
         self._allows = allows
         self.retained = False
         """Whether a retained record was seen since the owner set it to False."""
+        self.broken: list[tuple[MqttOutput, Exception]] = []
+        """Outputs that could not be written to; whoever looks at it empties it."""
         self.delivered = 0
         """Messages given to subscribers."""
         self.sent_bytes = 0
@@ -140,7 +143,8 @@ class MqttFanout:
         plan = self._plans.get(topic)
         if plan is None:
             by_output: dict[int, list[_Subscription]] = {}
-            for number in self._trie.match(topic):
+            # A topic that MQTT cannot say has no subscribers, whoever wrote it.
+            for number in self._trie.match(topic) if check_topic(topic) else ():
                 row = self._subscriptions[number]
                 if self._allows is not None and not self._allows(row.output.owner, topic):
                     continue
@@ -164,7 +168,8 @@ class MqttFanout:
         Answers the offset to go on from (a compressed, control or transactional batch is the
         caller's), the subscribers that have bytes to write, and those that fell behind with the
         offset of the first record that they did not get. A damaged batch raises CorruptBatch if
-        it is the first one; if not, the answer ends before it.
+        it is the first one; if not, the answer ends before it, as it does before a record that
+        cannot be given.
         """
         touched: list[MqttOutput] = []
         fallen: list[tuple[MqttOutput, int]] = []
@@ -177,9 +182,12 @@ class MqttFanout:
         """Let the bytes go where each subscriber wants them; those whose owner has to act."""
         for output in touched:
             if output.writer is not None:
-                for chunk in output.take():
-                    self.sent_bytes += len(chunk)
-                    output.writer(chunk)
+                try:
+                    for chunk in output.take():
+                        self.sent_bytes += len(chunk)
+                        output.writer(chunk)
+                except Exception as error:  # noqa: BLE001
+                    self.broken.append((output, error))
         return [output for output in touched if output.writer is None or output.kept]
 
     def _deliver(
@@ -212,10 +220,13 @@ class MqttFanout:
                 topic = slices.topic(index) if default_topic is None else default_topic
                 if offset >= start_offset and topic is not None:
                     record = slices.record(index)
-                    self.deliver_record(
-                        topic, record[3] or b"", record[4], (partition, offset), now_ms,
-                        touched, fallen,
-                    )  # fmt: skip
+                    try:
+                        self.deliver_record(
+                            topic, record[3] or b"", record[4], (partition, offset), now_ms,
+                            touched, fallen,
+                        )  # fmt: skip
+                    except Exception:  # noqa: BLE001  who reads on meets it again, alone
+                        return offset
             following = info.last_offset + 1
         return following
 

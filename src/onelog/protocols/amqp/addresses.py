@@ -35,6 +35,8 @@ ROOT_EXCHANGE: Final = "amq.topic"
 DEFAULT_VHOST: Final = "/"
 ADDRESSES_REMEMBERED: Final = 65_536
 QUEUES_STREAM: Final = "amqp.queues"
+STREAM_PREFIX: Final = "amqp."
+"""How the names of AMQP's own streams begin."""
 TOPIC_PREFIX: Final = f"{ROOT_EXCHANGE}/"
 """Before a topic, where AMQP wants the name of a queue."""
 

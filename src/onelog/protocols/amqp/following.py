@@ -6,22 +6,18 @@ Rules:
 - What a topic is routed to is remembered until the topology changes; the kernel finds the runs of
   records that go the same way. Only where bindings look at headers, a message has more keys than
   one or ends some day, or its queue wants to see it, a record is looked at by itself.
-- After a restart each partition is routed again from the lowest position that a queue kept; a queue
-  takes only what lies behind its own.
+- Records are anybody's: one that cannot be routed, or that a queue cannot take, is told to
+  `Troubles` and left out there, and only there.
 """
 
 from __future__ import annotations
 
-import asyncio
-import heapq
 from collections.abc import Iterable, Iterator
-from itertools import islice, repeat
+from itertools import repeat
 from typing import TYPE_CHECKING, Final, Literal
 
 from onelog.base.ids import Offset, TimestampMs
 from onelog.broker import LiveSource, Record, RoutedCursor
-from onelog.cursors.reader import read_records
-from onelog.cursors.sources import Everything
 from onelog.kernel import (
     ATTR_CODEC_MASK,
     ATTR_CONTROL,
@@ -32,23 +28,22 @@ from onelog.kernel import (
     scan_batches,
     topic_runs,
 )
-from onelog.log.moves import Move
 from onelog.protocols.amqp.addresses import (
     QUEUES_STREAM,
     ROOT_EXCHANGE,
+    STREAM_PREFIX,
     address_of,
     capture_of,
-    queue_topic,
 )
 from onelog.protocols.amqp.history import Absence
-from onelog.protocols.amqp.lining_up import Place, line_up
 from onelog.protocols.amqp.mapping import (
     extra_keys_of,
     headers_of,
     left_out_of,
     to_properties,
 )
-from onelog.protocols.amqp.queues.ready import pack
+from onelog.protocols.amqp.queues.ready import pack, unpack
+from onelog.protocols.amqp.recovery import own_key
 from onelog.protocols.amqp.replies import PREFIX as REPLY_PREFIX
 from onelog.protocols.amqp.spreading import Queues, Spread, Spreader
 from onelog.record.headers import EXPIRY, find_header
@@ -61,15 +56,15 @@ if TYPE_CHECKING:
 
 _SPECIAL: Final = ATTR_CODEC_MASK | ATTR_CONTROL | ATTR_TRANSACTIONAL
 _TOPICS_MAX: Final = 100_000
-_READ_ROWS: Final = 1_000
 _REFUSED_MAX: Final = 100_000
-STREAM_PREFIX: Final = "amqp."
+QUEUE_TROUBLE: Final = "amqp-queue"
+"""Incidents: a queue could not take or hand out a message."""
+ROUTING_TROUBLE: Final = "amqp-routing"
+"""Incidents: a record could not be routed."""
 _REPLY: Final = REPLY_PREFIX.encode()
 
 Target = Spread | Literal[False] | None
 """Where records of a topic go; False: nowhere; None: each has to be looked at."""
-Waiting = tuple[int, Place]
-"""The number of a partition, and a record in it."""
 
 
 class Follower:
@@ -77,8 +72,8 @@ class Follower:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self.live = hub.broker.new_live()
-        self._spreader = Spreader(hub.loop)
+        self.live = hub.broker.new_live("amqp")
+        self._spreader = Spreader(hub.loop, self._stumbled)
         self._topics: dict[bytes, Target] = {}
         self._refused: dict[tuple[str, int, int], None] = {}
         """What queues refused of late, the oldest first."""
@@ -151,29 +146,60 @@ class Follower:
                 continue
             place = pack(source.number, first)
             for queue in target.ready:
-                sent = queue.pass_on(place, count, data) if fixed is None else 0
-                if sent < count:
-                    queue.take_in_run(place + sent, count - sent)
-                    woken[queue] = None
+                try:
+                    sent = queue.pass_on(place, count, data) if fixed is None else 0
+                    if sent < count:
+                        queue.take_in_run(place + sent, count - sent)
+                        woken[queue] = None
+                except Exception as error:  # noqa: BLE001
+                    self._stumbled(queue, place, count, error)
             if target.quiet:
                 self._spreader.later(target, place, count)
             if target.looking:
                 self._show(source.number, decoded, (first, count), target.looking)
         if woken:
-            base = int.from_bytes(data[:8], "big")
-            for queue in woken:
-                if fixed is None:
-                    queue.window.show(source.number, base, end, data)
-                queue.pump()
+            self._hand_out(woken, source.number, end, None if fixed is not None else data)
         return end
+
+    def _hand_out(
+        self, woken: Iterable[Queue], number: int, end: int, data: bytes | bytearray | None
+    ) -> None:
+        """Let queues hand out what just came, from the batches that it came in if they may."""
+        first = 0 if data is None else int.from_bytes(data[:8], "big")
+        for queue in woken:
+            if data is not None:
+                queue.window.show(number, first, end, data)
+            try:
+                queue.pump()
+            except Exception as error:  # noqa: BLE001
+                self._note(queue, error, number, end)
 
     def _look(self, number: int, decoded: _Decoded, offset: int, woken: dict[Queue, None]) -> None:
         """Route one record by all that it says."""
         for record in decoded.records(offset, 1):
             self.notice_expiry([record])
-            queues = self._route(record)
+            queues = self.route_safely(record)
             self._give(number, queues, offset, record)
             woken.update(dict.fromkeys(queues))
+
+    def _stumbled(self, queue: Queue, place: int, count: int, failure: Exception) -> None:
+        """A queue raised over a run of messages: it gets those that it does not have, singly."""
+        number, first = unpack(place)
+        self._note(queue, failure, number, first)
+        for offset in range(first, first + count):
+            if not queue.cursor.holds(self.live.keys[number], offset):
+                self._offer(queue, number, offset, None)
+
+    def _note(self, queue: Queue, error: Exception, number: int, offset: int) -> None:
+        source = self.live.source(number)
+        self._hub.broker.troubles.note(
+            QUEUE_TROUBLE,
+            f"{queue.vhost.name} {queue.name}",
+            error,
+            stream=source.stream.name,
+            partition=int(source.partition.id),
+            offset=offset,
+        )
 
     def _show(self, number: int, decoded: _Decoded, run: tuple[int, int], queues: Queues) -> None:
         """Give a run to queues that have to look at each message, or may refuse it."""
@@ -189,6 +215,20 @@ class Follower:
         self.notice_expiry(records)
         for record in records:
             self._give(source.number, self._route(record), record.offset, record)
+            source.position = record.offset + 1
+
+    def release(self, numbers: set[int]) -> set[int]:
+        """Partitions are gone: those of which queues still have messages."""
+        self._spreader.settle_up()
+        by_key = {self.live.keys[number]: number for number in numbers}
+        queues = [row for vhost in self._hub.vhosts.all() for row in vhost.queues.values()]
+        held = {key for queue in queues for key in queue.cursor.partitions()} & by_key.keys()
+        for queue in queues:
+            queue.window.close()
+            for key in by_key.keys() - held:
+                queue.uncertain.pop(by_key[key], None)
+                queue.cursor.forget(key)
+        return {by_key[key] for key in held}
 
     def notice_expiry(self, records: list[Record]) -> None:
         """Messages that may expire are here."""
@@ -197,13 +237,21 @@ class Follower:
 
     def _give(self, number: int, queues: Queues, offset: int, record: Record | None) -> None:
         self._spreader.settle_up()  # what came before it
-        place = pack(number, offset)
         for queue in queues:
-            if not queue.take_in(place, record):
-                source = self.live.source(number)
-                self._refused[source.stream.name, int(source.partition.id), offset] = None
-                if len(self._refused) > _REFUSED_MAX:  # of publishers that do not ask
-                    del self._refused[next(iter(self._refused))]
+            self._offer(queue, number, offset, record)
+
+    def _offer(self, queue: Queue, number: int, offset: int, record: Record | None) -> None:
+        """Let a queue take a message, or refuse it."""
+        try:
+            if queue.take_in(pack(number, offset), record):
+                return
+        except Exception as error:  # noqa: BLE001
+            self._note(queue, error, number, offset)
+            return
+        source = self.live.source(number)
+        self._refused[source.stream.name, int(source.partition.id), offset] = None
+        if len(self._refused) > _REFUSED_MAX:  # of publishers that do not ask
+            del self._refused[next(iter(self._refused))]
 
     @property
     def has_refused(self) -> bool:
@@ -221,7 +269,11 @@ class Follower:
         """Where records of a topic go, remembered."""
         if len(self._topics) >= _TOPICS_MAX:
             self._topics.clear()
-        target = self._topics[topic] = self._target(topic)
+        try:
+            target = self._target(topic)
+        except Exception:  # noqa: BLE001  its records are routed one by one, and tell of it
+            target = None
+        self._topics[topic] = target
         return target
 
     def _target(self, topic: bytes) -> Target:
@@ -242,6 +294,20 @@ class Follower:
         if not self._absences:
             return queues
         return tuple(queue for queue in queues if queue not in self._absences)
+
+    def route_safely(self, record: Record) -> Queues:
+        """As `_route`; a record that cannot be routed is told of, and for nobody."""
+        try:
+            return self._route(record)
+        except Exception as error:  # noqa: BLE001
+            self._hub.broker.troubles.note(
+                ROUTING_TROUBLE,
+                f"amqp {record.stream}/{record.partition}",
+                error,
+                offset=int(record.offset),
+                topic=record.topic,
+            )
+            return ()
 
     def _route(self, record: Record) -> Queues:
         """The queues that follow and take a record; an answer goes to who waits for it."""
@@ -275,27 +341,6 @@ class Follower:
             properties = to_properties(record, self._hub.clock.now_ms())
             consumer.deliver(name, properties, record.value or b"")
 
-    # -- recovery
-
-    async def catch_up(
-        self, queues: list[Queue], created_ms: dict[str, int], *, is_clean: bool
-    ) -> None:
-        """Route what came after the positions that queues kept, then follow the end.
-
-        After a crash nobody knows what was handed out since the last checkpoint.
-        """
-        self.live.start(self)
-        fresh: dict[Queue, list[Waiting]] = {queue: [] for queue in queues}
-        for source in list(self.live.sources()):
-            starts = self._starts(source, queues, created_ms)
-            if starts:
-                await self._route_again(source, starts, fresh)
-        for queue in queues:
-            self._restore(queue, fresh[queue])
-            if not is_clean:
-                queue.uncertain = {row.number: row.position for row in self.live.sources()}
-            self.keep_informed(queue.cursor)
-
     def position_of(self, key: tuple[str, int]) -> int | None:
         """How far the routing of a partition has come."""
         source = self.live.find(key)
@@ -306,125 +351,11 @@ class Follower:
         cursor.position_of = self.position_of
         cursor.settle_up = self.settle_up
 
-    def _starts(
-        self, source: LiveSource, queues: list[Queue], created_ms: dict[str, int]
-    ) -> dict[Queue, int]:
-        """From which offset each queue may lack records of a partition."""
-        found: dict[Queue, int] = {}
-        reached: dict[str, set[str]] = {}
-        for queue in queues:
-            vhost = queue.vhost
-            if vhost.name not in reached:
-                reached[vhost.name] = self._reached(vhost, source)
-            if queue.name not in reached[vhost.name] and source.key != self._own_key(queue):
-                continue
-            kept = queue.cursor.routed_to(source.key)
-            if kept is None:
-                # The stream is younger than the queue and its bindings, which noted what there
-                # was: all of it is new. An older one was of no interest then, and is not now.
-                younger = source.stream.record.created_ms >= created_ms.get(queue.cursor.name, 0)
-                kept = 0 if younger else source.position
-            queue.cursor.set_routed_to(source.key, source.position)
-            if kept < source.position:
-                found[queue] = kept
-        return found
-
-    def _reached(self, vhost: VirtualHost, source: LiveSource) -> set[str]:
-        """The queues that bindings lead to from what lies in a partition."""
-        for record in vhost.router.exchanges():
-            own = capture_of(vhost.name, record.name) if record.name else None
-            if own is not None and own[0] == source.stream.name:
-                return vhost.router.queues_behind(record.name)
-        if source.stream.name.startswith(STREAM_PREFIX):
-            return set()
-        return vhost.router.queues_behind(ROOT_EXCHANGE)
-
-    def _own_key(self, queue: Queue) -> tuple[str, int] | None:
-        """The partition of what the default exchange sends to a queue."""
-        stream = self._hub.broker.streams.find(QUEUES_STREAM)
-        if stream is None:
-            return None
-        topic = queue_topic(queue.vhost.name, queue.name)
-        return stream.record.id, int(stream.partition_of(topic.encode()).id)
-
-    async def _route_again(
-        self, source: LiveSource, starts: dict[Queue, int], fresh: dict[Queue, list[Waiting]]
-    ) -> None:
-        wanted = Everything(source.as_source)
-        position = Offset(max(min(starts.values()), source.partition.start_offset))
-        while position < source.position:
-            records, position = read_records(
-                wanted, wanted.sources[0], position, _READ_ROWS, upto=source.position
-            )
-            for record in records:
-                place = Place(record.timestamp_ms, int(record.offset), is_new=True)
-                for queue in self._route(record):
-                    start = starts.get(queue)
-                    if start is None or start > record.offset:
-                        continue
-                    if not queue.cursor.holds(source.key, place.offset):
-                        fresh[queue].append((source.number, place))
-            await asyncio.sleep(0)
-
-    def _restore(self, queue: Queue, fresh: list[Waiting]) -> None:
-        """Give a queue its places again: what it kept, and what came since."""
-        cursor, kept = queue.cursor, []
-        for key in cursor.partitions():
-            source = self.live.find(key)
-            if source is None:
-                cursor.forget(key)
-            else:
-                kept.append(source)
-        new: dict[int, list[Place]] = {}
-        for number, place in fresh:
-            new.setdefault(number, []).append(place)
-        numbers = {source.number for source in kept} | new.keys()
-        if len(numbers) <= 1:
-            # One partition is in order as it is, however much it holds.
-            for source in kept:
-                for offset in cursor.offsets(source.key):
-                    self._restore_place(queue, pack(source.number, offset), is_new=False)
-            for number, place in fresh:
-                self._restore_place(queue, pack(number, place.offset), is_new=True)
-            return
-        lines = {
-            self.live.keys[number]: self._line(number, cursor, new.get(number, []))
-            for number in numbers
-        }
-        for key, place in list(line_up(lines, self._moves_of)):
-            source = self.live.find(key)
-            assert source is not None
-            self._restore_place(queue, pack(source.number, place.offset), is_new=place.is_new)
-
-    def _moves_of(self, key: tuple[str, int]) -> tuple[Move, ...]:
-        source = self.live.find(key)
-        return () if source is None else source.stream.record.moves
-
-    def _line(self, number: int, cursor: RoutedCursor, new: list[Place]) -> Iterator[Place]:
-        """The places of a queue in one partition: what it kept, and what came since."""
-        kept = self._timed(number, cursor.offsets(self.live.keys[number]))
-        return heapq.merge(kept, new, key=lambda place: place.offset)
-
-    def _timed(self, number: int, offsets: Iterator[int]) -> Iterator[Place]:
-        while some := list(islice(offsets, _READ_ROWS)):
-            for record in self._hub.read(number, some):
-                yield Place(record.timestamp_ms, int(record.offset), is_new=False)
-
-    def _restore_place(self, queue: Queue, place: int, *, is_new: bool) -> None:
-        key, offset = self._hub.place(place)
-        if is_new and queue.cursor.holds(key, offset):
-            return
-        record = queue.record_at(place) if queue.needs_records else None
-        if is_new:
-            queue.take_in(place, record)
-        else:
-            queue.restore(place, record)
-
     # -- which partitions
 
     def queue_sources(self, queue: Queue) -> list[LiveSource]:
         """Where a queue's own messages lie."""
-        own = self._own_key(queue)
+        own = own_key(self._hub, queue)
         source = None if own is None else self.live.find(own)
         return [] if source is None else [source]
 

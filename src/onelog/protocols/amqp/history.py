@@ -10,12 +10,9 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from onelog.base.ids import Offset
 from onelog.broker import EARLIEST, LATEST, LiveSource, Record, Start
-from onelog.cursors.reader import read_records
-from onelog.cursors.sources import Everything
 from onelog.log.moves import Move, SourceKey
 from onelog.protocols.amqp.addresses import address_of
 from onelog.protocols.amqp.exchanges import Binding
@@ -26,8 +23,6 @@ from onelog.protocols.amqp.router import Router
 if TYPE_CHECKING:
     from onelog.protocols.amqp.following import Follower
     from onelog.protocols.amqp.queues.queue import Queue
-
-_READ_ROWS: Final = 1_000
 
 
 class Absence:
@@ -116,10 +111,7 @@ class History:
             limit = min(limit, since)
         if position >= limit:
             return False
-        wanted = Everything(source.as_source)
-        records, following = read_records(
-            wanted, wanted.sources[0], Offset(position), _READ_ROWS, upto=limit
-        )
+        records, following = self._follower.live.read(source, position, limit)
         self._positions[source.key] = int(following)
         self._follower.notice_expiry(records)
         self._queue.vhost.hub.broker.cursors.claim()

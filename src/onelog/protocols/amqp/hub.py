@@ -28,6 +28,7 @@ from onelog.protocols.amqp.intents import Intents
 from onelog.protocols.amqp.queues.queue import Queue
 from onelog.protocols.amqp.queues.ready import pack, unpack
 from onelog.protocols.amqp.queues.settings import QueueRecord
+from onelog.protocols.amqp.recovery import Recovery
 from onelog.protocols.amqp.streams import drop_unused
 from onelog.protocols.amqp.transactions import Settlement
 from onelog.protocols.amqp.vhosts import CURSOR_PREFIX, TRANSIENT_PREFIX, VirtualHost
@@ -165,7 +166,7 @@ class Hub:
         queues = await self._read_topology()
         created_ms = {queue.cursor.name: _created_ms(queue.cursor) for queue in queues}
         self.saw_expiry = bool(queues)
-        await self.follower.catch_up(queues, created_ms, is_clean=is_clean)
+        await Recovery(self).catch_up(queues, created_ms, is_clean=is_clean)
         for vhost in self.vhosts.all():
             await vhost.drop_transient()
         self.topology_changed()
@@ -387,8 +388,10 @@ class Hub:
         return self.follower.live.keys[number], offset
 
     def read(self, number: int, offsets: Sequence[int]) -> list[Record]:
-        """The records at ascending offsets of a partition."""
+        """The records at ascending offsets of a partition; none of one that is gone."""
         source = self.follower.live.source(number)
+        if self.follower.live.find(source.key) is None:
+            return []
         return self.broker.cursors.records_at(source.as_source, offsets)
 
 

@@ -21,8 +21,6 @@ import struct
 from decimal import Decimal
 from typing import Any, Final
 
-import msgspec
-
 from onelog.broker import Message, Record
 from onelog.protocols.amqp.addresses import address_of, reply_key, reply_topic
 from onelog.protocols.amqp.correlation import to_correlation, to_correlation_id
@@ -32,6 +30,7 @@ from onelog.protocols.amqp.tables import decode_table, encode_table
 from onelog.record import headers as names
 from onelog.record.fields import FIELDS
 from onelog.record.headers import Headers, application_headers, find_header, stored_name
+from onelog.record.reserved import parse_number, read_expiry_ms, read_names
 
 TABLE: Final = b"~ah"
 """The encoded headers table, when it holds anything but strings."""
@@ -59,11 +58,11 @@ _NUMBERS: Final[dict[str, bytes]] = {
     if row.amqp and row.form == "number" and row.header != names.QOS
 }
 PRIORITY: Final = names.PRIORITY
+PRIORITY_MAX: Final = 255
 _NAMES: Final[dict[bytes, str]] = {header: name for name, header in _TEXTS.items()}
 _LIMITS: Final[dict[bytes, tuple[str, int]]] = {
     row.header: (row.amqp, row.most) for row in FIELDS if row.amqp in _NUMBERS
 } | {DELIVERY_MODE: ("delivery_mode", 255)}
-_DIGITS_MAX: Final = 20
 
 
 def to_message(
@@ -156,8 +155,8 @@ def to_properties(record: Record, now_ms: int | None = None) -> Properties:
                 setattr(found, _NAMES[header], value.decode("utf-8", "surrogateescape"))
         elif header in _LIMITS:
             name, most = _LIMITS[header]
-            number = _number(value)
-            if number is not None and number <= most:
+            number = parse_number(value, most)
+            if number is not None:
                 setattr(found, name, number)
         elif header == names.REPLY_TO:
             found.reply_to = _reply_to(record.topic, value)
@@ -167,7 +166,7 @@ def to_properties(record: Record, now_ms: int | None = None) -> Properties:
     if found.delivery_mode is None and find_header(headers, names.QOS) in _LASTING:
         found.delivery_mode = PERSISTENT
     if found.expiration is None and now_ms is not None:
-        found.expiration = _remaining(find_header(headers, names.EXPIRY), now_ms)
+        found.expiration = _remaining(headers, now_ms)
     found.headers = _encoded_table(headers)
     return found
 
@@ -178,13 +177,9 @@ def _encoded_table(headers: Headers) -> bytes | None:
     return _table_of(application_headers(headers))
 
 
-def _remaining(ends: bytes | None, now_ms: int) -> str | None:
-    ends_ms = None if ends is None else _number(ends)
+def _remaining(headers: Headers, now_ms: int) -> str | None:
+    ends_ms = read_expiry_ms(headers)
     return None if ends_ms is None else str(max(0, ends_ms - now_ms))
-
-
-def _number(value: bytes) -> int | None:
-    return int(value) if value.isdigit() and len(value) <= _DIGITS_MAX else None
 
 
 def _reply_to(topic: str, value: bytes) -> str | None:
@@ -234,19 +229,9 @@ def headers_of(record: Record) -> dict[str, Any]:
 
 def extra_keys_of(record: Record) -> tuple[str, ...]:
     """Routing keys beside the first."""
-    return _listed(record, BLIND_KEYS)
+    return read_names(record.headers, BLIND_KEYS)
 
 
 def left_out_of(record: Record) -> tuple[str, ...]:
     """Queues that must not get the record."""
-    return _listed(record, LEFT_OUT)
-
-
-def _listed(record: Record, wanted: bytes) -> tuple[str, ...]:
-    value = find_header(record.headers, wanted)
-    if value is None:
-        return ()
-    try:
-        return msgspec.json.decode(value, type=tuple[str, ...])
-    except msgspec.DecodeError:
-        return ()  # another protocol's header that only looks like ours
+    return read_names(record.headers, LEFT_OUT)

@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ LATE_MAX: Final = 1024
 """Runs that wait to be told."""
 
 Queues = tuple["Queue", ...]
+Stumbled = Callable[["Queue", int, int, Exception], None]
+"""Told that a queue raised over a run of messages: its place, how many, and what was raised."""
 
 
 class Spread:
@@ -51,8 +54,9 @@ class _Late:
 class Spreader:
     """Who is told of what, and what is still to be told."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, stumbled: Stumbled) -> None:
         self._loop = loop
+        self._stumbled = stumbled
         self._known: dict[Queues, Spread] = {}
         self._late: list[_Late] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -92,4 +96,7 @@ class Spreader:
             for row in late:
                 for queue in row.spread.quiet:
                     if not queue.is_deleted:
-                        queue.take_in_run(row.place, row.count)
+                        try:
+                            queue.take_in_run(row.place, row.count)
+                        except Exception as error:  # noqa: BLE001  the other queues get theirs
+                            self._stumbled(queue, row.place, row.count, error)

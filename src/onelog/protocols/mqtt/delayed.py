@@ -54,6 +54,7 @@ from onelog.observe import get_logger
 from onelog.protocols.mqtt.mapping import to_headers
 from onelog.record.batch import iterate_batches
 from onelog.record.headers import TOPIC, Headers, find_header
+from onelog.record.reserved import OFFSET_MAX, read_number, read_text
 
 if TYPE_CHECKING:
     from onelog.base.clock import Clock
@@ -187,11 +188,12 @@ class Delayed:
         """See what a batch says."""
         for index in range(len(slices)):
             offset, _time, _key, value, headers = slices.record(index)
-            if value is None:
-                self._pending.discard(int(find_header(headers, DONE) or b"-1"))
-            else:
+            done = read_number(headers, DONE, OFFSET_MAX)
+            if value is None and done is not None:
+                self._pending.discard(done)
+            elif value is not None:
                 self._pending.add(offset)
-                self._remember(int(find_header(headers, DUE) or b"0"), offset)
+                self._remember(read_number(headers, DUE) or 0, offset)
 
     def _remember(self, due_ms: int, offset: int) -> None:
         if due_ms >= self._horizon_ms:
@@ -256,8 +258,8 @@ class Delayed:
         name = record.key or b""
         own = (TOPIC, DUE, BY)
         headers = tuple(pair for pair in record.headers if pair[0] not in own)
-        due_ms = int(find_header(record.headers, DUE) or b"0")
-        by = (find_header(record.headers, BY) or b"").decode()
+        due_ms = read_number(record.headers, DUE) or 0
+        by = read_text(record.headers, BY)
         # The time is never before the due one: the next start looks from there on.
         message = Message(
             record.topic,
@@ -331,7 +333,7 @@ class Delayed:
                 for index in range(len(slices)):
                     place, _time, _key, value, headers = slices.record(index)
                     if value is not None and place in self._pending and place < end:
-                        self._remember(int(find_header(headers, DUE) or b"0"), place)
+                        self._remember(read_number(headers, DUE) or 0, place)
                 offset = info.last_offset + 1
             await asyncio.sleep(0)
 
@@ -349,7 +351,7 @@ class Delayed:
 
     async def _is_published(self, record: Record, name: bytes) -> bool:
         cursors = self._broker.cursors
-        start = Start("time", int(find_header(record.headers, DUE) or b"0"))
+        start = Start("time", read_number(record.headers, DUE) or 0)
         filters = (record.topic,)
         places = [
             Position(*source.key, start.offset_in(source))

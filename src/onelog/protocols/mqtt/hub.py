@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from onelog.base.clock import Clock
@@ -113,6 +114,8 @@ class Hub:
         self.connections: set[Connection] = set()
         self._leaving: dict[Connection, asyncio.Event] = {}
         """Connections that are gone and whose sessions are being saved."""
+        self._parting: set[MqttSession] = set()
+        """Those sessions."""
         self.wills = Wills(self)
         self.shares = Shares(self, features.shares)
         self.exclusive = Exclusive()
@@ -124,7 +127,6 @@ class Hub:
         self.producer_ids = ProducerIds(broker.store)
         self.retained: Retained
         self._routes: dict[Principal, dict[bytes, MqttRoute]] = {}
-        broker.live.start(self)
         broker.publisher.on_tick.append(self._tick)
         broker.streams.on_change.append(self._streams_changed)
         authenticator.on_change(self._user_changed)
@@ -139,6 +141,9 @@ class Hub:
             self.retained = await Retained.open(
                 self.broker, self.clock, self.limits.retained_messages
             )
+            await self.retained.catch_up()
+            # Nothing runs between the two: what comes from here on, the feed tells it.
+            self.broker.live.start(self)
             await self.producer_ids.open()
             await self.shares.open()
             await self.delayed.open()
@@ -253,7 +258,7 @@ class Hub:
         )
         if self.fanout.retained:
             self.fanout.retained = False
-            self.retained.note_batches(source, data)
+            self.retained.note_batches(source, data, following)
         source.position = following
         self._finish(source, touched, fallen)
         return following
@@ -263,18 +268,29 @@ class Hub:
         touched: list[MqttOutput] = []
         fallen: list[tuple[MqttOutput, int]] = []
         now_ms = self.clock.now_ms()
-        for record in records:
-            self.fanout.deliver_record(
-                record.topic.encode(),
-                record.value or b"",
-                record.headers,
-                (source.number, record.offset),
-                now_ms,
-                touched,
-                fallen,
-            )
-        self.retained.note_records(source, records)
-        self._finish(source, touched, fallen)
+        try:
+            for record in records:
+                self.fanout.deliver_record(
+                    record.topic.encode(),
+                    record.value or b"",
+                    record.headers,
+                    (source.number, record.offset),
+                    now_ms,
+                    touched,
+                    fallen,
+                )
+                self.retained.note_record(source, record)
+                source.position = record.offset + 1
+        finally:  # whatever a record was, those before it go out
+            self._finish(source, touched, fallen)
+
+    def release(self, numbers: set[int]) -> set[int]:
+        """Partitions are gone: those of which messages are in flight."""
+        held: set[int] = set()
+        for session in (*self.sessions.values(), *self._parting):
+            if session.output.pending:
+                held.update(row[1] for row in session.output.in_flight())
+        return held & numbers
 
     def _finish(
         self,
@@ -283,10 +299,27 @@ class Hub:
         fallen: list[tuple[MqttOutput, int]],
     ) -> None:
         for output in touched:
-            output.owner.write_out()
+            self._isolated(output, output.owner.write_out)
         for output, offset in fallen:
             self.counters.fallen_behind += 1
-            output.owner.fall_behind(source, offset)
+            self._isolated(output, output.owner.fall_behind, source, offset)
+        if self.fanout.broken:
+            broken, self.fanout.broken = self.fanout.broken, []
+            for output, error in broken:
+                self._broke(output, error)
+
+    def _isolated(self, output: MqttOutput, act: Callable[..., None], *said: object) -> None:
+        """Let the owner of an output act; one that raises loses its connection, nobody else."""
+        try:
+            act(*said)
+        except Exception as error:  # noqa: BLE001
+            self._broke(output, error)
+
+    def _broke(self, output: MqttOutput, error: Exception) -> None:
+        self.broker.troubles.note("mqtt-session", "mqtt", error, client=output.owner.client_id)
+        connection = output.owner.connection
+        if connection is not None:
+            connection.transport.abort()
 
     async def open_special(
         self, session: MqttSession, row: Subscribed, principal: Principal
@@ -313,6 +346,7 @@ class Hub:
             return
         connection.session = None
         left = self._leaving[connection] = asyncio.Event()
+        self._parting.add(session)
         try:
             session.park()
             if self.sessions.get(session.client_id) is session:
@@ -329,6 +363,7 @@ class Hub:
                 await self.broker.sessions.detach(door)
         finally:
             left.set()
+            self._parting.discard(session)
             del self._leaving[connection]
 
     # -- the end

@@ -41,10 +41,10 @@ from onelog.record.headers import (
     stored_name,
 )
 from onelog.record.record import Message, Record
+from onelog.record.reserved import read_expiry_ms
 
 BASE64_SUFFIX: Final = ";base64"
 _EXPIRY_S_MAX: Final = 0xFFFF_FFFF
-_NUMBER_CHARS_MAX: Final = 20
 _FIXED: Final = frozenset((TOPIC, QOS, RETAIN, PUBLISHER))
 _STORED_QOS: Final = {b"1": 1, b"2": 2}
 
@@ -179,10 +179,7 @@ def is_retained(headers: Headers) -> bool:
 
 def expiry_ms(headers: Headers) -> int | None:
     """When the message expires, in milliseconds since the Unix epoch; None: never."""
-    raw = find_header(headers, EXPIRY)
-    if raw is None or len(raw) > _NUMBER_CHARS_MAX or not raw.isdigit():
-        return None
-    return int(raw)
+    return read_expiry_ms(headers)
 
 
 def remaining_expiry_s(headers: Headers, *, now_ms: int) -> int | None:

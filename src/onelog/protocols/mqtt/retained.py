@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Final
 from onelog.base.clock import Clock
 from onelog.base.ids import Offset
 from onelog.broker import LOCAL, Broker, LiveSource, Partition, Record, Source, TableCursor
-from onelog.kernel import decode_batch, scan_batches
+from onelog.kernel import (
+    ATTR_CODEC_MASK,
+    ATTR_CONTROL,
+    ATTR_TRANSACTIONAL,
+    check_topic,
+    decode_batch,
+    scan_batches,
+)
 from onelog.protocols.mqtt.greeting import Greeting
 from onelog.protocols.mqtt.mapping import is_retained
 from onelog.protocols.mqtt.retained_copies import Copies
@@ -25,6 +32,7 @@ if TYPE_CHECKING:
     from onelog.protocols.mqtt.session_state import GreetingRow
 
 CURSOR: Final = "mqtt-retained"
+_SPECIAL: Final = ATTR_CODEC_MASK | ATTR_CONTROL | ATTR_TRANSACTIONAL
 _MARK: Final = bytes((len(RETAIN) << 1,)) + RETAIN + b"\x021"
 """The retain header as a record holds it: a batch without these bytes has no retained message."""
 
@@ -61,26 +69,34 @@ class Retained:
     def __len__(self) -> int:
         return len(self._table)
 
-    def note_batches(self, source: LiveSource, data: bytes | bytearray) -> None:
-        """Batches became visible: see what they retain."""
+    async def catch_up(self) -> None:
+        """Read to the end of the log; at the end it returns without letting others run."""
+        await self._table.start_following(once=True)
+
+    def note_batches(self, source: LiveSource, data: bytes | bytearray, upto: int) -> None:
+        """Plain batches became visible: see what they retain, below an offset."""
         if _MARK not in data:
             return
         fixed = source.fixed_topic
         for info in scan_batches(data, 0, False):
+            if info.attributes & _SPECIAL:
+                return  # from here on they come as records
             slices = decode_batch(data, info.position, None, False)
             for index in range(len(slices)):
                 offset, _time, _key, value, headers = slices.record(index)
                 topic = fixed if fixed is not None else slices.topic(index)
-                if topic is not None and is_retained(headers):
-                    self._note(topic.decode(), source, offset, present=bool(value))
+                if offset < upto and topic is not None and is_retained(headers):
+                    self._note(topic, source, offset, present=bool(value))
 
-    def note_records(self, source: LiveSource, records: list[Record]) -> None:
-        """Records became visible: see what they retain."""
-        for record in records:
-            if is_retained(record.headers):
-                self._note(record.topic, source, record.offset, present=bool(record.value))
+    def note_record(self, source: LiveSource, record: Record) -> None:
+        """A record became visible: see whether it is retained."""
+        if is_retained(record.headers):
+            self._note(record.topic.encode(), source, record.offset, present=bool(record.value))
 
-    def _note(self, topic: str, source: LiveSource, offset: int, *, present: bool) -> None:
+    def _note(self, name: bytes, source: LiveSource, offset: int, *, present: bool) -> None:
+        if not check_topic(name):
+            return  # no subscriber could be told of it
+        topic = name.decode()
         if present and len(self._table) >= self._most and topic not in self._table:
             self.refused += 1
             return

@@ -32,7 +32,8 @@ from onelog.broker import (
 from onelog.kernel import BatchBuilder
 from onelog.observe import get_logger
 from onelog.protocols.mqtt.mapping import expiry_ms
-from onelog.record.headers import EXPIRY, TOPIC, Headers, find_header
+from onelog.record.headers import EXPIRY, TOPIC, Headers
+from onelog.record.reserved import read_text
 
 STREAM: Final = "~retained"
 STREAM_CONFIG: Final = StreamConfig(
@@ -91,7 +92,7 @@ class Copies:
         record = self._broker.cursors.record_at(self._source, place.offset)
         if record is None:
             return None
-        origin = (find_header(record.headers, ORIGIN) or b"").decode()
+        origin = read_text(record.headers, ORIGIN)
         return None if self._broker.live.find((origin, 0)) is None else record
 
     # -- copying

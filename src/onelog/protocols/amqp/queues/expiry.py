@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from onelog.record.headers import EXPIRY, find_header
+from onelog.record.reserved import read_expiry_ms
 
 if TYPE_CHECKING:
     from onelog.broker import Record
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 TURN: Final = 512
 """Messages that end in one go before others have their turn."""
-_DIGITS_MAX: Final = 19
 
 
 class Expiry:
@@ -40,9 +39,9 @@ class Expiry:
     def ends_ms(self, record: Record, now_ms: int) -> int:
         """When a message ends; later than `now_ms` when it does not."""
         ends = now_ms + 1
-        own = find_header(record.headers, EXPIRY)
-        if own is not None and own.isdigit() and len(own) <= _DIGITS_MAX:
-            ends = int(own)
+        own = read_expiry_ms(record.headers)
+        if own is not None:
+            ends = own
         ttl_ms = self._queue.settings.message_ttl_ms
         if ttl_ms is not None:
             limit = record.timestamp_ms + ttl_ms
@@ -63,7 +62,7 @@ class Expiry:
         record, now_ms = queue.record_at(place), queue.vhost.hub.clock.now_ms()
         ends = now_ms if record is None else self.ends_ms(record, now_ms)
         self._watched = place
-        if record is None or find_header(record.headers, EXPIRY) or self._has_ttl:
+        if record is None or self._has_ttl or read_expiry_ms(record.headers) is not None:
             delay_s = max(0, ends - now_ms) / 1000
             self._timer = queue.vhost.hub.loop.call_later(delay_s, self._due)
 

@@ -19,7 +19,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from onelog.broker import Record, RoutedCursor
-from onelog.protocols.amqp.mapping import PRIORITY
+from onelog.protocols.amqp.mapping import PRIORITY, PRIORITY_MAX
 from onelog.protocols.amqp.queues.consumers import Consumers, Delivery
 from onelog.protocols.amqp.queues.expiry import Expiry
 from onelog.protocols.amqp.queues.length import Length
@@ -31,7 +31,7 @@ from onelog.protocols.amqp.queues.settings import (
     QueueSettings,
 )
 from onelog.protocols.amqp.queues.window import Data, Window
-from onelog.record.headers import find_header
+from onelog.record.reserved import read_number
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.connection import Connection
@@ -194,8 +194,7 @@ class Queue:
     def _priority(self, record: Record | None) -> int:
         if not self.settings.max_priority or record is None:
             return 0
-        found = find_header(record.headers, PRIORITY)
-        return int(found) if found is not None and found.isdigit() and len(found) <= 3 else 0
+        return read_number(record.headers, PRIORITY, PRIORITY_MAX) or 0
 
     def _drop_excess(self) -> None:
         while self._ready.size and self._length.is_exceeded(self._ready.size):

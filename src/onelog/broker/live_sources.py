@@ -1,0 +1,143 @@
+"""The sources of a live feed: partitions that are followed, each with a small number.
+
+Rules:
+- A number stands for one partition as long as anybody holds a place in it, also after the partition
+  is gone: listeners keep places as (number, offset). Then it is given to another partition, so that
+  neither memory nor numbers grow with the streams that came and went.
+- Listeners are asked what they hold when `GONE_MAX` partitions are gone, or no number is left, not
+  at each deletion: it costs them a look at all that they hold.
+- There are at most `NUMBERS_MAX` numbers (I8). A partition beyond them is not followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from onelog.cursors.sources import Source
+from onelog.log.moves import Move
+from onelog.log.partition import LiveFeed, Partition
+from onelog.log.stream import Stream
+from onelog.log.wakeup import Waiter
+
+NUMBERS_MAX: Final = 65_536
+"""Partitions that one live feed can follow at a time."""
+GONE_MAX: Final = 256
+"""Partitions that are gone and still have their number, before listeners are asked."""
+
+Release = Callable[[set[int]], set[int]]
+"""Gets numbers of partitions that are gone, forgets them, and answers those that it still holds."""
+
+
+class LiveSource:
+    """One partition that is followed."""
+
+    __slots__ = (
+        "busy",
+        "feed",
+        "held",
+        "missed",
+        "number",
+        "partition",
+        "position",
+        "stream",
+        "waiter",
+    )
+
+    def __init__(self, number: int, stream: Stream, partition: Partition) -> None:
+        self.number = number
+        self.stream = stream
+        self.partition = partition
+        self.position = int(partition.last_stable_offset)
+        """Everything below it was handed out, nothing from it on."""
+        self.feed: LiveFeed | None = None
+        self.held: tuple[Move, ...] = ()
+        """Moves whose old homes come first."""
+        self.busy = False
+        """Whether its listener is being called."""
+        self.missed = False
+        """Whether something became visible while it was busy."""
+        self.waiter: Waiter | None = None
+        """The wait for an open transaction to be decided."""
+
+    @property
+    def limit(self) -> int:
+        """Where it is handed out to for now."""
+        end = int(self.partition.last_stable_offset)
+        number = int(self.partition.id)
+        return min(end, *(move.end_of(number) for move in self.held)) if self.held else end
+
+    @property
+    def as_source(self) -> Source:
+        """The same place as cursors name it."""
+        return Source(self.stream, self.partition)
+
+    @property
+    def fixed_topic(self) -> bytes | None:
+        """The topic of every record from `position` on; None when records carry their own."""
+        topic = self.stream.fixed_topic_at(self.partition.id, self.position)
+        return None if topic is None else topic.encode()
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What a cursor remembers a position under."""
+        return self.stream.record.id, self.partition.id
+
+    def leave(self) -> None:
+        """Its partition is gone, or nobody follows any more."""
+        if self.feed is not None:
+            self.partition.unfollow(self.feed)
+            self.feed = None
+        if self.waiter is not None:
+            self.waiter.cancel()
+            self.waiter = None
+
+
+class Numbers:
+    """Which number stands for which source."""
+
+    def __init__(self, release: Release) -> None:
+        self._release = release
+        self._sources: list[LiveSource | None] = []
+        self.keys: list[tuple[str, int]] = []
+        """What a cursor remembers a position under, by number. One list, for as long as this."""
+        self._gone: set[int] = set()
+        self._free: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+    def __getitem__(self, number: int) -> LiveSource:
+        source = self._sources[number]
+        assert source is not None, "a number that nobody holds was asked for"
+        return source
+
+    def add(self, stream: Stream, partition: Partition) -> LiveSource | None:
+        """A source with a number of its own; None when there are too many."""
+        is_full = len(self._sources) >= NUMBERS_MAX
+        if not self._free and (len(self._gone) >= GONE_MAX or (is_full and self._gone)):
+            self._let_go()
+        if self._free:
+            number = self._free.pop()
+        elif len(self._sources) < NUMBERS_MAX:
+            number = len(self._sources)
+            self._sources.append(None)
+            self.keys.append(("", 0))
+        else:
+            return None
+        source = LiveSource(number, stream, partition)
+        self._sources[number] = source
+        self.keys[number] = source.key
+        return source
+
+    def remove(self, source: LiveSource) -> None:
+        """The partition of a source is gone; its number is free once nobody holds it."""
+        self._gone.add(source.number)
+
+    def _let_go(self) -> None:
+        held = self._release(set(self._gone))
+        for number in self._gone - held:
+            self._sources[number] = None
+            self.keys[number] = ("", 0)
+            self._free.append(number)
+        self._gone &= held

@@ -1,0 +1,189 @@
+"""Recovery: after a restart every queue gets its places again, and what came since.
+
+Rules:
+- Each partition is routed again from the lowest position that a queue kept; a queue takes only what
+  lies behind its own.
+- Records are anybody's: one that cannot be routed is told of and left out. A partition that cannot
+  be read is left where the routing of it stands; the others are not kept waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+from onelog.base.errors import OnelogError
+from onelog.log.moves import Move
+from onelog.observe import get_logger
+from onelog.protocols.amqp.addresses import (
+    QUEUES_STREAM,
+    ROOT_EXCHANGE,
+    STREAM_PREFIX,
+    capture_of,
+    queue_topic,
+)
+from onelog.protocols.amqp.lining_up import Place, line_up
+from onelog.protocols.amqp.queues.ready import pack
+
+if TYPE_CHECKING:
+    from onelog.broker import LiveSource, RoutedCursor
+    from onelog.protocols.amqp.hub import Hub
+    from onelog.protocols.amqp.queues.queue import Queue
+    from onelog.protocols.amqp.vhosts import VirtualHost
+
+_log = get_logger("amqp")
+
+_READ_ROWS: Final = 1_000
+
+Waiting = tuple[int, Place]
+"""The number of a partition, and a record in it."""
+
+
+def own_key(hub: Hub, queue: Queue) -> tuple[str, int] | None:
+    """The partition of what the default exchange sends to a queue."""
+    stream = hub.broker.streams.find(QUEUES_STREAM)
+    if stream is None:
+        return None
+    topic = queue_topic(queue.vhost.name, queue.name)
+    return stream.record.id, int(stream.partition_of(topic.encode()).id)
+
+
+class Recovery:
+    """What a start does before anybody is accepted."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._follower = hub.follower
+        self._live = hub.follower.live
+
+    async def catch_up(
+        self, queues: list[Queue], created_ms: dict[str, int], *, is_clean: bool
+    ) -> None:
+        """Route what came after the positions that queues kept, then follow the end.
+
+        After a crash nobody knows what was handed out since the last checkpoint.
+        """
+        self._live.start(self._follower)
+        fresh: dict[Queue, list[Waiting]] = {queue: [] for queue in queues}
+        for source in list(self._live.sources()):
+            starts = self._starts(source, queues, created_ms)
+            if starts:
+                await self._route_again(source, starts, fresh)
+        for queue in queues:
+            self._restore(queue, fresh[queue])
+            if not is_clean:
+                queue.uncertain = {row.number: row.position for row in self._live.sources()}
+            self._follower.keep_informed(queue.cursor)
+
+    def _starts(
+        self, source: LiveSource, queues: list[Queue], created_ms: dict[str, int]
+    ) -> dict[Queue, int]:
+        """From which offset each queue may lack records of a partition."""
+        found: dict[Queue, int] = {}
+        reached: dict[str, set[str]] = {}
+        for queue in queues:
+            vhost = queue.vhost
+            if vhost.name not in reached:
+                reached[vhost.name] = self._reached(vhost, source)
+            if queue.name not in reached[vhost.name] and source.key != own_key(self._hub, queue):
+                continue
+            kept = queue.cursor.routed_to(source.key)
+            if kept is None:
+                # The stream is younger than the queue and its bindings, which noted what there
+                # was: all of it is new. An older one was of no interest then, and is not now.
+                younger = source.stream.record.created_ms >= created_ms.get(queue.cursor.name, 0)
+                kept = 0 if younger else source.position
+            queue.cursor.set_routed_to(source.key, source.position)
+            if kept < source.position:
+                found[queue] = kept
+        return found
+
+    def _reached(self, vhost: VirtualHost, source: LiveSource) -> set[str]:
+        """The queues that bindings lead to from what lies in a partition."""
+        for record in vhost.router.exchanges():
+            own = capture_of(vhost.name, record.name) if record.name else None
+            if own is not None and own[0] == source.stream.name:
+                return vhost.router.queues_behind(record.name)
+        if source.stream.name.startswith(STREAM_PREFIX):
+            return set()
+        return vhost.router.queues_behind(ROOT_EXCHANGE)
+
+    async def _route_again(
+        self, source: LiveSource, starts: dict[Queue, int], fresh: dict[Queue, list[Waiting]]
+    ) -> None:
+        position = max(min(starts.values()), int(source.partition.start_offset))
+        end = source.position
+        while position < end:
+            try:
+                records, position = self._live.read(source, position, end)
+            except OnelogError as error:
+                # Its partition stands still, and that is told. Where the routing stands is kept.
+                _log.error("a partition cannot be routed", place=str(source.key), why=str(error))
+                source.position = position
+                return
+            for record in records:
+                place = Place(record.timestamp_ms, int(record.offset), is_new=True)
+                for queue in self._follower.route_safely(record):
+                    start = starts.get(queue)
+                    if start is None or start > record.offset:
+                        continue
+                    if not queue.cursor.holds(source.key, place.offset):
+                        fresh[queue].append((source.number, place))
+            await asyncio.sleep(0)
+
+    def _restore(self, queue: Queue, fresh: list[Waiting]) -> None:
+        """Give a queue its places again: what it kept, and what came since."""
+        cursor, kept = queue.cursor, []
+        for key in cursor.partitions():
+            source = self._live.find(key)
+            if source is None:
+                cursor.forget(key)
+            else:
+                kept.append(source)
+        new: dict[int, list[Place]] = {}
+        for number, place in fresh:
+            new.setdefault(number, []).append(place)
+        numbers = {source.number for source in kept} | new.keys()
+        if len(numbers) <= 1:
+            # One partition is in order as it is, however much it holds.
+            for source in kept:
+                for offset in cursor.offsets(source.key):
+                    self._restore_place(queue, pack(source.number, offset), is_new=False)
+            for number, place in fresh:
+                self._restore_place(queue, pack(number, place.offset), is_new=True)
+            return
+        lines = {
+            self._live.keys[number]: self._line(number, cursor, new.get(number, []))
+            for number in numbers
+        }
+        for key, place in list(line_up(lines, self._moves_of)):
+            source = self._live.find(key)
+            assert source is not None
+            self._restore_place(queue, pack(source.number, place.offset), is_new=place.is_new)
+
+    def _moves_of(self, key: tuple[str, int]) -> tuple[Move, ...]:
+        source = self._live.find(key)
+        return () if source is None else source.stream.record.moves
+
+    def _line(self, number: int, cursor: RoutedCursor, new: list[Place]) -> Iterator[Place]:
+        """The places of a queue in one partition: what it kept, and what came since."""
+        kept = self._timed(number, cursor.offsets(self._live.keys[number]))
+        return heapq.merge(kept, new, key=lambda place: place.offset)
+
+    def _timed(self, number: int, offsets: Iterator[int]) -> Iterator[Place]:
+        while some := list(islice(offsets, _READ_ROWS)):
+            for record in self._hub.read(number, some):
+                yield Place(record.timestamp_ms, int(record.offset), is_new=False)
+
+    def _restore_place(self, queue: Queue, place: int, *, is_new: bool) -> None:
+        key, offset = self._hub.place(place)
+        if is_new and queue.cursor.holds(key, offset):
+            return
+        record = queue.record_at(place) if queue.needs_records else None
+        if is_new:
+            queue.take_in(place, record)
+        else:
+            queue.restore(place, record)
