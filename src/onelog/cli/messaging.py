@@ -34,6 +34,7 @@ from onelog.cli.talk import (
     open_talker,
     parse_start,
 )
+from onelog.cli.talk.link import ANSWER_S
 from onelog.cli.talk.messages import check_number, from_json, to_json
 from onelog.config.units import parse_quantity
 
@@ -74,8 +75,8 @@ class Broker:
     assignments: Assignments = ()
 
     @contextmanager
-    def connected(self) -> Iterator[Talker]:
-        """A connection for the length of a block."""
+    def connected(self, answer_s: float = ANSWER_S) -> Iterator[Talker]:
+        """A connection for the length of a block; so long the broker may take to answer."""
         listeners = load_options(self.config, None, self.assignments).config.listeners
         listener = getattr(listeners, f"{self.via}_tls" if self.tls else self.via)
         if not (self.port or listener.port):
@@ -87,6 +88,7 @@ class Broker:
             password=self._password(),
             tls=self.tls,
             ca_file=self.ca_file,
+            answer_s=answer_s,
         )
         talker = open_talker(self.via, place, exchange=self.exchange, partition=self.partition)
         try:
@@ -154,7 +156,20 @@ class Said:
         return Message(topic=topic, payload=payload, key=key, headers=headers, fields=fields)
 
 
-BROKER, NOTHING_SAID = Broker(), Said()
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """Where payloads come from, when none is on the command line."""
+
+    lines: Annotated[bool, Flag, Parameter(help="Each line of the input is a message.")] = False
+    file: Annotated[Path | None, Parameter(help="Read this, not standard input.")] = None
+    null: Annotated[bool, Flag, Parameter(help="No payload: Kafka's tombstone.")] = False
+    json: Annotated[
+        bool, Flag, Parameter(help="Each line of the input is a message as `sub --json` has it.")
+    ] = False
+
+
+BROKER, NOTHING_SAID, STANDARD_INPUT = Broker(), Said(), Given()
 
 
 def add_messaging(app: App) -> None:
@@ -170,12 +185,10 @@ def pub(
     payload: str | None = None,
     /,
     *,
-    lines: Annotated[bool, Flag, Parameter(help="Each line of the input is a message.")] = False,
-    file: Annotated[Path | None, Parameter(help="Read this, not standard input.")] = None,
-    null: Annotated[bool, Flag, Parameter(help="No payload: Kafka's tombstone.")] = False,
-    json: Annotated[
-        bool, Flag, Parameter(help="Each line of the input is a message as `sub --json` has it.")
-    ] = False,
+    given: Given = STANDARD_INPUT,
+    timeout: Annotated[
+        float, Parameter(help="Fail when the broker has taken nothing for so many seconds.")
+    ] = ANSWER_S,
     said: Said = NOTHING_SAID,
     broker: Broker = BROKER,
 ) -> None:
@@ -183,19 +196,23 @@ def pub(
 
     Ends when the broker has everything, as safe as it keeps it.
     """
-    if (payload is not None or null) and (lines or json or file is not None):
+    if (payload is not None or given.null) and (
+        given.lines or given.json or given.file is not None
+    ):
         raise ConfigError("a payload and --lines, --json, --null or --file exclude each other")
     if said.key is not None and broker.via != "kafka":
         raise ConfigError("--key needs --via kafka: elsewhere the topic is the key")
-    if not topic and not json:
+    if timeout <= 0:
+        raise ConfigError(f"--timeout {timeout}: more than 0")
+    if not topic and not given.json:
         raise ConfigError("which topic? onelog pub TOPIC PAYLOAD")
-    messages = _messages(topic, payload, file, said, (lines, null, json))
+    messages = _messages(topic, payload, given, said)
     first = next(messages, None)  # what is wrong with it is told before anybody is called
     if first is None:
         return
-    if broker.exchange is None and not json:
+    if broker.exchange is None and not given.json:
         _checked(check_topic, topic)
-    with broker.connected() as talker:
+    with broker.connected(timeout) as talker:
         for message in chain((first,), messages):
             talker.publish(message)
         talker.flush()
@@ -322,26 +339,19 @@ def _shown(message: Message) -> bytes:
 # -- writing
 
 
-def _messages(
-    topic: str,
-    payload: str | None,
-    file: Path | None,
-    said: Said,
-    how: tuple[bool, bool, bool],
-) -> Iterator[Message]:
-    lines, null, json = how
-    if payload is not None or null:
-        yield said.message(topic, None if null else (payload or "").encode())
+def _messages(topic: str, payload: str | None, given: Given, said: Said) -> Iterator[Message]:
+    if payload is not None or given.null:
+        yield said.message(topic, None if given.null else (payload or "").encode())
         return
-    with _input(file) as source:
-        if not lines and not json:
+    with _input(given.file) as source:
+        if not given.lines and not given.json:
             yield said.message(topic, source.read())
             return
         for line in source:
             text = line.removesuffix(b"\n").removesuffix(b"\r")
-            if json and not text.strip():
+            if given.json and not text.strip():
                 continue
-            yield from_json(text, topic) if json else said.message(topic, text)
+            yield from_json(text, topic) if given.json else said.message(topic, text)
 
 
 @contextmanager

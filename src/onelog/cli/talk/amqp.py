@@ -2,7 +2,8 @@
 
 Rules: a topic is a routing key of `amq.topic`, unless an exchange is named; then it is the key as
 it stands. A reader has a queue of its own that goes with it, with history if it asks for some, or
-takes messages from a queue that is there; they are acknowledged when they are handed on.
+takes messages from a queue that is there; they are acknowledged when they are handed on. A broker
+that has no room says so and lets publishers wait: for a while they do, then that is the error.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from onelog.base.errors import (
     NotAuthorized,
     NotFound,
     OnelogError,
+    Timeout,
     Unavailable,
 )
 from onelog.cli.talk import amqp_wire as wire
@@ -38,6 +40,8 @@ from onelog.protocols.amqp.properties import Properties, decode_properties
 from onelog.protocols.amqp.tables import change_table
 
 WINDOW: Final = 64
+BLOCKED_S: Final = 10.0
+"""How long a broker may say that it takes no messages; what only limits a rate is over by then."""
 PREFETCH: Final = 100
 _PERSISTENT: Final = 2
 _FRAME_BYTES_LEAST: Final = 4096
@@ -60,6 +64,10 @@ class AmqpTalker:
         self._published = 0
         self._confirmed: set[int] = set()
         self._confirms = False
+        self._blocked = ""
+        """Why the broker takes no messages now."""
+        self._is_lost = False
+        """Whether nothing is to be expected from it any more."""
         self._log_in(place)
 
     def _log_in(self, place: Place) -> None:
@@ -121,6 +129,9 @@ class AmqpTalker:
             self._link.send(wire.close_ok(wire.CHANNEL if name == "Channel.Close" else 0))
             kind = _ERRORS.get(method.reply_code, Unavailable)
             raise kind(f"{self._link.place} refuses: {method.reply_text}")
+        if name in ("Connection.Blocked", "Connection.Unblocked"):
+            self._blocked = method.reason if name == "Connection.Blocked" else ""
+            return True
         if name == "Basic.Cancel":
             raise NotFound("the queue was deleted")
         if name in ("Basic.Deliver", "Basic.Return"):
@@ -162,19 +173,36 @@ class AmqpTalker:
             _vhost, exchange, key = address_of(message.topic)
         self._published += 1
         self._confirmed.add(self._published)
-        self._link.send(
-            wire.publish(
-                exchange, key, _to_properties(message), message.payload or b"",
-                self._frame_bytes_max, mandatory=exchange != ROOT_EXCHANGE,
-            )
+        frames_out = wire.publish(
+            exchange, key, _to_properties(message), message.payload or b"",
+            self._frame_bytes_max, mandatory=exchange != ROOT_EXCHANGE,
         )  # fmt: skip
+        try:
+            self._link.send(frames_out)
+        except Timeout:
+            self._wait_for_answer()  # it tells why, if the broker did
+            self._is_lost = True
+            raise
 
     def _wait_for_answer(self) -> None:
-        before = len(self._confirmed)
-        for _method in self._read_frames():
-            pass
-        if len(self._confirmed) == before:
-            self._link.receive_answer()
+        """Return when at least one more publish is confirmed. Raises Timeout, Unavailable."""
+        before, began = len(self._confirmed), time.monotonic()
+        while True:
+            for _method in self._read_frames():
+                pass
+            if len(self._confirmed) != before:
+                return
+            most_s = self._link.place.answer_s
+            if self._blocked:
+                most_s = min(most_s, BLOCKED_S)
+            left_s = began + most_s - time.monotonic()
+            if left_s <= 0:
+                self._is_lost = True
+                if self._blocked:
+                    raise Unavailable(f"{self._link.place} takes no messages: {self._blocked}")
+                raise Timeout(f"{self._link.place} does not answer")
+            # In short steps, as a broker that blocks has less time.
+            self._link.receive(min(left_s, BLOCKED_S))
 
     def flush(self) -> None:
         """Return when every publish is confirmed."""
@@ -224,9 +252,10 @@ class AmqpTalker:
         self._given = 0
 
     def close(self) -> None:
-        """Say goodbye, and wait until the broker has heard it."""
+        """Say goodbye, and wait until the broker has heard it, if it still listens."""
         try:
-            self._call(wire.close(), "Connection.CloseOk")
+            if not self._is_lost:
+                self._call(wire.close(), "Connection.CloseOk")
         finally:
             self._link.close()
 
@@ -274,8 +303,8 @@ def _to_message(method: Any, properties: Properties, body: bytes) -> Message:
             fields[name] = value
     if "qos" in fields:
         fields["qos"] = 1 if properties.delivery_mode == _PERSISTENT else 0
-    if properties.expiration is not None and properties.expiration.isdigit():
-        fields["expires_ms"] = time.time_ns() // 1_000_000 + int(properties.expiration)
+    # It is told as it was sent, and not when that was: a time would be later with each reading.
+    expires = fields.pop("expires_ms", "")
     if properties.correlation_id is not None:
         fields["correlation"] = to_correlation(properties.correlation_id)
     if properties.reply_to is not None:
@@ -285,6 +314,7 @@ def _to_message(method: Any, properties: Properties, body: bytes) -> Message:
         payload=body,
         headers=[(name, _header(value)) for name, value in properties.table().items()],
         fields=fields,
+        expires_in_ms=int(expires) if expires.isdecimal() and expires.isascii() else None,
         exchange=method.exchange,
         routing_key=method.routing_key,
         redelivered=True if method.redelivered else None,

@@ -44,7 +44,8 @@ def method(channel: int, class_id: int, method_id: int, *arguments: bytes) -> by
 
 def start_ok(user: str, password: str) -> bytes:
     """Who comes, and how it proves it."""
-    known = {"capabilities": {"basic.nack": True, "consumer_cancel_notify": True}}
+    able = ("basic.nack", "consumer_cancel_notify", "connection.blocked")
+    known = {"capabilities": dict.fromkeys(able, True)}
     secret = f"\0{user}\0{password}".encode()
     return method(
         0,

@@ -22,7 +22,7 @@ from onelog.base.errors import (
 from onelog.base.names import to_kafka
 from onelog.base.topics import is_exact
 from onelog.cli.talk import kafka_wire as wire
-from onelog.cli.talk.link import ANSWER_S, Link, Patience, Place
+from onelog.cli.talk.link import Link, Patience, Place
 from onelog.cli.talk.messages import FIELD_NAMES, Message, Start, Wanted
 from onelog.kernel import ATTR_CONTROL, ATTR_TRANSACTIONAL, Slices
 from onelog.record.batch import Marker, build_batch, iterate_batches, read_marker
@@ -73,9 +73,9 @@ class KafkaTalker:
         self._link.send(wire.request(api, self._next_id, body))
         return self._next_id
 
-    def _answer(self, wanted: int, timeout_s: float = ANSWER_S) -> wire.Reader:
+    def _answer(self, wanted: int) -> wire.Reader:
         """The next answer, which is to this request: a broker answers in order."""
-        ends = time.monotonic() + timeout_s
+        ends = time.monotonic() + self._link.place.answer_s
         buffer = self._link.buffer
         while True:
             size = int.from_bytes(buffer[:4], "big") if len(buffer) >= 4 else -1

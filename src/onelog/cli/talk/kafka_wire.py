@@ -34,6 +34,7 @@ ERRORS: Final = {
     17: "no topic can have this name",
     29: "not authorized for the topic",
     44: "the broker's rules forbid it",
+    56: "the disk of the broker is full or fails",
     58: "the user or the password is wrong",
     87: "the records are not what the topic takes",
 }

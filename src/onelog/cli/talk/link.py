@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 from onelog.base.errors import ConfigError, Timeout, Unavailable
 
 ANSWER_S: Final = 30.0
-"""How long a broker may take to answer."""
+"""How long a broker may take to answer, unless the user says otherwise."""
 CHUNK_BYTES: Final = 65_536
 
 
@@ -28,6 +28,8 @@ class Place:
     password: str = ""
     tls: bool = False
     ca_file: str = ""
+    answer_s: float = ANSWER_S
+    """How long it may take to answer."""
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -64,7 +66,7 @@ class Link:
         self.place = place
         self.buffer = bytearray()
         try:
-            self._socket = socket.create_connection((place.host, place.port), ANSWER_S)
+            self._socket = socket.create_connection((place.host, place.port), place.answer_s)
         except OSError as error:
             raise Unavailable(f"nothing answers at {place} ({error})") from error
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -86,14 +88,16 @@ class Link:
             raise Unavailable(f"{place} has no TLS that can be trusted ({error})") from error
 
     def send(self, data: bytes) -> None:
-        """Write all of it. Raises Unavailable."""
+        """Write all of it. Raises Unavailable, Timeout."""
         try:
-            self._socket.settimeout(ANSWER_S)
+            self._socket.settimeout(self.place.answer_s)
             self._socket.sendall(data)
+        except TimeoutError:
+            raise Timeout(f"{self.place} takes no more bytes") from None
         except OSError as error:
             self._fail(error)
 
-    def receive(self, timeout_s: float = ANSWER_S) -> bool:
+    def receive(self, timeout_s: float) -> bool:
         """Take more bytes into the buffer; False when none came in time. Raises Unavailable."""
         try:
             # 0 would not wait at all for bytes that TLS has already.
@@ -110,7 +114,7 @@ class Link:
 
     def receive_answer(self) -> None:
         """Take more bytes that have to come. Raises Unavailable, Timeout."""
-        if not self.receive():
+        if not self.receive(self.place.answer_s):
             raise Timeout(f"{self.place} does not answer")
 
     def take(self, count: int) -> bytes:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import binascii
 from base64 import b64decode, b64encode
 from datetime import UTC, datetime
+from time import time_ns
 from typing import Any, Final, Literal
 
 import msgspec
@@ -19,6 +20,10 @@ from onelog.record.fields import FIELDS, Field
 
 FIELD_NAMES: Final[dict[str, Field]] = {row.name: row for row in FIELDS}
 _TIME_MS_MAX: Final = 10**15
+_BESIDE: Final = (
+    "expires_in_ms", "partition", "offset", "timestamp_ms", "exchange", "routing_key",
+    "redelivered",
+)  # fmt: skip
 _INTEGERS: Final = frozenset(row.name for row in FIELDS if row.form in ("number", "time_ms"))
 
 
@@ -31,6 +36,8 @@ class Message(msgspec.Struct, kw_only=True):
     headers: list[tuple[str, bytes | None]] = []
     fields: dict[str, Any] = {}
     """By the names of `record/fields.py`: text, bytes (correlation) or a number."""
+    expires_in_ms: int | None = None
+    """The lifetime that it was sent with, where nobody tells when it began."""
     partition: int | None = None
     offset: int | None = None
     timestamp_ms: int | None = None
@@ -100,7 +107,7 @@ def to_json(message: Message) -> bytes:
         name: _shown(value) if isinstance(value, bytes) else value
         for name, value in message.fields.items()
     }
-    for name in ("partition", "offset", "timestamp_ms", "exchange", "routing_key", "redelivered"):
+    for name in _BESIDE:
         value = getattr(message, name)
         if value is not None:
             row[name] = value
@@ -119,6 +126,9 @@ def from_json(line: bytes, default_topic: str) -> Message:
         )
         for name in FIELD_NAMES.keys() & row.keys():
             message.fields[name] = _field(name, row[name])
+        if "expires_in_ms" in row:
+            ends = time_ns() // 1_000_000 + int(row["expires_in_ms"])
+            message.fields.setdefault("expires_ms", check_number("expires_ms", ends))
     except (msgspec.MsgspecError, TypeError, ValueError, binascii.Error) as error:
         raise InvalidRequest(f"{line[:60]!r} is no message in JSON: {error}") from None
     return message

@@ -42,6 +42,9 @@ WINDOW: Final = 64
 _LENGTH_BYTES_MAX: Final = 4
 _REFUSED: Final = ReasonCode.UNSPECIFIED_ERROR
 _LOGIN: Final = (ReasonCode.BAD_USER_NAME_OR_PASSWORD, ReasonCode.NOT_AUTHORIZED)
+_WORDS: Final = {
+    ReasonCode.QUOTA_EXCEEDED: "quota exceeded (a quota, or the disk of the broker is full)",
+}
 
 P = TypeVar("P")
 
@@ -267,5 +270,5 @@ def _message(packet: Publish) -> Message:
 
 def _words(packet: Any, reason: ReasonCode | None = None) -> str:
     chosen = packet.reason if reason is None else reason
-    text = packet.properties.reason_string
-    return text or ReasonCode(chosen).name.lower().replace("_", " ")
+    text: str | None = packet.properties.reason_string
+    return text or _WORDS.get(chosen) or ReasonCode(chosen).name.lower().replace("_", " ")
