@@ -92,7 +92,9 @@ def state_of(broker: Broker, partition: int) -> str:
 
 
 @pytest.mark.parametrize("tail", ["cut", "garbled", "zeros", "half a batch again"])
-async def test_a_torn_tail_is_cut_and_the_stream_goes_on(tmp_path: Path, tail: str):
+async def test_a_torn_tail_is_cut_and_the_stream_goes_on(
+    tmp_path: Path, tail: str, capsys: pytest.CaptureFixture[str]
+):
     """I4: what was acknowledged before is there; nothing of the torn batch is; offsets go on."""
     broker = await start(tmp_path / "data")
     await publish(broker, 50, 0)
@@ -112,11 +114,17 @@ async def test_a_torn_tail_is_cut_and_the_stream_goes_on(tmp_path: Path, tail: s
         "half a batch again": data + data[:40],
     }[tail]
     path.write_bytes(torn)
+    capsys.readouterr()
     broker = await start(copy)
     left = 50 if tail == "half a batch again" else 49
     assert state_of(broker, 0) == "running"
     assert await read(broker, 0) == list(range(left))
     assert await read(broker, 1) == list(range(50))
+    shared, told = broker.streams.shared, capsys.readouterr().out
+    assert shared.torn_tails == 1
+    assert 0 < shared.torn_bytes < 400
+    assert "a torn tail was cut" in told
+    assert f"bytes={shared.torn_bytes} from_offset={left}" in told
     assert [row.offset for row in await publish(broker, 3, 0)] == [left, left + 1, left + 2]
     await broker.close()
 

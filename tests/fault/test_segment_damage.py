@@ -52,7 +52,7 @@ def firsts(log: SegmentLog) -> list[int]:
 # The tail.
 
 
-def test_a_tail_torn_at_any_byte_is_cut_silently(root: Path, tmp_path: Path):
+def test_a_tail_torn_at_any_byte_is_cut_and_told(root: Path, tmp_path: Path):
     """I4: what was synced is there; the torn batch is not; the next append goes on cleanly."""
     log = reopen(root, ONE)
     fill(log, 3)
@@ -67,6 +67,8 @@ def test_a_tail_torn_at_any_byte_is_cut_silently(root: Path, tmp_path: Path):
         path.write_bytes(torn + bytes(100) if kept % 2 else torn)
         again = reopen(copy, ONE)
         assert again.end_offset == again.durable_offset == 3
+        cut = len(torn[size:].rstrip(b"\0"))
+        assert again.torn == ((cut, 0, 3) if cut else None)
         assert path.stat().st_size == size
         fill(again, 1)
         assert firsts(again) == [0, 1, 2, 3]

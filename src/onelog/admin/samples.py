@@ -54,7 +54,7 @@ def _every_stream(broker: BrokerView) -> Iterator[StreamInfo]:
 
 def broker_samples(broker: Broker) -> Iterator[Sample]:
     """What the broker did since it started, and what it holds now."""
-    counters = broker.maintenance.counters
+    counters, shared = broker.maintenance.counters, broker.streams.shared
     totals = (
         ("onelog_messages_published_total", "Messages published.", broker.publisher.messages),
         ("onelog_publish_ticks_total", "Loop passes that wrote.", broker.publisher.ticks),
@@ -70,6 +70,22 @@ def broker_samples(broker: Broker) -> Iterator[Sample]:
             counters.bytes_thinned,
         ),
         ("onelog_maintenance_errors_total", "Maintenance that failed.", counters.errors),
+        (
+            "onelog_appends_refused_total",
+            "Writes refused because the disk was full.",
+            shared.room.refusals,
+        ),
+        (
+            "onelog_torn_tails_total",
+            "Partitions whose end was cut when they were opened.",
+            shared.torn_tails,
+        ),
+        ("onelog_torn_bytes_total", "Bytes of torn tails that were cut.", shared.torn_bytes),
+        (
+            "onelog_feed_overflows_total",
+            "Times that batches waiting for the disk were let go of, to be read back.",
+            shared.unseen.overflows,
+        ),
         ("onelog_pin_alarms_total", "Times that cursors lost pinned records.", counters.alarms),
     )
     for name, text, value in totals:
@@ -77,6 +93,8 @@ def broker_samples(broker: Broker) -> Iterator[Sample]:
     now = (
         ("onelog_cursors_open", "Cursors open.", len(broker.cursors.open_cursors())),
         ("onelog_sessions_attached", "Sessions attached.", len(broker.sessions)),
+        ("onelog_disk_full", "1 while writes find no room.", int(shared.room.is_full)),
+        ("onelog_feed_held_bytes", "Bytes that wait for a sync.", shared.unseen.held),
         ("onelog_partitions_stopped", "Stopped partitions.", len(broker.stopped_partitions())),
     )
     for name, text, value in now:

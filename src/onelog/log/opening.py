@@ -27,11 +27,13 @@ from onelog.log.partition import Partition
 from onelog.log.shared import Shared
 from onelog.log.stopped import StoppedLog
 from onelog.log.stream import StreamRecord
+from onelog.observe.logging import get_logger
 from onelog.storage.engine import Engine, PartitionKey, PartitionLog
 
 _JOBS_MAX: Final = 256
 """Jobs in threads at once for one stream's partitions; more are put together."""
 
+_log = get_logger("log")
 _R = TypeVar("_R")
 _T = TypeVar("_T")
 
@@ -65,10 +67,28 @@ class Opener:
         """The partitions from `first` on."""
         numbers = [PartitionId(number) for number in range(first, record.config.partitions)]
         try:
-            return await self.in_chunks(numbers, lambda number: self._open(record, number))
+            opened = await self.in_chunks(numbers, lambda number: self._open(record, number))
         except StorageFull as error:
             self._shared.room.refused(error)
             raise
+        for partition in opened:
+            self._tell_torn(partition)
+        return opened
+
+    def _tell_torn(self, partition: Partition) -> None:
+        torn = partition.log.torn
+        if torn is None:
+            return
+        self._shared.torn_tails += 1
+        self._shared.torn_bytes += torn.size_bytes
+        _log.warning(
+            "a torn tail was cut: an append that a crash interrupted, or that the disk lost",
+            stream=partition.stream,
+            partition=int(partition.id),
+            bytes=torn.size_bytes,
+            segments=torn.segments,
+            from_offset=int(torn.end_offset),
+        )
 
     async def in_chunks(self, rows: Sequence[_R], work: Callable[[_R], _T]) -> list[_T]:
         """What `work` makes of every row, in threads; many rows go into one job."""

@@ -13,7 +13,9 @@ from onelog.observe.troubles import Troubles
 class Shared:
     """One for all partitions."""
 
-    __slots__ = ("clock", "room", "syncer", "syncs", "troubles", "unseen")
+    __slots__ = (
+        "clock", "room", "syncer", "syncs", "torn_bytes", "torn_tails", "troubles", "unseen",
+    )  # fmt: skip
 
     def __init__(self, syncer: Syncer, clock: Clock, troubles: Troubles) -> None:
         self.syncer = syncer
@@ -22,3 +24,6 @@ class Shared:
         self.unseen = UnseenBytes()
         self.room = Room(troubles)
         self.syncs = SyncWatch(troubles, clock)
+        self.torn_tails = 0
+        """Partitions whose end was cut when they were opened."""
+        self.torn_bytes = 0

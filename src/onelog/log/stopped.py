@@ -8,7 +8,7 @@ from typing import NoReturn
 from onelog.base.errors import PartitionStopped
 from onelog.base.ids import Offset, TimestampMs
 from onelog.kernel import BatchBuilder, BatchInfo
-from onelog.storage.engine import Buffer, LogSettings, Rewrite, SegmentInfo
+from onelog.storage.engine import Buffer, LogSettings, Rewrite, SegmentInfo, TornTail
 
 
 class StoppedLog:
@@ -18,6 +18,7 @@ class StoppedLog:
     end_offset = Offset(0)
     durable_offset = Offset(0)
     size_bytes = 0
+    torn: TornTail | None = None
 
     def __init__(self, error: PartitionStopped) -> None:
         self._error = error

@@ -14,7 +14,8 @@ Rules that every engine keeps (tests/contract/test_engine.py holds each of them 
 - `durable_offset` only grows (except by `truncate`) and never passes `end_offset`.
 - A failed sync stops the partition (`PartitionStopped`) until it is opened again: after a failed
   fsync the page cache can no longer be believed.
-- Damage before the recovery point raises `PartitionCorrupt`; a torn tail is cut silently.
+- Damage before the recovery point raises `PartitionCorrupt`; a torn tail is cut, and
+  `torn` says so. What is left of it counts as durable only after it was written and synced again.
 """
 
 from __future__ import annotations
@@ -60,6 +61,16 @@ class SegmentInfo(NamedTuple):
     created_ms: TimestampMs
 
 
+class TornTail(NamedTuple):
+    """What opening a partition cut off its end: appends that a crash interrupted."""
+
+    size_bytes: int
+    segments: int
+    """Whole segments behind the first bad batch."""
+    end_offset: Offset
+    """Where the log ends since; what was cut began here."""
+
+
 class Rewrite(Protocol):
     """A replacement for the sealed batches in [start, end), written beside them, then swapped in.
 
@@ -101,6 +112,11 @@ class PartitionLog(Protocol):
     @property
     def size_bytes(self) -> int:
         """Bytes of batches held."""
+        ...
+
+    @property
+    def torn(self) -> TornTail | None:
+        """What opening it had to cut; None: nothing."""
         ...
 
     def append(

@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from onelog.base.errors import Closed, Conflict, InvalidRequest, OffsetOutOfRange
 from onelog.base.ids import Offset, TimestampMs
 from onelog.kernel import BatchBuilder
-from onelog.storage.engine import SegmentInfo, seal_and_append
+from onelog.storage.engine import SegmentInfo, TornTail, seal_and_append
 from onelog.storage.kv import contents, keys
 from onelog.storage.kv.database import new_batch
 from onelog.storage.kv.meta import Segment
@@ -47,6 +47,11 @@ class KvLog(KvWriter):
         """Bytes of batches held."""
         with self.lock:
             return sum(segment.size_bytes for segment in self._segments)
+
+    @property
+    def torn(self) -> TornTail | None:
+        """RocksDB drops what a crash interrupted, unseen."""
+        return None
 
     # ---- writing ----
 

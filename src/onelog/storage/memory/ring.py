@@ -23,6 +23,7 @@ from onelog.storage.engine import (
     PartitionKey,
     Rewrite,
     SegmentInfo,
+    TornTail,
     seal_and_append,
 )
 from onelog.storage.memory.rewrite import MemoryRewrite
@@ -72,6 +73,11 @@ class MemoryLog:
     def size_bytes(self) -> int:
         """Bytes of batches held."""
         return self._size
+
+    @property
+    def torn(self) -> TornTail | None:
+        """Nothing is found at the start, so nothing is cut."""
+        return None
 
     # ---- writing ----
 

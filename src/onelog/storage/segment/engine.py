@@ -17,7 +17,14 @@ from typing import Final
 
 from onelog.base import faults
 from onelog.base.clock import Clock, SystemClock
-from onelog.base.errors import Closed, Conflict, InvalidRequest, StorageError, StorageFull
+from onelog.base.errors import (
+    Closed,
+    Conflict,
+    InvalidRequest,
+    PartitionStopped,
+    StorageError,
+    StorageFull,
+)
 from onelog.base.ids import PartitionId
 from onelog.storage.engine import LogSettings, PartitionKey
 from onelog.storage.segment.files import (
@@ -87,7 +94,10 @@ class SegmentEngine:
         return self._root / key.stream_id / str(key.partition)
 
     def open(self, key: PartitionKey, settings: LogSettings) -> SegmentLog:
-        """Open or create a partition, recovering it when the last shutdown was not clean."""
+        """Open or create a partition, recovering it when the last shutdown was not clean.
+
+        Raises PartitionStopped when the disk does not let it be recovered: it concerns no other.
+        """
         path = self._path(key)
         with self._lock:
             if self._closed:
@@ -104,7 +114,12 @@ class SegmentEngine:
         except OSError as error:
             if is_full(error):
                 raise StorageFull(f"no room to open {path}: free some space") from error
-            raise StorageError(f"cannot open {path}: {error}") from error
+            if new:
+                raise StorageError(f"cannot create {path}: {error}") from error
+            raise PartitionStopped(
+                f"{path} could not be recovered ({error}); the partition is stopped: check the"
+                " disk, then restart the broker"
+            ) from error
         with self._lock:
             self._open[key] = log
         return log

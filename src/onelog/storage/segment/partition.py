@@ -23,7 +23,7 @@ from onelog.base.errors import (
 )
 from onelog.base.ids import Offset, TimestampMs
 from onelog.kernel import BatchBuilder, fit_batches
-from onelog.storage.engine import LogSettings, SegmentInfo, seal_and_append
+from onelog.storage.engine import LogSettings, SegmentInfo, TornTail, seal_and_append
 from onelog.storage.segment import state, truncation
 from onelog.storage.segment.checkpoint import Row
 from onelog.storage.segment.files import sync_directory
@@ -81,6 +81,11 @@ class SegmentLog(LogWriter):
         """Bytes of batches held."""
         with self.lock:
             return self._sealed_bytes + self._active.size_bytes
+
+    @property
+    def torn(self) -> TornTail | None:
+        """What recovery had to cut; None: nothing."""
+        return self.recovery.torn
 
     # Writing.
 

@@ -2,7 +2,8 @@
 
 Rules: what the checkpoint names is taken for granted, and its absence is corruption. Only what
 lies behind the recovery point is scanned; it is cut at the first bad batch, later segments go, and
-what is left is made durable before it counts. A clean stop leaves nothing to scan.
+what is left is written again and synced before it counts (`renewal`). A clean stop leaves nothing
+to scan. A checkpoint that was read is durable before files are deleted because of it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Final
 import msgspec
 
 from onelog.base.errors import PartitionCorrupt
-from onelog.storage.engine import LogSettings
+from onelog.base.ids import Offset
+from onelog.storage.engine import LogSettings, TornTail
 from onelog.storage.segment.checkpoint import (
     Checkpoint,
     CheckpointFile,
@@ -25,6 +27,7 @@ from onelog.storage.segment.checkpoint import (
 )
 from onelog.storage.segment.files import OpenFile, is_full, remove, sync_directory
 from onelog.storage.segment.index import REL_MAX
+from onelog.storage.segment.renewal import renew
 from onelog.storage.segment.scan import Walk
 from onelog.storage.segment.segment import EXTENSIONS, LOG, Segment, Shared
 from onelog.storage.segment.state import drop_states
@@ -42,7 +45,16 @@ class RecoveryStats:
     bytes_scanned: int = 0
     bytes_cut: int = 0
     segments_removed: int = 0
+    end_offset: int = 0
+    """Where the log ends since."""
     clean: bool = True
+
+    @property
+    def torn(self) -> TornTail | None:
+        """What was cut off, if anything."""
+        if not self.bytes_cut:
+            return None
+        return TornTail(self.bytes_cut, self.segments_removed, Offset(self.end_offset))
 
 
 @dataclass(slots=True)
@@ -104,6 +116,7 @@ class Recovery:
             scanned, end = self._scan(bases, known)
             segments = [*sealed, *scanned]
             known = self._make_durable(known, segments, end)
+        self._stats.end_offset = end
         if drop_states(self._directory, end):
             sync_directory(self._directory)
         return Recovered(known, self._box, segments, end, self._stats)
@@ -125,6 +138,7 @@ class Recovery:
                 f"{self._directory}: both checkpoint files are damaged while a rewrite was being "
                 f"swapped in; {_REPAIR}"
             )
+        self._confirm(known, names, named)
         for name in names:
             path = f"{self._directory}/{name}"
             match = _SEGMENT_FILE.fullmatch(name)
@@ -147,6 +161,16 @@ class Recovery:
             known = msgspec.structs.replace(known, swap=(), cut=False)
             self._box.save(known)
         return known
+
+    def _confirm(self, known: Checkpoint, names: list[str], named: set[int]) -> None:
+        """Before files go because of a checkpoint: its own sync may be what failed."""
+        found = [int(match[1]) for match in map(_SEGMENT_FILE.fullmatch, names) if match]
+        if known.swap or known.cut or any(self._is_leftover(base, known, named) for base in found):
+            try:
+                self._box.save(known)
+            except OSError as error:
+                if not is_full(error):
+                    raise
 
     def _is_leftover(self, base: int, known: Checkpoint, named: set[int]) -> bool:
         """Whether a segment was dropped: by trim, by a rewrite, or by truncate."""
@@ -274,11 +298,13 @@ class Recovery:
                 remove(stem_of(self._directory, base) + extension)
 
     def _make_durable(self, known: Checkpoint, segments: list[Segment], end: int) -> Checkpoint:
-        """Sync what was scanned and move the recovery point behind it."""
+        """Write what was scanned again, sync it, and move the recovery point behind it."""
         rows = [segment.row() for segment in segments]
         for segment in segments:
             if segment.base_offset >= known.tail.base_offset and segment.size_bytes:
-                OpenFile(segment.stem + LOG, os.O_RDWR).sync()
+                is_tail = segment.base_offset == known.tail.base_offset
+                start = known.tail.size_bytes if is_tail else 0
+                renew(segment.stem + LOG, start, segment.size_bytes)
                 segment.indexes.sync()
         sync_directory(self._directory)
         fresh = msgspec.structs.replace(
