@@ -124,7 +124,7 @@ class Broker:
             await streams.create(self._settings.main)
         # The publisher hears of a change first: what is staged goes to the old home before the
         # cursors note where that ends.
-        self.publisher = Publisher(streams, self._syncer, clock, authorizer, quotas)
+        self.publisher = Publisher(streams, self._syncer, clock, authorizer, quotas, self.troubles)
         registry = SourceRegistry(streams)
         checkpoints = await CheckpointStore.open(
             streams, clock, self._settings.checkpoint_interval_s

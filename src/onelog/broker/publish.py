@@ -6,6 +6,9 @@ Rules:
   with one tick that writes every dirty partition. No timer, no added latency.
 - Messages published together are checked together before any of them is staged.
 - The answer comes when every record of the call is visible, i.e. durable as its stream says (I4).
+- A tick may come at any time, also in the middle of a pass or of another tick: it first takes away
+  everything that is staged together with everybody who waits for it, then it writes. What is taken
+  is written in the order in which it was taken, so nobody ever waits for the write of another.
 """
 
 from __future__ import annotations
@@ -24,10 +27,26 @@ from onelog.base.errors import (
     StorageError,
 )
 from onelog.base.ids import Offset
-from onelog.base.limits import HEADERS_PER_RECORD_MAX
 from onelog.base.topics import check_topic
+from onelog.broker.checks import (
+    RECORD_OVERHEAD_BYTES,
+    Home,
+    check_headers,
+    check_records,
+    chosen_home,
+)
 from onelog.broker.hooks import Action, Authorizer, Principal, Quotas, Unlimited
-from onelog.broker.ticks import Call, Done, Published, Single, Target, Tick, Ticket, finish_rows
+from onelog.broker.ticks import (
+    Call,
+    Done,
+    Published,
+    Single,
+    Target,
+    Tick,
+    Ticket,
+    Write,
+    finish_rows,
+)
 from onelog.kernel import (
     ATTR_CODEC_MASK,
     TIMESTAMP_MS_MAX,
@@ -35,20 +54,18 @@ from onelog.kernel import (
     BatchInfo,
     Stage,
     scan_batches,
-    validate_records,
 )
 from onelog.log.catalog import Catalog
 from onelog.log.partition import Appended, Partition
 from onelog.log.stream import Stream
 from onelog.log.syncer import Syncer
-from onelog.record.batch import decode, inflated_records, set_latest_time
-from onelog.record.headers import TOPIC
+from onelog.observe.troubles import Troubles
+from onelog.record.batch import decode
 from onelog.record.record import Message
 
 STAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Staged bytes of a partition that are written before the pass ends."""
 
-_RECORD_OVERHEAD_BYTES: Final = 64
 _TOPIC_CACHE_MAX: Final = 100_000
 
 
@@ -62,7 +79,9 @@ class Publisher:
         clock: Clock,
         authorizer: Authorizer,
         quotas: Quotas,
+        troubles: Troubles,
     ) -> None:
+        self._troubles = troubles
         self._catalog = catalog
         self._syncer = syncer
         self._clock = clock
@@ -72,13 +91,15 @@ class Publisher:
         self.dirty: list[Stage] = []
         """Stages with records that this pass has to write, in the order they were touched."""
         self._ticks: deque[Tick] = deque()
+        self._writes: deque[Write] = deque()
+        """What ticks took and did not write yet."""
         self._ticking = False
-        self._homes: dict[str, tuple[Stream, Partition, bytes]] = {}
+        self._homes: dict[str, Home] = {}
         self._loop = asyncio.get_running_loop()
         self.messages = 0
         self.ticks = 0
         self.on_tick: list[Callable[[Tick], None]] = []
-        """Called after each pass that wrote: who staged by itself says what it waits for."""
+        """Called when a tick took what is staged: who staged by itself says what it waits for."""
         catalog.before_change.append(self.tick)
         catalog.on_change.append(self._streams_changed)
 
@@ -161,8 +182,8 @@ class Publisher:
 
     def await_stage(self, stage: Stage, call: Call, count: int) -> None:
         """Tell `call` when the last `count` records, which the kernel has staged, are durable."""
+        assert stage.builder.count >= count, "they were written before anybody waited for them"
         stage.owner.rows.append((call, 0, stage.builder.count - 1))
-        self.messages += count
         self.tick_soon()
 
     def stage(self, message: Message, *, principal: Principal) -> Stage:
@@ -173,15 +194,13 @@ class Publisher:
         self.tick_soon()
         return stage
 
-    def _admit(
-        self, message: Message, principal: Principal, home: tuple[Stream, Partition, bytes]
-    ) -> None:
+    def _admit(self, message: Message, principal: Principal, home: Home) -> None:
         size_bytes = self._check(message, principal, home[0], home[1], len(home[2]))
         self._quotas.take_publish(principal, 1, size_bytes)
 
     def _add(
         self,
-        home: tuple[Stream, Partition, bytes],
+        home: Home,
         message: Message,
         now_ms: int,
         ticket: Call | None,
@@ -190,6 +209,8 @@ class Publisher:
         """Stage a message that may be published; whoever holds the ticket is told."""
         stream, target, topic = home
         stage = self._stages.get(target) or self.stage_of(stream, target)
+        if stage.builder.size_bytes >= STAGE_BYTES_MAX:
+            self.tick()
         key = message.key
         if key is None and not message.keyless:
             key = topic
@@ -198,9 +219,6 @@ class Publisher:
         if ticket is not None:
             stage.owner.rows.append((ticket, place, index))
         stage.touch()
-        self.messages += 1
-        if stage.builder.size_bytes >= STAGE_BYTES_MAX:
-            self.tick()
         return stage
 
     def route(self, topic: str, principal: Principal) -> tuple[Stage, int] | None:
@@ -216,7 +234,7 @@ class Publisher:
             or not self._authorizer.allows(principal, Action.PUBLISH, topic)
         ):
             return None
-        limit = target.message_bytes_max - len(topic.encode()) - _RECORD_OVERHEAD_BYTES
+        limit = target.message_bytes_max - len(topic.encode()) - RECORD_OVERHEAD_BYTES
         return self.stage_of(stream, target), limit
 
     def _check(
@@ -236,15 +254,15 @@ class Publisher:
             raise InvalidRequest(f"a timestamp is at most {TIMESTAMP_MS_MAX} ms")
         size = topic_bytes + len(message.value or b"") + len(message.key or b"")
         if message.headers:
-            size += _check_headers(message)
-        if size + _RECORD_OVERHEAD_BYTES > target.message_bytes_max:
+            size += check_headers(message)
+        if size + RECORD_OVERHEAD_BYTES > target.message_bytes_max:
             raise MessageTooLarge(
                 f"a message of {size} bytes is larger than stream {stream.name} takes"
                 f" (message_bytes_max = {target.message_bytes_max})"
             )
         return size
 
-    def _home(self, topic: str, partition: int | None) -> tuple[Stream, Partition, bytes]:
+    def _home(self, topic: str, partition: int | None) -> Home:
         home = self._homes.get(topic)
         if home is None:
             check_topic(topic)
@@ -253,7 +271,7 @@ class Publisher:
             if len(self._homes) >= _TOPIC_CACHE_MAX:
                 self._homes.clear()
             self._homes[topic] = home
-        return home if partition is None else _chosen(home, partition)
+        return home if partition is None else chosen_home(home, partition)
 
     # -- the tick
 
@@ -277,49 +295,62 @@ class Publisher:
         self._ticking = False
         if not self.dirty:
             return
-        dirty = self.dirty.copy()
-        self.dirty.clear()
-        self.ticks += 1
-        tick = Tick(self, len(dirty) + 1)  # one more, so that it ends after `on_tick`
+        tick = Tick(self, len(self.dirty))
         self._ticks.append(tick)
-        for stage in dirty:
-            stage.number = -1
-        for number, stage in enumerate(dirty):
-            self._write(stage, tick, number)
+        self.ticks += 1
+        for number, stage in enumerate(self.dirty):
+            target = stage.owner
+            self._writes.append(Write(tick, number, stage, stage.take(), target.rows))
+            target.rows = []
+        self.dirty.clear()
         for callback in self.on_tick:
             callback(tick)
-        tick.finish(len(dirty), None)
+        while self._writes:  # of an outer tick, too: whom a write wakes may publish and tick
+            self._write(self._writes.popleft())
+
+    def when_written(self, callback: Callable[[], None]) -> None:
+        """Call back when what is staged now is visible or has failed, and all before it."""
+        self.tick()
+        if self._ticks:
+            self._ticks[-1].when_done(lambda _tick: callback())
+        else:
+            callback()
 
     def release_ticks(self) -> None:
         """Answer for finished ticks, in their order."""
         while self._ticks and self._ticks[0].left == 0:
-            self._ticks.popleft().run()
+            self._ticks.popleft().run(self._troubles)
 
-    def _write(self, stage: Stage, tick: Tick, number: int) -> None:
-        target, builder = stage.owner, stage.builder
-        partition, rows = target.partition, target.rows
-        target.rows = []  # also when it is empty: who comes next waits for what comes next
-        if not builder.count:  # a callback staged more while an earlier stage was written
-            _finish(rows, tick, number, None)
-            return
+    def _write(self, write: Write) -> None:
+        stage, builder, rows = write.stage, write.builder, write.rows
+        target, count = stage.owner, builder.count
+        partition = target.partition
         try:
             appended = partition.append_built(builder, index_topics=target.index_topics)
         except Exception as error:  # noqa: BLE001 - the callers of this stage get it, no other does
             failure = error if isinstance(error, OnelogError) else StorageError(str(error))
-            _finish(rows, tick, number, failure)
+            self._finish(write, failure)
             return
+        finally:
+            if not builder.count:
+                stage.give_back(builder)
+        self.messages += count
         if rows:
             name, partition_id, base = target.stream.name, partition.id, appended.base_offset
             for ticket, place, index in rows:
                 ticket.results[place] = Published(name, partition_id, Offset(base + index))
         if appended.end_offset <= partition.high_watermark:
-            _finish(rows, tick, number, None)
-            return
+            self._finish(write, None)
+        else:
+            partition.when_visible(
+                Offset(appended.end_offset - 1), lambda error: self._finish(write, error)
+            )
 
-        def finish(error: OnelogError | None) -> None:
-            _finish(rows, tick, number, error)
-
-        partition.when_visible(Offset(appended.end_offset - 1), finish)
+    def _finish(self, write: Write, error: OnelogError | None) -> None:
+        """A stage of a tick is visible, or never will be."""
+        if write.rows:
+            finish_rows(write.rows, error, self._troubles)
+        write.tick.finish(write.number, error)
 
     # -- messages of an idempotent producer
 
@@ -368,9 +399,9 @@ class Publisher:
         if not infos:
             raise InvalidRequest("there is no record batch to append")
         if any(info.attributes & ATTR_CODEC_MASK for info in infos):
-            await self._syncer.run(lambda: _validate(data))  # inflating holds no loop
+            await self._syncer.run(lambda: check_records(data))  # inflating holds no loop
         else:
-            _validate(data)
+            check_records(data)
         if stream.tags_topics:
             self._check_topics(stream, target, data, infos)
         appended = self.append_batches(stream, target, data, infos, principal=principal)
@@ -441,52 +472,3 @@ class Publisher:
     def close(self) -> None:
         """Write what is staged."""
         self.tick()
-
-
-def _finish(
-    rows: list[tuple[Call, int, int]],
-    tick: Tick,
-    number: int,
-    error: OnelogError | None,
-) -> None:
-    """A stage of a tick is visible, or never will be."""
-    if rows:
-        finish_rows(rows, error)
-    tick.finish(number, error)
-
-
-_Home = tuple[Stream, Partition, bytes]
-
-
-def _chosen(home: _Home, number: int) -> _Home:
-    """The partition that the producer picked."""
-    stream, usual, topic = home
-    target = stream.partition(number)
-    if target is not usual and stream.record.fixed_topic is None:
-        # A cursor on the topic looks in its own partition only.
-        raise InvalidRequest(
-            f"{topic.decode()} lives in partition {usual.id} of stream {stream.name}; only a"
-            " stream made for one topic lets its producers choose the partition"
-        )
-    return stream, target, topic
-
-
-def _check_headers(message: Message) -> int:
-    if len(message.headers) >= HEADERS_PER_RECORD_MAX:  # one is ours: the topic
-        raise InvalidRequest(
-            f"a message has at most {HEADERS_PER_RECORD_MAX - 1} headers,"
-            f" not {len(message.headers)}"
-        )
-    size = 0
-    for name, value in message.headers:
-        if name == TOPIC:
-            raise InvalidRequest("the header ~t belongs to OneLog; it names the record's topic")
-        size += len(name) + len(value or b"") + 8
-    return size
-
-
-def _validate(data: bytearray) -> None:
-    for info in scan_batches(data, 0, False):
-        latest_ms = validate_records(data, info.position, inflated_records(data, info))
-        if latest_ms != info.max_timestamp_ms:
-            set_latest_time(data, info, latest_ms)

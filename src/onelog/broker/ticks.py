@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
 
 from onelog.base.errors import OnelogError
 from onelog.base.ids import Offset
+from onelog.kernel import BatchBuilder, Stage
 from onelog.log.partition import Partition
 from onelog.log.stream import Stream
+from onelog.observe.troubles import Troubles
 
 if TYPE_CHECKING:
     from onelog.broker.publish import Publisher
@@ -121,19 +123,42 @@ class Tick:
         if self.left == 0:
             self._publisher.release_ticks()
 
-    def run(self) -> None:
-        """Tell everybody who waits."""
+    def run(self, troubles: Troubles) -> None:
+        """Tell everybody who waits; who raises at that does not keep the others waiting."""
         for callback in self._callbacks:
-            callback(self)
+            try:
+                callback(self)
+            except Exception as failure:  # noqa: BLE001 - isolated, and told
+                troubles.note("publish-answer", "tick", failure)
 
 
-def finish_rows(rows: list[tuple[Call, int, int]], error: OnelogError | None) -> None:
+class Write(NamedTuple):
+    """What a tick took from one stage: the records, and the calls that wait for them."""
+
+    tick: Tick
+    number: int
+    """Of the stage in its tick."""
+    stage: Stage
+    builder: BatchBuilder
+    rows: list[tuple[Call, int, int]]
+
+
+def finish_rows(
+    rows: list[tuple[Call, int, int]], error: OnelogError | None, troubles: Troubles
+) -> None:
     """Tell every call that has records in a stage."""
     count = 0
     last = rows[0][0]
     for ticket, _place, _index in rows:  # a call's records lie side by side
         if ticket is not last:
-            last.finish(count, error)
+            _finish_call(last, count, error, troubles)
             last, count = ticket, 0
         count += 1
-    last.finish(count, error)
+    _finish_call(last, count, error, troubles)
+
+
+def _finish_call(call: Call, count: int, error: OnelogError | None, troubles: Troubles) -> None:
+    try:
+        call.finish(count, error)
+    except Exception as failure:  # noqa: BLE001 - isolated, and told: the others are answered
+        troubles.note("publish-answer", type(call).__name__, failure)

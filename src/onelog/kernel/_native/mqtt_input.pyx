@@ -134,7 +134,6 @@ cdef class MqttInput:
     cdef MqttPass turn
     cdef public bint heard
     cdef public bint suspended
-    cdef bint acking
     cdef Py_ssize_t turn_bytes
 
     def __init__(
@@ -195,12 +194,12 @@ cdef class MqttInput:
             turn.now_ms = turn.clock()
         try:
             event = self.feed(data, turn.now_ms)
-        except OnelogError as error:
-            self.owner.fail(error)
-        else:
             if event is not None:
                 self.owner.take_packets(event)
-        self.finish(clean)
+        except OnelogError as error:
+            self.owner.fail(error)
+        finally:  # whatever raises, what is staged is written
+            self.finish(clean)
         turn.received_bytes += len(data)
         turn.received_messages += self.staged - staged
         self.turn_bytes += len(data)
@@ -209,11 +208,8 @@ cdef class MqttInput:
             self.owner.rest()
 
     def finish(self, bint clean=True):
-        """See that what was staged is written, acknowledged and followed by what has room."""
+        """See that what was staged is written, and followed by what has room."""
         cdef MqttPass turn = self.turn
-        if self.acks_used and not self.acking:
-            self.acking = True
-            turn.acking.append(self)
         if clean and turn.dirty:
             turn.tick_soon()
         if not self.output.live:
@@ -405,6 +401,9 @@ cdef class MqttInput:
             return False
         stage.join()
         if qos:
+            if self.acks_used == 0 and self.turn is not None:
+                # At once: whoever ends the pass takes what is staged and who waits for it together.
+                self.turn.acking.append(self)
             ol_put16(self.acks + self.acks_used, <uint16_t> packet_id)
             ol_put16(self.acks + self.acks_used + 2, <uint16_t> stage.number)
             self.acks_used += 4
@@ -454,7 +453,6 @@ cdef class MqttInput:
         """What is to be acknowledged, for `answer`."""
         cdef bytes out = PyBytes_FromStringAndSize(<const char *> self.acks, self.acks_used)
         self.acks_used = 0
-        self.acking = False
         if self.acks_room > ACKS_BYTES_KEPT:
             free(self.acks)
             self.acks = NULL

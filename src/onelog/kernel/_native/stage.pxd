@@ -5,6 +5,7 @@ from onelog.kernel._native.build cimport BatchBuilder
 cdef class Stage:
     cdef public object owner
     cdef readonly BatchBuilder builder
+    cdef BatchBuilder spare
     cdef readonly list dirty
     cdef public Py_ssize_t number
 

@@ -22,6 +22,25 @@ cdef class Stage:
         """Be on the list."""
         self.join()
 
+    def take(self):
+        """Leave the list: what is staged, to be written. What comes from now on is not in it."""
+        cdef BatchBuilder full = self.builder
+        if self.spare is None:
+            self.builder = BatchBuilder(full.tag_topics)
+        else:
+            self.builder = self.spare
+            self.spare = None
+        self.number = -1
+        return full
+
+    def give_back(self, BatchBuilder builder not None):
+        """A builder that `take` gave is empty again."""
+        if self.builder.records:
+            self.spare = builder  # more was staged while it was written
+        else:
+            self.spare = self.builder  # one of the two holds memory, not both
+            self.builder = builder
+
 
 cdef class MqttRoute:
     """Where a topic's plain publishes go."""

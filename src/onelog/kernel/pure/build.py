@@ -70,6 +70,10 @@ class BatchBuilder:
         self._topics = bytearray()
         self._count = self._base_ts = self._max_ts = 0
 
+    def another(self) -> BatchBuilder:
+        """An empty one like it."""
+        return BatchBuilder(self._tag_topics)
+
     @property
     def count(self) -> int:
         """Messages staged."""

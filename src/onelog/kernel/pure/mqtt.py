@@ -44,11 +44,12 @@ _STAGES_MAX = 65_536
 class Stage:
     """A partition's builder; on the shared list of dirty ones as soon as something is staged."""
 
-    __slots__ = ("builder", "dirty", "number", "owner")
+    __slots__ = ("_spare", "builder", "dirty", "number", "owner")
 
     def __init__(self, owner: Any, builder: BatchBuilder, dirty: list[Stage]) -> None:
         self.owner = owner
         self.builder = builder
+        self._spare: BatchBuilder | None = None
         self.dirty = dirty
         self.number = -1
         """Its place on the list of dirty ones; -1 when it is not there."""
@@ -58,6 +59,20 @@ class Stage:
         if self.number < 0:
             self.number = len(self.dirty)
             self.dirty.append(self)
+
+    def take(self) -> BatchBuilder:
+        """Leave the list: what is staged, to be written. What comes from now on is not in it."""
+        full = self.builder
+        self.builder, self._spare = self._spare or full.another(), None
+        self.number = -1
+        return full
+
+    def give_back(self, builder: BatchBuilder) -> None:
+        """A builder that `take` gave is empty again."""
+        if self.builder.count:
+            self._spare = builder  # more was staged while it was written
+        else:
+            self.builder, self._spare = builder, self.builder
 
 
 class MqttRoute:
@@ -121,7 +136,6 @@ class MqttInput:
     """One connection's byte stream."""
 
     __slots__ = (
-        "_acking",
         "_acks",
         "_feeding",
         "_position",
@@ -174,7 +188,6 @@ class MqttInput:
         """While set, `receive` only hands the bytes to the owner."""
         self._turn: MqttPass | None = None
         self._turn_bytes = 0
-        self._acking = False
 
     # -- a connection of the loop
 
@@ -196,12 +209,12 @@ class MqttInput:
             turn.now_ms = turn.clock()
         try:
             event = self.feed(data, turn.now_ms)
-        except OnelogError as error:
-            self.owner.fail(error)
-        else:
             if event is not None:
                 self.owner.take_packets(event)
-        self.finish(clean)
+        except OnelogError as error:
+            self.owner.fail(error)
+        finally:  # whatever raises, what is staged is written
+            self.finish(clean)
         turn.received_bytes += len(data)
         turn.received_messages += self.staged - staged
         self._turn_bytes += len(data)
@@ -210,12 +223,9 @@ class MqttInput:
             self.owner.rest()
 
     def finish(self, clean: bool = True) -> None:
-        """See that what was staged is written, acknowledged and followed by what has room."""
+        """See that what was staged is written, and followed by what has room."""
         turn = self._turn
         assert turn is not None, "it has joined"
-        if self._acks and not self._acking:
-            self._acking = True
-            turn.acking.append(self)
         if clean and turn.dirty:
             turn.tick_soon()
         if not self.output.live:
@@ -318,6 +328,9 @@ class MqttInput:
             return False
         stage.touch()
         if packet_id:
+            if not self._acks and self._turn is not None:
+                # At once: whoever ends the pass takes what is staged and who waits for it together.
+                self._turn.acking.append(self)
             self._acks.append((packet_id, stage.number))
             self.unanswered += 1
         self.staged += 1
@@ -331,7 +344,6 @@ class MqttInput:
     def take_acks(self) -> bytes:
         """What is to be acknowledged, for `answer`."""
         acks, self._acks = self._acks, []
-        self._acking = False
         return b"".join(
             packet_id.to_bytes(2, "big") + number.to_bytes(2, "big") for packet_id, number in acks
         )
