@@ -12,7 +12,7 @@ import time
 
 from onelog.kernel import decode_remaining_length
 from onelog.protocols.mqtt import packets as p
-from onelog.protocols.mqtt.codec import claimed_version, decode_packet, encode_packet
+from onelog.protocols.mqtt.codec import answer_version, decode_packet, encode_packet
 from onelog.protocols.mqtt.errors import MqttError
 from onelog.protocols.mqtt.packet_types import Role
 from onelog.protocols.mqtt.properties import Properties
@@ -66,7 +66,7 @@ SEEDS = [
 
 def check(first_byte: int, body: bytes, version: int, sender: Role) -> bool:
     """Decode; what was accepted must encode, and decode to the same packet. Says if accepted."""
-    claimed_version(body)
+    answer_version(body)
     try:
         packet = decode_packet(first_byte, body, version, sender=sender)
     except MqttError as error:

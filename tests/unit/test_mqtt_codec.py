@@ -10,7 +10,7 @@ import pytest
 from onelog.base.errors import InvalidRequest, LimitExceeded, MessageTooLarge
 from onelog.protocols import mqtt
 from onelog.protocols.mqtt import packets as p
-from onelog.protocols.mqtt.codec import claimed_version, decode_packet, encode_packet
+from onelog.protocols.mqtt.codec import answer_version, decode_packet, encode_packet
 from onelog.protocols.mqtt.errors import MqttError
 from onelog.protocols.mqtt.packet_types import WILL, PacketType, Role
 from onelog.protocols.mqtt.payload import check_payload
@@ -135,18 +135,22 @@ def test_mqtt_5_takes_a_password_without_a_user_name():
 @pytest.mark.parametrize(
     ("body", "version"),
     [
+        ("00044d51545404", 4),
         ("00044d51545405", 5),
-        ("00044d51545406", 6),
+        ("00044d51545406", 5),
+        ("00044d5154547f", 5),
+        ("00044d51545484", 4),
+        ("00044d51545402", 4),
         ("00064d514973647003", 3),
-        ("00064d5149736470", None),
-        ("00044d515454", None),
-        ("00044d51545804", None),
-        ("", None),
+        ("00064d5149736470", 3),
+        ("00044d515454", 4),
+        ("00044d51545804", 4),
+        ("", 4),
     ],
 )
-def test_the_version_that_a_bad_connect_claims_can_be_asked(body, version):
-    assert claimed_version(bytes.fromhex(body)) == version
-    assert claimed_version(memoryview(bytes.fromhex(body))) == version
+def test_a_bad_connect_is_answered_in_the_words_of_the_version_that_it_claims(body, version):
+    assert answer_version(bytes.fromhex(body)) == version
+    assert answer_version(memoryview(bytes.fromhex(body))) == version
 
 
 def test_a_text_may_begin_with_a_byte_order_mark_and_hold_any_other_character():

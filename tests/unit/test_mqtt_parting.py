@@ -102,7 +102,7 @@ async def test_a_connection_that_ended_leaves_no_timer_behind(tmp_path):
     async with serving(tmp_path) as node:
         bad = await node.client("bad")
         (connection,) = node.hub.connections
-        keep_alive = connection._timer
+        keep_alive = connection.keep_alive._timer
         bad._writer.write(b"\x00\x00")
         await until(lambda: connection.state.value == "closed")
         assert keep_alive.cancelled()

@@ -352,14 +352,27 @@ class Publisher:
             finish_rows(write.rows, error, self._troubles)
         write.tick.finish(write.number, error)
 
-    # -- messages of an idempotent producer
+    # -- messages whose place is known
 
     def admit(self, message: Message, principal: Principal) -> tuple[Stream, Partition]:
-        """Check a message and count it as `publish` does; where `append_once` is to put it."""
+        """Check a message and count it as `publish` does; where it is to be put."""
         stream, target, topic = self._home(message.topic, None)
         size_bytes = self._check(message, principal, stream, target, len(topic))
         self._quotas.take_publish(principal, 1, size_bytes)
         return stream, target
+
+    def append_soon(
+        self,
+        stream: Stream,
+        target: Partition,
+        message: Message,
+        done: Callable[[OnelogError | None], None],
+    ) -> None:
+        """Stage a message that `admit` let in, at a place of its own; `done` when it is durable."""
+        ticket = Ticket(1, lambda _at, error: done(error))
+        home = stream, target, message.topic.encode()
+        self._add(home, message, self._clock.now_ms(), ticket, 0)
+        self.tick_soon()
 
     def append_once(
         self,

@@ -46,6 +46,11 @@ class Session:
         self.on_takeover = on_takeover
         self.resumed = resumed
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether it outlives its connection."""
+        return self.record.expiry_ms != 0
+
 
 class _Turn:
     """Whose turn it is for a client; forgotten when nobody waits for it."""

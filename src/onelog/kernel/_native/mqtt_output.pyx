@@ -41,6 +41,9 @@ from onelog.base.errors import InvalidRequest, LimitExceeded, MessageTooLarge
 
 cdef enum:
     COPY_BYTES_MAX = 1024
+    PUBACK = 4
+    PUBREC = 5
+    PUBCOMP = 7
 
 
 cdef int _check_id(object packet_id) except -1:
@@ -140,14 +143,26 @@ cdef class MqttOutput:
     cdef bint settle_packet(self, int packet_id) noexcept:
         cdef Entry *entry = flight_find(&self.flight, packet_id)
         if entry is not NULL:
-            if entry.partition < 0:
+            if entry.partition < 0 or entry.qos != 1:
                 return False
             flight_remove(&self.flight, entry)
         return True
 
     def settle(self, int packet_id):
-        """The same, unless the record is one that the caller settles itself: then False."""
+        """The peer sent PUBACK; False when that is the caller's to judge.
+
+        It is when the caller settles the record itself, and when its QoS is not 1.
+        """
         return self.settle_packet(packet_id)
+
+    def awaits(self, int packet_id):
+        """The type of the packet that its next step waits for; 0 when it is not in flight."""
+        cdef Entry *entry = flight_find(&self.flight, packet_id)
+        if entry is NULL:
+            return 0
+        if entry.qos != 2:
+            return PUBACK
+        return PUBCOMP if entry.stage else PUBREC
 
     def receive(self, int packet_id):
         """The peer has it (PUBREC); False when it is not in flight with QoS 2."""

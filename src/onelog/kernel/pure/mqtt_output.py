@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from onelog.kernel.types import Buffer
 
 PACKET_IDS = 65_535
+PUBACK, PUBREC, PUBCOMP = 4, 5, 7
 ALIAS_BYTES = 3
 """A topic alias as a property; a topic that is no longer than that needs none."""
 
@@ -111,12 +112,24 @@ class MqttOutput:
         return self._in_flight.pop(packet_id, None) is not None
 
     def settle(self, packet_id: int) -> bool:
-        """The same, unless the record is one that the caller settles itself: then False."""
+        """The peer sent PUBACK; False when that is the caller's to judge.
+
+        It is when the caller settles the record itself, and when its QoS is not 1.
+        """
         entry = self._in_flight.get(packet_id)
-        if entry is not None and entry[0] < 0:
+        if entry is not None and (entry[0] < 0 or entry[2] != 1):
             return False
         self._in_flight.pop(packet_id, None)
         return True
+
+    def awaits(self, packet_id: int) -> int:
+        """The type of the packet that its next step waits for; 0 when it is not in flight."""
+        entry = self._in_flight.get(packet_id)
+        if entry is None:
+            return 0
+        if entry[2] != 2:
+            return PUBACK
+        return PUBCOMP if entry[3] else PUBREC
 
     def receive(self, packet_id: int) -> bool:
         """The peer has it (PUBREC); False when it is not in flight with QoS 2."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from onelog.protocols.mqtt.codec_connect import (
-    claimed_version,
+    answer_version,
     decode_connack,
     decode_connect,
     encode_connack,
@@ -55,7 +55,7 @@ from onelog.protocols.mqtt.packet_types import (
 from onelog.protocols.mqtt.packets import Packet
 from onelog.protocols.mqtt.wire import Reader, write_varint
 
-__all__ = ["claimed_version", "decode_packet", "encode_packet"]
+__all__ = ["answer_version", "decode_packet", "encode_packet"]
 
 _P = PacketType
 

@@ -30,6 +30,7 @@ _PROTOCOL_NAMES: Final[dict[int, str]] = {
     Version.V5: "MQTT",
 }
 
+_BRIDGE: Final = 0x80
 _CLEAN: Final = 0x02
 _WILL: Final = 0x04
 _WILL_QOS_SHIFT: Final = 3
@@ -38,16 +39,18 @@ _PASSWORD: Final = 0x40
 _USERNAME: Final = 0x80
 
 
-def claimed_version(body: bytes | memoryview) -> int | None:
-    """The protocol level that a CONNECT body names, also an unknown one; None if it has none.
+def answer_version(body: bytes | memoryview) -> Version:
+    """The version in whose words a CONNECT is answered, also one that cannot be decoded.
 
-    For answering a CONNECT that cannot be decoded in the words of its version.
+    A level that is not known yet is answered in the newest words (3.1.2-2), except with the high
+    bit set: that is how bridges of version 3 mark themselves.
     """
     raw = bytes(body[:16])
-    for name in (b"\0\4MQTT", b"\0\6MQIsdp"):
-        if raw.startswith(name) and len(raw) > len(name):
-            return raw[len(name)]
-    return None
+    if raw.startswith(b"\0\6MQIsdp"):
+        return Version.V31
+    if raw.startswith(b"\0\4MQTT") and Version.V5 <= raw[6:7].ljust(1, b"\0")[0] < _BRIDGE:
+        return Version.V5
+    return Version.V311
 
 
 def decode_connect(reader: Reader, _flags: int, _version: int, _sender: Role) -> Connect:

@@ -22,6 +22,7 @@ from onelog.observe import get_logger
 from onelog.protocols.mqtt.auto_subscribe import subscribe_configured
 from onelog.protocols.mqtt.delayed import PREFIX as DELAYED
 from onelog.protocols.mqtt.errors import MqttError, protocol_error
+from onelog.protocols.mqtt.fitting import fit_packet
 from onelog.protocols.mqtt.packet_types import Version
 from onelog.protocols.mqtt.packets import Auth, Connack, Connect, Disconnect, Will
 from onelog.protocols.mqtt.payload import check_payload
@@ -50,6 +51,7 @@ class KeptBody(msgspec.Struct, array_like=True):
 
 def on_connect(connection: Connection, packet: Connect) -> None:
     """Begin: authenticate, attach the session, answer."""
+    connection.output.packet_bytes_max = packet.properties.maximum_packet_size or 0
     method = packet.properties.authentication_method
     if method is None:
         connection.start(_connect_with_password(connection, packet))
@@ -107,11 +109,14 @@ async def _connect_with_password(connection: Connection, packet: Connect) -> Non
 async def _identify(connection: Connection, packet: Connect) -> Identity:
     authenticator, peer = connection.hub.authenticator, connection.peer
     if packet.username is None:
-        if peer.certificate is not None:
-            return authenticator.certificate(peer.certificate)
-        return authenticator.anonymous(
-            listener_is_loopback=peer.listener_is_loopback, peer_host=peer.host
-        )
+        try:
+            if peer.certificate is not None:
+                return authenticator.certificate(peer.certificate)
+            return authenticator.anonymous(
+                listener_is_loopback=peer.listener_is_loopback, peer_host=peer.host
+            )
+        except NotAuthenticated as error:  # nothing that could be bad was given
+            raise MqttError(ReasonCode.NOT_AUTHORIZED, str(error)) from None
     password = packet.password or b""
     known = authenticator.recall(packet.username, password)
     return known or await authenticator.password(packet.username, password)
@@ -120,7 +125,7 @@ async def _identify(connection: Connection, packet: Connect) -> Identity:
 async def _accept(
     connection: Connection, packet: Connect, identity: Identity, extra: Properties
 ) -> None:
-    hub, limits = connection.hub, connection.hub.limits
+    hub, limits, output = connection.hub, connection.hub.limits, connection.output
     connection.principal = Principal(identity.name, "mqtt")
     connection.identity = identity
     redirect = hub.redirect
@@ -132,6 +137,21 @@ async def _accept(
         return
     client_id, assigned = _client_id(connection, packet)
     expiry_ms, expiry_told = _session_expiry(connection, packet)
+    keep_alive_s, keep_alive_told = _keep_alive(connection, packet)
+    properties = msgspec.structs.replace(
+        extra,
+        session_expiry_s=expiry_told,
+        assigned_client_id=assigned,
+        server_keep_alive_s=keep_alive_told,
+        receive_maximum=limits.receive_maximum,
+        maximum_packet_size=limits.packet_bytes,
+        topic_alias_maximum=limits.topic_alias_maximum or None,
+    )
+    if (
+        fit_packet(Connack(properties=properties), connection.version, output.packet_bytes_max)
+        is None
+    ):
+        raise MqttError(ReasonCode.PACKET_TOO_LARGE, "CONNACK is larger than the client takes")
     _check_will(connection, packet.will)
     connection.is_entering = True
     door = await hub.broker.sessions.attach(
@@ -142,7 +162,6 @@ async def _accept(
         on_takeover=connection.taken_over,
     )
     hub.wills.back(client_id, clean=packet.clean_start)
-    output = connection.output
     output.version = connection.version
     output.window = min(
         limits.inflight, packet.properties.receive_maximum or RECEIVE_MAXIMUM_DEFAULT
@@ -150,7 +169,6 @@ async def _accept(
     session = MqttSession(hub, client_id, output, connection.principal)
     connection.door, connection.session = door, session
     connection.will, connection.connect_packet = packet.will, packet
-    output.packet_bytes_max = packet.properties.maximum_packet_size or 0
     output.alias_maximum = min(
         packet.properties.topic_alias_maximum or 0, limits.topic_alias_maximum
     )
@@ -175,19 +193,9 @@ async def _accept(
     hub.sessions[client_id] = session
     hub.counters.connects += 1
     connection.state = State.CONNECTED
-    keep_alive_s, keep_alive_told = _keep_alive(connection, packet)
-    properties = msgspec.structs.replace(
-        extra,
-        session_expiry_s=expiry_told,
-        assigned_client_id=assigned,
-        server_keep_alive_s=keep_alive_told,
-        receive_maximum=limits.receive_maximum,
-        maximum_packet_size=limits.packet_bytes,
-        topic_alias_maximum=limits.topic_alias_maximum or None,
-    )
     connection.send(Connack(session_present=door.resumed, properties=properties))
     connection.open_up()
-    connection.keep_alive(keep_alive_s)
+    connection.accept(keep_alive_s)
     session.begin(connection)
     await subscribe_configured(connection)
 

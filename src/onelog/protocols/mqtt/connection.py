@@ -29,11 +29,13 @@ from onelog.broker import NOBODY, Cursor, Principal, Session
 from onelog.kernel import MqttInput, MqttOutput, encode_acks
 from onelog.net.peer import Peer, StreamTransport
 from onelog.observe import get_logger
-from onelog.protocols.mqtt.codec import claimed_version, decode_packet, encode_packet
+from onelog.protocols.mqtt.codec import answer_version, decode_packet
 from onelog.protocols.mqtt.connecting import KeptBody
 from onelog.protocols.mqtt.errors import MqttError, malformed, reason_for
+from onelog.protocols.mqtt.fitting import explained, fit_packet
 from onelog.protocols.mqtt.handlers import HANDLERS
 from onelog.protocols.mqtt.hub import Hub
+from onelog.protocols.mqtt.keep_alive import KeepAlive
 from onelog.protocols.mqtt.packet_types import PacketType, Version
 from onelog.protocols.mqtt.packets import (
     Connack,
@@ -51,12 +53,6 @@ from onelog.protocols.mqtt.session import MqttSession
 from onelog.protocols.mqtt.state import State, advance
 from onelog.security.identity import Identity
 from onelog.security.scram import ScramExchange
-
-REASON_CHARS_MAX: Final = 200
-"""Characters of a reason string."""
-
-LOOKS: Final = 4
-"""How often one looks whether a peer is silent before its keep-alive is over."""
 
 LINGER_S: Final = 2.0
 """How long a peer has to read the last packet before its socket is closed."""
@@ -85,8 +81,6 @@ class Connection:
         """Packet ids of QoS 2 that this connection began and did not complete."""
         self.is_slow = False
         self.gone = asyncio.Event()
-        self._look_s = 0.0
-        self._looks_left = 0
         self._unread = b""
         self._resting = False
         self._task: asyncio.Task[None] | None = None
@@ -102,6 +96,11 @@ class Connection:
         self.input.join(self, hub.turn)
         self.data_received = self.input.receive
         """A read is one call of the kernel."""
+        self.keep_alive = KeepAlive(hub.loop, self.input, self._is_reading, self._fell_silent)
+        self.published = 0
+        """Publishes that the kernel left to us."""
+        self._written = 0
+        """How many publishes of all are known to be visible, or to have failed."""
 
     # -- the transport's side
 
@@ -128,6 +127,8 @@ class Connection:
                 event = self.input.feed(b"", self.hub.clock.now_ms())
         except OnelogError as error:
             self.fail(error)
+        except Exception as error:  # noqa: BLE001 - a fault of ours ends one connection (I10)
+            self._fault(error)
 
     def catch_up(self) -> None:
         """There may be room for a session that reads the log."""
@@ -169,6 +170,7 @@ class Connection:
         self.hub.counters.disconnects += 1
         self.state = State.CLOSED
         self._is_lost = True
+        self.keep_alive.stop()
         if self._timer is not None:
             self._timer.cancel()
         if self.session is not None:
@@ -193,7 +195,7 @@ class Connection:
 
     def _packet(self, first: int, body: bytes) -> None:
         if self.version == 0 and first >> 4 == PacketType.CONNECT:
-            self.version = claimed_version(body) or Version.V311
+            self.version = answer_version(body)
         packet = decode_packet(first, body, self.version or Version.V311)
         self.state = advance(self.state, packet.type)
         HANDLERS[packet.type](self, packet)
@@ -219,6 +221,8 @@ class Connection:
             await work
         except OnelogError as error:
             self.fail(error)
+        except Exception as error:  # noqa: BLE001 - as in `take_packets`
+            self._fault(error)
         if self.state is State.CLOSED:
             return  # what the peer still sends stays unread
         self.input.suspended = False
@@ -228,23 +232,20 @@ class Connection:
         self.input.receive(data)
 
     def send(self, packet: Packet) -> None:
-        """Send a packet."""
-        data = encode_packet(packet, self.version or Version.V311)
-        self.hub.counters.sent_bytes += len(data)
-        self.write(data)
+        """Send a packet, without words that the client has no room for (MQTT5 3.1.2-24)."""
+        data = fit_packet(packet, self.version or Version.V311, self.output.packet_bytes_max)
+        if data is not None:
+            self.hub.counters.sent_bytes += len(data)
+            self.write(data)
+        elif not isinstance(packet, Connack | Disconnect):  # after those we close anyway
+            self.end(ReasonCode.PACKET_TOO_LARGE)
 
     def send_explained(self, packet: Puback | Pubrec | Suback, error: OnelogError | None) -> None:
-        """Send an answer, with the reason in words where the client wants it and has room.
-
-        MQTT5 3.1.2-29, 3.4.2-2, 3.9.2-1.
-        """
+        """Send an answer, with the reason in words where the client wants it (MQTT5 3.1.2-29)."""
         asked = self.connect_packet
         told = asked is None or asked.properties.request_problem_information is not False
         if error is not None and told and self.version == Version.V5:
-            longer = msgspec.structs.replace(packet, properties=_explained(error))
-            most = self.output.packet_bytes_max
-            if not most or len(encode_packet(longer, Version.V5)) <= most:
-                packet = longer
+            packet = msgspec.structs.replace(packet, properties=explained(error))
         self.send(packet)
 
     def write(self, data: bytes) -> None:
@@ -288,23 +289,30 @@ class Connection:
         else:
             self.session.saver.then(answer, *more)
 
-    def after_keeping(self, answer: Callable[[], None]) -> None:
-        """Answer when the session's subscriptions are durable, if they are to be."""
-        door = self.door
-        if self.session is None or door is None or door.record.expiry_ms == 0:
-            answer()
-            return
+    @property
+    def is_publishing(self) -> bool:
+        """Whether the client published what may not be visible yet."""
+        return self.input.staged + self.published != self._written
 
-        async def keep() -> None:
-            await self.keep()
-            answer()
+    async def wait_published(self) -> None:
+        """Wait until everything that the client published is visible, or has failed."""
+        session, count = self.session, self.input.staged + self.published
+        written = asyncio.Event()
+        self.hub.broker.publisher.when_written(written.set)
+        await written.wait()
+        if session is not None:
+            await session.inbound.finish()
+        self._written = count
 
-        self.start(keep())
+    @property
+    def keeps(self) -> bool:
+        """Whether the session's subscriptions are to be durable."""
+        return self.session is not None and self.door is not None and self.door.is_kept
 
     async def keep(self) -> None:
         """Make the session's subscriptions durable, if they are to be."""
         session, door = self.session, self.door
-        if session is None or door is None or door.record.expiry_ms == 0:
+        if session is None or door is None or not door.is_kept:
             return
         rows = [*session.subscriptions.values(), *(row.row for row in session.specials.values())]
         body = msgspec.msgpack.encode(KeptBody(rows))
@@ -351,25 +359,17 @@ class Connection:
 
     # -- time
 
-    def keep_alive(self, seconds: float) -> None:
-        """Expect a packet at least this often (MQTT5 3.1.2-22: one and a half times)."""
+    def accept(self, keep_alive_s: float) -> None:
+        """CONNECT was accepted in time; from now on it is the keep-alive that counts."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if seconds:
-            self._look_s = seconds * 1.5 / LOOKS
-            self._looks_left = LOOKS
-            self.input.heard = False
-            self._timer = self.hub.loop.call_later(self._look_s, self._look)
+        self.keep_alive.start(keep_alive_s)
 
-    def _look(self) -> None:
-        """See whether the peer spoke since the last look; the kernel only sets a flag."""
-        heard = self.input.heard or not self.transport.is_reading()
-        self._looks_left = LOOKS if heard else self._looks_left - 1
-        self.input.heard = False
-        if self._looks_left:
-            self._timer = self.hub.loop.call_later(self._look_s, self._look)
-            return
+    def _is_reading(self) -> bool:
+        return self.transport.is_reading()
+
+    def _fell_silent(self) -> None:
         self.end(ReasonCode.KEEP_ALIVE_TIMEOUT)
         self.transport.close()  # nothing of a silent peer is unread: its will need not wait
 
@@ -386,9 +386,21 @@ class Connection:
             error = malformed(str(error))
         _log.info("connection ended", peer=self.peer.address, reason=str(error))
         if self.state in (State.NEW, State.AUTHENTICATING):
-            self.refuse(reason_for(error, PacketType.CONNACK), _explained(error))
+            # Of a CONNECT that cannot be read nobody knows how long an answer it takes.
+            known = self.state is State.AUTHENTICATING
+            words = explained(error) if known else NO_PROPERTIES
+            self.refuse(reason_for(error, PacketType.CONNACK), words)
         else:
-            self.end(reason_for(error, PacketType.DISCONNECT), _explained(error))
+            self.end(reason_for(error, PacketType.DISCONNECT), explained(error))
+
+    def _fault(self, error: Exception) -> None:
+        """A fault of ours: it ends this connection, is told, and nobody else sees it."""
+        self.hub.broker.troubles.note("mqtt-connection", self.state.value, error)
+        try:
+            self.fail(OnelogError("the broker could not deal with this; its log says why"))
+        except Exception as again:  # noqa: BLE001 - then without a word
+            self.hub.broker.troubles.note("mqtt-connection", "end", again)
+            self.transport.abort()
 
     def refuse(self, reason: ReasonCode, properties: Properties = NO_PROPERTIES) -> None:
         """Refuse CONNECT; a peer that never sent one is closed without a word."""
@@ -404,8 +416,6 @@ class Connection:
         if self.state is State.CLOSED:
             return
         if self.version == Version.V5 and self.state is State.CONNECTED:
-            if 0 < self.output.packet_bytes_max < REASON_CHARS_MAX * 4:  # MQTT5 3.14.2-3
-                properties = NO_PROPERTIES
             self.send(Disconnect(reason, properties))
         self._close()
 
@@ -444,6 +454,7 @@ class Connection:
         self.input.suspended = True  # what the peer still sends stays unread
         if self.transport.is_closing():
             return
+        self.keep_alive.stop()
         if self._timer is not None:
             self._timer.cancel()
         # Closing with unread input makes the kernel reset the connection, and the peer may lose
@@ -455,13 +466,6 @@ class Connection:
             self._timer = self.hub.loop.call_later(LINGER_S, self.transport.abort)
         else:
             self.transport.close()
-
-
-def _explained(error: OnelogError) -> Properties:
-    """The reason for people; an answer to bad credentials says nothing that its code does not."""
-    if isinstance(error, NotAuthenticated):
-        return NO_PROPERTIES
-    return Properties(reason_string=str(error)[:REASON_CHARS_MAX])
 
 
 def _no_route(_topic: bytes) -> None:

@@ -177,7 +177,7 @@ class Delayed:
 
     def append(self, message: Message, done: Callable[[OnelogError | None], None]) -> None:
         """Let a message wait; `done` is called when that is durable."""
-        self._broker.publisher.append_once(*self.home, message, (-1, -1, -1), done)
+        self._broker.publisher.append_soon(*self.home, message, done)
 
     def _appended(self, data: bytes | bytearray) -> None:
         for _info, slices in iterate_batches(data):

@@ -47,6 +47,7 @@ BASE64_SUFFIX: Final = ";base64"
 _EXPIRY_S_MAX: Final = 0xFFFF_FFFF
 _FIXED: Final = frozenset((TOPIC, QOS, RETAIN, PUBLISHER))
 _STORED_QOS: Final = {b"1": 1, b"2": 2}
+_PAYLOAD_FORMATS: Final[dict[bytes | None, int]] = {b"0": 0, b"1": 1}
 
 
 def to_message(publish: Publish | Will, *, topic: str, now_ms: int) -> Message:
@@ -77,7 +78,7 @@ def to_headers(publish: Publish | Will, *, now_ms: int) -> Headers:
         headers.append((CORRELATION, properties.correlation_data))
     if properties.message_expiry_s is not None:
         headers.append((EXPIRY, b"%d" % (now_ms + properties.message_expiry_s * 1000)))
-    if properties.payload_format:
+    if properties.payload_format is not None:  # 0 is said, too (3.3.2-4)
         headers.append((PAYLOAD_FORMAT, b"%d" % properties.payload_format))
     headers += (
         (stored_name(name.encode()), value.encode()) for name, value in properties.user_properties
@@ -132,7 +133,7 @@ def to_properties(
     if reply_to is not None and not check_topic(reply_to.encode()):
         reply_to = None
     properties = Properties(
-        payload_format=1 if find_header(headers, PAYLOAD_FORMAT) == b"1" else None,
+        payload_format=_PAYLOAD_FORMATS.get(find_header(headers, PAYLOAD_FORMAT)),
         message_expiry_s=remaining_s,
         content_type=_text(find_header(headers, CONTENT_TYPE)),
         response_topic=reply_to,

@@ -33,6 +33,7 @@ def on_publish(connection: Connection, packet: Publish) -> None:
     session = connection.session
     assert session is not None
     connection.hub.counters.published += 1
+    connection.published += 1
     connection.begin_answer(packet.packet_id, packet.qos)
     if packet.qos == 2 and packet.packet_id in session.inbound:
         if not session.inbound.is_open(packet.packet_id):
@@ -125,6 +126,7 @@ def _refuse(connection: Connection, packet: Publish, error: OnelogError) -> None
 
 def on_puback(connection: Connection, packet: Puback) -> None:
     """The client is done with a message of QoS 1."""
+    _check_step(connection, packet)
     _settle(connection, packet.packet_id, packet.reason)
 
 
@@ -132,6 +134,7 @@ def on_pubrec(connection: Connection, packet: Pubrec) -> None:
     """The client has a message of QoS 2, or refuses it (MQTT5 4.3.3)."""
     session = connection.session
     assert session is not None
+    _check_step(connection, packet)
     if packet.reason >= ReasonCode.UNSPECIFIED_ERROR:
         _settle(connection, packet.packet_id, packet.reason)
     elif session.output.receive(packet.packet_id):
@@ -144,7 +147,28 @@ def on_pubrec(connection: Connection, packet: Pubrec) -> None:
 
 def on_pubcomp(connection: Connection, packet: Pubcomp) -> None:
     """The client has forgotten a packet id of QoS 2."""
+    _check_step(connection, packet)
     _settle(connection, packet.packet_id, ReasonCode.SUCCESS)
+
+
+def _check_step(connection: Connection, packet: Puback | Pubrec | Pubcomp) -> None:
+    """Refuse an answer that the message in flight does not wait for (MQTT5 4.3.2-3, 4.3.3-3).
+
+    An id that is not in flight is no error: the answer may cross with the end of a session.
+    """
+    assert connection.session is not None
+    awaited = connection.session.output.awaits(packet.packet_id)
+    if awaited in (0, packet.type) or (awaited == PacketType.PUBCOMP and _repeats(packet)):
+        return
+    raise protocol_error(
+        f"{packet.type.name} for packet identifier {packet.packet_id}, which waits for"
+        f" {PacketType(awaited).name}"
+    )
+
+
+def _repeats(packet: Puback | Pubrec | Pubcomp) -> bool:
+    """Whether a client says again that it has a message of QoS 2: it did not get our release."""
+    return isinstance(packet, Pubrec) and packet.reason < ReasonCode.UNSPECIFIED_ERROR
 
 
 def _settle(connection: Connection, packet_id: int, reason: ReasonCode) -> None:

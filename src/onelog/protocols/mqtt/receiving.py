@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 Done = Callable[[OnelogError | None], None]
 
-NO_PRODUCER: Final = (-1, -1, -1)
 SEQUENCE_MODULUS: Final = 2**31
 
 
@@ -96,20 +95,21 @@ class Inbound:
         self._received[packet_id] = row
         self._open.add(packet_id)
         self._idle.clear()
+        publisher = session.hub.broker.publisher
+
+        def finished(error: OnelogError | None) -> None:
+            self._finished(packet_id, error, done)
 
         def append() -> None:
             faults.hit("mqtt.received_saved")
-            producer = (row.producer_id, 0, row.sequence) if session.is_kept else NO_PRODUCER
             try:
-                session.hub.broker.publisher.append_once(
-                    stream,
-                    partition,
-                    message,
-                    producer,
-                    lambda error: self._finished(packet_id, error, done),
-                )
+                if session.is_kept:
+                    producer = (row.producer_id, 0, row.sequence)
+                    publisher.append_once(stream, partition, message, producer, finished)
+                else:
+                    publisher.append_soon(stream, partition, message, finished)
             except OnelogError as error:
-                self._finished(packet_id, error, done)
+                finished(error)
 
         if session.is_kept:
             session.saver.then(append)

@@ -34,6 +34,7 @@ from onelog.broker import (
 from onelog.kernel import MqttOutput
 from onelog.protocols.mqtt.backlog import newest_positions
 from onelog.protocols.mqtt.codec import encode_packet
+from onelog.protocols.mqtt.fitting import fit_packet
 from onelog.protocols.mqtt.mapping import from_record
 from onelog.protocols.mqtt.matching import Matcher
 from onelog.protocols.mqtt.outgoing import Outgoing, prepare
@@ -313,11 +314,14 @@ class MqttSession:
             source = self.hub.broker.live.source(number)
             record = self.hub.broker.cursors.record_at(source.as_source, offset)
             publish = None if record is None else self._publish_of(source.key, record)
-            if publish is None:  # retention took it, it has expired, or is not for this user
+            data = None
+            if publish is not None:
+                again = msgspec.structs.replace(publish, qos=qos, packet_id=packet_id, dup=True)
+                data = fit_packet(again, version, self.output.packet_bytes_max)
+            if data is None:  # it is gone, not for this user, or too large now (MQTT5 3.1.2-25)
                 self.output.ack(packet_id)
             else:
-                again = msgspec.structs.replace(publish, qos=qos, packet_id=packet_id, dup=True)
-                self.output.push(encode_packet(again, version))
+                self.output.push(data)
                 self.hub.counters.caught_up += 1
         self.write_out()
 

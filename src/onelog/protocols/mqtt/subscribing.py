@@ -2,7 +2,8 @@
 
 Rules: a row that is refused does not stop the others. A persistent session's subscriptions are
 kept before they are answered. Retained messages follow the answer, as each row asks (3.3.1.3);
-special subscriptions get none, and begin to deliver after the answer.
+special subscriptions get none, and begin to deliver after the answer. What the client published
+before is done with first: a new subscription finds it retained at most, an old one gets it.
 """
 
 from __future__ import annotations
@@ -132,35 +133,67 @@ class Subscribing:
 
 def on_subscribe(connection: Connection, packet: Subscribe) -> None:
     """Add subscriptions."""
+    if connection.is_publishing:
+        connection.start(_subscribe_later(connection, packet))
+        return
+    rows = _add_rows(connection, packet)
+    if rows.has_to_wait or connection.keeps:
+        connection.start(_open_rows(connection, packet, rows))
+    else:
+        _answer_rows(connection, packet, rows)
+
+
+async def _subscribe_later(connection: Connection, packet: Subscribe) -> None:
+    await connection.wait_published()
+    if connection.session is not None:
+        await _open_rows(connection, packet, _add_rows(connection, packet))
+
+
+def _add_rows(connection: Connection, packet: Subscribe) -> Subscribing:
     rows = Subscribing(connection, next(iter(packet.properties.subscription_ids), 0))
     for row in packet.subscriptions:
         rows.add(row)
     connection.tag_publishes()
+    return rows
 
-    def answer() -> None:
-        connection.send_explained(Suback(packet.packet_id, tuple(rows.reasons)), rows.error)
-        rows.begin()
 
-    async def open_first() -> None:
+async def _open_rows(connection: Connection, packet: Subscribe, rows: Subscribing) -> None:
+    if rows.has_to_wait:
         await rows.open()
         connection.tag_publishes()
-        await connection.keep()
-        answer()
+    await connection.keep()
+    _answer_rows(connection, packet, rows)
 
-    if rows.has_to_wait:
-        connection.start(open_first())
-    else:
-        connection.after_keeping(answer)
+
+def _answer_rows(connection: Connection, packet: Subscribe, rows: Subscribing) -> None:
+    connection.send_explained(Suback(packet.packet_id, tuple(rows.reasons)), rows.error)
+    rows.begin()
 
 
 def on_unsubscribe(connection: Connection, packet: Unsubscribe) -> None:
     """Remove subscriptions."""
+    if connection.is_publishing or connection.keeps:
+        connection.start(_unsubscribe_later(connection, packet))
+    else:
+        connection.send(_unsubscribe_all(connection, packet))
+
+
+async def _unsubscribe_later(connection: Connection, packet: Unsubscribe) -> None:
+    if connection.is_publishing:
+        await connection.wait_published()
+    if connection.session is not None:
+        answer = _unsubscribe_all(connection, packet)
+        await connection.keep()
+        connection.send(answer)
+
+
+def _unsubscribe_all(connection: Connection, packet: Unsubscribe) -> Unsuback:
     reasons = tuple(
         ReasonCode.SUCCESS if _unsubscribe(connection, text) else ReasonCode.NO_SUBSCRIPTION_EXISTED
         for text in packet.filters
     )
     connection.tag_publishes()
-    connection.after_keeping(lambda: connection.send(Unsuback(packet.packet_id, reasons)))
+    return Unsuback(packet.packet_id, reasons)
 
 
 def _unsubscribe(connection: Connection, text: str) -> bool:

@@ -16,7 +16,7 @@ import msgspec
 from onelog import __version__
 from onelog.base.topics import matches
 from onelog.kernel import MqttOutput
-from onelog.protocols.mqtt.codec import encode_packet
+from onelog.protocols.mqtt.fitting import fit_packet
 from onelog.protocols.mqtt.packets import Publish
 from onelog.protocols.mqtt.properties import NO_PROPERTIES, Properties
 
@@ -96,8 +96,10 @@ class System:
                 packet = Publish(
                     topic=topic, payload=value.encode(), retain=True, properties=properties
                 )
-                session.output.push(encode_packet(packet, session.output.version))
-                self._hub.counters.caught_up += 1
+                data = fit_packet(packet, session.output.version, session.output.packet_bytes_max)
+                if data is not None:
+                    session.output.push(data)
+                    self._hub.counters.caught_up += 1
         session.write_out()
 
     def _arm(self) -> None:

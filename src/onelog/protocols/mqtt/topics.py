@@ -1,15 +1,15 @@
 """Topic names and filters as MQTT checks them, and the `$share` form (MQTT5 4.7, 4.8).
 
-Rules: only what the specification forbids is refused here; the house's own bounds on length and
-levels are applied where a topic enters the door.
+Rules: only what the specification forbids is refused here, as malformed: 0x90 and 0x8F are for
+names that are well formed and not accepted (2.4). The house's own bounds on length and levels are
+applied where a topic enters the door.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from onelog.protocols.mqtt.errors import MqttError
-from onelog.protocols.mqtt.reasons import ReasonCode
+from onelog.protocols.mqtt.errors import MqttError, malformed
 
 SHARE_PREFIX: Final = "$share/"
 
@@ -17,9 +17,9 @@ SHARE_PREFIX: Final = "$share/"
 def check_topic_name(topic: str, field: str) -> None:
     """Refuse a topic that is empty or has wildcards (4.7.3-1, 3.3.2-2)."""
     if not topic:
-        raise MqttError(ReasonCode.TOPIC_NAME_INVALID, f"the {field} is empty")
+        raise malformed(f"the {field} is empty")
     if has_wildcard(topic):
-        raise MqttError(ReasonCode.TOPIC_NAME_INVALID, f"the {field} {topic[:60]!r} has a wildcard")
+        raise malformed(f"the {field} {topic[:60]!r} has a wildcard")
 
 
 def has_wildcard(text: str) -> bool:
@@ -56,4 +56,4 @@ def check_topic_filter(text: str) -> None:
 
 
 def _invalid(text: str, why: str) -> MqttError:
-    return MqttError(ReasonCode.TOPIC_FILTER_INVALID, f"the topic filter {text[:60]!r} {why}")
+    return malformed(f"the topic filter {text[:60]!r} {why}")

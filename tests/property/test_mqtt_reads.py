@@ -1,0 +1,174 @@
+"""How packets are cut into reads changes nothing: neither the answers nor what is delivered.
+
+Every sequence of packets is sent three times to a broker: one packet at a time, waiting until it
+is dealt with; all in one read; and cut anywhere. The answers and what subscribers get are the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from onelog.broker import BrokerSettings, Durability, StreamConfig
+from onelog.protocols.mqtt.codec import encode_packet
+from onelog.protocols.mqtt.packets import (
+    Packet,
+    Pingreq,
+    Pingresp,
+    Publish,
+    Pubrel,
+    Subscribe,
+    Subscription,
+    Unsubscribe,
+)
+from onelog.protocols.mqtt.properties import Properties
+from tests.support.brokers import FAST
+from tests.support.mqtt import Node, serving
+
+TOPICS = ("a", "b/c", "$delayed/3600/b/c", "$q/none")
+Plan = list[tuple[Any, ...]]
+
+
+def publishes() -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.tuples(
+        st.just("publish"),
+        st.sampled_from(TOPICS),
+        st.sampled_from((0, 1, 1, 2)),
+        st.booleans(),  # with a property: the kernel leaves it to Python
+        st.booleans(),  # retained
+    )
+
+
+def subscribes() -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.tuples(
+        st.just("subscribe"),
+        st.sampled_from(("a", "b/c", "#", "$share/g/a", "$exclusive/a")),
+        st.sampled_from((0, 1, 2)),
+        st.sampled_from((0, 1, 2)),
+    )
+
+
+PLANS = st.lists(
+    st.one_of(
+        publishes(),
+        publishes(),
+        subscribes(),
+        st.tuples(st.just("unsubscribe"), st.sampled_from(("a", "#"))),
+        st.tuples(st.just("release")),
+        st.tuples(st.just("ping")),
+    ),
+    min_size=2,
+    max_size=12,
+)
+
+
+def packets_of(plan: Plan, version: int) -> list[Packet]:
+    """The packets of a plan; each has an id of its own, a payload tells which one it is."""
+    packets: list[Packet] = []
+    unreleased: list[int] = []
+    for number, (kind, *about) in enumerate(plan, 1):
+        if kind == "publish":
+            topic, qos, explained, retain = about
+            if version == 4 and topic == "$q/none":
+                continue  # it is refused, and version 3 can only close
+            properties = Properties(content_type="x") if explained else Properties()
+            packet_id = number if qos else 0
+            packets.append(
+                Publish(
+                    topic=topic,
+                    payload=b"%d" % number,
+                    qos=qos,
+                    retain=retain,
+                    packet_id=packet_id,
+                    properties=properties,
+                )
+            )
+            if qos == 2:
+                unreleased.append(number)
+        elif kind == "subscribe":
+            text, qos, handling = about
+            handling = handling if version == 5 else 0
+            row = Subscription(text, qos, retain_handling=handling)
+            packets.append(Subscribe(number, (row,)))
+        elif kind == "unsubscribe":
+            packets.append(Unsubscribe(number, (about[0],)))
+        elif kind == "ping":
+            packets.append(Pingreq())
+        elif unreleased:
+            packets.append(Pubrel(unreleased.pop(0)))
+    return packets
+
+
+async def outcome(node: Node, chunks: list[bytes], pings: list[int]) -> Any:
+    """What the client is answered and what both get, in the order that counts.
+
+    `pings` says how many pings are in each chunk: each is waited for. One number: in all of them.
+    """
+    client, other = node.clients
+    (connection,) = (c for c in node.hub.connections if c.session.client_id == "c")
+    for number, chunk in enumerate(chunks, 1):
+        client._writer.write(chunk)
+        await client._writer.drain()
+        if len(pings) > 1 or number == len(chunks):
+            for _ in range(pings[number - 1] if len(pings) > 1 else pings[0]):
+                await client.receive(Pingresp)
+            await client.sync()
+            await connection.wait_published()
+            await client.sync()
+            await other.sync()
+    answers: dict[str, list[Any]] = defaultdict(list)
+    for name, peer in (("client", client), ("other", other)):
+        for packet in peer._arrived:
+            if isinstance(packet, Publish):
+                key = f"{name} gets {packet.topic} {packet.qos}"
+                answers[key].append((packet.payload, packet.retain))
+            elif name == "client":
+                code = getattr(packet, "reason", getattr(packet, "reasons", 0))
+                answers[type(packet).__name__].append((getattr(packet, "packet_id", 0), code))
+    for name, rows in answers.items():
+        if "gets" not in name:
+            rows.sort()  # the order in which answers become due is the disk's
+    return dict(answers)
+
+
+async def compare(path: Path, plan: Plan, cuts: list[int], version: int, fsync: bool) -> None:
+    packets = packets_of(plan, version)
+    if len(packets) < 2:
+        return
+    pings = [int(isinstance(packet, Pingreq)) for packet in packets]
+    pieces = [encode_packet(packet, version) for packet in packets]
+    whole = b"".join(pieces)
+    bounds = sorted({0, len(whole), *(cut % (len(whole) + 1) for cut in cuts)})
+    cut = [whole[a:b] for a, b in pairwise(bounds)]
+    found = []
+    for number, chunks in enumerate((pieces, [whole], cut)):
+        durability = Durability.FSYNC if fsync else Durability.OS
+        main = StreamConfig(name="main", captures=("#",), partitions=2, durability=durability)
+        chosen = BrokerSettings(main=main, checkpoint_interval_s=FAST.checkpoint_interval_s)
+        async with serving(path / str(number), settings=chosen) as node:
+            await node.client("c", version=version)
+            other = await node.client("o")
+            await other.subscribe("#", 2)
+            found.append(await outcome(node, chunks, pings if number == 0 else [sum(pings)]))
+    assert found[1] == found[0]
+    assert found[2] == found[0]
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    plan=PLANS,
+    cuts=st.lists(st.integers(0, 2000), max_size=6),
+    version=st.sampled_from((4, 5)),
+    fsync=st.booleans(),
+)
+def test_any_cut_into_reads_gives_the_answers_of_one_packet_per_read(
+    tmp_path_factory, plan, cuts, version, fsync
+):
+    path = tmp_path_factory.mktemp("reads")
+    asyncio.run(compare(path, plan, cuts, version, fsync))

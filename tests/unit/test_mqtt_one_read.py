@@ -1,0 +1,138 @@
+"""Several packets in one read: each is answered, and each finds what came before it done."""
+
+from __future__ import annotations
+
+import pytest
+
+from onelog.base.errors import StorageError
+from onelog.broker import BrokerSettings, Durability, StreamConfig
+from onelog.log.partition import Partition
+from onelog.protocols.mqtt.codec import encode_packet
+from onelog.protocols.mqtt.packets import (
+    Puback,
+    Publish,
+    Pubrec,
+    Suback,
+    Subscribe,
+    Subscription,
+    Unsuback,
+    Unsubscribe,
+)
+from tests.support.brokers import FAST
+from tests.support.mqtt import Client, serving
+
+FSYNC = BrokerSettings(
+    main=StreamConfig(name="main", captures=("#",), partitions=4, durability=Durability.FSYNC),
+    checkpoint_interval_s=3600.0,
+)
+
+
+def write(client: Client, *packets) -> None:
+    """All of them in one segment, so that the broker reads them at once."""
+    client._writer.write(b"".join(encode_packet(row, client.version) for row in packets))
+
+
+def publish(number: int, qos: int, topic: str = "t", **fields) -> Publish:
+    payload = b"%d" % number
+    return Publish(topic=topic, payload=payload, qos=qos, packet_id=number if qos else 0, **fields)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize(
+    "second", [publish(2, 2), publish(2, 1, "$delayed/60/t"), publish(2, 0, "$delayed/60/t")]
+)
+@pytest.mark.parametrize("kept", [False, True])
+async def test_a_puback_is_not_withheld_by_what_comes_behind_it_in_the_read(
+    tmp_path, version, second, kept
+):
+    async with serving(tmp_path) as node:
+        client = await node.client(
+            "c", version=version, clean=not kept, expiry_s=60 if kept and version == 5 else 0
+        )
+        write(client, publish(1, 1), second, publish(3, 1))
+        answers = [await client.receive(Puback) for _ in range(2)]
+        if second.qos == 1:
+            answers.append(await client.receive(Puback))
+        assert {1, 3} <= {answer.packet_id for answer in answers}
+        if second.qos == 2:
+            assert (await client.receive(Pubrec)).packet_id == 2
+
+
+async def test_a_write_that_fails_in_the_middle_of_a_read_is_not_acknowledged(
+    tmp_path, monkeypatch
+):
+    """I4: the acknowledgement belongs to the write of its own record, whoever writes when."""
+    async with serving(tmp_path) as node:
+        publisher = node.broker.publisher
+        stream = node.broker.streams.get("main")
+        topics = {int(stream.partition_of(b"t%d" % n).id): f"t{n}" for n in range(100)}
+        first, other = topics[0], topics[1]
+        client = await node.client("c")
+        await client.publish(first)
+        await client.publish(other)
+
+        append = Partition.append_built
+
+        def append_or_fail(partition, builder, **options):
+            if partition is not stream.partition(0):
+                return append(partition, builder, **options)
+            builder.seal(0, 0)
+            raise StorageError("the disk is gone")
+
+        monkeypatch.setattr(Partition, "append_built", append_or_fail)
+        # Somebody ends the pass while the read is dealt with, and the next one writes elsewhere.
+        route = node.hub.resolve
+
+        def resolve(principal, topic):
+            if topic == b"fresh":
+                publisher.tick()
+            return route(principal, topic)
+
+        node.hub.resolve = resolve
+        write(client, publish(11, 1, first), publish(12, 1, "fresh"), publish(13, 1, other))
+        answers = {}
+        for _ in range(3):
+            answer = await client.receive(Puback)
+            answers[answer.packet_id] = int(answer.reason)
+        fresh = int(stream.partition_of(b"fresh").id)
+        assert answers == {11: 0x80, 12: 0x80 if fresh == 0 else 0, 13: 0}
+
+
+@pytest.mark.parametrize("settings", [FAST, FSYNC])
+@pytest.mark.parametrize("qos", [0, 1, 2])
+@pytest.mark.parametrize("kept", [False, True])
+async def test_a_subscription_does_not_get_what_its_client_published_before_it(
+    tmp_path, settings, qos, kept
+):
+    """MQTT5 3.3.1-8, 3.3.1-11: with Retain Handling 2 it gets nothing of that at all."""
+    async with serving(tmp_path, settings=settings) as node:
+        client = await node.client("c", expiry_s=60 if kept else 0)
+        row = Subscription("t", 2, retain_handling=2)
+        write(client, publish(1, qos, retain=True), Subscribe(9, (row,)), publish(2, qos))
+        await client.receive(Suback)
+        assert (await client.message()).payload == b"2"
+        assert await client.is_silent()
+
+
+@pytest.mark.parametrize("settings", [FAST, FSYNC])
+async def test_a_subscription_finds_retained_what_its_client_published_before_it(
+    tmp_path, settings
+):
+    async with serving(tmp_path, settings=settings) as node:
+        client = await node.client("c")
+        write(client, publish(1, 0, retain=True), Subscribe(9, (Subscription("t", 1),)))
+        await client.receive(Suback)
+        message = await client.message()
+        assert (message.payload, message.retain) == (b"1", True)
+        assert await client.is_silent()
+
+
+@pytest.mark.parametrize("settings", [FAST, FSYNC])
+async def test_a_client_gets_what_it_published_before_it_unsubscribed(tmp_path, settings):
+    async with serving(tmp_path, settings=settings) as node:
+        client = await node.client("c")
+        await client.subscribe("t", 0)
+        write(client, publish(1, 0), Unsubscribe(9, ("t",)), publish(2, 0))
+        await client.receive(Unsuback)
+        assert (await client.message()).payload == b"1"
+        assert await client.is_silent()
