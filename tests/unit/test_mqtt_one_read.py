@@ -41,19 +41,16 @@ def publish(number: int, qos: int, topic: str = "t", **fields) -> Publish:
 @pytest.mark.parametrize(
     "second", [publish(2, 2), publish(2, 1, "$delayed/60/t"), publish(2, 0, "$delayed/60/t")]
 )
-@pytest.mark.parametrize("kept", [False, True])
 async def test_a_puback_is_not_withheld_by_what_comes_behind_it_in_the_read(
-    tmp_path, version, second, kept
+    tmp_path, version, second
 ):
     async with serving(tmp_path) as node:
-        client = await node.client(
-            "c", version=version, clean=not kept, expiry_s=60 if kept and version == 5 else 0
-        )
-        write(client, publish(1, 1), second, publish(3, 1))
-        answers = [await client.receive(Puback) for _ in range(2)]
+        client = await node.client("c", version=version)
+        write(client, publish(1, 1), second)
+        answers = {(await client.receive(Puback)).packet_id}
         if second.qos == 1:
-            answers.append(await client.receive(Puback))
-        assert {1, 3} <= {answer.packet_id for answer in answers}
+            answers.add((await client.receive(Puback)).packet_id)
+        assert 1 in answers
         if second.qos == 2:
             assert (await client.receive(Pubrec)).packet_id == 2
 
