@@ -13,9 +13,8 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -53,9 +52,6 @@ from onelog.protocols.mqtt.session import MqttSession
 from onelog.protocols.mqtt.state import State, advance
 from onelog.security.identity import Identity
 from onelog.security.scram import ScramExchange
-
-LINGER_S: Final = 2.0
-"""How long a peer has to read the last packet before its socket is closed."""
 
 _log = get_logger("mqtt")
 
@@ -458,13 +454,11 @@ class Connection:
         if self._timer is not None:
             self._timer.cancel()
         # Closing with unread input makes the kernel reset the connection, and the peer may lose
-        # the last packet: half close, let it read, then close.
-        self.transport.resume_reading()
-        if self.transport.get_extra_info("ssl_object") is None and self.transport.can_write_eof():
-            with contextlib.suppress(OSError):  # the peer may be gone, and we not told yet
-                self.transport.write_eof()
-            self._timer = self.hub.loop.call_later(LINGER_S, self.transport.abort)
+        # the last packet: half close, let it read, then close. TLS has no half close.
+        if self.transport.get_extra_info("ssl_object") is None:
+            self.transport.part()
         else:
+            self.transport.resume_reading()
             self.transport.close()
 
 
