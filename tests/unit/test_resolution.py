@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.base.errors import Conflict, TopicNotFound
-from onelog.base.topics import covers
+from onelog.base.topics import covers, overlap
+from onelog.log import resolution
 from onelog.log.resolution import Resolver
 
 level = st.sampled_from(["a", "b", "c", ""])
@@ -70,3 +71,70 @@ def test_a_change_of_captures_is_seen_at_once() -> None:
     resolver.replace("new", ())
     assert resolver.home("a/b") == "main"
     assert resolver.home("$SYS/x") == "main"
+
+
+captured = st.lists(filters, max_size=3, unique=True).map(tuple)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("pqrs"), captured), max_size=12),
+    st.lists(filters | topics, max_size=4),
+    st.lists(topics, max_size=4),
+)
+def test_after_any_changes_it_answers_as_one_that_was_made_with_what_is_left(
+    changes: list[tuple[str, tuple[str, ...]]], wanted: list[str], asked: list[str]
+) -> None:
+    """Also what it answered before, and had remembered."""
+    resolver, left = Resolver(), {"main": ("#",)}
+    resolver.replace("main", ("#",))
+    for stream, captures in changes:
+        for topic in asked:
+            resolver.home(topic)
+        try:
+            resolver.replace(stream, captures)
+        except Conflict:
+            taken = {text for name, row in left.items() if name != stream for text in row}
+            assert taken & set(captures)
+        else:
+            left[stream] = captures
+    fresh = Resolver()
+    for stream, captures in left.items():
+        fresh.replace(stream, captures)
+    for topic in asked:
+        assert resolver.home(topic) == fresh.home(topic)
+        assert resolver.homes_of_topic(topic) == fresh.homes_of_topic(topic)
+    for text in wanted:
+        touched = {name for name, row in left.items() if any(overlap(one, text) for one in row)}
+        assert resolver.homes_of_filter(text) == sorted(touched)
+    for stream in "pqrs":
+        resolver.replace(stream, ())
+    assert not resolver._root.children, "nothing is left of streams that are gone"
+
+
+def test_a_change_costs_what_it_changes_and_not_what_there_is() -> None:
+    """A start with thousands of streams replaces each of them once."""
+    made = 0
+
+    class Counted(resolution._Node):
+        def __init__(self) -> None:
+            nonlocal made
+            made += 1
+            super().__init__()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resolution, "_Node", Counted)
+        resolver = Resolver()
+        resolver.replace("main", ("#",))
+        for number in range(2_000):
+            resolver.replace(f"s{number}", (f"s/{number}/#",))
+            assert resolver.home(f"s/{number}/t") == f"s{number}"
+    assert made <= 2 + 2_000
+
+
+def test_an_exact_capture_leaves_what_is_remembered_of_other_topics() -> None:
+    resolver = Resolver()
+    resolver.replace("main", ("#",))
+    assert resolver.home("a") == resolver.home("b") == "main"
+    resolver.replace("a", ("a",))
+    assert resolver._cache == {"b": "main"}
+    assert resolver.home("a") == "a"

@@ -77,6 +77,8 @@ class Catalog:
         """What the partitions have in common."""
         self._opener = Opener(engines, self.shared)
         self._streams: dict[str, Stream] = {}
+        self._ordered: list[Stream] | None = None
+        """The streams by name; None: to be put in order."""
         self._with_past: dict[str, Stream] = {}
         """Streams that hold records of filters that they capture no more."""
         self._last_birth_ms = 0
@@ -123,7 +125,9 @@ class Catalog:
 
     def streams(self) -> list[Stream]:
         """Every stream, by name."""
-        return [self._streams[name] for name in sorted(self._streams)]
+        if self._ordered is None:
+            self._ordered = [self._streams[name] for name in sorted(self._streams)]
+        return self._ordered.copy()
 
     def home(self, topic: str) -> Stream:
         """The stream that a topic lives in."""
@@ -173,7 +177,7 @@ class Catalog:
                 created_ms=self._next_birth_ms(),
                 fixed_topic=config.single_topic,
             )
-            moves = moves_by(Stream(record, []), None, config, self.streams())
+            moves = moves_by(Stream(record, []), None, config, self._near(None, config))
             await self._plan(record, moves, created=True)
             try:
                 stream = await self._open_stream(record)
@@ -208,7 +212,7 @@ class Catalog:
             self.check_altered(config)
             self._before_change()
             record = self._changed_record(stream, config, self._next_birth_ms())
-            moves = moves_by(stream, old.config, config, self.streams())
+            moves = moves_by(stream, old.config, config, self._near(old.config, config))
             if record.fixed_until != old.fixed_until:
                 self._tag_from_now(stream, record)
             try:
@@ -236,6 +240,12 @@ class Catalog:
         others = (self._streams[name].record for name in moves if name != record.config.name)
         rows = [self._moved(row, moves, is_exact=False) for row in (*others, record)]
         await self._save(rows, created=created)
+
+    def _near(self, old: StreamConfig | None, new: StreamConfig) -> list[Stream]:
+        """Streams that may gain or lose topics by a change."""
+        changed = set(new.captures).symmetric_difference(() if old is None else old.captures)
+        names = {name for text in changed for name in self.resolver.homes_of_filter(text)}
+        return [self._streams[name] for name in sorted(names | self._with_past.keys())]
 
     def _moved(
         self, record: StreamRecord, moves: Mapping[str, Move], *, is_exact: bool = True
@@ -269,7 +279,7 @@ class Catalog:
         """Let a change take effect that the store has; then it gets the offsets of that moment."""
         while True:
             self._before_change()
-            moves = moves_by(stream, old, record.config, self.streams())
+            moves = moves_by(stream, old, record.config, self._near(old, record.config))
             if is_covered(moves, planned):
                 break
             planned = moves  # somebody wrote a topic for the first time since
@@ -345,6 +355,7 @@ class Catalog:
                 raise StreamNotFound(f"there is no stream {name!r}")
             # Nobody finds it any more, and whoever waits for it is told, before its data goes.
             del self._streams[name]
+            self._ordered = None
             self._with_past.pop(name, None)
             self.resolver.replace(name, ())
             gone = StreamNotFound(f"the stream {name!r} was deleted")
@@ -375,14 +386,12 @@ class Catalog:
     # -- inside
 
     def _check_captures(self, config: StreamConfig) -> None:
-        for stream in self._streams.values():
-            if stream.name != config.name:
-                taken = set(stream.config.captures) & set(config.captures)
-                if taken:
-                    raise Conflict(
-                        f"stream {config.name}: {sorted(taken)[0]!r} is captured by stream"
-                        f" {stream.name} already"
-                    )
+        for text in sorted(config.captures):
+            owner = self.resolver.owner(text)
+            if owner not in (None, config.name):
+                raise Conflict(
+                    f"stream {config.name}: {text!r} is captured by stream {owner} already"
+                )
 
     async def _save(self, records: Sequence[StreamRecord], *, created: bool = False) -> None:
         """Write records down in parts, last the one of the stream that changes.
@@ -399,7 +408,9 @@ class Catalog:
                 raise Conflict(f"stream {name} was created or deleted by somebody else")
 
     def _apply(self, stream: Stream) -> None:
-        self._streams[stream.name] = stream
+        if self._streams.get(stream.name) is not stream:
+            self._streams[stream.name] = stream
+            self._ordered = None
         if stream.record.past_captures:
             self._with_past[stream.name] = stream
         self._last_birth_ms = max(self._last_birth_ms, stream.record.births()[-1][0])
