@@ -225,25 +225,49 @@ def test_files_are_cut_at_their_size(lake, monkeypatch):
     assert ids(lake) == list(range(10, 22))
 
 
-def test_marks_of_quiet_queries_go_before_those_of_busy_ones(tmp_path, monkeypatch):
+def test_the_mark_of_every_query_stays_however_many_there_are(tmp_path):
+    lake = Lake("iceberg", tmp_path)
+    sink = lake.sink(DDL)
+    write(sink, SCHEMA, "quiet", 7, rows(0))
+    with lake.open().inner.transaction() as transaction:
+        transaction.set_properties({f"onelog.mark.q{number}": "0@9" for number in range(200)})
+    for number in range(3):
+        write(sink, SCHEMA, f"busy{number}", 0, rows(number))
+    table = lake.open()
+    assert table.mark("quiet") == 7
+    assert all(table.mark(f"q{number}") == 0 for number in range(200))
+
+
+def test_a_query_too_many_is_refused_and_those_that_are_known_go_on(tmp_path, monkeypatch):
     monkeypatch.setattr("onelog.spark.lakehouse.iceberg.MARKS_MAX", 3)
     lake = Lake("iceberg", tmp_path)
     sink = lake.sink(DDL)
-    for number in range(5):
+    for number in range(3):
         write(sink, SCHEMA, f"q{number}", 0, rows(number))
-    table = lake.open()
-    assert [table.mark(f"q{number}") for number in range(5)] == [None, None, 0, 0, 0]
+    with pytest.raises(InvalidRequest, match=r"marks of 3 queries .* remove the properties"):
+        write(sink, SCHEMA, "q3", 0, rows(3))
+    write(sink, SCHEMA, "q0", 1, rows(4))
+    write(sink, SCHEMA, "job-1", 0, rows(5))
+    assert [lake.open().mark(f"q{number}") for number in range(3)] == [1, 0, 0]
 
 
-def test_single_writes_do_not_push_out_the_mark_of_a_stream(tmp_path, monkeypatch):
+def test_of_single_writes_the_last_marks_stay(tmp_path, monkeypatch):
     """A stream that writes once a day would otherwise take its last batch for new."""
-    monkeypatch.setattr("onelog.spark.lakehouse.iceberg.MARKS_MAX", 3)
+    monkeypatch.setattr("onelog.spark.lakehouse.iceberg.JOB_MARKS_MAX", 3)
     lake = Lake("iceberg", tmp_path)
     sink = lake.sink(DDL)
     write(sink, SCHEMA, "stream", 7, rows(0))
     for number in range(5):
         write(sink, SCHEMA, f"job-{number}", 0, rows(number))
-    assert lake.open().mark("stream") == 7
+    table = lake.open()
+    assert table.mark("stream") == 7
+    assert [table.mark(f"job-{number}") for number in range(5)] == [None, None, 0, 0, 0]
+
+
+def test_a_folder_of_the_catalog_that_is_not_there_is_told_in_one_line(tmp_path):
+    lake = Lake("iceberg", tmp_path / "missing")
+    with pytest.raises(InvalidRequest, match=r"the folder '.*missing' of the catalog .* make it"):
+        lake.open()
 
 
 def test_delta_readers_are_told_what_to_skip(tmp_path):

@@ -13,6 +13,7 @@ from pyiceberg.types import StringType as IcebergString
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from onelog.base.errors import ConfigError, InvalidRequest
+from onelog.spark.lakehouse.file_rows import FileRows
 from onelog.spark.lakehouse.options import OPTIONS, parse_options
 from onelog.spark.lakehouse.sink import TableSink
 from tests.spark.lakes import FORMATS, WITH_UPSERT, Lake, stage, write
@@ -52,6 +53,65 @@ def test_the_latest_row_of_each_key_stays_within_a_task_over_tasks_and_over_batc
     assert found(upserted) == {1: "1@4", 2: "2@1"}
     write(sink, SCHEMA, "q", 1, [row(2, 5), row(3, 1)])
     assert found(upserted) == {1: "1@4", 2: "2@5", 3: "3@1"}
+
+
+def opened(monkeypatch) -> list[str]:
+    """The files of tables that are opened from now on."""
+    seen: list[str] = []
+    real = FileRows.read
+
+    def read(self: FileRows) -> pa.Table:
+        seen.append(self.path)
+        return real(self)
+
+    monkeypatch.setattr(FileRows, "read", read)
+    return seen
+
+
+def test_files_that_hold_no_key_of_a_batch_by_their_statistics_are_not_opened(
+    upserted, monkeypatch
+):
+    sink = upserted.sink(DDL, **UPSERT)
+    for number in range(10):
+        write(sink, SCHEMA, "q", number, [row(10 * number, 1), row(10 * number + 5, 1)])
+    assert len(upserted.open().files()) == 10
+    seen = opened(monkeypatch)
+    write(sink, SCHEMA, "q", 10, [row(35, 2), row(1_000, 1), row(62, 1)])
+    # In the ranges of two files; one of them holds the key and is written anew.
+    assert len(set(seen)) == 2
+    monkeypatch.undo()
+    held = {10 * number + more: 1 for number in range(10) for more in (0, 5)}
+    held |= {35: 2, 1_000: 1, 62: 1}
+    assert found(upserted) == {key: f"{key}@{seq}" for key, seq in held.items()}
+
+
+@pytest.mark.parametrize("keys", ["name", "name,id", "day", "at", "raw"])
+def test_pruned_upserts_end_with_the_same_rows_whatever_the_keys_are(upserted, monkeypatch, keys):
+    chance = random.Random(keys)
+    ddl = "id BIGINT, seq BIGINT, name STRING, day DATE, at TIMESTAMP, raw BINARY"
+    schema = pa.schema([
+        ("id", pa.int64()), ("seq", pa.int64()), ("name", pa.string()), ("day", pa.date32()),
+        ("at", pa.timestamp("us", tz="UTC")), ("raw", pa.binary()),
+    ])  # fmt: skip
+    noon = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
+
+    def made(number: int, seq: int) -> dict[str, object]:
+        # Longer than the 16 characters and bytes that bounds are cut at, and past ASCII.
+        name = ("\U0001f600é" * 9 if number % 2 else "n" * 20) + f"{number:04d}"
+        time = noon + datetime.timedelta(days=number, microseconds=number)
+        return {"id": number, "seq": seq, "name": name, "day": time.date(), "at": time,
+                "raw": b"\xff" * 20 + number.to_bytes(2, "big")}  # fmt: skip
+
+    sink = upserted.sink(ddl, mode="upsert", keys=keys, orderBy="seq")
+    wanted: dict[int, int] = {}
+    seen = opened(monkeypatch)
+    for batch in range(12):
+        first = chance.randrange(60)
+        numbers = chance.sample(range(first, first + 12), 5)
+        write(sink, schema, "q", batch, [made(number, batch) for number in numbers])
+        wanted |= dict.fromkeys(numbers, batch)
+    assert seen
+    assert sorted((one["id"], one["seq"]) for one in upserted.rows()) == sorted(wanted.items())
 
 
 def test_a_row_that_is_older_than_the_tables_changes_nothing(upserted):

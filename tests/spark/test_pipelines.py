@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 
 import pytest
@@ -127,7 +128,11 @@ def test_archive_keeps_every_record_and_replay_writes_it_once_per_run(spark, bro
     assert rows[0]["_headers"] == [{"key": "unit", "value": b"C"}]
     assert rows[1]["_key"] == b"kb"
     bad = TableKeys(iceberg="archive.sensors_bad")
-    assert len(table_rows(where.table(bad))) == 1
+    (letter,) = table_rows(where.table(bad))
+    kept = json.loads(letter["_row"])
+    assert (kept["_topic"], kept["_offset"], kept["_key"]) == (named, 2, "a2I=")
+    assert base64.b64decode(kept["_error"]) == b"no json"
+    assert letter["_reason"] == "the value could not be decoded"
 
     changes = {"replayed/sensors": back, "2026-01-01": "1970-01-01"}
     replay = job("replay", unique("replay"), changes)

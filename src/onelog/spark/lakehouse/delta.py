@@ -182,16 +182,37 @@ class DeltaLake(LakeTable):
                     "size": one["size_bytes"],
                     "values": {name: one[f"partition.{name}"] for name in names},
                     "partition": {n: partition_text(one[f"partition.{n}"]) for n in names},
+                    "bounds": _bounds(one),
                 },
             )
             for one in found
         ]
+
+    def bounds(self, file: TableFile, field: pa.Field) -> tuple[pa.Scalar, pa.Scalar] | None:
+        """From the log; of numbers and texts, which it has exactly or cut on the safe side."""
+        kind = field.type
+        if not (pa.types.is_integer(kind) or pa.types.is_string(kind)):
+            return None
+        same = file.handle["values"].get(field.name)
+        least, most = file.handle["bounds"].get(field.name, (same, same))
+        if least is None or most is None:
+            return None
+        return pa.scalar(least, kind), pa.scalar(most, kind)
 
     def rows_of(self, file: TableFile, columns: Sequence[str] | None = None) -> FileRows:
         """The rows of a file, by name, with its partition's values."""
         path = f"{self._options.table.rstrip('/')}/{file.path}"
         values, size = file.handle["values"], file.handle["size"]
         return FileRows(self._options.storage, path, size, self.wanted(columns), partition=values)
+
+
+def _bounds(action: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """The least and the greatest value of each column that a file's entry tells them of."""
+    return {
+        name.removeprefix("min."): (value, action.get("max." + name.removeprefix("min.")))
+        for name, value in action.items()
+        if name.startswith("min.")
+    }
 
 
 def partition_text(value: object) -> str | None:

@@ -12,6 +12,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -47,6 +48,7 @@ from onelog.spark.lakehouse.columns import (
     widens,
 )
 from onelog.spark.lakehouse.file_rows import FileRows
+from onelog.spark.lakehouse.iceberg_bounds import bound_of
 from onelog.spark.lakehouse.options import TableOptions
 from onelog.spark.lakehouse.partitions import PartitionField
 from onelog.spark.lakehouse.projection import projected
@@ -63,13 +65,24 @@ from onelog.spark.lakehouse.tables import (
 from onelog.spark.lakehouse.writing import FileWriter, Layout, WrittenFile
 
 MARK = "onelog.mark."
-MARKS_MAX = 64
-"""Queries whose marks a table keeps; single writes go first, then what was quiet longest."""
+MARKS_MAX = 10_000
+"""Queries that may have written to one table; the mark of each stays as long as the table."""
+JOB_MARKS_MAX = 64
+"""Single writes whose marks a table keeps: nobody writes those batches again once they are over."""
+SQLITE = "sqlite:///"
 NO_RETRIES = {"commit.retry.num-retries": "0"}
 
 
 def catalog_of(options: TableOptions) -> Catalog:
     """The catalog; its tables are kept under its name, so the name is part of the address."""
+    address = dict(options.catalog).get("uri", "")
+    if address.startswith(SQLITE):
+        folder = Path(address.removeprefix(SQLITE)).parent
+        if not folder.is_dir():
+            raise InvalidRequest(
+                f"the folder {str(folder)!r} of the catalog {address} is not there: make it, or"
+                " check catalog"
+            )
     return load_catalog(
         options.catalog_name, **options.storage.for_iceberg(), **dict(options.catalog)
     )
@@ -261,6 +274,16 @@ class IcebergTable(LakeTable):
             for task in self._table.scan().plan_files()
         ]
 
+    def bounds(self, file: TableFile, field: pa.Field) -> tuple[pa.Scalar, pa.Scalar] | None:
+        """From the manifest, where texts and bytes are cut on the safe side."""
+        column = self._table.schema().find_field(field.name)
+        entry: DataFile = file.handle.file
+        found = [
+            bound_of(column, field.type, (told or {}).get(column.field_id))
+            for told in (entry.lower_bounds, entry.upper_bounds)
+        ]
+        return None if found[0] is None or found[1] is None else (found[0], found[1])
+
     def rows_of(self, file: TableFile, columns: Sequence[str] | None = None) -> FileRows:
         """The rows of a file, by field id."""
         if file.handle.delete_files:
@@ -275,14 +298,18 @@ class IcebergTable(LakeTable):
         return {MARK + change.query: f"{change.batch}@{int(time.time() * 1000)}"}
 
     def _stale_marks(self, query: str) -> list[str]:
+        """The marks that go with a commit: of the oldest single writes. Raises InvalidRequest."""
         marks = {k: v for k, v in self._table.properties.items() if k.startswith(MARK)}
-        marks.pop(MARK + query, None)
-
-        def worth(name: str) -> tuple[bool, int]:
-            written_ms = int(marks[name].partition("@")[2] or 0)
-            return not name.startswith(MARK + JOB), written_ms
-
-        return sorted(marks, key=worth)[: max(0, len(marks) - MARKS_MAX + 1)]
+        jobs = [name for name in marks if name.startswith(MARK + JOB) and name != MARK + query]
+        is_new = MARK + query not in marks and not query.startswith(JOB)
+        if is_new and len(marks) - len(jobs) >= MARKS_MAX:
+            # A mark that went would let a query that comes back write its last batch again.
+            raise InvalidRequest(
+                f"the table {self._options.table} has marks of {MARKS_MAX} queries and takes no"
+                f" other one: remove the properties {MARK}<query> of queries that never come back"
+            )
+        jobs.sort(key=lambda name: int(marks[name].partition("@")[2] or 0))
+        return jobs[: max(0, len(jobs) - JOB_MARKS_MAX + 1)]
 
     def _under_this_spec(self, files: Sequence[WrittenFile]) -> list[WrittenFile]:
         """Files that are divided as the table once was are divided anew: a commit has one way."""

@@ -71,6 +71,11 @@ class LakeTable(ABC):
     def rows_of(self, file: TableFile, columns: Sequence[str] | None = None) -> FileRows:
         """The rows of a file under the table's present schema, for whoever reads them."""
 
+    def bounds(self, file: TableFile, field: pa.Field) -> tuple[pa.Scalar, pa.Scalar] | None:
+        """Values that no row of a file is below or above in a column; None: not known."""
+        del file, field
+        return None
+
     def read(self, file: TableFile, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows of a file, here and now."""
         return self.rows_of(file, columns).read()

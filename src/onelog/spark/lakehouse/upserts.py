@@ -1,14 +1,15 @@
 """Upsert: which files of a table a batch of changed rows replaces, and by what.
 
-Rules: only files that hold a key of the batch are written anew; the others stay. A row that is
-older than the one in the table changes nothing. What the tasks wrote is used as it is where no row
-of it lost, so the first load of a table costs what an append costs.
+Rules: only files that hold a key of the batch are written anew; the others stay, and those whose
+statistics say that they hold none are not even opened. A row that is older than the one in the
+table changes nothing. What the tasks wrote is used as it is where no row of it lost, so the first
+load of a table costs what an append costs.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -49,7 +50,7 @@ class Upsert:
         writer = FileWriter(layout)
         removed: list[TableFile] = []
         lost: list[pa.Array] = []
-        for file in [] if replaces_all else table.files():
+        for file in [] if replaces_all else self._touched(table, layout, updates):
             rows = table.read(file, [*self._keys, *self._order])
             gone, older = replaced(rows, updates, self._keys, self._order)
             lost += older.chunks if isinstance(older, pa.ChunkedArray) else [older]
@@ -59,6 +60,21 @@ class Upsert:
         updates = without(updates, pa.chunked_array(lost, pa.int64()))
         added = self._kept_files(updates, writer, layout)
         return Merge([*added, *writer.close()], removed)
+
+    def _touched(self, table: LakeTable, layout: Layout, updates: pa.Table) -> Iterator[TableFile]:
+        """The files that may hold a key of the updates, as far as their statistics tell."""
+        keys = [layout.schema.field(name) for name in self._keys]
+        for file in table.files():
+            may_be: pa.ChunkedArray | None = None
+            for key in keys:
+                found = table.bounds(file, key)
+                if found is not None:
+                    values = updates.column(key.name)
+                    least, most = found
+                    inside = pc.and_(pc.greater_equal(values, least), pc.less_equal(values, most))
+                    may_be = inside if may_be is None else pc.and_(may_be, inside)
+            if may_be is None or pc.any(may_be).as_py():
+                yield file
 
     def forget(self, table: LakeTable) -> None:
         """Remove staged files that only said which rows go; they are no part of any table."""
