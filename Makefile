@@ -8,6 +8,7 @@ ARGS   ?=
 BIN      := $(VENV)/bin
 PY       := $(BIN)/python
 PIP      := $(PY) -m pip --quiet --disable-pip-version-check
+SEEN     := $(PY) -m pip --disable-pip-version-check
 PYTEST   := $(PY) -m pytest
 KERNEL   := $(wildcard setup.py) $(shell find src/onelog/kernel -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi' -o -name '*.h')
 STAMP    := $(VENV)/.stamp
@@ -24,7 +25,7 @@ RUN_TESTS := $(PY) tools/run_tests.py
 SHORT := -m "not fault_long and not kafka_peer and not rabbitmq_peer and not spark_slow"
 
 .DEFAULT_GOAL := help
-.PHONY: help run example-iot example-pipeline setup check format test test-pure conformance conformance-kafka \
+.PHONY: help run example-iot example-pipeline spark setup check format test test-pure conformance conformance-kafka \
         conformance-amqp conformance-spark fuzz fault bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark docs clean
 
 help: ## List the tasks
@@ -39,6 +40,9 @@ example-iot: $(STAMP)-clients ## One log, many views: devices, a stream, workers
 
 example-pipeline: $(STAMP)-pipeline ## Devices to Spark to alerts, an Iceberg table and a picture
 	@$(PY) examples/iot-pipeline/run.py $(ARGS)
+
+spark: $(STAMP)-spark ## Install Spark for `onelog pipeline`, `onelog sql` and Spark Connect
+	@echo "onelog: Spark is there: $(BIN)/onelog pipeline --help, $(BIN)/onelog sql --help"
 
 setup: $(STAMP)-dev ## Install everything for development and tests
 
@@ -125,10 +129,14 @@ $(STAMP)-venv:
 	@touch $@
 
 $(STAMP)-run: $(STAMP)-venv pyproject.toml $(KERNEL)
-	@echo "onelog: installing OneLog and compiling its kernel (a minute or two, only the first time)"
+	@echo "onelog: the first start installs what OneLog needs and compiles its kernel: two to five minutes, once"
+	@echo "onelog: 1 of 2: installing the libraries that it needs"
+	@$(PY) tools/dev_requirements.py --runtime | $(SEEN) install --requirement /dev/stdin
+	@echo "onelog: 2 of 2: compiling the kernel, the longest part"
 	@# Where a compiler is, a kernel that does not compile is an error and not a slow server.
+	@# pip shows nothing of a build that works: the build itself tells this shell how far it is.
 	@if sh tools/provision $(PY) compiles; then export ONELOG_REQUIRE_NATIVE=1; fi; \
-	    $(PIP) install --editable .
+	    ONELOG_PROGRESS=/proc/$$$$/fd/1 $(PIP) install --editable .
 	@$(PY) tools/report_kernel.py
 	@touch $@
 
@@ -137,10 +145,15 @@ $(STAMP)-clients: $(STAMP)-run
 	@$(PY) tools/dev_requirements.py paho-mqtt confluent-kafka pika | $(PIP) install --requirement /dev/stdin
 	@touch $@
 
+$(STAMP)-spark: $(STAMP)-run
+	@echo "onelog: installing Spark: about 600 MB, some minutes, only the first time"
+	@$(PY) tools/dev_requirements.py spark spark-connect | $(SEEN) install --requirement /dev/stdin
+	@touch $@
+
 # The clients, Spark and what draws the picture of the pipeline's example.
 $(STAMP)-pipeline: $(STAMP)-run
-	@echo "onelog: installing Spark and the clients of the example (a minute or two, only the first time)"
-	@$(PY) tools/dev_requirements.py spark paho-mqtt pika matplotlib | $(PIP) install --requirement /dev/stdin
+	@echo "onelog: installing Spark and the clients of the example: about 600 MB, some minutes, only the first time"
+	@$(PY) tools/dev_requirements.py spark paho-mqtt pika matplotlib | $(SEEN) install --requirement /dev/stdin
 	@touch $@
 
 $(STAMP)-dev: $(STAMP)-run

@@ -1,7 +1,8 @@
 """Build of the compiled kernel; everything else about the project is in pyproject.toml.
 
 `ONELOG_PURE=1` skips it, `ONELOG_REQUIRE_NATIVE=1` makes a failure fatal. Without either, a machine
-that cannot compile gets the interpreted kernel.
+that cannot compile gets the interpreted kernel. `ONELOG_PROGRESS=FILE` tells what is being done there:
+pip shows nothing of a build that works, and this one takes a minute or more.
 """
 
 import os
@@ -12,6 +13,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 NATIVE = Path("src/onelog/kernel/_native")
+CYTHON_DIR = Path("build/cython")
 MODULES = [
     "crc",
     "source",
@@ -49,10 +51,21 @@ DIRECTIVES = {
 }
 
 
+def tell(line: str) -> None:
+    """Write a line of progress where somebody may watch."""
+    try:
+        with open(os.environ.get("ONELOG_PROGRESS") or os.devnull, "a") as out:
+            out.write(f"onelog:   {line}\n")
+    except OSError:
+        pass  # nobody watches
+
+
 class BuildKernel(build_ext):
     """Setuptools forgives an optional module that does not compile, but not a missing compiler."""
 
     def build_extension(self, ext: Extension) -> None:
+        number = self.extensions.index(ext) + 1
+        tell(f"compiling {ext.name.rpartition('.')[2]} ({number} of {len(self.extensions)})")
         try:
             super().build_extension(ext)
         except OSError as error:
@@ -83,7 +96,9 @@ def extensions() -> list[Extension]:
         )
         for name in MODULES
     ]
-    modules = cythonize(modules, build_dir="build/cython", compiler_directives=DIRECTIVES)
+    if not all((CYTHON_DIR / NATIVE / f"{name}.c").exists() for name in MODULES):
+        tell(f"translating {len(modules)} modules to C")
+    modules = cythonize(modules, build_dir=str(CYTHON_DIR), compiler_directives=DIRECTIVES)
     for module in modules:
         module.optional = not required  # Cython drops it when it is given above
     return modules

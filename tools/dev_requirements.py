@@ -1,6 +1,7 @@
 """Prints the extras and the `dev` group of pyproject.toml, a package per line, for any pip.
 
 With names as arguments: only these packages, as the group asks for them, and extras of these names.
+With `--runtime`: what OneLog itself needs, and nothing else.
 """
 
 from __future__ import annotations
@@ -19,4 +20,6 @@ wanted += [
     for row in project["dependency-groups"]["dev"]
     if not chosen or re.split(r"[\[<>=]", row)[0] in chosen
 ]
+if chosen == {"--runtime"}:
+    wanted = project["project"]["dependencies"]
 sys.stdout.write("\n".join(wanted) + "\n")

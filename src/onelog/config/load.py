@@ -28,6 +28,7 @@ RESERVED_ENV: Final = frozenset(
         "ONELOG_CONFIG",
         "ONELOG_FAULTS",
         "ONELOG_LAKEHOUSE",
+        "ONELOG_PROGRESS",
         "ONELOG_PURE",
         "ONELOG_REQUIRE_NATIVE",
         "ONELOG_SERVERS",

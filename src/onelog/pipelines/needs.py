@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 from typing import Final
 
@@ -26,5 +27,5 @@ def _need(libraries: tuple[str, ...], what_for: str, extra: str) -> None:
     if missing:
         raise ConfigError(
             f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed, and"
-            f" {what_for}: pip install '{extra}'"
+            f" {what_for}: {sys.executable} -m pip install '{extra}'"
         )

@@ -7,6 +7,7 @@ ends nothing of the server.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -37,7 +38,8 @@ def need_connect() -> None:
     except ImportError as error:
         missing = getattr(error, "name", None) or "PySpark's Connect"
         raise ConfigError(
-            f"{missing} is not installed, and Spark Connect needs it: pip install '{EXTRA}'"
+            f"{missing} is not installed, and Spark Connect needs it:"
+            f" {sys.executable} -m pip install '{EXTRA}'"
         ) from error
 
 
