@@ -1,8 +1,8 @@
 """Build of the compiled kernel; everything else about the project is in pyproject.toml.
 
 `ONELOG_PURE=1` skips it, `ONELOG_REQUIRE_NATIVE=1` makes a failure fatal. Without either, a machine
-that cannot compile gets the interpreted kernel. `ONELOG_PROGRESS=FILE` tells what is being done there:
-pip shows nothing of a build that works, and this one takes a minute or more.
+that cannot compile gets the interpreted kernel. `ONELOG_PROGRESS=FILE` tells what is being done
+there: pip shows nothing of a build that works, and this one takes a minute or more.
 """
 
 import os
@@ -54,7 +54,7 @@ DIRECTIVES = {
 def tell(line: str) -> None:
     """Write a line of progress where somebody may watch."""
     try:
-        with open(os.environ.get("ONELOG_PROGRESS") or os.devnull, "a") as out:
+        with Path(os.environ.get("ONELOG_PROGRESS") or os.devnull).open("a") as out:
             out.write(f"onelog:   {line}\n")
     except OSError:
         pass  # nobody watches

@@ -58,7 +58,8 @@ def _commands() -> list[tuple[str, str]]:
 
 def test_the_commands_of_the_guide_do_what_it_says(server, tmp_path):
     """In one shell, one after the other, as a reader would; what a comment lists is printed."""
-    binary = tmp_path / "onelog"
+    binary = tmp_path / ".venv" / "bin" / "onelog"
+    binary.parent.mkdir(parents=True)
     ports = "\n".join(
         f"export ONELOG_LISTENERS_{name.upper()}_PORT={server.ports[name]}"
         for name in ("mqtt", "kafka", "amqp")
@@ -66,7 +67,7 @@ def test_the_commands_of_the_guide_do_what_it_says(server, tmp_path):
     source = f'#!/bin/sh\n{ports}\nexec {sys.executable} -m onelog "$@"\n'
     binary.write_text(source)
     binary.chmod(0o755)
-    where = environment() | {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    where = environment() | {"PATH": "/usr/bin:/bin"}
     for command, said in _commands():
         done = subprocess.run(
             ["sh", "-c", command],
@@ -83,6 +84,18 @@ def test_the_commands_of_the_guide_do_what_it_says(server, tmp_path):
             assert sorted(printed) == ["19.0", "20.3", "21.5"]
         elif re.fullmatch(r"[\w.]+(, [\w.]+)*", said) and "|" not in command:
             assert printed == said.split(", "), command
+
+
+def test_every_command_of_every_page_can_be_run_in_a_clone():
+    """There is no `onelog` on the path of a reader, and no pip that knows our environment."""
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
+    for page in pages:
+        for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL):
+            for line in block.splitlines():
+                found = re.search(r"(^|[|;&] |\$\()(onelog|pip3?|python3? -m onelog) ", line)
+                assert found is None, f"{page.name}: {line}"
+                for target in re.findall(r"^make ([a-z-]+)", line):
+                    assert f"\n{target}:" in (ROOT / "Makefile").read_text(), line
 
 
 def test_every_option_of_the_guide_exists():
