@@ -442,6 +442,20 @@ def test_deaths_that_are_no_list_are_told_anew(channel):
     assert "x-first-death-queue" not in headers
 
 
+def test_what_a_channel_rejected_its_next_get_finds_among_the_dead_letters(amqp, channel):
+    if not amqp.is_ours:
+        pytest.skip("RabbitMQ sends dead letters beside the channel: the get may be first")
+    queue, dead, _exchange = with_dead(channel)
+    for number in range(20):
+        channel.publish("", queue, str(number))
+        channel.nack(channel.get(queue, no_ack=False).tag, requeue=False)
+        assert channel.get(dead).text == str(number)
+        channel.publish("", queue, str(number))
+        channel.nack(channel.get(queue, no_ack=False).tag, requeue=False)
+        assert channel.count(dead) == 1
+        assert channel.ask(Queue.Purge(queue=dead), Queue.PurgeOk).message_count == 1
+
+
 def test_a_dead_letter_key_takes_the_cc_away_and_none_keeps_it(channel):
     for key, routed in (("k", []), (None, ["cc"])):
         exchange = channel.exchange("direct")

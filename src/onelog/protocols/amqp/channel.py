@@ -4,7 +4,8 @@ Rules:
 - A method whose work has to wait holds the channel: later frames of it wait, bounded in bytes. They
   wait as well while the peer does not read what it is sent.
 - A method that looks at queues or bindings, or ends the channel, waits for the publishes before it
-  to be in their queues: one channel's methods take effect in their order.
+  to be in their queues, and one that looks into a queue for the dead letters on their way to it:
+  one channel's methods take effect in their order.
 - A publish is its method, a content header and the body frames; anything else between is an
   UNEXPECTED_FRAME (4.2.6). A body is bounded before it is collected.
 - A soft error closes the channel: everything the peer sends on it is ignored until its close-ok.
@@ -26,7 +27,7 @@ from onelog.protocols.amqp import frames
 from onelog.protocols.amqp.consuming import Consuming
 from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
 from onelog.protocols.amqp.frames import Ack, ContentHead, Event, Frame, Publish
-from onelog.protocols.amqp.handlers import AFTER_PUBLISHES, HANDLERS, Work
+from onelog.protocols.amqp.handlers import AFTER_PUBLISHES, HANDLERS, Work, letters_before
 from onelog.protocols.amqp.publishing import Publishing
 from onelog.protocols.amqp.replies import ReplyConsumer
 from onelog.protocols.amqp.transactions import Transaction
@@ -155,10 +156,11 @@ class Channel:
             self._publish = method
             self.connection.input.forget()  # until its body is here, nothing else is published
             return
-        waiting = self.publishing.written() if type(method) in AFTER_PUBLISHES else None
-        if waiting is not None:
-            self._hold(self._handle_later(waiting, method), method)
-            return
+        if type(method) in AFTER_PUBLISHES:
+            waiting = self.publishing.written() or letters_before(self, method)
+            if waiting is not None:
+                self._hold(self._handle_later(waiting, method), method)
+                return
         work = self._handle(method)
         if work is not None:
             self._hold(work, method)
@@ -174,6 +176,9 @@ class Channel:
 
     async def _handle_later(self, waiting: Awaitable[None], method: Any) -> None:
         await waiting
+        letters = letters_before(self, method)
+        if letters is not None:
+            await letters
         if not self._closing:
             work = self._handle(method)
             if work is not None:

@@ -5,19 +5,22 @@ Rules (RabbitMQ, dlx):
   first death stays in `x-first-death-*`. A dead letter does not expire again.
 - A queue that the message was in before, with nobody rejecting it since, does not get it again:
   it would go round for ever. Other queues behind the exchange get it.
-- A message is settled in its queue only after it is durable where it went (at least once).
+- A message is settled in its queue only after it is durable where it went (at least once). One
+  that cannot be written now is read again later, and not held until then.
 """
 
 from __future__ import annotations
 
 import datetime
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.errors import OnelogError
 from onelog.broker import LOCAL, Published, Record
 from onelog.observe import get_logger
 from onelog.protocols.amqp.addresses import address_of, message_topic
+from onelog.protocols.amqp.coming import Coming
 from onelog.protocols.amqp.mapping import extra_keys_of, to_message, to_properties
 from onelog.protocols.amqp.tables import change_table
 
@@ -30,6 +33,8 @@ _log = get_logger("amqp")
 
 RETRY_S: Final = 1.0
 REJECTED: Final = "rejected"
+Told = Callable[[list[Published] | None, OnelogError | None], None]
+"""Is told how the write of a letter went."""
 COUNT_MAX: Final = (1 << 63) - 1
 """What a field of a table can hold: the count that a message came with is its publisher's."""
 
@@ -39,50 +44,54 @@ class DeadLetters:
 
     def __init__(self, vhost: VirtualHost) -> None:
         self._vhost = vhost
+        self.coming = Coming(vhost.hub.loop)
 
     def send(self, queue: Queue, place: int, record: Record, reason: str) -> None:
         """Publish a message to its queue's dead-letter exchange, then settle it there."""
         exchange = queue.settings.dead_letter_exchange
         assert exchange is not None
-        if queue.is_deleted:
-            return
         if self._vhost.router.find(exchange) is None:
             queue.settled_elsewhere(place)  # as RabbitMQ: it is dropped
             return
-        waiting = self._vhost.streams.make_ready(exchange)
-        if waiting is None:
-            self._send(queue, place, record, reason, exchange)
-        else:
-            self._vhost.hub.run(self._send_later(waiting, queue, place, record, reason))
-
-    async def _send_later(
-        self, waiting: Any, queue: Queue, place: int, record: Record, reason: str
-    ) -> None:
-        await waiting
-        self.send(queue, place, record, reason)
-
-    def _send(self, queue: Queue, place: int, record: Record, reason: str, exchange: str) -> None:
-        vhost = self._vhost
-        message = self._letter(queue, record, reason, exchange)
-        if message is None:
-            queue.settled_elsewhere(place)
+        message, targets = self._letter(queue, record, reason, exchange)
+        if not targets:
+            queue.settled_elsewhere(place)  # no queue would get it
             return
+        number = self.coming.begin(targets)
+        waiting = self._vhost.streams.make_ready(exchange)
 
         def done(_published: list[Published] | None, error: OnelogError | None) -> None:
+            self.coming.end(number, targets)
             if error is None:
-                vhost.hub.counters.dead_lettered += 1
+                self._vhost.hub.counters.dead_lettered += 1
                 queue.settled_elsewhere(place)
             else:
                 _log.warning("a dead letter could not be written", queue=queue.name, why=str(error))
-                vhost.hub.loop.call_later(RETRY_S, self.send, queue, place, record, reason)
+                self._vhost.hub.loop.call_later(RETRY_S, queue.give_up, place, reason)
 
+        if waiting is None:
+            self._write(message, done)
+        else:
+            self._vhost.hub.run(self._write_later(waiting, message, done))
+
+    async def _write_later(self, waiting: Awaitable[None], message: Message, done: Told) -> None:
         try:
-            vhost.hub.broker.publisher.publish_soon([message], done, principal=LOCAL)
+            await waiting
+        except OnelogError as error:
+            done(None, error)
+        else:
+            self._write(message, done)
+
+    def _write(self, message: Message, done: Told) -> None:
+        try:
+            self._vhost.hub.broker.publisher.publish_soon([message], done, principal=LOCAL)
         except OnelogError as error:
             done(None, error)
 
-    def _letter(self, queue: Queue, record: Record, reason: str, exchange: str) -> Message | None:
-        """The message that is published; None when no queue would get it."""
+    def _letter(
+        self, queue: Queue, record: Record, reason: str, exchange: str
+    ) -> tuple[Message, frozenset[str]]:
+        """The message that is published, and the queues that get it."""
         vhost = self._vhost
         address = address_of(record.topic)
         properties = to_properties(record)
@@ -106,12 +115,11 @@ class DeadLetters:
         table = {name: row for name, row in (table | changes).items() if name not in drop}
         targets = vhost.router.route(exchange, keys[0], table, tuple(keys[1:]))
         cyclic = {name for name in targets if _goes_round(changes["x-death"], name, reason)}
-        if not targets - cyclic:
-            return None
-        return to_message(
+        message = to_message(
             message_topic(vhost.name, exchange, keys[0]), properties, record.value or b"", now_ms,
             table, tuple(keys[1:]), tuple(sorted(cyclic)),
         )  # fmt: skip
+        return message, targets - cyclic
 
 
 def _texts(value: Any) -> list[str]:

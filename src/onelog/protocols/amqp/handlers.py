@@ -7,7 +7,7 @@ method with `nowait` gets no answer. An empty queue name is the last queue decla
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
@@ -421,3 +421,21 @@ AFTER_PUBLISHES: Final[frozenset[type[Any]]] = frozenset(
     }
 )
 """Methods that have to see what their channel published before them."""
+
+_LOOKING: Final = (
+    commands.Queue.Declare,
+    commands.Queue.Purge,
+    commands.Queue.Delete,
+    commands.Basic.Get,
+)
+
+
+def letters_before(channel: Channel, method: Any) -> Awaitable[None] | None:
+    """What to wait for until a method sees every dead letter so far; None: nothing."""
+    if not isinstance(method, _LOOKING):
+        return None
+    name = method.queue or channel.last_queue
+    queue = channel.vhost.queues.get(name)
+    if queue is None or (isinstance(method, commands.Basic.Get) and queue.ready.size):
+        return None  # a get takes one that waits
+    return channel.vhost.dead_letters.coming.to(name)

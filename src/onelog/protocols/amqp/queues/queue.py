@@ -163,7 +163,7 @@ class Queue:
         if chosen.overflow != "drop-head" and self._length.is_full(self._ready.size, record):
             if chosen.overflow == "reject-publish-dlx":
                 self._note(place)
-                self._give_up(place, "maxlen")
+                self.give_up(place, "maxlen")
             return False
         self._note(place)
         self.published += 1
@@ -198,7 +198,7 @@ class Queue:
 
     def _drop_excess(self) -> None:
         while self._ready.size and self._length.is_exceeded(self._ready.size):
-            self._give_up(self._took(self._ready.take()), "maxlen")
+            self.give_up(self._took(self._ready.take()), "maxlen")
 
     def _took(self, place: int) -> int:
         """A place is no longer ready."""
@@ -283,7 +283,7 @@ class Queue:
             if row is None:
                 self.settle_run(place, 1)  # retention took it
             elif self.expiry.ends_ms(row, now_ms) <= now_ms and place not in self._at_once:
-                self._give_up(place, "expired", row)
+                self.give_up(place, "expired", row)
             else:
                 answer.append((place, row))
         return answer
@@ -350,7 +350,7 @@ class Queue:
             self.unacked -= 1
             key, offset = self.vhost.hub.place(place)
             if limit is not None and self.cursor.times_handed_out(key, offset) > limit:
-                self._give_up(place, "delivery_limit")
+                self.give_up(place, "delivery_limit")
                 continue
             record = self.record_at(place) if self.needs_records else None
             self._ready.put_back(place, self._priority(record))
@@ -363,7 +363,7 @@ class Queue:
     def reject(self, place: int) -> None:
         """The consumer does not want the message, and it is not to come again."""
         self.unacked -= 1
-        self._give_up(place, "rejected")
+        self.give_up(place, "rejected")
         self.wake()
 
     def purge(self) -> int:
@@ -397,7 +397,7 @@ class Queue:
             if not self.cursor.holds(key, offset):
                 continue
             if kind == "reject":
-                self._give_up(place, "rejected")
+                self.give_up(place, "rejected")
             else:
                 self.settle_run(place, 1)
 
@@ -407,7 +407,10 @@ class Queue:
         found = self.vhost.hub.read(number, [offset])
         return found[0] if found else None
 
-    def _give_up(self, place: int, reason: str, record: Record | None = None) -> None:
+    def give_up(self, place: int, reason: str, record: Record | None = None) -> None:
+        """A message that does not wait any more leaves, to the dead letters if there are such."""
+        if self.is_deleted:
+            return
         if self.settings.dead_letter_exchange is None:
             self.settle_run(place, 1)
             return
@@ -429,7 +432,7 @@ class Queue:
         if record is None:
             self.settle_run(place, 1)
         else:
-            self._give_up(place, "expired", record)
+            self.give_up(place, "expired", record)
         return True
 
     # -- use
