@@ -1,4 +1,4 @@
-"""Dead letters on their way: who looks into a queue waits for those so far, and for no later ones."""
+"""Dead letters on their way: who looks into a queue waits for those so far, for no later ones."""
 
 from __future__ import annotations
 
