@@ -23,6 +23,8 @@ def entity(schema: Any, body: Mapping[str, Any]) -> Any:
                 row if isinstance(row, field.structure) else entity(field.structure, row)
                 for row in value
             )
+        elif field.structure is not None and isinstance(value, Mapping):
+            value = entity(field.structure, value)
         elif field.is_array and value is not None:
             value = tuple(value)
         elif field.kind == "error_code":

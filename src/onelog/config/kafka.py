@@ -46,6 +46,14 @@ class KafkaLimits(ConnectionLimits, frozen=True, kw_only=True):
         int,
         Meta(ge=100, le=600_000, description="Time for TLS, and for a login where one is needed."),
     ] = 10_000
+    reauth_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="How long a login by SASL counts, after which the client logs in again on "
+            "the same connection or is closed (KIP-368); 0: for ever.",
+        ),
+    ] = 0
     idle_ms: Annotated[
         int,
         Meta(ge=1000, description="A connection without a request for so long is closed."),

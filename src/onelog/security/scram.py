@@ -77,6 +77,24 @@ def make_credential(mechanism: Mechanism, password: str) -> ScramCredential:
     return ScramCredential(salt, iterations, stored_key, server_key)
 
 
+def derived_credential(
+    mechanism: str, salt: bytes, iterations: int, salted_password: bytes
+) -> ScramCredential:
+    """The credential of a password that its owner salted (RFC 5802, section 3).
+
+    Raises InvalidRequest when it is not as long as the mechanism's hash.
+    """
+    digest = _HASHES[mechanism]
+    size = digest().digest_size
+    if len(salted_password) != size:
+        raise InvalidRequest(
+            f"a salted password of {mechanism} has {size} bytes, not {len(salted_password)}"
+        )
+    client_key = hmac.digest(salted_password, b"Client Key", digest)
+    server_key = hmac.digest(salted_password, b"Server Key", digest)
+    return ScramCredential(salt, iterations, digest(client_key).digest(), server_key)
+
+
 class ScramExchange:
     """One login: two client messages in, two server messages out."""
 

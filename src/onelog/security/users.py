@@ -6,7 +6,7 @@ never the password. Each change is one compare-and-set, so two of them never mix
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -15,7 +15,7 @@ from onelog.base.clock import Clock
 from onelog.base.errors import AlreadyExists, Conflict, InvalidName, InvalidRequest, NotFound
 from onelog.metadata.store import Compare, Delete, Entry, MetadataStore, Op, Put
 from onelog.security.commands import UserInfo
-from onelog.security.hashing import PASSWORD_BYTES_MAX, HashThreads, hash_password
+from onelog.security.hashing import NOBODY, PASSWORD_BYTES_MAX, HashThreads, hash_password
 from onelog.security.identity import NAME_BYTES_MAX, check_user_name
 from onelog.security.scram import MECHANISMS, ScramCredential, make_credential, prepare
 
@@ -89,6 +89,46 @@ class Users:
         """Forget a user; it cannot log in when this returns. Raises NotFound."""
         entry, _ = await self._get(name)
         await self._replace(entry, Delete(entry.key))
+
+    async def change_scram(
+        self, name: str, put: Mapping[str, ScramCredential], drop: Iterable[str]
+    ) -> None:
+        """Give a user SCRAM credentials by mechanism and take others away; the password stays.
+
+        A user that is not there is made, without a password; one that has neither a password nor a
+        credential left goes. Raises NotFound when it has not what is to be taken away.
+        """
+        check_user_name(name, _prepared_name(name))
+        entry = await self._store.get(key_of(name))
+        now_ms = self._clock.now_ms()
+        user = (
+            User(name=name, password_hash=NOBODY, created_ms=now_ms, changed_ms=now_ms)
+            if entry is None
+            else decode_user(entry)
+        )
+        scram = dict(user.scram)
+        for mechanism in drop:
+            if scram.pop(mechanism, None) is None:
+                raise NotFound(f"the user {name!r} has no credential of {mechanism}")
+        changed = msgspec.structs.replace(user, scram=scram | dict(put), changed_ms=now_ms)
+        if entry is not None:
+            gone = not changed.scram and changed.password_hash == NOBODY
+            await self._replace(entry, Delete(entry.key) if gone else _put(changed))
+            return
+        absent = Compare(key_of(name), "version", "==", 0)
+        result = await self._store.txn((absent,), (_put(changed),))
+        if not result.succeeded:
+            raise Conflict(f"user {name!r} was made by somebody else meanwhile; try again")
+        await self._wait(result.revision)
+
+    async def scram_iterations(self) -> dict[str, dict[str, int]]:
+        """Every user, and how often each of its SCRAM credentials was hashed, by mechanism."""
+        found = await self._store.range(PREFIX)
+        users = (decode_user(entry) for entry in found.entries)
+        return {
+            user.name: {mechanism: row.iterations for mechanism, row in user.scram.items()}
+            for user in users
+        }
 
     async def infos(self) -> tuple[UserInfo, ...]:
         """Every user, in the order of their names."""

@@ -38,6 +38,16 @@ cdef int _array(Reader *reader, bytes_at step, bytes_at *after) noexcept nogil:
     return code
 
 
+cdef int _structure(Reader *reader, bytes_at step, bytes_at *after) noexcept nogil:
+    after[0] = step + 2 + (step[0] << 8 | step[1])
+    if reader.at == reader.end:
+        return CUT_SHORT
+    reader.at += 1
+    if reader.at[-1] & 0x80:
+        return 0
+    return _walk(reader, step + 2, after[0])
+
+
 cdef int _walk(Reader *reader, bytes_at step, bytes_at stop) noexcept nogil:
     cdef bytes_at start = NULL
     cdef int64_t size = 0
@@ -57,6 +67,8 @@ cdef int _walk(Reader *reader, bytes_at step, bytes_at stop) noexcept nogil:
             code = take_bytes(reader, False, True, &start, &size)
         elif kind == c"T":
             code = skip_tags(reader)
+        elif kind == c"N":
+            code = _structure(reader, step, &step)
         else:
             code = _array(reader, step, &step)
     return code

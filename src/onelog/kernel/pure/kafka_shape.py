@@ -2,8 +2,9 @@
 
 Rules: a shape is a little program of bytes: `F n` takes n bytes, `S` a string, `B` bytes, `T` the
 tagged fields, `A m h l …` an array of elements of at least m bytes that the next h*256+l bytes of
-the program describe. Strings, bytes and arrays may be null. A decoder that believes the counts in
-a request can be handed one that passed.
+the program describe, `N h l …` a structure of which one byte says whether it is there (not below
+0). Strings, bytes and arrays may be null. A decoder that believes the counts in a request can be
+handed one that passed.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ def _walk(reader: Reader, shape: bytes, at: int, stop: int) -> None:
             reader.records()
         elif step == b"T":
             reader.skip_tags()
+        elif step == b"N":
+            size = shape[at] << 8 | shape[at + 1]
+            if reader.i8() >= 0:
+                _walk(reader, shape, at + 2, at + 2 + size)
+            at += 2 + size
         else:
             size = shape[at + 1] << 8 | shape[at + 2]
             for _ in reader.nullable_count(shape[at]):

@@ -99,6 +99,8 @@ def _shape_of(schema: Any) -> tuple[bytes, int]:
         if field.is_array:
             part = b"A" + bytes((min(part_least, 255),)) + struct.pack(">H", len(part)) + part
             part_least = 1 if flexible else 4
+        elif field.may_be_absent:
+            part, part_least = b"N" + struct.pack(">H", len(part)) + part, 1
         program += part
         least += part_least
     return (program + b"T", least + 1) if flexible else (program, least)

@@ -79,7 +79,8 @@ class Connection:
         self._reading = True
         self._writing = True
         self._closed = False
-        self._last_answer = False
+        self.ends_after_answer = False
+        """Whether the answer to the request at hand is the last one."""
         self._beginning = False
         self._last_request_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -394,8 +395,8 @@ class Connection:
         if pieces and self._transport is not None:
             self.hub.counters.sent_bytes += sum(map(len, pieces))
             self._transport.writelines(pieces)
-            if self._last_answer:
-                self.close("the login failed")
+            if self.ends_after_answer:
+                self.close("its login counts no more")
 
     # -- the end
 
@@ -407,7 +408,7 @@ class Connection:
 
     def close_after_answer(self) -> None:
         """The answer to the request at hand is the last one."""
-        self._last_answer = True
+        self.ends_after_answer = True
 
     def close(self, why: str) -> None:
         """Send what is ready, then end."""

@@ -22,6 +22,8 @@ Write = Callable[[bytearray, Any], None]
 """Appends a value."""
 
 _ABSENT: Final = object()
+_NULL_STRUCTURE: Final = b"\xff"
+_STRUCTURE: Final = b"\1"
 
 
 def _packed(layout: str) -> Write:
@@ -136,7 +138,20 @@ def _field_writer(field: Field, flexible: bool) -> Write:
         one: Write = structure_writer(field.structure)
     else:
         one = _PLAIN.get(field.kind) or (_COMPACT if flexible else _LEGACY)[field.kind]
+    if field.may_be_absent:
+        return _nullable_writer(one)
     return _array_writer(one, flexible) if field.is_array else one
+
+
+def _nullable_writer(one: Write) -> Write:
+    def write(out: bytearray, value: Any) -> None:
+        if value is None:
+            out += _NULL_STRUCTURE
+            return
+        out += _STRUCTURE
+        one(out, value)
+
+    return write
 
 
 def _array_writer(one: Write, flexible: bool) -> Write:

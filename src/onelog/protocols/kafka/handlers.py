@@ -11,11 +11,24 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import OnelogError
+from onelog.protocols.kafka.admin.acls import create_acls, delete_acls, describe_acls
 from onelog.protocols.kafka.admin.altering import alter_configs, incremental_alter_configs
 from onelog.protocols.kafka.admin.creating import create_partitions, create_topics
 from onelog.protocols.kafka.admin.deleting import delete_records, delete_topics
 from onelog.protocols.kafka.admin.describing import describe_configs
 from onelog.protocols.kafka.admin.log_dirs import describe_log_dirs
+from onelog.protocols.kafka.admin.placing import (
+    alter_partition_reassignments,
+    alter_replica_log_dirs,
+    elect_leaders,
+    list_partition_reassignments,
+)
+from onelog.protocols.kafka.admin.quorum import describe_quorum
+from onelog.protocols.kafka.admin.scram_users import (
+    alter_user_scram_credentials,
+    describe_user_scram_credentials,
+)
+from onelog.protocols.kafka.admin.topic_partitions import describe_topic_partitions
 from onelog.protocols.kafka.apis import ApiKey
 from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import code_of
@@ -99,6 +112,17 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.ALTER_CONFIGS: alter_configs,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
     ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs,
+    ApiKey.DESCRIBE_ACLS: describe_acls,
+    ApiKey.CREATE_ACLS: create_acls,
+    ApiKey.DELETE_ACLS: delete_acls,
+    ApiKey.ELECT_LEADERS: elect_leaders,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: alter_replica_log_dirs,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: describe_user_scram_credentials,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: alter_user_scram_credentials,
+    ApiKey.DESCRIBE_QUORUM: describe_quorum,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
 }
 
 
@@ -123,6 +147,11 @@ REFUSALS: Final[dict[ApiKey, Callable[[OnelogError], Body]]] = {
     ApiKey.ADD_OFFSETS_TO_TXN: _top_level,
     ApiKey.END_TXN: _top_level,
     ApiKey.LIST_TRANSACTIONS: _top_level,
+    ApiKey.ELECT_LEADERS: _top_level,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _with_message,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: _with_message,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _with_message,
+    ApiKey.DESCRIBE_QUORUM: _with_message,
     ApiKey.SASL_HANDSHAKE: _top_level,
     ApiKey.SASL_AUTHENTICATE: _with_message,
 }

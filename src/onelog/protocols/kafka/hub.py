@@ -98,6 +98,8 @@ class Hub:
         for connection in list(self.connections):
             identity = connection.identity
             concerned = identity is not None and identity.name == name
+            if connection.ends_after_answer:
+                continue  # it changed this itself, and is to hear of it
             if identity is not None and concerned and not self.authenticator.is_current(identity):
                 connection.close(f"the user {name} was changed")
 

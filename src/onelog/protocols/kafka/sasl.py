@@ -3,8 +3,9 @@
 Rules:
 - A login is a handshake that names the mechanism, then one exchange. After a handshake of version 0
   its tokens come as bare frames; after version 1 in SaslAuthenticate.
-- A failed login is answered and the connection ends. Where a session lasts only so long (a token),
-  the client is told, and logs in again on the same connection as the same user (KIP-368).
+- A failed login is answered and the connection ends. Where a session lasts only so long (a token,
+  `reauth_ms`), the client is told, and logs in again on the same connection as the same user
+  (KIP-368).
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
 
 from onelog.base.errors import NotAuthenticated, OnelogError, ProtocolViolation
 from onelog.protocols.kafka.codec import Body
@@ -200,5 +203,10 @@ def _log_in(hub: Hub, connection: Connection, identity: Identity) -> None:
         raise NotAuthenticated(
             f"this connection belongs to {before.name!r}; {identity.name!r} needs its own"
         )
+    reauth_ms = hub.limits.reauth_ms
+    if reauth_ms:
+        until_ms = hub.clock.now_ms() + reauth_ms
+        sooner_ms = min(identity.expires_ms or until_ms, until_ms)
+        identity = msgspec.structs.replace(identity, expires_ms=sooner_ms)
     connection.log_in(identity)
     hub.counters.logins += 1

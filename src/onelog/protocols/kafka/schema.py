@@ -38,6 +38,11 @@ class Field(NamedTuple):
     default: Any
     is_nullable: bool
 
+    @property
+    def may_be_absent(self) -> bool:
+        """Whether it is one structure, and a byte before it says whether it is there."""
+        return self.is_nullable and self.structure is not None and not self.is_array
+
 
 @cache
 def fields_of(schema: Any) -> tuple[Field, ...]:

@@ -132,6 +132,12 @@ _OWN: Final = (
         lambda c: c.kafka.limits.idle_ms,
     ),
     BrokerSetting(
+        "connections.max.reauth.ms",
+        _T.LONG,
+        "How long a login by SASL counts; 0: for ever.",
+        lambda c: c.kafka.limits.reauth_ms,
+    ),
+    BrokerSetting(
         "group.min.session.timeout.ms",
         _T.INT,
         "Shortest session timeout that a member may ask for.",

@@ -34,6 +34,11 @@ def check_broker(hub: Hub, request: Request, action: Action, name: str) -> None:
         raise KafkaError(
             ErrorCode.invalid_request, f"this is broker {hub.node_id}, not {name[:100]!r}"
         )
+    check_cluster(hub, request, action)
+
+
+def check_cluster(hub: Hub, request: Request, action: Action) -> None:
+    """See that the client may do this to all that this node is. Raises KafkaError."""
     principal = request.connection.principal
     assert principal is not None
     if not hub.broker.authorizer.allows(principal, action, "$SYS"):

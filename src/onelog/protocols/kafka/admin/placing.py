@@ -1,0 +1,155 @@
+"""Where replicas lie and who leads them: ElectLeaders, reassignments, AlterReplicaLogDirs.
+
+Rules: there is one node, which leads every partition, and one directory. What asks for just that is
+done already; what asks for anything else is refused with the error that Kafka has for it. A
+partition that is stopped has no leader, and none can be elected.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from onelog.base.errors import OnelogError
+from onelog.broker import Action
+from onelog.protocols.kafka.admin.broker_settings import log_dir
+from onelog.protocols.kafka.admin.resources import check_cluster, topic_for
+from onelog.protocols.kafka.codec import Body, given
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
+from onelog.protocols.kafka.request import Request
+
+if TYPE_CHECKING:
+    from onelog.protocols.kafka.hub import Hub
+
+_PREFERRED: Final = 0
+_UNCLEAN: Final = 1
+
+
+async def elect_leaders(hub: Hub, request: Request) -> Body:
+    """Every partition has the leader that it can have."""
+    check_cluster(hub, request, Action.MANAGE)
+    kind = given(request.body, "election_type", _PREFERRED)
+    if kind not in (_PREFERRED, _UNCLEAN):
+        raise KafkaError(ErrorCode.invalid_request, f"there is no kind {kind} of election")
+    asked = request.body.topic_partitions
+    if asked is None:  # all of them: only those are told of where something was to be done
+        return {"error_code": ErrorCode.none, "replica_election_results": []}
+    return {
+        "error_code": ErrorCode.none,
+        "replica_election_results": [
+            {
+                "topic": row.topic,
+                "partition_result": [
+                    {"partition_id": number, **_told(_elect(hub, request, row.topic, number, kind))}
+                    for number in row.partitions
+                ],
+            }
+            for row in asked
+        ],
+    }
+
+
+def _elect(hub: Hub, request: Request, name: str, number: int, kind: int) -> OnelogError:
+    try:
+        stopped = topic_for(hub, request, Action.MANAGE, name).partition(number).log.stopped
+    except OnelogError as error:
+        return error
+    if stopped is None:
+        return KafkaError(
+            ErrorCode.election_not_needed, f"node {hub.node_id} leads {name}/{number} already"
+        )
+    code = (
+        ErrorCode.preferred_leader_not_available
+        if kind == _PREFERRED
+        else ErrorCode.eligible_leaders_not_available
+    )
+    return KafkaError(code, f"{name}/{number} is stopped: {stopped}")
+
+
+def _told(error: OnelogError | None) -> Body:
+    if error is None:
+        return {"error_code": ErrorCode.none, "error_message": None}
+    return {"error_code": code_of(error), "error_message": str(error)}
+
+
+# -- reassignments
+
+
+async def alter_partition_reassignments(hub: Hub, request: Request) -> Body:
+    """Partitions stay on this node."""
+    check_cluster(hub, request, Action.MANAGE)
+    return {
+        "error_code": ErrorCode.none,
+        "allow_replication_factor_change": given(
+            request.body, "allow_replication_factor_change", True
+        ),
+        "responses": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {
+                        "partition_index": row.partition_index,
+                        **_told(_reassign(hub, request, topic.name, row)),
+                    }
+                    for row in topic.partitions
+                ],
+            }
+            for topic in request.body.topics
+        ],
+    }
+
+
+def _reassign(hub: Hub, request: Request, name: str, row: Any) -> OnelogError | None:
+    try:
+        topic_for(hub, request, Action.MANAGE, name).partition(row.partition_index)
+    except OnelogError as error:
+        return error
+    if row.replicas is None:
+        return KafkaError(
+            ErrorCode.no_reassignment_in_progress, f"{name}/{row.partition_index} is not moved"
+        )
+    if tuple(row.replicas) != (hub.node_id,):
+        return KafkaError(
+            ErrorCode.invalid_replica_assignment,
+            f"a partition has one replica, on node {hub.node_id}, not {list(row.replicas)[:10]}",
+        )
+    return None
+
+
+async def list_partition_reassignments(hub: Hub, request: Request) -> Body:
+    """None is under way."""
+    check_cluster(hub, request, Action.SUBSCRIBE)
+    return {"error_code": ErrorCode.none, "error_message": None, "topics": []}
+
+
+# -- directories
+
+
+async def alter_replica_log_dirs(hub: Hub, request: Request) -> Body:
+    """Replicas stay in the one directory."""
+    return {
+        "results": [
+            {
+                "topic_name": topic.name,
+                "partitions": [
+                    {
+                        "partition_index": number,
+                        "error_code": _move(hub, request, row.path, topic.name, number),
+                    }
+                    for number in topic.partitions
+                ],
+            }
+            for row in request.body.dirs
+            for topic in row.topics
+        ]
+    }
+
+
+def _move(hub: Hub, request: Request, path: str, name: str, number: int) -> ErrorCode:
+    try:
+        check_cluster(hub, request, Action.MANAGE)
+        if path != log_dir(hub.config):
+            return ErrorCode.log_dir_not_found
+        topic_for(hub, request, Action.MANAGE, name).partition(number)
+    except OnelogError as error:
+        return code_of(error)
+    return ErrorCode.none

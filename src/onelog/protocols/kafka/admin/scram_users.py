@@ -1,0 +1,148 @@
+"""DescribeUserScramCredentials and AlterUserScramCredentials: users by Kafka's tools.
+
+Rules:
+- Who comes without a name sees and changes no user.
+- The client derives the key, so no password arrives: a user that is made here logs in by SCRAM
+  only, and a user that has a password keeps it. All changes to one user are one.
+- A user without a password goes with its last credential.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from onelog.base.errors import InvalidName, InvalidRequest, NotFound, OnelogError
+from onelog.broker import Action
+from onelog.protocols.kafka.admin.resources import check_cluster
+from onelog.protocols.kafka.codec import Body
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
+from onelog.protocols.kafka.request import Request
+from onelog.security.identity import ANONYMOUS
+from onelog.security.scram import SCRAM_SHA_256, SCRAM_SHA_512, ScramCredential, derived_credential
+
+if TYPE_CHECKING:
+    from onelog.protocols.kafka.hub import Hub
+
+_MECHANISMS: Final = {1: SCRAM_SHA_256, 2: SCRAM_SHA_512}
+"""As the protocol numbers them."""
+_NUMBERS: Final = {name: number for number, name in _MECHANISMS.items()}
+ITERATIONS: Final = range(4096, 16_384 + 1)
+_SALT_BYTES_MAX: Final = 1024
+
+
+def _check_asker(hub: Hub, request: Request, action: Action) -> None:
+    check_cluster(hub, request, action)
+    if request.connection.identity in (None, ANONYMOUS):
+        raise KafkaError(
+            ErrorCode.cluster_authorization_failed, "users are seen and changed after a login only"
+        )
+
+
+# -- describing
+
+
+async def describe_user_scram_credentials(hub: Hub, request: Request) -> Body:
+    """Which mechanisms users can log in with; the keys are not told."""
+    _check_asker(hub, request, Action.SUBSCRIBE)
+    known = await hub.authenticator.users.scram_iterations()
+    asked = request.body.users
+    times = Counter(row.name for row in asked or ())
+    names = list(times) if asked else [name for name, found in known.items() if found]
+    return {
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "results": [_described(name, known.get(name), times[name]) for name in names],
+    }
+
+
+def _described(name: str, found: dict[str, int] | None, times: int) -> Body:
+    body: Body = {"user": name, "error_code": ErrorCode.none, "error_message": None}
+    if times > 1:
+        return body | {
+            "error_code": ErrorCode.duplicate_resource,
+            "error_message": f"the request names {name[:100]!r} more than once",
+        }
+    if not found:
+        return body | {
+            "error_code": ErrorCode.resource_not_found,
+            "error_message": f"there is no user {name[:100]!r} with SCRAM credentials",
+        }
+    infos = [
+        {"mechanism": _NUMBERS[mechanism], "iterations": iterations}
+        for mechanism, iterations in sorted(found.items())
+    ]
+    return body | {"credential_infos": infos}
+
+
+# -- altering
+
+
+async def alter_user_scram_credentials(hub: Hub, request: Request) -> Body:
+    """New credentials, or none any more."""
+    body = request.body
+    rows = (*body.deletions, *body.upsertions)
+    times = Counter((row.name, row.mechanism) for row in rows)
+    results = []
+    for name in dict.fromkeys(row.name for row in rows):
+        result: Body = {"user": name, "error_code": ErrorCode.none, "error_message": None}
+        try:
+            _check_asker(hub, request, Action.MANAGE)
+            if any(count > 1 for (user, _), count in times.items() if user == name):
+                raise KafkaError(
+                    ErrorCode.duplicate_resource, f"a mechanism of {name[:100]!r} is named twice"
+                )
+            gone = [_mechanism(row) for row in body.deletions if row.name == name]
+            new = {_mechanism(row): row for row in body.upsertions if row.name == name}
+            await _change(hub, request, name, new, gone)
+        except OnelogError as error:
+            result |= {"error_code": _code(error), "error_message": str(error)}
+        results.append(result)
+    return {"results": results}
+
+
+async def _change(
+    hub: Hub, request: Request, name: str, new: dict[str, Any], gone: Iterable[str]
+) -> None:
+    made = {mechanism: _credential(mechanism, row) for mechanism, row in new.items()}
+    connection = request.connection
+    is_own = connection.identity is not None and connection.identity.name == name
+    # Who changes its own user has no login that counts then, and is to hear of it first.
+    connection.ends_after_answer = connection.ends_after_answer or is_own
+    try:
+        await hub.authenticator.users.change_scram(name, made, gone)
+    except OnelogError:
+        if is_own:
+            connection.ends_after_answer = False
+        raise
+
+
+def _mechanism(row: Any) -> str:
+    found = _MECHANISMS.get(row.mechanism)
+    if found is None:
+        raise KafkaError(
+            ErrorCode.unsupported_sasl_mechanism, f"there is no mechanism {row.mechanism}"
+        )
+    return found
+
+
+def _credential(mechanism: str, row: Any) -> ScramCredential:
+    if row.iterations not in ITERATIONS:
+        raise KafkaError(
+            ErrorCode.unacceptable_credential,
+            f"iterations are {ITERATIONS.start} to {ITERATIONS.stop - 1}, not {row.iterations}",
+        )
+    if not 0 < len(row.salt) <= _SALT_BYTES_MAX:
+        raise KafkaError(
+            ErrorCode.unacceptable_credential, f"a salt has 1 to {_SALT_BYTES_MAX} bytes"
+        )
+    return derived_credential(mechanism, row.salt, row.iterations, row.salted_password)
+
+
+def _code(error: OnelogError) -> ErrorCode:
+    if isinstance(error, NotFound):
+        return ErrorCode.resource_not_found
+    if isinstance(error, (InvalidName, InvalidRequest)):
+        return ErrorCode.unacceptable_credential
+    return code_of(error)

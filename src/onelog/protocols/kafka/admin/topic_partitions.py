@@ -1,0 +1,92 @@
+"""DescribeTopicPartitions: topics and their partitions, some at a time (KIP-966).
+
+Rules: topics come in the order of their names. An answer holds as many partitions as the client
+asks for, one at least and `PARTITIONS_MAX` at most; the cursor says where the next one begins. A
+topic that is asked for by name is told of, also when it is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from onelog.base.errors import OnelogError, ProtocolViolation
+from onelog.broker import Action
+from onelog.protocols.kafka.admin.resources import topic_for
+from onelog.protocols.kafka.codec import Body
+from onelog.protocols.kafka.errors import ErrorCode, code_of
+from onelog.protocols.kafka.metadata import TOPIC_OPERATIONS
+from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.topics import KafkaTopic
+
+if TYPE_CHECKING:
+    from onelog.protocols.kafka.hub import Hub
+
+PARTITIONS_MAX: Final = 2000
+"""Partitions of one answer, as Kafka has it by default."""
+_NO_LEADER: Final = -1
+
+
+async def describe_topic_partitions(hub: Hub, request: Request) -> Body:
+    """Partitions from the cursor on."""
+    body, cursor = request.body, request.body.cursor
+    if cursor is not None and cursor.partition_index < 0:
+        raise ProtocolViolation(f"a cursor begins at partition 0, not {cursor.partition_index}")
+    left = max(1, min(body.response_partition_limit, PARTITIONS_MAX))
+    topics: list[Body] = []
+    for name, topic in _wanted(hub, request, "" if cursor is None else cursor.topic_name):
+        first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
+        if isinstance(topic, ErrorCode):
+            topics.append({"error_code": topic, "name": name, "partitions": []})
+            continue
+        if not left:
+            return {"topics": topics, "next_cursor": _cursor(name, first)}
+        stop = min(topic.partition_count, first + left)
+        topics.append(_topic(hub, topic, range(first, stop)))
+        left -= max(stop - first, 0)
+        if stop < topic.partition_count:
+            return {"topics": topics, "next_cursor": _cursor(name, stop)}
+    return {"topics": topics, "next_cursor": None}
+
+
+def _cursor(name: str, number: int) -> Body:
+    return {"topic_name": name, "partition_index": number}
+
+
+def _wanted(hub: Hub, request: Request, start: str) -> Iterator[tuple[str, KafkaTopic | ErrorCode]]:
+    """What is asked for from a name on, or why it is not there."""
+    asked = {row.name for row in request.body.topics}
+    names = asked or {topic.name for topic in hub.topics.listed()}
+    for name in sorted(name for name in names if name >= start):
+        try:
+            yield name, topic_for(hub, request, Action.SUBSCRIBE, name)
+        except OnelogError as error:
+            if asked:
+                yield name, code_of(error)
+
+
+def _topic(hub: Hub, topic: KafkaTopic, numbers: range) -> Body:
+    return {
+        "error_code": ErrorCode.none,
+        "name": topic.name,
+        "topic_id": topic.id,
+        "is_internal": False,
+        "partitions": [_partition(hub, topic, number) for number in numbers],
+        "topic_authorized_operations": TOPIC_OPERATIONS,
+    }
+
+
+def _partition(hub: Hub, topic: KafkaTopic, number: int) -> Body:
+    log, node = topic.partition(number).log, [hub.node_id]
+    runs = log.stopped is None
+    return {
+        "error_code": ErrorCode.none if runs else ErrorCode.leader_not_available,
+        "partition_index": number,
+        "leader_id": hub.node_id if runs else _NO_LEADER,
+        "leader_epoch": log.leader_epoch,
+        "replica_nodes": node,
+        "isr_nodes": node if runs else [],
+        "eligible_leader_replicas": [],
+        "last_known_elr": [],
+        "offline_replicas": [] if runs else node,
+    }
