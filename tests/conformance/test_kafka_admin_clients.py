@@ -121,8 +121,8 @@ def test_rdkafka_is_told_why_a_topic_cannot_be(admin) -> None:
         future.result(DEADLINE_S)
     assert caught.value.args[0].name() == "INVALID_CONFIG"
     assert caught.value.args[0].str() == (
-        "compression.type cannot be 'brotli': it is one of producer, uncompressed, gzip, snappy, lz4,"
-        " zstd"
+        "compression.type cannot be 'brotli': it is one of producer, uncompressed, gzip, snappy,"
+        " lz4, zstd"
     )
     assert refusal(admin.create_topics([bad], validate_only=True)) == "INVALID_CONFIG"
 
