@@ -2,7 +2,8 @@
 
 Rules: the only module that names the event loop. Start: lock the data directory, bind every port,
 answer health probes, recover the broker, then say "ready". Stop: the same backwards, so that
-everything acknowledged is on disk before the lock goes.
+everything acknowledged is on disk before the lock goes. A protocol that cannot recover is listed
+as failed and tried again; the others are served.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from onelog.admin.server import AdminServer, HttpServer
 from onelog.admin.view import View
 from onelog.assembly import open_broker, open_store
 from onelog.base.clock import Clock, SystemClock
-from onelog.base.errors import Unavailable
+from onelog.base.errors import ConfigError, Unavailable
 from onelog.base.faults import arm_from_environment
 from onelog.broker import MAIN, Broker, BrokerSettings, Durability, Retention, StreamConfig
 from onelog.broker.stream_commands import run_stream_command
@@ -51,6 +52,11 @@ from onelog.storage.lock import lock_data_dir
 _log = get_logger("app")
 
 _EXIT_FORCED: Final = 130
+PROTOCOL_TROUBLE: Final = "protocol"
+"""Standing: a protocol could not start. Its ports are bound; who connects waits."""
+RETRY_FIRST_S: Final = 1.0
+RETRY_LAST_S: Final = 60.0
+"""How long a protocol that could not start waits, doubled each time."""
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 
@@ -148,11 +154,12 @@ class Server:
                 self._broker() as broker,
             ):
                 if broker is not None and not self._stop.is_set():
-                    async with self._security(broker) as authenticator, _closing(protocols):
-                        for protocol in protocols:
-                            await protocol.start(broker, authenticator)
+                    async with (
+                        self._security(broker) as authenticator,
+                        _closing(list(protocols.values())),
+                        self._served(protocols, broker, authenticator, desk),
+                    ):
                         endpoints.broker = View(broker)
-                        self._open_desk(desk, protocols, authenticator)
                         self._watch(broker)
                         self._state = "running"
                         spare_the_collector()
@@ -204,22 +211,58 @@ class Server:
         finally:
             listener.close()
 
-    def _open_desk(
-        self, desk: Desk, protocols: list[ProtocolServer], authenticator: Authenticator
-    ) -> None:
-        for protocol in protocols:
-            if isinstance(protocol, AmqpServer) and protocol.management is not None:
-                desk.open(protocol.management, authenticator)
+    @contextlib.asynccontextmanager
+    async def _served(
+        self,
+        protocols: dict[str, ProtocolServer],
+        broker: Broker,
+        authenticator: Authenticator,
+        desk: Desk,
+    ) -> AsyncIterator[None]:
+        """Serve every protocol; one that fails to start is tried again, and keeps none waiting."""
+
+        async def start(name: str) -> bool:
+            server = protocols[name]
+            try:
+                await server.start(broker, authenticator)
+            except ConfigError:
+                raise
+            except Exception as error:  # noqa: BLE001  the others are served
+                self.troubles.stand(PROTOCOL_TROUBLE, name, error, blocks=False)
+                return False
+            self.troubles.clear(PROTOCOL_TROUBLE, name)
+            if isinstance(server, AmqpServer) and server.management is not None:
+                desk.open(server.management, authenticator)
+            return True
+
+        async def retry(name: str) -> None:
+            delay_s = RETRY_FIRST_S
+            while True:
+                await asyncio.sleep(delay_s)
+                if await start(name):
+                    _log.info("a protocol that had failed is served", protocol=name)
+                    return
+                delay_s = min(2 * delay_s, RETRY_LAST_S)
+
+        failed = [name for name in protocols if not await start(name)]
+        retries = [asyncio.create_task(retry(name)) for name in failed]
+        try:
+            yield
+        finally:
+            for task in retries:
+                task.cancel()
+            await asyncio.gather(*retries, return_exceptions=True)
 
     @contextlib.asynccontextmanager
-    async def _protocols(self) -> AsyncIterator[list[ProtocolServer]]:
+    async def _protocols(self) -> AsyncIterator[dict[str, ProtocolServer]]:
         """The listeners of every protocol, bound; they are served once the broker is open."""
-        servers: list[ProtocolServer] = []
-        async with _closing(servers):
+        servers: dict[str, ProtocolServer] = {}
+        async with contextlib.AsyncExitStack() as closing:
             for name, make in PROTOCOLS.items():
                 server = make(self._loaded.config, self._clock)
+                closing.push_async_callback(server.close)
                 server.bind()
-                servers.append(server)
+                servers[name] = server
                 for listener, url in server.listeners:
                     self._listening(listener, url)
                 self.metrics.register(name, server.samples)

@@ -342,6 +342,12 @@ class CursorDesk:
                 await self._checkpoints.save(cursor)
                 self._checkpoints.let_go(cursor)
 
+    def abandon(self, cursor: Cursor) -> None:
+        """Close a cursor and keep of it what was saved before."""
+        if self._open.get(cursor.name) is cursor:
+            self._drop(cursor.name)
+            self._checkpoints.let_go(cursor)
+
     async def delete(self, name: str) -> None:
         """Close a cursor if it is open and forget its state."""
         if name not in self._open and self._checkpoints.kept(name) is None:

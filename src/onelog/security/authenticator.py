@@ -163,9 +163,13 @@ class Authenticator:
         """Whether there is a user of this name."""
         return self._table.get(name) is not None
 
-    def on_change(self, listener: Callable[[str], None]) -> None:
-        """Call `listener` with the name of each user that changes, to look at its connections."""
+    def on_change(self, listener: Callable[[str], None]) -> Callable[[], None]:
+        """Call `listener` with the name of each user that changes, to look at its connections.
+
+        What it answers ends that.
+        """
         self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
 
     def samples(self) -> tuple[Sample, ...]:
         """Numbers for the metrics."""

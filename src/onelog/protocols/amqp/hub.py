@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.clock import Clock
 from onelog.base.errors import NotAuthenticated
 from onelog.broker import Broker, Partition, Record, RoutedCursor
+from onelog.broker.hanging import hang
 from onelog.config import Config
 from onelog.kernel import AmqpEnvelopes
 from onelog.metadata.store import Delete, Put
@@ -151,6 +153,7 @@ class Hub:
         """Counts changes after which a publish may go another way."""
         self._taken: list[Run] = []
         self.intents: Intents
+        self._undo = ExitStack()
         self.saw_expiry = False
         """Whether any message with an expiration was ever seen: until then no head is watched."""
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -175,9 +178,23 @@ class Hub:
         self.intents = await Intents.open(self.broker, self.settle_again, self._save_settled)
         for queue in queues:
             queue.expiry.watch()
-        self.authenticator.on_change(self._user_changed)
-        self.broker.streams.on_change.append(self._streams_changed)
-        self.broker.maintenance.after_trim.append(self._trimmed)
+        self._undo.callback(self.authenticator.on_change(self._user_changed))
+        hang(self._undo, self.broker.streams.on_change, self._streams_changed)
+        hang(self._undo, self.broker.maintenance.after_trim, self._trimmed)
+
+    async def abandon(self) -> None:
+        """It could not be opened: let go of everything, so that another can be."""
+        self._undo.close()
+        self.follower.live.stop()
+        intents: Intents | None = getattr(self, "intents", None)
+        if intents is not None:
+            await intents.close()
+        for vhost in self.vhosts.all():
+            for queue in vhost.queues.values():
+                queue.close()
+                self.broker.cursors.abandon(queue.cursor)
+        for task in list(self._tasks):
+            task.cancel()
 
     async def _take_clean_mark(self) -> bool:
         """Whether the last run ended in order; that it did counts once."""

@@ -48,16 +48,19 @@ class AmqpServer:
         if not self._listeners.bound:
             return
         hub = Hub(broker, authenticator, self._config, self._clock)
-        await hub.open()
-        self._hub = hub
-        bound = [row.listener for row in self._listeners.bound]
-        management = Management(hub, {row.name: (row.host, row.port) for row in bound})
-        await management.open()
-        self.management = management
-        await self._listeners.serve(
-            lambda _bound, peer: Connection(hub, peer),
-            self._config.amqp.limits.login_timeout_ms / 1000,
-        )
+        try:
+            await hub.open()
+            bound = [row.listener for row in self._listeners.bound]
+            management = Management(hub, {row.name: (row.host, row.port) for row in bound})
+            await management.open()
+            await self._listeners.serve(
+                lambda _bound, peer: Connection(hub, peer),
+                self._config.amqp.limits.login_timeout_ms / 1000,
+            )
+        except BaseException:
+            await hub.abandon()
+            raise
+        self._hub, self.management = hub, management
 
     async def close(self) -> None:
         """Accept no more, tell everybody to leave. Idempotent."""

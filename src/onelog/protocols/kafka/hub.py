@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import uuid
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
 from onelog.base.clock import Clock
@@ -84,15 +85,22 @@ class Hub:
         self.cluster_id = ""
         self.groups: Groups
         self.transactions: Coordinator
+        self._opened = AsyncExitStack()
+        """How to close what is open, the last first."""
+        self._opened.callback(self.views.close)
+        self._opened.callback(self.topics.close)
+        self._opened.callback(self.appends.close)
 
     async def open(self) -> None:
         """Recover what clients left here."""
         self.cluster_id = await self._load_cluster_id()
         self.groups = await Groups.open(self.broker, self.settings.groups, self.clock)
+        self._opened.push_async_callback(self.groups.close)
         self.transactions = await open_coordinator(
             self.broker, self.topics, self.groups.offsets, self.settings.transactions, self.clock
         )
-        self.authenticator.on_change(self._user_changed)
+        self._opened.push_async_callback(self.transactions.close)
+        self._opened.callback(self.authenticator.on_change(self._user_changed))
 
     def _user_changed(self, name: str) -> None:
         for connection in list(self.connections):
@@ -115,14 +123,10 @@ class Hub:
         return entry.value.decode()
 
     async def close(self) -> None:
-        """Let go of every connection."""
+        """Let go of every connection, and of all that was opened."""
         for connection in list(self.connections):
             connection.close("the broker stops")
-        await self.transactions.close()
-        await self.groups.close()
-        self.appends.close()
-        self.topics.close()
-        self.views.close()
+        await self._opened.aclose()
 
     async def make_topic(self, name: str, partitions: int) -> Stream:
         """Make a topic with a stream of its own. Raises KafkaError or OnelogError."""

@@ -48,12 +48,16 @@ class KafkaServer:
             return
         settings = self._config.kafka
         hub = Hub(broker, authenticator, self._config, self._clock)
-        await hub.open()
+        try:
+            await hub.open()
+            await self._listeners.serve(
+                lambda bound, peer: Connection(hub, peer, cast("KafkaListener", bound.settings)),
+                settings.limits.login_timeout_ms / 1000,
+            )
+        except BaseException:
+            await hub.close()
+            raise
         self._hub = hub
-        await self._listeners.serve(
-            lambda bound, peer: Connection(hub, peer, cast("KafkaListener", bound.settings)),
-            settings.limits.login_timeout_ms / 1000,
-        )
 
     async def close(self) -> None:
         """Accept no more, close every connection. Idempotent."""

@@ -137,6 +137,7 @@ class Delayed:
         self._task: asyncio.Task[None] | None = None
         self._opened_ms = 0
         self._opened_end = 0
+        self._is_following = False
         self._closed = False
 
     async def open(self) -> None:
@@ -149,6 +150,7 @@ class Delayed:
         async for _info, slices in kept_batches(self._partition):
             self._note(slices)
         self._partition.follow(self._appended)
+        self._is_following = True
         self.look_again()
 
     def __len__(self) -> int:
@@ -372,6 +374,9 @@ class Delayed:
     async def close(self) -> None:
         """Publish no more; what waits goes out after the next start."""
         self._closed = True
+        if self._is_following:
+            self._partition.unfollow(self._appended)
+            self._is_following = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
 
 from onelog.base.clock import Clock
-from onelog.base.errors import OnelogError
+from onelog.base.errors import OnelogError, Unavailable
 from onelog.base.ids import Offset
 from onelog.base.topics import has_amqp_stream, is_writable
 from onelog.broker import MAIN, Broker, LiveSource, Partition, Principal, Record, Tick
+from onelog.broker.hanging import hang
 from onelog.broker.producer_ids import ProducerIds
 from onelog.kernel import (
     MqttFanout,
@@ -37,6 +39,7 @@ from onelog.protocols.mqtt.limits import MqttLimits
 from onelog.protocols.mqtt.packet_types import PacketType
 from onelog.protocols.mqtt.permission import Deliveries
 from onelog.protocols.mqtt.replay import open_replay
+from onelog.protocols.mqtt.retained import CURSOR as RETAINED_CURSOR
 from onelog.protocols.mqtt.retained import Retained
 from onelog.protocols.mqtt.rewrite import Rewriter
 from onelog.protocols.mqtt.shares import Shares
@@ -127,13 +130,16 @@ class Hub:
         self.producer_ids = ProducerIds(broker.store)
         self.retained: Retained
         self._routes: dict[Principal, dict[bytes, MqttRoute]] = {}
-        broker.publisher.on_tick.append(self._tick)
-        broker.streams.on_change.append(self._streams_changed)
-        authenticator.on_change(self._user_changed)
-        broker.authorizer.on_change.append(self._permissions_changed)
+        self._undo = ExitStack()
+        hang(self._undo, broker.publisher.on_tick, self._tick)
+        hang(self._undo, broker.streams.on_change, self._streams_changed)
+        self._undo.callback(authenticator.on_change(self._user_changed))
+        hang(self._undo, broker.authorizer.on_change, self._permissions_changed)
         self._opened = asyncio.Event()
-        broker.maintenance.before_trim.append(self._before_trim)
-        broker.maintenance.before_compaction.append(self._before_compaction)
+        self._is_abandoned = False
+        self._guard = ExitStack()
+        hang(self._guard, broker.maintenance.before_trim, self._before_trim)
+        hang(self._guard, broker.maintenance.before_compaction, self._before_compaction)
 
     async def open(self) -> None:
         """Bring what is derived from the log up to date; connections may come after it."""
@@ -151,13 +157,35 @@ class Hub:
         finally:
             self._opened.set()  # retention goes on, or fails and takes nothing
 
+    async def abandon(self) -> None:
+        """It could not be opened: let go of everything, so that another can be.
+
+        What is retained stays guarded, until `unguard`: nothing leaves that nobody could copy.
+        """
+        self._is_abandoned = True
+        self._undo.close()
+        self.broker.live.stop()
+        await self._stop()
+        table = self.broker.cursors.find(RETAINED_CURSOR)
+        if table is not None:
+            self.broker.cursors.abandon(table)
+
+    def unguard(self) -> None:
+        """Another guards what is retained."""
+        self._guard.close()
+
     async def _before_trim(self, partition: Partition, start: Offset) -> None:
-        await self._opened.wait()
+        await self._know_retained()
         await self.retained.before_trim(partition, start)
 
     async def _before_compaction(self, partition: Partition, upto: Offset) -> None:
-        await self._opened.wait()
+        await self._know_retained()
         await self.retained.before_compaction(partition, upto)
+
+    async def _know_retained(self) -> None:
+        await self._opened.wait()
+        if self._is_abandoned:
+            raise Unavailable("MQTT is not open: nobody copies what is retained")
 
     # -- numbers
 
@@ -376,6 +404,9 @@ class Hub:
         waiting += [left.wait() for left in self._leaving.values()]
         if waiting:
             await asyncio.wait([asyncio.ensure_future(wait) for wait in waiting], timeout=5)
+        await self._stop()
+
+    async def _stop(self) -> None:
         self.wills.close()
         await self.shares.close()
         await self.delayed.close()

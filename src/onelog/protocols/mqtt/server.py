@@ -43,6 +43,8 @@ class MqttServer:
         self._clock = clock
         self._listeners = ProtocolListeners(clock, config.mqtt.limits, alpn=("mqtt", "http/1.1"))
         self._hub: Hub | None = None
+        self._failed: Hub | None = None
+        """One that could not be opened, and that guards what is retained."""
 
     @property
     def listeners(self) -> list[tuple[Listener, str]]:
@@ -63,12 +65,20 @@ class MqttServer:
             return
         chosen = self._config.mqtt
         hub = Hub(broker, authenticator, chosen.limits, self._clock, _features(chosen))
-        await hub.open()
+        if self._failed is not None:
+            self._failed.unguard()
+            self._failed = None
+        try:
+            await hub.open()
+            await self._listeners.serve(
+                lambda _bound, peer: Connection(hub, peer),
+                hub.limits.connect_timeout_ms / 1000,
+            )
+        except BaseException:
+            self._failed = hub
+            await hub.abandon()
+            raise
         self._hub = hub
-        await self._listeners.serve(
-            lambda _bound, peer: Connection(hub, peer),
-            hub.limits.connect_timeout_ms / 1000,
-        )
 
     async def close(self) -> None:
         """Accept no more, disconnect everybody, save sessions. Idempotent."""
