@@ -11,7 +11,6 @@ _NO_STREAM = "test_what_a_stream_cannot_do_is_refused"
 _BAD_BYTES = "test_bad_bytes_are_answered_with_their_code_and_harm_nobody_else"
 
 DIFFERENCES: dict[str, str] = {
-    f"{_BAD_BYTES}[a heartbeat on a channel]": "it answers 505; the specification names 501",
     f"{_BAD_BYTES}[a class that there is not]": "it closes the connection untold",
     f"{_BAD_BYTES}[a method that there is not]": "it closes the connection untold",
     f"{_BAD_BYTES}[a table with an unknown type]": "it closes the connection untold",

@@ -187,6 +187,21 @@ MISTAKES: dict[str, tuple[Mistake, str, str]] = {
         "channel 406",
         "PRECONDITION_FAILED - inequivalent arg 'x-max-length' for queue '",
     ),
+    "redeclare with another exclusivity": (
+        twice({}, {"exclusive": True}),
+        "channel 405",
+        "RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '",
+    ),
+    "redeclare an exclusive queue as one for all": (
+        twice({"exclusive": True}, {"durable": True}),
+        "channel 405",
+        "RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '",
+    ),
+    "redeclare with a number of another kind": (
+        twice({"arguments": {"x-message-ttl": 10000}}, {"arguments": {"x-message-ttl": 10000.0}}),
+        "channel 406",
+        "PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue '",
+    ),
     "redeclare without an argument": (
         twice({"arguments": {"x-message-ttl": 5000}}, {}),
         "channel 406",

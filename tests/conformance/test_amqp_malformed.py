@@ -41,7 +41,7 @@ BYTES: dict[str, tuple[bytes, str]] = {
     "a frame type that there is not": (framed(9, 1, b""), "connection 501"),
     "another last octet": (framed(1, 1, method(60, 40), b"\x00"), "connection 501"),
     "a frame larger than agreed": (HEAD.pack(3, 1, 200_000), "connection 501"),
-    "a heartbeat on a channel": (framed(8, 1, b""), "connection 501"),
+    "a heartbeat on a channel": (framed(8, 1, b""), "connection 505"),
     "a class that there is not": (framed(1, 1, method(77, 10)), "connection 503"),
     "a method that there is not": (framed(1, 1, method(50, 99)), "connection 503"),
     "a method that is cut": (framed(1, 1, b"\x00\x32"), "connection 501"),

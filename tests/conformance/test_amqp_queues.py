@@ -669,3 +669,17 @@ def test_a_long_name_is_taken(channel):
     assert channel.get(name).method.routing_key == "k" * 255
     channel.ask(Exchange.Delete(exchange=name), Exchange.DeleteOk)
     assert channel.ask(Channel.Flow(active=True), Channel.FlowOk).active
+
+
+def test_ends_of_lines_in_names_do_not_count(channel):
+    """They come from files that were read; what is declared with them is found without."""
+    name, exchange = unique(), unique("x")
+    assert channel.queue(f"{name}\r\n", exclusive=True) == name
+    assert channel.queue(name, exclusive=True) == name
+    channel.exchange("fanout", f"{exchange}\n", auto_delete=True)
+    channel.bind(f"{name}\n", f"{exchange}\r", "")
+    channel.publish(exchange, "", "1")
+    assert until_message(channel, name).text == "1"
+    channel.ask(Queue.Delete(queue=f"{name}\r\n"), Queue.DeleteOk)
+    with pytest.raises(Refused, match="no queue"):
+        channel.count(name)

@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 import trustme
 
-from onelog.net import ConnectionLimits, ProxySettings, server
+from onelog.net import ConnectionLimits, ProxySettings, bind, server
 from onelog.net.proxy import SIGNATURE
 from tests.support.listening import (
     LOOPS,
@@ -442,3 +442,19 @@ def test_a_protocol_that_cannot_be_made_ends_that_connection_only(on_loop, proxy
 
 def broken_factory(_peer):
     raise RuntimeError("no protocol today")
+
+
+def test_two_colons_are_every_address_of_both_families():
+    """As its page says: an IPv4 peer comes in, too, and keeps its own address."""
+    listener = bind("test", "::", 0)
+    try:
+        assert not listener.is_loopback
+        families = {sock.family for sock in listener.sockets}
+        assert socket.AF_INET in families
+        assert (socket.AF_INET6 in families) == socket.has_dualstack_ipv6()
+        for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+            if family in families:
+                with socket.create_connection((host, listener.port), 5) as caller:
+                    assert caller.family == family
+    finally:
+        listener.close()

@@ -28,7 +28,7 @@ class AmqpLimits(ConnectionLimits, frozen=True, kw_only=True):
         Meta(ge=0, le=65_535, description="Seconds between heartbeats that clients are asked for."),
     ] = 60
     message_bytes: Annotated[
-        int, Meta(ge=1024, le=512 * _MIB, description="Bytes of one message's body.")
+        int, Meta(ge=1024, le=60 * _MIB, description="Bytes of one message's body.")
     ] = 16 * _MIB
     waiting_bytes: Annotated[
         int,

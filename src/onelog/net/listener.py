@@ -49,7 +49,11 @@ def bind(name: str, host: str, port: int) -> Listener:
     """
     try:
         found = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV
+            # Both families, as two sockets: an IPv4 peer keeps its own address.
+            None if host == "::" else host,
+            port,
+            type=socket.SOCK_STREAM,
+            flags=socket.AI_PASSIVE | socket.AI_NUMERICSERV,
         )
     except (socket.gaierror, UnicodeError) as error:
         raise ConfigError(f"listeners.{name}.host = {host!r} cannot be resolved: {error}") from None

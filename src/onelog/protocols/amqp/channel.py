@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _log = get_logger("amqp")
 
+_LINE_ENDS: Final = frozenset("\r\n")
 _EVENT_BYTES: Final = 256
 """What a frame that waits takes in memory beside its bytes."""
 
@@ -156,6 +157,8 @@ class Channel:
             self._publish = method
             self.connection.input.forget()  # until its body is here, nothing else is published
             return
+        if method.name.startswith(("Queue.", "Exchange.")):
+            _strip_names(method)
         if type(method) in AFTER_PUBLISHES:
             waiting = self.publishing.written() or letters_before(self, method)
             if waiting is not None:
@@ -328,3 +331,11 @@ class Channel:
         if self.replies is not None:
             self.vhost.replies.remove(self.replies)
             self.replies = None
+
+
+def _strip_names(method: Any) -> None:
+    """Ends of lines in names do not count, as in RabbitMQ: they come from files that were read."""
+    for field in ("queue", "exchange", "source", "destination"):
+        name = getattr(method, field, None)
+        if name and not _LINE_ENDS.isdisjoint(name):
+            setattr(method, field, name.replace("\r", "").replace("\n", ""))

@@ -183,8 +183,10 @@ class Connection:
             return
         frame = event
         if frame.kind == frames.HEARTBEAT:
-            if frame.channel or len(frame.payload):
-                raise AmqpError(Reply.FRAME_ERROR, "a heartbeat has channel 0 and no payload")
+            if frame.channel:
+                raise AmqpError(Reply.UNEXPECTED_FRAME, "a heartbeat on a channel")
+            if len(frame.payload):
+                raise AmqpError(Reply.FRAME_ERROR, "a heartbeat has no payload")
             return
         if frame.channel == 0:
             self._take_control(frame)
@@ -279,6 +281,7 @@ class Connection:
         self.state = State.CLOSED
         if self._timer is not None:
             self._timer.cancel()
+        self._handshake.end()
         self.hub.connections.discard(self)
         self.hub.counters.disconnects += 1
         for channel in list(self.channels.values()):
@@ -448,7 +451,12 @@ class Connection:
         if self.state in (State.CLOSING, State.CLOSED):
             return
         self.hub.counters.protocol_errors += 1
-        _log.info("an AMQP connection is closed", peer=self.name, why=error.reply_text)
+        _log.info(
+            "an AMQP connection is closed",
+            peer=self.name,
+            user=self.login_name,
+            why=error.reply_text,
+        )
         if self.state is State.HEADER:
             self.abort(str(error))
             return
@@ -481,7 +489,7 @@ class Connection:
 
     def abort(self, why: str) -> None:
         """End without a word: the peer does not speak AMQP, or is gone."""
-        _log.info("an AMQP connection is ended", peer=self.name, why=why)
+        _log.info("an AMQP connection is ended", peer=self.name, user=self.login_name, why=why)
         self._end()
 
     def _end(self) -> None:

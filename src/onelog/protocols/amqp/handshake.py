@@ -3,17 +3,20 @@
 Rules: one step at a time, in order; a step out of turn is CHANNEL_ERROR. A refused login is told
 with 403 to clients that announced to understand that, and otherwise the connection just ends, as
 the specification has it. What a tune-ok asks for beyond the offer is refused; so is 0, which asks
-for no bound at all (channels and frames; heartbeats may be off).
+for no bound at all (channels and frames; heartbeats may be off). A connection ends when the token
+ends that opened it. Every refused login is in the log, with the name that was given.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
 
 import onelog
 from onelog.base.errors import NotAuthenticated, OnelogError
+from onelog.observe import get_logger
 from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
 from onelog.protocols.amqp.tables import decode_table
 from onelog.security.identity import Identity
@@ -39,6 +42,14 @@ SPOKEN: Final = ("RabbitMQ", "3.10.8")
 """The product whose AMQP is spoken here. Clients ask: kombu has prefetches mean what they mean in
 RabbitMQ only where it hears that name, and Celery's tasks that wait would block others."""
 
+NAME_CHARS_MAX: Final = 256
+"""Characters of a name that the log shows: a peer that was refused chose it."""
+
+_TOKEN_LOOK_S: Final = 3600.0
+"""How long a timer waits for a token to expire before it looks at the clock again."""
+
+_log = get_logger("amqp")
+
 _REFUSED: Final = (
     "Login was refused using authentication mechanism {}. For details see the broker logfile."
 )
@@ -52,6 +63,7 @@ class Handshake:
         self._expected: type[Any] | None = None
         self._mechanism = ""
         self._login_name = ""
+        self._token_timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
         """Say who we are and how to log in."""
@@ -124,6 +136,7 @@ class Handshake:
             self._refuse(error)
             return
         connection.log_in(identity, self._login_name)
+        self._watch_token()
         limits = connection.hub.limits
         self._expected = commands.Connection.TuneOk
         connection.send(
@@ -167,6 +180,13 @@ class Handshake:
 
     def _refuse(self, error: OnelogError) -> None:
         connection = self._connection
+        _log.warning(
+            "an AMQP login was refused",
+            peer=connection.name,
+            user=self._login_name[:NAME_CHARS_MAX],
+            mechanism=self._mechanism[:40],
+            why=str(error),
+        )
         told = connection.is_able("authentication_failure_close")
         if isinstance(error, NotAuthenticated) and not told:
             connection.abort(f"login refused: {error}")
@@ -177,10 +197,16 @@ class Handshake:
             connection.fail(amqp_error(error))
 
     async def _update_secret(self, method: Any) -> None:
-        """A client renews its password or token before the old one ends."""
+        """A client renews its token before the old one ends.
+
+        Where no token opened the connection nothing ends, and as in RabbitMQ nothing is checked.
+        """
         connection = self._connection
         identity = connection.identity
         assert identity is not None
+        if identity.proof != "token":
+            connection.send(0, commands.Connection.UpdateSecretOk())
+            return
         secret = method.new_secret
         data = secret.encode() if isinstance(secret, str) else bytes(secret)
         try:
@@ -191,7 +217,28 @@ class Handshake:
             connection.fail(AmqpError(Reply.NOT_ALLOWED, f"new secret was refused: {error}"))
             return
         connection.log_in(renewed, self._login_name)
+        self._watch_token()
         connection.send(0, commands.Connection.UpdateSecretOk())
+
+    def _watch_token(self) -> None:
+        """A connection ends with the token that opened it, unless that is renewed."""
+        self.end()
+        connection = self._connection
+        identity = connection.identity
+        if identity is None or not identity.expires_ms:
+            return
+        left_ms = identity.expires_ms - connection.hub.clock.now_ms()
+        if left_ms <= 0:
+            connection.close(320, "CONNECTION_FORCED - the token has expired")
+            return
+        wait_s = min(left_ms / 1000, _TOKEN_LOOK_S)
+        self._token_timer = connection.hub.loop.call_later(wait_s, self._watch_token)
+
+    def end(self) -> None:
+        """Nobody has to renew anything any more. Idempotent."""
+        if self._token_timer is not None:
+            self._token_timer.cancel()
+            self._token_timer = None
 
     # -- tune and open
 

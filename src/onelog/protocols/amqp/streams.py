@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from onelog.base.errors import AlreadyExists
+from onelog.base.limits import BATCH_BYTES_MAX
 from onelog.broker import Durability, Partition, Retention, StreamConfig
 from onelog.protocols.amqp.addresses import (
     QUEUES_STREAM,
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 QUEUES_PARTITIONS: Final = 1
 """One write and one sync serve all queues that were sent to in a pass."""
+RECORD_BYTES: Final = 4096
+"""What a record takes beside body and properties: its topic and its own form."""
 _ANY_BYTES: Final = 2**63 - 1
 
 
@@ -63,10 +66,9 @@ class Streams:
     async def _capture_queues(self) -> None:
         wanted = queues_capture(self._vhost)
         catalog = self._hub.broker.streams
-        found = catalog.find(QUEUES_STREAM)
-        if found is None:
-            await self._create(QUEUES_STREAM, (wanted,), QUEUES_PARTITIONS, consumed=True)
-        elif wanted not in found.config.captures:
+        await self._create(QUEUES_STREAM, (wanted,), QUEUES_PARTITIONS, consumed=True)
+        found = catalog.get(QUEUES_STREAM)
+        if wanted not in found.config.captures:
             captures = (*found.config.captures, wanted)
             await catalog.alter(msgspec.structs.replace(found.config, captures=captures))
 
@@ -74,7 +76,12 @@ class Streams:
         self, name: str, captures: tuple[str, ...], partitions: int, *, consumed: bool
     ) -> None:
         catalog = self._hub.broker.streams
-        if catalog.find(name) is not None:
+        found = catalog.find(name)
+        if found is not None:
+            if found.config.message_bytes_max < self._message_bytes_max:
+                # The limit was raised since the stream was made.
+                wanted = {"message_bytes_max": self._message_bytes_max}
+                await catalog.alter(msgspec.structs.replace(found.config, **wanted))
             return
         defaults = self._hub.config.defaults.stream
         try:
@@ -91,13 +98,21 @@ class Streams:
                         consumed=consumed,
                         pin_bytes_max=_ANY_BYTES,
                     ),
-                    message_bytes_max=defaults.message_bytes_max,
+                    message_bytes_max=self._message_bytes_max,
                     segment_bytes=defaults.segment_bytes,
                     segment_age_ms=defaults.segment_age_ms,
                 )
             )
         except AlreadyExists:
             return  # another connection was faster
+
+    @property
+    def _message_bytes_max(self) -> int:
+        """A body of the largest size fits, with its properties and its topic."""
+        config = self._hub.config
+        limits = config.amqp.limits
+        needed = limits.message_bytes + limits.frame_bytes + RECORD_BYTES
+        return max(config.defaults.stream.message_bytes_max, min(needed, BATCH_BYTES_MAX))
 
     def exchange_gone(self, exchange: str) -> None:
         """An exchange was deleted: what it was sent stays as long as retention says."""

@@ -36,6 +36,7 @@ from onelog.protocols.amqp.queues.settings import (
     QueueRecord,
     QueueSettings,
     check_equivalent,
+    locked_queue,
     read_settings,
 )
 from onelog.protocols.amqp.queues.stream import StreamQueue
@@ -264,12 +265,7 @@ class VirtualHost:
         if found is None:
             raise AmqpError(Reply.NOT_FOUND, f"no queue '{name}' in vhost '{self.name}'")
         if found.owner is not None and connection is not None and found.owner is not connection:
-            raise AmqpError(
-                Reply.RESOURCE_LOCKED,
-                f"cannot obtain exclusive access to locked queue '{name}' in vhost '{self.name}'."
-                " It could be originally declared on another connection or the exclusive property"
-                " value does not match that of the original declaration.",
-            )
+            raise locked_queue(name, self.name)
         return found
 
     async def declare_queue(

@@ -414,6 +414,7 @@ class Connection:
         """Send what is ready, then end."""
         if not self._closed:
             self._closed = True
-            _log.info("a Kafka connection is closed", peer=self.peer.address, why=why)
+            user = "" if self.principal is None else self.principal.name
+            _log.info("a Kafka connection is closed", peer=self.peer.address, user=user, why=why)
         if self._transport is not None:
             self._transport.close()

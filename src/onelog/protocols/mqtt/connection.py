@@ -380,7 +380,8 @@ class Connection:
             error = MqttError(ReasonCode.PACKET_TOO_LARGE, str(error))
         elif isinstance(error, ProtocolViolation) and not isinstance(error, MqttError):
             error = malformed(str(error))
-        _log.info("connection ended", peer=self.peer.address, reason=str(error))
+        user = "" if self.identity is None else self.identity.name
+        _log.info("connection ended", peer=self.peer.address, user=user, reason=str(error))
         if self.state in (State.NEW, State.AUTHENTICATING):
             # Of a CONNECT that cannot be read nobody knows how long an answer it takes.
             known = self.state is State.AUTHENTICATING

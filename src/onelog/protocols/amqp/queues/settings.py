@@ -184,21 +184,37 @@ def _check_stream(record: QueueRecord, vhost: str) -> None:
 
 def check_equivalent(old: QueueRecord, new: QueueRecord, vhost: str) -> None:
     """Refuse a declaration that differs from the queue that is there."""
+    if old.exclusive != new.exclusive:
+        raise locked_queue(old.name, vhost)
     rows: list[tuple[str, Any, Any]] = [
         ("durable", old.durable, new.durable),
         ("auto_delete", old.auto_delete, new.auto_delete),
-        ("exclusive", old.exclusive, new.exclusive),
     ]
     for name in ARGUMENTS:
         default = "classic" if name == "x-queue-type" else None
         rows.append((name, old.arguments.get(name, default), new.arguments.get(name, default)))
     for name, current, received in rows:
-        if current != received:
+        if not is_same_value(current, received):
             raise AmqpError(
                 Reply.PRECONDITION_FAILED,
                 f"inequivalent arg '{name}' for queue '{old.name}' in vhost '{vhost}': received"
                 f" {_shown(received)} but current is {_shown(current)}",
             )
+
+
+def is_same_value(one: Any, other: Any) -> bool:
+    """Whether two arguments say the same: a number is no truth value, and 10 is not 10.0."""
+    return type(one) is type(other) and one == other
+
+
+def locked_queue(name: str, vhost: str) -> AmqpError:
+    """What is told to who may not have an exclusive queue, or would have it otherwise."""
+    return AmqpError(
+        Reply.RESOURCE_LOCKED,
+        f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'."
+        " It could be originally declared on another connection or the exclusive property"
+        " value does not match that of the original declaration.",
+    )
 
 
 def _shown(value: Any) -> str:
