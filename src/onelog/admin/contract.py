@@ -55,7 +55,8 @@ class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the broker made it for itself."""
     size_bytes: int
     records: int
-    """Offsets between start and end, over all partitions; compaction leaves gaps in them."""
+    """Offsets between start and end that are no markers of transactions, over all partitions;
+    compaction leaves gaps in them."""
 
 
 class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -120,7 +120,7 @@ def _stream_info(stream: Stream) -> StreamInfo:
         cleanup=config.cleanup.value,
         internal=config.internal,
         size_bytes=stream.size_bytes,
-        records=sum(row.end_offset - row.start_offset for row in stream.partitions),
+        records=stream.record_count,
     )
 
 

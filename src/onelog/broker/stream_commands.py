@@ -218,7 +218,7 @@ def _row(stream: Stream) -> StreamRow:
         name=stream.name,
         captures=stream.config.captures,
         partitions=len(stream.partitions),
-        records=sum(row.end_offset - row.start_offset for row in stream.partitions),
+        records=stream.record_count,
         size_bytes=stream.size_bytes,
     )
 

@@ -78,6 +78,8 @@ class Choice:
 
 
 DEFAULTS = Choice()
+_NO_BOUND = 2**63 - 1
+"""How Kafka writes that there is none."""
 
 
 def build_streams(run_offline: RunOffline | None) -> App:
@@ -229,7 +231,7 @@ def _setting(name: str, value: Any) -> str:
     words = name.rpartition(".")[2].split("_")
     unit = next((unit for unit in ("bytes", "ms") if unit in words), None)
     if unit is not None and isinstance(value, int):
-        return format_quantity(value, unit)
+        return "unlimited" if value >= _NO_BOUND else format_quantity(value, unit)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -31,6 +31,7 @@ from onelog.base.errors import (
 )
 from onelog.base.ids import Offset
 from onelog.kernel import ATTR_TRANSACTIONAL, BatchInfo
+from onelog.log.markers import Markers, Run
 from onelog.record.batch import Marker
 
 BATCHES_REMEMBERED: Final = 5
@@ -74,6 +75,7 @@ class AbortedTxn(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class _Snapshot(msgspec.Struct, array_like=True):
     producers: list[ProducerEntry]
     aborted: list[AbortedTxn]
+    markers: list[Run] = []
 
 
 _decoder: Final = msgspec.msgpack.Decoder(_Snapshot)
@@ -88,13 +90,14 @@ def next_sequence(last_sequence: int, step: int = 1) -> int:
 class Producers:
     """The producers of one partition."""
 
-    __slots__ = ("_aborted", "_ended", "_entries", "_open")
+    __slots__ = ("_aborted", "_ended", "_entries", "_open", "markers")
 
     def __init__(self) -> None:
         self._entries: dict[int, ProducerEntry] = {}
         self._aborted: list[AbortedTxn] = []
         self._open: dict[int, int] = {}
         self._ended: deque[tuple[int, int]] = deque()
+        self.markers = Markers()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -223,6 +226,7 @@ class Producers:
 
     def note_marker(self, info: BatchInfo, marker: Marker, now_ms: int) -> None:
         """Remember a marker that was appended at its offset."""
+        self.markers.note(info.last_offset)
         entry = self._entries.get(info.producer_id)
         if entry is None:
             entry = ProducerEntry(info.producer_id, info.producer_epoch, 0, [], any_sequence=True)
@@ -257,7 +261,8 @@ class Producers:
         return found
 
     def forget_before(self, start: int) -> None:
-        """Drop aborted transactions that the log no longer holds."""
+        """Drop aborted transactions and markers that the log no longer holds."""
+        self.markers.forget_before(start)
         first = bisect_left(self._aborted, start, key=lambda txn: txn.last_offset)
         del self._aborted[:first]
 
@@ -280,7 +285,8 @@ class Producers:
 
     def encode(self) -> bytes:
         """The whole state, for a snapshot."""
-        return msgspec.msgpack.encode(_Snapshot(list(self._entries.values()), self._aborted))
+        entries = list(self._entries.values())
+        return msgspec.msgpack.encode(_Snapshot(entries, self._aborted, self.markers.runs))
 
     @classmethod
     def decode(cls, blob: bytes) -> Producers:
@@ -289,6 +295,7 @@ class Producers:
         state = cls()
         state._entries = {entry.producer_id: entry for entry in snapshot.producers}
         state._aborted = snapshot.aborted
+        state.markers = Markers(snapshot.markers)
         in_transaction = (entry for entry in snapshot.producers if entry.txn_first_offset >= 0)
         state._open = {
             entry.producer_id: entry.txn_first_offset

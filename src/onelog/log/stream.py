@@ -69,6 +69,14 @@ class Stream:
         return self.record.fixed_topic is None or self.record.fixed_until is not None
 
     @property
+    def record_count(self) -> int:
+        """Offsets that it holds and that are no markers; compaction leaves gaps in them."""
+        return sum(
+            partition.end_offset - partition.start_offset - partition.producers.markers.count
+            for partition in self.partitions
+        )
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of batches that it holds."""
         return sum(partition.log.size_bytes for partition in self.partitions)
