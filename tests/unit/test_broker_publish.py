@@ -442,3 +442,22 @@ async def test_what_is_staged_when_the_broker_closes_is_written(tmp_path: Path) 
     async with running(tmp_path) as broker:
         assert await history(broker, "t") == ["t=last words"]
         assert read_all(broker.cursors.open_tail(["#"], principal=LOCAL)) == []
+
+
+async def test_a_listener_of_ticks_that_raises_keeps_nothing_from_being_written(
+    tmp_path: Path,
+) -> None:
+    """I4: what is staged is written and answered, whoever raises when a tick begins."""
+
+    def raises(_tick: object) -> None:
+        raise ValueError("a listener")
+
+    heard: list[object] = []
+    async with running(tmp_path) as broker:
+        broker.publisher.on_tick.extend([raises, heard.append])
+        for number in range(3):
+            async with asyncio.timeout(10):
+                await broker.publish(Message(f"t/{number}", b"x"), principal=LOCAL)
+        assert appended(broker) == 3
+        assert len(heard) == 3
+        assert broker.troubles.count("tick-listener") == 3

@@ -303,8 +303,7 @@ class Publisher:
             self._writes.append(Write(tick, number, stage, stage.take(), target.rows))
             target.rows = []
         self.dirty.clear()
-        for callback in self.on_tick:
-            callback(tick)
+        self._troubles.tell("tick-listener", self.on_tick, tick)
         while self._writes:  # of an outer tick, too: whom a write wakes may publish and tick
             self._write(self._writes.popleft())
 

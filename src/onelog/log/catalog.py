@@ -48,7 +48,6 @@ LISTENER: Final = "streams-listener"
 _JOBS_MAX: Final = 256
 """Jobs in threads at once for one stream's partitions; more are put together."""
 
-_R = TypeVar("_R")
 _T = TypeVar("_T")
 
 
