@@ -24,6 +24,7 @@ class OneStream:
 
     def __init__(self, clock: Clock, syncer: Syncer, partitions: int = 1, ttl_ms: int = -1) -> None:
         self.on_change: list[Callable[[], None]] = []
+        self.changed: frozenset[str] = frozenset()
         self._clock = clock
         config = StreamConfig(
             name="s", captures=("#",), partitions=partitions, message_ttl_ms=ttl_ms

@@ -359,11 +359,11 @@ async def test_what_is_staged_when_a_stream_is_created_goes_first(tmp_path: Path
         done: list[object] = []
         real = broker.streams._apply
 
-        def staged_in_the_last_moment(stream: object) -> None:
+        def staged_in_the_last_moment(*facts: object) -> None:
             broker.publisher.publish_soon(
                 [Message("a/b", b"0")], lambda *row: done.append(row), principal=LOCAL
             )
-            real(stream)  # type: ignore[arg-type]
+            real(*facts)  # type: ignore[arg-type]
 
         broker.streams._apply = staged_in_the_last_moment  # type: ignore[method-assign,assignment]
         await broker.streams.create(StreamConfig(name="moved", captures=("a/b",)))

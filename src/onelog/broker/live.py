@@ -16,6 +16,7 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -27,6 +28,7 @@ from onelog.cursors.sources import Everything
 from onelog.kernel import scan_batches
 from onelog.log.catalog import Catalog
 from onelog.log.moves import Move
+from onelog.log.partition import Partition
 from onelog.log.stream import Stream
 from onelog.observe.troubles import Troubles
 from onelog.record.record import Record
@@ -71,6 +73,10 @@ class Live:
         self._owner = owner
         self._listener: LiveListener | None = None
         self._sources: dict[tuple[str, int], LiveSource] = {}
+        self._by_stream: dict[str, list[LiveSource]] = {}
+        """The same by the name of their stream: a change looks at the streams that it changed."""
+        self._left_out: dict[str, int] = {}
+        """Stream → how many of its partitions there is no number for."""
         self._numbers = Numbers(self._release_numbers)
         self._known: set[str] = set()
         """Ids of internal streams that have numbers, too."""
@@ -88,7 +94,7 @@ class Live:
         assert self._listener is None, "a second listener has a Live of its own"
         self._listener = listener
         self._catalog.on_change.append(self._streams_changed)
-        self._streams_changed()
+        self._look(self._catalog.streams())
 
     def stop(self) -> None:
         """Hand out nothing more, and forget everything: another may `start`."""
@@ -99,6 +105,8 @@ class Live:
         for source in self._sources.values():
             source.leave()
         self._sources.clear()
+        self._by_stream.clear()
+        self._left_out.clear()
         self._numbers = Numbers(self._release_numbers)
         self._known.clear()
         self._held.clear()
@@ -107,37 +115,58 @@ class Live:
         """Give an internal stream numbers, so that its records can be in flight; not followed."""
         self._known.add(stream.record.id)
         if self._listener is not None:
-            self._streams_changed()
+            self._look([stream])
 
     # -- which partitions
 
     def _streams_changed(self) -> None:
-        wanted = {
-            (stream.record.id, int(partition.id)): (stream, partition)
-            for stream in self._catalog.streams()
-            if not stream.config.internal or stream.record.id in self._known
-            for partition in stream.partitions
-        }
-        for key in self._sources.keys() - wanted.keys():
-            gone = self._sources.pop(key)
-            gone.leave()
-            self._numbers.remove(gone)
-        left_out = 0
-        for key, (stream, partition) in wanted.items():
-            if key in self._sources:
-                continue
-            source = self._numbers.add(stream, partition)
-            if source is None:
-                left_out += 1
-                continue
-            self._sources[key] = source
-            if not stream.config.internal:
-                source.feed = partial(self.feed, source)
-                partition.follow(source.feed)
-        self._held = [source for source in self.sources() if self._hold(source)]
-        self._tell_left_out(left_out)
+        names = self._catalog.changed | self._left_out.keys()
+        found = [(name, self._catalog.find(name)) for name in names]
+        for name, stream in found:
+            self._drop_gone(name, stream)
+        self._look([stream for _name, stream in found if stream is not None])
 
-    def _tell_left_out(self, count: int) -> None:
+    def _drop_gone(self, name: str, stream: Stream | None) -> None:
+        """Leave the partitions of a stream that is no more, or is another one of its name."""
+        self._left_out.pop(name, None)
+        for source in tuple(self._by_stream.get(name, ())):
+            if stream is None or source.stream.record.id != stream.record.id:
+                self._by_stream[name].remove(source)
+                del self._sources[source.key]
+                source.leave()
+                self._numbers.remove(source)
+        if not self._by_stream.get(name):
+            self._by_stream.pop(name, None)
+
+    def _look(self, streams: Sequence[Stream]) -> None:
+        """Follow the partitions of streams that are new, and see what comes before theirs."""
+        for stream in streams:
+            self._left_out.pop(stream.name, None)
+            if stream.config.internal and stream.record.id not in self._known:
+                continue
+            for partition in stream.partitions:
+                self._take_up(stream, partition)
+        near = [source for row in streams for source in self._by_stream.get(row.name, ())]
+        looked = dict.fromkeys((*self._held, *near))
+        self._held = [row for row in looked if row.feed is not None and self._hold(row)]
+        self._tell_left_out()
+
+    def _take_up(self, stream: Stream, partition: Partition) -> None:
+        key = (stream.record.id, int(partition.id))
+        if key in self._sources:
+            return
+        source = self._numbers.add(stream, partition)
+        if source is None:
+            self._left_out[stream.name] = self._left_out.get(stream.name, 0) + 1
+            return
+        self._sources[key] = source
+        self._by_stream.setdefault(stream.name, []).append(source)
+        if not stream.config.internal:
+            source.feed = partial(self.feed, source)
+            partition.follow(source.feed)
+
+    def _tell_left_out(self) -> None:
+        count = sum(self._left_out.values())
         if count:
             problem = f"{count} partitions are beyond the {NUMBERS_MAX} that can be followed"
             self._troubles.stand(TOO_MANY, self._owner, problem, blocks=False)

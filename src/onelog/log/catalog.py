@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -67,6 +67,9 @@ class Catalog:
         self.before_change: list[Callable[[], None]] = []
         """Called before a stream changes: whoever holds staged records writes them now."""
         self.on_change: list[Callable[[], None]] = []
+        """Called after a change; `changed` says which streams to look at."""
+        self.changed: frozenset[str] = frozenset()
+        """The names of the streams that are new, other or gone since the change before."""
         self._store = store
         self._engines = engines
         self._syncer = syncer
@@ -218,7 +221,7 @@ class Catalog:
                 await self._plan(record, moves)
             except BaseException:
                 stream.record = old
-                self._changed()
+                self._changed({stream.name})
                 raise
             fresh = await self._opener.open(record, len(stream.partitions))
             await self._carry_out(stream, record, moves, old=old.config, fresh=fresh)
@@ -230,7 +233,7 @@ class Catalog:
         for partition in stream.partitions:
             if partition.stopped is None:
                 partition.log.reconfigure(record.config.log_settings())
-        self._changed()
+        self._changed({stream.name})
 
     async def _plan(
         self, record: StreamRecord, moves: dict[str, Move], *, created: bool = False
@@ -296,7 +299,7 @@ class Catalog:
                 partition.log.reconfigure(config.log_settings())
         # All at once: a topic's partition follows from their number.
         stream.partitions += fresh
-        self._apply(stream)
+        self._apply(stream, exact.keys())
         if exact:
             await self._save([self._streams[name].record for name in exact])
 
@@ -360,7 +363,7 @@ class Catalog:
             gone = StreamNotFound(f"the stream {name!r} was deleted")
             for partition in stream.partitions:
                 partition.stop(gone)
-            self._changed()
+            self._changed({name})
             await self._opener.in_chunks(stream.partitions, Partition.close_deleted)
             await self._opener.delete(deleting)
             await self._store.delete(_DELETING + record.id)
@@ -406,7 +409,8 @@ class Catalog:
                 name = records[-1].config.name
                 raise Conflict(f"stream {name} was created or deleted by somebody else")
 
-    def _apply(self, stream: Stream) -> None:
+    def _apply(self, stream: Stream, gained: Iterable[str] = ()) -> None:
+        """Let a stream be found as it is now; `gained` are those that took topics over by it."""
         if self._streams.get(stream.name) is not stream:
             self._streams[stream.name] = stream
             self._ordered = None
@@ -414,12 +418,13 @@ class Catalog:
             self._with_past[stream.name] = stream
         self._last_birth_ms = max(self._last_birth_ms, stream.record.births()[-1][0])
         self.resolver.replace(stream.name, stream.config.captures)
-        self._changed()
+        self._changed({stream.name, *gained})
 
     def _before_change(self) -> None:
         self.troubles.tell(LISTENER, self.before_change)
 
-    def _changed(self) -> None:
+    def _changed(self, names: set[str]) -> None:
+        self.changed = frozenset(names)
         # A change is made or not made as a whole, whoever raises over it.
         self.troubles.tell(LISTENER, self.on_change)
 

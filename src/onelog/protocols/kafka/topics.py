@@ -358,7 +358,10 @@ class Topics:
         self.views: ViewTopics | None = None
         self._streams: dict[str, StreamTopic] = {}
         self._ids: dict[uuid.UUID, KafkaTopic] = {}
-        self._refresh()
+        self._names: dict[str, str] = {}
+        """Stream → the Kafka topic that it is."""
+        for stream in broker.streams.streams():
+            self._look_at(stream.name)
         broker.streams.on_change.append(self._refresh)
 
     def close(self) -> None:
@@ -366,15 +369,26 @@ class Topics:
         self._broker.streams.on_change.remove(self._refresh)
 
     def _refresh(self) -> None:
-        known, self._streams, self._ids = self._streams, {}, {}
-        for stream in self._broker.streams.streams():
-            name = kafka_name(stream)
-            if name is not None:
-                topic = known.get(name)
-                if topic is None or not topic.is_current(stream):
-                    topic = StreamTopic(self._broker, name, stream)
-                self._streams[name] = topic
-                self._ids[topic.id] = topic
+        for name in self._broker.streams.changed:
+            self._look_at(name)
+
+    def _look_at(self, stream_name: str) -> None:
+        stream = self._broker.streams.find(stream_name)
+        name = None if stream is None else kafka_name(stream)
+        before = self._names.pop(stream_name, None)
+        known = None if before is None else self._streams.get(before)
+        if known is not None and known.stream is not None:
+            if stream is not None and before == name and known.is_current(stream):
+                self._names[stream_name] = known.name
+                return
+            if known.stream.name == stream_name:
+                del self._streams[known.name]
+                self._ids.pop(known.id, None)
+        if stream is not None and name is not None:
+            topic = StreamTopic(self._broker, name, stream)
+            self._names[stream_name] = name
+            self._streams[name] = topic
+            self._ids[topic.id] = topic
 
     def find(self, name: str) -> KafkaTopic | None:
         """The topic of a name; None when it is not known. Raises KafkaError for a bad name."""

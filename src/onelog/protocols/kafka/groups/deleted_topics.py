@@ -17,23 +17,30 @@ class DeletedTopics:
     def __init__(self, broker: Broker, on_deleted: Callable[[list[str]], None]) -> None:
         self._broker = broker
         self._on_deleted = on_deleted
-        self._known = self._present()
+        self._known: dict[str, tuple[str, str]] = {}
+        """Stream → the Kafka topic that it is, and the stream's id."""
+        for stream in broker.streams.streams():
+            self._note(stream.name)
         broker.streams.on_change.append(self._look)
 
     def close(self) -> None:
         """Look no more."""
         self._broker.streams.on_change.remove(self._look)
 
-    def _present(self) -> dict[str, str]:
-        """Kafka topic → id of its stream."""
-        return {
-            name: stream.record.id
-            for stream in self._broker.streams.streams()
-            if (name := kafka_name(stream)) is not None
-        }
+    def _note(self, stream_name: str) -> tuple[str, str] | None:
+        """Look at one stream; what it was until now."""
+        before = self._known.pop(stream_name, None)
+        stream = self._broker.streams.find(stream_name)
+        name = None if stream is None else kafka_name(stream)
+        if stream is not None and name is not None:
+            self._known[stream_name] = (name, stream.record.id)
+        return before
 
     def _look(self) -> None:
-        before, self._known = self._known, self._present()
-        gone = [name for name, stream in before.items() if self._known.get(name) != stream]
+        gone = []
+        for stream_name in self._broker.streams.changed:
+            before = self._note(stream_name)
+            if before is not None and self._known.get(stream_name) != before:
+                gone.append(before[0])
         if gone:
             self._on_deleted(gone)
