@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 from celery import Celery
@@ -31,3 +32,10 @@ def stubborn(self: Any) -> int:
     if self.request.retries < 2:
         raise self.retry(countdown=0.1)
     return int(self.request.retries)
+
+
+@app.task(ignore_result=True)
+def note(queue: str) -> None:
+    """Note down where it came from."""
+    with Path(os.environ["SCENARIO_NOTES"]).open("a") as notes:
+        notes.write(f"{queue}\n")

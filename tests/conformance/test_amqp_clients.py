@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -10,6 +11,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import aio_pika
@@ -205,11 +208,12 @@ def test_kombu_produces_consumes_and_has_simple_queues(amqp):
 
 
 @pytest.fixture
-def celery(amqp, tmp_path, monkeypatch):
-    """A worker in a process of its own, and its app here."""
+def celery_app(amqp, tmp_path, monkeypatch):
+    """The app of the tasks, here and in workers."""
     environment = {
         "SCENARIO_BROKER": amqp.url.replace("%2F", "/"),
         "SCENARIO_QUEUE": unique("celery"),
+        "SCENARIO_NOTES": str(tmp_path / "notes"),
     }
     for name, text in environment.items():
         monkeypatch.setenv(name, text)
@@ -217,19 +221,50 @@ def celery(amqp, tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "amqp_celery_app", raising=False)
     import amqp_celery_app  # noqa: PLC0415
 
-    log = (tmp_path / "worker").open("wb")
-    worker = subprocess.Popen(
-        [sys.executable, "-m", "celery", "-A", "amqp_celery_app", "worker", "-c", "2", "-P",
-         "threads", "--without-mingle", "-l", "WARNING", "-n", f"{unique('w')}@test"],
-        cwd=HERE, env={**os.environ, **environment}, stdout=log, stderr=log,
-    )  # fmt: skip
-    try:
-        yield amqp_celery_app
-    finally:
-        worker.terminate()
-        worker.wait(DEADLINE_S)
-        log.close()
-        amqp_celery_app.app.close()
+    yield amqp_celery_app
+    amqp_celery_app.app.close()
+
+
+@contextlib.contextmanager
+def celery_worker(folder: Path, *options: str) -> Iterator[None]:
+    """A worker in a process of its own."""
+    with (folder / "worker").open("wb") as log:
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "celery", "-A", "amqp_celery_app", "worker", "-c", "2", "-P",
+             "threads", "--without-mingle", "-l", "WARNING", "-n", f"{unique('w')}@test",
+             *options],
+            cwd=HERE, stdout=log, stderr=log,
+        )  # fmt: skip
+        try:
+            yield
+        finally:
+            worker.terminate()
+            worker.wait(DEADLINE_S)
+
+
+@pytest.fixture
+def celery(celery_app, tmp_path):
+    """A worker, and its app here."""
+    with celery_worker(tmp_path):
+        yield celery_app
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_celery_worker_serves_all_of_its_queues(celery_app, tmp_path):
+    """Its prefetch is the channel's: the first queue must not use it up for ever."""
+    queues, notes = [unique("celery") for _ in range(3)], tmp_path / "notes"
+    for queue in queues:
+        for _ in range(40):
+            celery_app.note.apply_async((queue,), queue=queue)
+    with celery_worker(tmp_path, "-Q", ",".join(queues)):
+        deadline = time.monotonic() + DEADLINE_S
+        while not notes.exists() or len(notes.read_text().split()) < 120:
+            assert time.monotonic() < deadline, (tmp_path / "worker").read_text()
+            time.sleep(0.05)  # the worker tells by its notes alone
+    done = notes.read_text().split()
+    first = Counter(done[:60])
+    assert min(first[queue] for queue in queues) >= 5, first
+    assert Counter(done) == dict.fromkeys(queues, 40)
 
 
 @pytest.mark.filterwarnings("ignore")
