@@ -11,7 +11,13 @@ import jwt
 import pytest
 import trustme
 from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
 
@@ -105,6 +111,25 @@ def test_a_wrong_name_or_password_is_refused(server, mechanism, name, password) 
         sasl_password=password or "y",
     )
     assert not can_list(config)
+
+
+def test_a_user_that_kafka_s_tools_make_logs_in_by_scram_until_they_take_it_away(server) -> None:
+    own = {"security_protocol": "SASL_PLAINTEXT", "sasl_username": "alice"}
+    admin = AdminClient(settings(server, **own, sasl_mechanism="PLAIN", sasl_password="secret"))
+    mechanism = ScramMechanism.SCRAM_SHA_256
+    carol = own | {"sasl_username": "carol", "sasl_password": "new"}
+    config = settings(server, **carol, sasl_mechanism="SCRAM-SHA-256")
+    assert not can_list(config)
+    made = UserScramCredentialUpsertion("carol", ScramCredentialInfo(mechanism, 4096), b"new")
+    for change, allowed in ((made, True), (UserScramCredentialDeletion("carol", mechanism), False)):
+        (future,) = admin.alter_user_scram_credentials([change]).values()
+        assert future.result(10) is None
+        assert can_list(config) == allowed
+        if allowed:
+            (told,) = admin.describe_user_scram_credentials(["carol"]).values()
+            (info,) = told.result(10).scram_credential_infos
+            assert (info.mechanism, info.iterations) == (mechanism, 4096)
+            assert not can_list(settings(server, **carol, sasl_mechanism="PLAIN"))
 
 
 def test_nobody_comes_in_without_a_login(server) -> None:
