@@ -138,6 +138,11 @@ class Onelog(Server):
         assert found
         return int(found.group(1)) * 1024
 
+    def open_files(self) -> int:
+        """How many descriptors the server has open."""
+        assert self.process is not None
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))  # noqa: PTH208
+
     def errors(self) -> list[str]:
         """What the server logged as an error."""
         rows = map(json.loads, (self.folder / "stderr").read_text().splitlines())

@@ -64,8 +64,10 @@ LATE = Promise(is_once=True)
 class MixedRun:
     """Writers and views on a broker, over as many of its lives as there are."""
 
-    def __init__(self, server: Onelog) -> None:
+    def __init__(self, server: Onelog, pause_s: float = 0.0) -> None:
         self.server = server
+        self._pause_s = pause_s
+        """How long a writer rests after each window."""
         self.history = History()
         self.views = dict(PROMISES)
         self._first_taken_s: dict[str, float] = {}
@@ -190,6 +192,7 @@ class MixedRun:
 
     def _next_texts(self, writer: str, lanes: int = 1) -> list[str]:
         """The next messages of a writer, which go to its lanes in turn."""
+        self._stop.wait(self._pause_s)
         texts = [f"{writer}{next(self._numbers)}" for _ in range(WINDOW)]
         for number, text in enumerate(texts):
             self.history.attempted(text, f"{writer}/{number % lanes}")

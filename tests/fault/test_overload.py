@@ -1,0 +1,80 @@
+"""Does the broker keep every promise while others flood it, stall, or come and go? (I4, I5, I8)"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.mqtt_brokers import Onelog
+from tests.support.bad_company import BadCompany, Watch
+from tests.support.mixed import SETTINGS, MixedRun
+
+MIB = 1024 * 1024
+OVERLOAD_MIB_MAX = 400
+"""What a server may grow by while it is flooded: every peer's share is bounded."""
+SOAK_S = float(os.environ.get("ONELOG_SOAK_S") or 30 * 60)
+
+
+@pytest.mark.fault
+def test_promises_hold_while_floods_stalled_readers_and_hoarders_overload_the_broker(
+    tmp_path: Path,
+):
+    """A hot partition as fast as sockets take it, readers that never read, one that never acks."""
+    server = Onelog(tmp_path, *SETTINGS).start()
+    run, bad, watch = MixedRun(server, pause_s=0.05), BadCompany(server), Watch(server)
+    try:
+        run.prepare()
+        watch.look()
+        bad.begin(
+            *[bad.flood_hot_topic] * 5,
+            *[bad.stall_mqtt] * 3,
+            bad.stall_amqp,
+            bad.stall_kafka,
+            bad.never_acknowledge,
+        )
+        run.begin(write=True)
+        watch.look_for(8, 0.5)
+        run.end()
+        bad.end()
+        run.history.broken()  # its views' connections begin anew
+        run.catch_up()
+        assert not run.findings()
+        assert bad.done > 1000, "there was no flood"
+        assert len(run.history.known) > 100, "well-behaved writers were starved"
+        assert max(watch.rss_bytes) - watch.rss_bytes[0] < OVERLOAD_MIB_MAX * MIB, watch.words()
+        assert server.stop() == 0
+        assert not server.errors()
+    finally:
+        server.kill()
+
+
+@pytest.mark.fault_long
+def test_memory_and_descriptors_stay_flat_while_clients_come_and_go_for_half_an_hour(
+    tmp_path: Path,
+):
+    server = Onelog(tmp_path, *SETTINGS).start()
+    run, bad, watch = MixedRun(server, pause_s=0.5), BadCompany(server), Watch(server)
+    try:
+        run.prepare()
+        run.begin(write=True)
+        bad.begin(*[bad.come_and_go] * 4, bad.make_topics)
+        watch.look_for(SOAK_S, max(0.5, SOAK_S / 180))
+        bad.end()
+        run.end()
+        print(watch.words(), f"{bad.done} visits, {len(run.history.known)} messages")  # noqa: T201
+        run.history.broken()  # its views' connections begin anew
+        run.catch_up()
+        assert not run.findings()
+        assert bad.done > SOAK_S, "nobody came and went"
+        quarter = len(watch.files) // 4
+        for name, rows, spare in (("RSS", watch.rss_bytes, 16 * MIB), ("files", watch.files, 16)):
+            early = statistics.median(rows[quarter : 2 * quarter])
+            late = statistics.median(rows[-quarter:])
+            assert late <= early * 1.1 + spare, f"{name} grows: {watch.words()}"
+        assert server.stop() == 0
+        assert not server.errors()
+    finally:
+        server.kill()

@@ -1,0 +1,196 @@
+"""Clients that a broker would rather not have: they flood, stall, never acknowledge, come and go.
+
+Rules: none of them may cost the broker more than bounded memory (I8), and none may cost others a
+message or an order. What they write lies apart from what well-behaved clients write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from onelog.protocols.mqtt.packets import Will
+from tests.conformance import amqp_raw, mqtt_raw
+from tests.conformance.mqtt_brokers import Onelog
+
+PAYLOAD = bytes(200)
+GONE = (OSError, mqtt_raw.Ended, amqp_raw.Ended, amqp_raw.Refused, AssertionError)
+"""What such a client may see: the broker may end it."""
+KAFKA_METADATA = bytes.fromhex("00000011 0003 0001 00000001 0003 626164 ffffffff".replace(" ", ""))
+UPGRADE = b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+
+
+class BadCompany:
+    """Threads that behave badly towards a server until they are told to stop."""
+
+    def __init__(self, server: Onelog) -> None:
+        self._ports = server.ports
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self.done = 0
+        """Things done: connections made and lost, messages flooded."""
+
+    def begin(self, *work: Callable[[], None]) -> None:
+        """Let them loose."""
+        for row in work:
+            thread = threading.Thread(target=self._again_and_again, args=(row,), daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def end(self) -> None:
+        """Let them go."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(60)
+            assert not thread.is_alive(), "a bad client does not end"
+
+    def _again_and_again(self, work: Callable[[], None]) -> None:
+        while not self._stop.is_set():
+            with contextlib.suppress(*GONE):
+                work()
+
+    @contextlib.contextmanager
+    def _mqtt(self, name: str = "", **options: object) -> Iterator[mqtt_raw.Raw]:
+        with mqtt_raw.Raw(self._ports["mqtt"]) as raw:
+            raw.connect(name or mqtt_raw.unique("bad"), **options)
+            yield raw
+
+    # -- overload
+
+    def flood_hot_topic(self) -> None:
+        """Messages of QoS 0 into one topic, as fast as the socket takes them."""
+        publish = mqtt_raw.Publish(topic="flood/hot", payload=PAYLOAD)
+        with self._mqtt() as raw:
+            raw.socket.settimeout(1)
+            while not self._stop.is_set():
+                raw.send(*[publish] * 50)
+                self.done += 50
+
+    def stall_mqtt(self) -> None:
+        """Subscribe to everything and read nothing."""
+        with self._mqtt(session_expiry_s=60) as raw:
+            raw.subscribe("#", 1)
+            self._stop.wait(5)
+
+    def stall_amqp(self) -> None:
+        """Consume without limit and read nothing."""
+        with amqp_raw.Raw(self._ports["amqp"]).open() as raw:
+            channel = raw.channel()
+            name = channel.queue(exclusive=True)
+            channel.bind(name, "amq.topic", "#")
+            channel.consume(name)
+            self._stop.wait(5)
+
+    def never_acknowledge(self) -> None:
+        """Take ten messages and keep them."""
+        with amqp_raw.Raw(self._ports["amqp"]).open() as raw:
+            channel = raw.channel()
+            channel.qos(10)
+            name = channel.queue("never", durable=True, arguments={"x-max-length": 10_000})
+            channel.bind(name, "amq.topic", "mixed.#")
+            channel.consume(name)
+            self._stop.wait(5)
+
+    def stall_kafka(self) -> None:
+        """Ask and ask, and read no answer."""
+        with socket.create_connection(("127.0.0.1", self._ports["kafka"])) as sock:
+            sock.settimeout(1)
+            for _ in range(20_000):
+                sock.sendall(KAFKA_METADATA)
+
+    # -- churn
+
+    def come_and_go(self) -> None:
+        """One client of some kind, which leaves without a word."""
+        kind = random.choice(
+            (self._visit_mqtt, self._visit_session, self._visit_amqp, self._visit_queue,
+             self._visit_kafka, self._visit_websocket)
+        )  # fmt: skip
+        kind()
+        self.done += 1
+        self._stop.wait(0.02)
+
+    def _visit_mqtt(self) -> None:
+        will = Will(topic="churn/will", payload=b"gone", qos=1)
+        with self._mqtt(will=will) as raw:
+            raw.subscribe("churn/#", 1)
+            packet = mqtt_raw.Publish(topic="churn/mqtt", payload=PAYLOAD, qos=1, packet_id=1)
+            raw.send(packet)
+
+    def _visit_session(self) -> None:
+        """A session that is kept for a second, some of them with a backlog."""
+        with self._mqtt(f"churn{random.randrange(50)}", session_expiry_s=1) as raw:
+            raw.subscribe(f"churn/{random.randrange(20)}/#", 1)
+
+    def _visit_amqp(self) -> None:
+        with amqp_raw.Raw(self._ports["amqp"]).open() as raw:
+            channel = raw.channel()
+            name = channel.queue(exclusive=True)
+            channel.bind(name, "amq.topic", "churn.#")
+            channel.consume(name)
+            channel.put("amq.topic", "churn.amqp", "text")
+
+    def _visit_queue(self) -> None:
+        with amqp_raw.Raw(self._ports["amqp"]).open() as raw:
+            channel = raw.channel()
+            name = channel.queue(durable=True)
+            channel.put("", name, "one", "two")
+            channel.ask(amqp_raw.Queue.Delete(queue=name), amqp_raw.Queue.DeleteOk)
+
+    def _visit_kafka(self) -> None:
+        with socket.create_connection(("127.0.0.1", self._ports["kafka"])) as sock:
+            sock.settimeout(5)
+            sock.sendall(KAFKA_METADATA)
+            sock.recv(100)
+
+    def _visit_websocket(self) -> None:
+        with socket.create_connection(("127.0.0.1", self._ports["mqtt_ws"])) as sock:
+            sock.sendall(UPGRADE)
+
+    def make_topics(self) -> None:
+        """Topics of Kafka that are made and deleted."""
+        admin = AdminClient(
+            {"bootstrap.servers": f"127.0.0.1:{self._ports['kafka']}", "log_level": 0}
+        )
+        for number in itertools.count():
+            name = f"churn-{number}"
+            admin.create_topics([NewTopic(name, 2)])[name].result(30)
+            admin.delete_topics([name])[name].result(30)
+            self.done += 1
+            if self._stop.wait(2):
+                return
+
+
+class Watch:
+    """Memory and descriptors of a server, as time passes."""
+
+    def __init__(self, server: Onelog) -> None:
+        self._server = server
+        self.rss_bytes: list[int] = []
+        self.files: list[int] = []
+
+    def look(self) -> None:
+        """Take both down."""
+        self.rss_bytes.append(self._server.rss_bytes())
+        self.files.append(self._server.open_files())
+
+    def look_for(self, seconds: float, every_s: float) -> None:
+        """Look again and again for so long."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            time.sleep(every_s)  # not to wait for anything: what is looked for is what time does
+            self.look()
+
+    def words(self) -> str:
+        """The course of both, in ten steps."""
+        step = max(1, len(self.files) // 10)
+        rss = " ".join(str(row >> 20) for row in self.rss_bytes[::step])
+        files = " ".join(map(str, self.files[::step]))
+        return f"RSS in MiB: {rss}; descriptors: {files}"
