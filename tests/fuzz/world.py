@@ -32,8 +32,10 @@ from onelog.assembly import open_broker
 from onelog.base.clock import SystemClock
 from onelog.broker import Broker
 from onelog.config import Config
-from onelog.net import Peer
-from onelog.net.websocket import WebSocketServer, WebSocketSettings
+from onelog.net import ConnectionLimits, Gate, Listener, ServedListener
+from onelog.net.peer import ProtocolFactory
+from onelog.net.server import _Guard
+from onelog.net.websocket import WebSocketSettings
 from onelog.observe import Health, Registry, Troubles
 from onelog.protocols.amqp.connection import Connection as AmqpConnection
 from onelog.protocols.amqp.hub import Hub as AmqpHub
@@ -164,16 +166,12 @@ class World:
             await hub.open()
         self._management = Management(amqp, {"amqp": ("127.0.0.1", 5672)})
         await self._management.open()
+        frames = WebSocketSettings(subprotocols=("mqtt", "mqttv3.1"))
         self._factories = {
-            "mqtt": lambda: MqttConnection(mqtt, _peer("mqtt")),
-            "kafka": lambda: KafkaConnection(kafka, _peer("kafka"), config.listeners.kafka),
-            "amqp": lambda: AmqpConnection(amqp, _peer("amqp")),
-            "websocket": lambda: WebSocketServer(
-                WebSocketSettings(subprotocols=("mqtt", "mqttv3.1")),
-                lambda: MqttConnection(mqtt, _peer("mqtt_ws")),
-                10.0,
-                lambda _late: None,
-            ),
+            "mqtt": _guarded(lambda peer: MqttConnection(mqtt, peer)),
+            "kafka": _guarded(lambda peer: KafkaConnection(kafka, peer, config.listeners.kafka)),
+            "amqp": _guarded(lambda peer: AmqpConnection(amqp, peer)),
+            "websocket": _guarded(lambda peer: MqttConnection(mqtt, peer), frames),
             **self._http(broker),
         }
         self._own_tasks = asyncio.all_tasks()
@@ -334,10 +332,17 @@ def amqp_opening() -> list[bytes]:
     ]
 
 
-def _peer(listener: str) -> Peer:
-    return Peer(
-        host="127.0.0.1", port=4711, via="tcp", listener=listener, listener_is_loopback=True
-    )
+def _guarded(
+    factory: ProtocolFactory, websocket: WebSocketSettings | None = None
+) -> Callable[[], Any]:
+    """What the network makes of a connection: limits, pace and frames in front of a protocol."""
+    listener = Listener("fuzz", "127.0.0.1", 1, [])
+    gate = Gate(ConnectionLimits(), SystemClock())
+    served = ServedListener(
+        listener, factory, gate, tls=None, websocket=websocket, proxy=None,
+        handshake_timeout_s=10.0, write_timeout_s=10.0,
+    )  # fmt: skip
+    return lambda: _Guard(served, None)
 
 
 def _info() -> ServerInfo:

@@ -51,14 +51,6 @@ class StreamTransport(Protocol):
         """End at once."""
         ...
 
-    def can_write_eof(self) -> bool:
-        """Whether the connection can be ended in one direction; not to be asked of TLS."""
-        ...
-
-    def write_eof(self) -> None:
-        """Send what waits, then the end of what is sent; the peer may still be read."""
-        ...
-
     def is_closing(self) -> bool:
         """Whether `close` or `abort` was called or the connection is lost."""
         ...
