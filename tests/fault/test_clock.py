@@ -181,7 +181,7 @@ async def test_a_persistent_session_is_not_ended_by_a_clock_that_goes_back(tmp_p
     data = tmp_path / "data"
     broker = await start(data, clock, aged(-1))
     session = await broker.sessions.attach(
-        "c1", protocol="mqtt", expiry_ms=HOUR_MS, clean=True, on_takeover=lambda: None
+        "c1", protocol="mqtt", owner="ann", expiry_ms=HOUR_MS, clean=True, on_takeover=lambda: None
     )
     cursor = await broker.cursors.open_session("c1", ["s/#"], start=EARLIEST, principal=LOCAL)
     for number in range(3):
@@ -195,7 +195,7 @@ async def test_a_persistent_session_is_not_ended_by_a_clock_that_goes_back(tmp_p
     broker = await start(data, clock)
     assert broker.sessions.get("c1") is not None
     again = await broker.sessions.attach(
-        "c1", protocol="mqtt", expiry_ms=HOUR_MS, clean=False, on_takeover=lambda: None
+        "c1", protocol="mqtt", owner="ann", expiry_ms=HOUR_MS, clean=False, on_takeover=lambda: None
     )
     assert again.resumed
     cursor = await broker.cursors.open_session("c1", ["s/#"], principal=LOCAL)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from onelog.base.clock import ManualClock
-from onelog.base.errors import StorageFull
+from onelog.base.errors import NotAuthorized, StorageFull
 from onelog.broker import EARLIEST, LOCAL, Broker, Session, SessionRecord
 from onelog.broker.sessions import NEVER_MS
 from tests.support.brokers import running, say
@@ -27,10 +27,20 @@ class Peer:
 
 
 async def attach(
-    broker: Broker, peer: Peer, *, clean: bool = False, expiry_ms: int = NEVER_MS
+    broker: Broker,
+    peer: Peer,
+    *,
+    clean: bool = False,
+    expiry_ms: int = NEVER_MS,
+    owner: str = "ann",
 ) -> Session:
     peer.session = await broker.sessions.attach(
-        "client", protocol="test", expiry_ms=expiry_ms, clean=clean, on_takeover=peer.on_takeover
+        "client",
+        protocol="test",
+        owner=owner,
+        expiry_ms=expiry_ms,
+        clean=clean,
+        on_takeover=peer.on_takeover,
     )
     return peer.session
 
@@ -207,3 +217,44 @@ async def test_a_session_whose_cursors_cannot_be_ended_stays_known(
         assert broker.cursors.kept("s") is not None
         await attach(broker, Peer(), clean=True)
         assert broker.cursors.names() == []
+
+
+@pytest.mark.parametrize("clean", [False, True])
+async def test_a_session_is_its_owners_and_nobody_elses(tmp_path: Path, clean: bool) -> None:
+    async with running(tmp_path) as broker:
+        mine, other = Peer(), Peer()
+        session = await attach(broker, mine)
+        for _attached in (True, False):
+            with pytest.raises(NotAuthorized):
+                await attach(broker, other, owner="bob", clean=clean)
+            await broker.sessions.detach(session)
+        assert mine.taken_over == 0
+        record = broker.sessions.get("client")
+        assert record is not None
+        assert record.owner == "ann"
+    async with running(tmp_path) as broker:  # after a restart, too
+        with pytest.raises(NotAuthorized):
+            await attach(broker, other, owner="bob", clean=clean)
+        assert (await attach(broker, mine)).resumed
+
+
+async def test_a_session_of_before_owners_were_kept_is_the_first_ones_who_comes(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as broker:
+        old = SessionRecord(client_id="client", protocol="test", expiry_ms=NEVER_MS)
+        body = msgspec.json.decode(msgspec.json.encode(old))
+        del body["owner"]
+        await broker.store.put("sessions/client", msgspec.json.encode(body))
+    async with running(tmp_path) as broker:
+        session = await attach(broker, Peer(), owner="bob")
+        assert session.resumed
+        await broker.sessions.detach(session)
+        with pytest.raises(NotAuthorized):
+            await attach(broker, Peer(), owner="ann")
+
+
+async def test_a_session_that_ended_leaves_its_client_id_to_everybody(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.sessions.detach(await attach(broker, Peer(), expiry_ms=0))
+        assert not (await attach(broker, Peer(), owner="bob")).resumed

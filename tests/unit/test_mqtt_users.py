@@ -73,3 +73,31 @@ async def test_a_client_that_is_logging_in_while_its_user_is_removed_is_refused(
         assert "c" not in node.hub.sessions
         with pytest.raises(NotAuthenticated):
             await node.hub.authenticator.password("alice", b"secret-1")
+
+
+@pytest.mark.parametrize(("version", "code"), [(5, 0x85), (4, 0x85)])
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("connected", [False, True])
+async def test_a_session_is_the_users_who_made_it(tmp_path, version, code, clean, connected):
+    """Nobody else gets its backlog, its subscriptions or its connection; anonymous is one user."""
+    async with serving(tmp_path) as node:
+        users = node.hub.authenticator.users
+        await users.add("alice", "secret-1")
+        await users.add("bob", "secret-1")
+        mine = await node.client("c", clean=False, expiry_s=600, **ALICE)
+        await mine.subscribe("t", 1)
+        if not connected:
+            await mine.drop()
+            await node.gone("c")
+        for login in ({"username": "bob", "password": b"secret-1"}, {}):
+            reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+            thief = Client(reader, writer, version)
+            node.clients.append(thief)
+            await thief.send(Connect(client_id="c", version=version, clean_start=clean, **login))
+            assert (await thief.receive(Connack)).reason == code
+        if connected:
+            await mine.sync()
+        again = await node.client("c", clean=False, expiry_s=600, **ALICE)
+        assert again.connack.session_present
+        await again.publish("t", "still mine")
+        assert await again.take() == ["still mine"]

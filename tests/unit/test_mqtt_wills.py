@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
+from onelog.broker import BrokerSettings, Durability, StreamConfig
+from onelog.log.syncer import Syncer
 from onelog.protocols.mqtt.packets import Disconnect, Will
 from onelog.protocols.mqtt.properties import Properties
 from onelog.record.batch import iterate_batches
 from tests.support.mqtt import Client, Node, serving, until
 
+FSYNC = BrokerSettings(
+    main=StreamConfig(name="main", captures=("#",), partitions=4, durability=Durability.FSYNC),
+    checkpoint_interval_s=3600.0,
+)
 KEPT = {"clean": False, "expiry_s": 600}
 
 
@@ -98,3 +104,21 @@ def wills_in(node: Node) -> set[bytes]:
         for at in range(len(rows)):
             (found.discard if rows.value(at) is None else found.add)(rows.key(at))
     return found
+
+
+async def test_a_will_that_goes_out_at_a_stop_goes_out_once(tmp_path, monkeypatch):
+    """The stop waits until it is durable and forgotten, also when the disk takes its time."""
+    async with serving(tmp_path, settings=FSYNC) as node:
+        start, loop = Syncer.start, asyncio.get_running_loop()
+        monkeypatch.setattr(Syncer, "start", lambda *work: loop.call_later(0.05, start, *work))
+        for number in range(3):
+            await node.client(f"device{number}", will=will(), expiry_s=600 * (number % 2))
+        await node.hub.close()
+        assert not node.hub.wills._kept
+        monkeypatch.undo()
+    for _start in range(2):
+        async with serving(tmp_path) as node:
+            reader = await node.client("reader")
+            await reader.subscribe("$replay/earliest/t", 0)
+            assert await reader.take(3) == ["gone"] * 3
+            assert await reader.is_silent()

@@ -1,6 +1,7 @@
 """Sessions: which connection speaks for a client, and how long its state outlives it.
 
 Rules: a client id has one connection at a time; a second one takes over and the first is told.
+A session belongs to the user who made it: nobody else takes it over, resumes it or ends it.
 A persistent session is written to the metadata store when it begins, when its peer goes, and when
 it ends; it expires by a timer, also when the broker was down in between.
 """
@@ -13,7 +14,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from onelog.base.clock import Clock
-from onelog.base.errors import OnelogError
+from onelog.base.errors import NotAuthorized, OnelogError
 from onelog.metadata.store import MetadataStore
 
 _PREFIX = "sessions/"
@@ -25,6 +26,8 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     client_id: str
     protocol: str
+    owner: str = ""
+    """The user that it belongs to; empty: of a version that did not know, the next one has it."""
     expiry_ms: int
     """How long it outlives its connection; 0 not at all, NEVER_MS for ever."""
     detached_at_ms: int | None = None
@@ -125,12 +128,19 @@ class Sessions:
         client_id: str,
         *,
         protocol: str,
+        owner: str,
         expiry_ms: int,
         clean: bool,
         on_takeover: Callable[[], Awaitable[None]],
     ) -> Session:
-        """Let a connection speak for a client; `clean` ends what was there before."""
+        """Let a connection of `owner` speak for a client; `clean` ends what was there before.
+
+        Raises NotAuthorized, and touches nothing, when the session is another user's.
+        """
         async with self._turn(client_id):
+            known = self.get(client_id)
+            if known is not None and known.owner not in ("", owner):
+                raise NotAuthorized("there is a session of another user under this client id")
             old = self._attached.pop(client_id, None)
             if old is not None:
                 self.takeovers += 1
@@ -146,7 +156,9 @@ class Sessions:
             base = kept or SessionRecord(
                 client_id=client_id, protocol=protocol, expiry_ms=expiry_ms
             )
-            record = msgspec.structs.replace(base, expiry_ms=expiry_ms, detached_at_ms=None)
+            record = msgspec.structs.replace(
+                base, owner=owner, expiry_ms=expiry_ms, detached_at_ms=None
+            )
             session = Session(record, on_takeover, resumed=kept is not None)
             self._attached[client_id] = session
             if expiry_ms != 0:

@@ -154,13 +154,17 @@ async def _accept(
         raise MqttError(ReasonCode.PACKET_TOO_LARGE, "CONNACK is larger than the client takes")
     _check_will(connection, packet.will)
     connection.is_entering = True
-    door = await hub.broker.sessions.attach(
-        client_id,
-        protocol="mqtt",
-        expiry_ms=expiry_ms,
-        clean=packet.clean_start,
-        on_takeover=connection.taken_over,
-    )
+    try:
+        door = await hub.broker.sessions.attach(
+            client_id,
+            protocol="mqtt",
+            owner=identity.name,
+            expiry_ms=expiry_ms,
+            clean=packet.clean_start,
+            on_takeover=connection.taken_over,
+        )
+    except NotAuthorized as error:
+        raise MqttError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, str(error)) from None
     hub.wills.back(client_id, clean=packet.clean_start)
     output.version = connection.version
     output.window = min(

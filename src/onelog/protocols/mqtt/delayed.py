@@ -85,7 +85,7 @@ _LOOK_AGAIN_S: Final = 3600.0
 _RETRY_MS: Final = 1_000
 _NUMBER_CHARS_MAX: Final = 12
 _NEVER: Final = 2**62
-_HOPELESS: Final = (NotAuthorized, InvalidRequest, InvalidName, MessageTooLarge)
+HOPELESS: Final = (NotAuthorized, InvalidRequest, InvalidName, MessageTooLarge)
 
 _log = get_logger("mqtt")
 
@@ -274,7 +274,7 @@ class Delayed:
         def done(_published: object, error: OnelogError | None) -> None:
             faults.hit("mqtt.delayed_published")
             self._going.discard(offset)
-            if error is None or isinstance(error, _HOPELESS):
+            if error is None or isinstance(error, HOPELESS):
                 if error is not None:
                     _log.warning("a delayed message is dropped", reason=str(error))
                 self._finish(name, offset)

@@ -407,7 +407,7 @@ class Hub:
         await self._stop()
 
     async def _stop(self) -> None:
-        self.wills.close()
+        await self.wills.close()
         await self.shares.close()
         await self.delayed.close()
         self.system.close()

@@ -6,7 +6,10 @@ Rules:
 - A will is in the internal stream `~wills` before CONNECT is answered, and leaves it when it is
   published or void. So it outlives the broker: after a start, a will that waited goes out at its
   time, and who was connected when the broker died counts as gone from then on (3.1.2.5).
-- When the broker dies after the publish and before the row is gone, the will is published again.
+- Closing waits until a will that is being published is durable and its row is gone, so that it is
+  published once; what begins after that goes out after the next start. When the broker dies in
+  between, the will is published again.
+- A will that the disk refuses keeps its row and goes out after the next start.
 """
 
 from __future__ import annotations
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
 
 STREAM: Final = "~wills"
 
+CLOSE_TIMEOUT_S: Final = 5.0
+"""How long closing waits for a disk that does not answer."""
+
 _log = get_logger("mqtt")
 
 
@@ -51,6 +57,11 @@ class Wills:
         self._kept: dict[str, KeptWill] = {}
         """The row of each client that has one."""
         self._waiting: dict[str, tuple[asyncio.TimerHandle, KeptWill]] = {}
+        self._under_way = 0
+        """Publishes, and changes of rows, that are not durable yet."""
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closed = False
 
     async def open(self) -> None:
         """Take up what an earlier run left."""
@@ -113,14 +124,19 @@ class Wills:
 
     def _publish(self, client_id: str, row: KeptWill) -> None:
         self._waiting.pop(client_id, None)
+        if self._closed:
+            return  # its row is there: it goes out after the next start
         hub, will, principal = self._hub, row.will, Principal(row.user, "mqtt")
+        self._begin()
 
         def done(error: OnelogError | None) -> None:
             faults.hit("mqtt.will_published")
             if error is not None:
                 _log.warning("a will could not be published", client=client_id, reason=str(error))
-            if self._kept.get(client_id) is row:  # it is no later connection's
+            over = error is None or isinstance(error, delayed.HOPELESS)
+            if over and self._kept.get(client_id) is row:  # it is no later connection's
                 self.forget(client_id)
+            self._end()
 
         try:
             topic = hub.rewriter.topic(will.topic, client_id, principal.name)
@@ -138,19 +154,36 @@ class Wills:
 
     def _put(self, client_id: str, value: bytes | None) -> None:
         """Change a row without waiting for it: what is lost by a crash is done again."""
+        self._begin()
         try:
-            self._table.put([(client_id.encode(), value)]).add_done_callback(_log_failure)
+            self._table.put([(client_id.encode(), value)]).add_done_callback(self._was_put)
         except OnelogError as error:
             _log.warning("a will may be published again", client=client_id, reason=str(error))
+            self._end()
 
-    def close(self) -> None:
-        """Publish no more; what waits goes out after the next start."""
+    def _was_put(self, put: asyncio.Future[None]) -> None:
+        error = None if put.cancelled() else put.exception()
+        if error is not None:
+            _log.warning("a will may be published again", reason=str(error))
+        self._end()
+
+    def _begin(self) -> None:
+        self._under_way += 1
+        self._idle.clear()
+
+    def _end(self) -> None:
+        self._under_way -= 1
+        if not self._under_way:
+            self._idle.set()
+
+    async def close(self) -> None:
+        """Finish what is being published; what waits goes out after the next start."""
+        self._closed = True
         for timer, _row in self._waiting.values():
             timer.cancel()
         self._waiting.clear()
-
-
-def _log_failure(put: asyncio.Future[None]) -> None:
-    error = None if put.cancelled() else put.exception()
-    if error is not None:
-        _log.warning("a will may be published again", reason=str(error))
+        try:
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                await self._idle.wait()
+        except TimeoutError:
+            _log.warning("wills may be published again", count=self._under_way)
