@@ -101,7 +101,7 @@ def read_table(folder: Path) -> list[dict[str, Any]]:
 @contextlib.contextmanager
 def broker(folder: Path) -> Iterator[dict[str, int]]:
     """`onelog serve` for as long as the block runs; the ports of its protocols."""
-    names = ("mqtt", "mqtt_ws", "kafka", "amqp", "admin")
+    names = ("mqtt", "kafka", "amqp", "admin")
     ports = dict(zip(names, free_ports(len(names)), strict=True))
     settings = [f"--set=listeners.{name}.port={port}" for name, port in ports.items()]
     with (folder / "broker.log").open("ab") as log:

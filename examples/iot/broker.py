@@ -13,7 +13,7 @@ from pathlib import Path
 
 from plan import Ports
 
-LISTENERS = ("admin", "mqtt", "mqtt_ws", "kafka", "amqp")
+LISTENERS = ("admin", "mqtt", "kafka", "amqp")
 
 
 @contextlib.contextmanager

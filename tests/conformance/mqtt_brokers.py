@@ -71,6 +71,7 @@ class Onelog(Server):
         arguments = []
         for name in self._listeners:
             arguments += ["--set", f"listeners.{name}.port={self.ports.get(name, 0)}"]
+        arguments += ["--set", "listeners.mqtt_ws.enabled=true"]
         for text in self._assignments:
             arguments += ["--set", text]
         self.process = Fork(

@@ -96,3 +96,14 @@ def test_sessions_messages_in_flight_and_retained_messages_are_counted(server):
         assert server.metric("onelog_mqtt_subscriptions") == 1
         assert server.metric("onelog_mqtt_in_flight_messages") == 1
         assert server.metric("onelog_mqtt_retained_messages") == retained + 1
+
+
+def test_the_messages_published_of_the_broker_count_those_of_mqtt(server):
+    """Of every QoS, whether the kernel stages them or not."""
+    client = Raw(server.port).connect()
+    before = server.metric("onelog_messages_published_total")
+    for qos in (0, 1, 2):
+        client.publish(unique("t"), b"x", qos=qos)
+    client.publish(unique("t"), b"", qos=1)
+    assert server.metric("onelog_messages_published_total") - before == 4
+    client.disconnect()

@@ -280,11 +280,11 @@ def test_default_ports_are_distinct_and_only_existing_listeners_have_keys():
     }
 
 
-def test_listeners_without_a_certificate_are_off_and_every_listener_binds_loopback():
+def test_listeners_that_lack_a_certificate_or_serve_pages_are_off_and_all_bind_loopback():
     listeners = Config().listeners
     held = msgspec.structs.asdict(listeners)
     enabled = {name for name, row in held.items() if row.enabled}
-    assert enabled == {"admin", "mqtt", "mqtt_ws", "kafka", "amqp"}
+    assert enabled == {"admin", "mqtt", "kafka", "amqp"}
     assert {row.host for row in held.values()} == {"127.0.0.1"}
 
 

@@ -13,8 +13,10 @@ import trustme
 import websockets
 from hypothesis import given
 from hypothesis import strategies as st
+from websockets.datastructures import Headers
 
 from onelog.net import ProxySettings, WebSocketSettings
+from onelog.net.origins import may_connect
 from onelog.net.websocket import SEND_FRAME_BYTES_MAX, UPGRADE_BYTES_MAX, WebSocketServer
 from tests.support.listening import (
     LOOPS,
@@ -325,6 +327,7 @@ def masked(payload: bytes, opcode: int = 2) -> bytes:
         (REQUEST.replace(b"Version: 13", b"Version: 8"), b"400"),
         (REQUEST.replace(b"AAAA==", b"A=="), b"400"),
         (REQUEST.replace(b"Host:", b"Origin: https://evil.example\r\nHost:"), b"403"),
+        (REQUEST.replace(b"Host:", b"Origin: null\r\nHost:"), b"403"),
         (REQUEST.replace(b"/mqtt", b"/other"), b"404"),
         (b"GET /" + b"x" * 9000 + b" HTTP/1.1\r\n\r\n", b"414"),
     ],
@@ -356,6 +359,50 @@ def test_a_program_or_a_good_page_passes_the_origin_check(on_loop, headers):
             await end(writer)
 
     on_loop(main)
+
+
+def _asks(origin: str, host: str, origins: tuple[str, ...] = (), *, names: bool = False) -> bool:
+    headers = Headers({"Host": host} | ({"Origin": origin} if origin else {}))
+    return may_connect(headers, origins, trusts_names=names)
+
+
+def test_a_page_of_elsewhere_does_not_reach_the_broker():
+    assert not _asks("https://evil.example", "127.0.0.1:8083")
+    assert not _asks("null", "127.0.0.1:8083")
+    assert not _asks("http://127.0.0.1:3000", "127.0.0.1:8083")  # another server's page
+    assert not _asks("http://127.0.0.1:8083.evil.example", "127.0.0.1:8083")
+    assert not _asks("http://127.0.0.1:99999", "127.0.0.1:8083")
+    assert _asks("", "127.0.0.1:8083")  # a program
+
+
+def test_a_name_that_was_pointed_at_this_machine_does_not_make_a_page_ours():
+    """DNS rebinding: the page and the host that it names agree."""
+    assert not _asks("http://evil.example:8083", "evil.example:8083")
+    assert _asks("http://evil.example:8083", "evil.example:8083", names=True)
+    assert not _asks("http://evil.example:8083", "127.0.0.1:8083", names=True)
+
+
+@pytest.mark.parametrize(
+    ("origin", "host"),
+    [
+        ("http://127.0.0.1:8083", "127.0.0.1:8083"),
+        ("https://127.0.0.1:8083", "127.0.0.1:8083"),  # as paho says
+        ("http://localhost:8083", "LOCALHOST:8083"),
+        ("http://[::1]:8083", "[::1]:8083"),
+        ("http://192.0.2.7", "192.0.2.7"),
+        ("https://192.0.2.7", "192.0.2.7:443"),
+    ],
+)
+def test_a_page_that_was_loaded_from_the_listener_itself_may_connect(origin, host):
+    assert _asks(origin, host)
+
+
+def test_two_origins_or_hosts_are_nobodys():
+    headers = Headers({"Host": "127.0.0.1"})
+    headers["Origin"] = "http://127.0.0.1"
+    headers["Origin"] = "https://good.example"
+    assert not may_connect(headers, ("https://good.example",), trusts_names=True)
+    assert may_connect(headers, ("*",), trusts_names=False)
 
 
 @pytest.mark.parametrize(

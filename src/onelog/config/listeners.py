@@ -1,6 +1,7 @@
 """The keys of listeners: where each one binds, and what stands before its protocol.
 
-Rules: loopback unless told otherwise. A listener with TLS is off until it has a certificate.
+Rules: loopback unless told otherwise. A listener with TLS is off until it has a certificate, one
+that web pages can reach until somebody asks for it.
 """
 
 from __future__ import annotations
@@ -95,8 +96,9 @@ class MqttTlsListener(StreamListener, frozen=True, kw_only=True):
 
 
 class MqttWebSocketListener(StreamListener, frozen=True, kw_only=True):
-    """MQTT over WebSocket."""
+    """MQTT over WebSocket. Off: web pages can reach it, and Kafka Connect has the same port."""
 
+    enabled: Enabled = False
     port: Port = DEFAULT_PORTS["mqtt_ws"]
     path: Annotated[str, Meta(description="Request path that is served; empty: every path.")] = (
         "/mqtt"
@@ -105,7 +107,8 @@ class MqttWebSocketListener(StreamListener, frozen=True, kw_only=True):
         str,
         Meta(
             description="Web pages that may connect, joined by commas, such as "
-            "https://example.org; empty: all. Programs that are no browser are not asked."
+            "https://example.org; *: all; empty: those that were loaded from the listener's own "
+            "address. Programs that are no browser are not asked."
         ),
     ] = ""
 
@@ -113,7 +116,6 @@ class MqttWebSocketListener(StreamListener, frozen=True, kw_only=True):
 class MqttSecureWebSocketListener(MqttWebSocketListener, frozen=True, kw_only=True):
     """MQTT over WebSocket over TLS."""
 
-    enabled: Enabled = False
     port: Port = DEFAULT_PORTS["mqtt_wss"]
     tls: ListenerTls = ListenerTls()
 

@@ -20,8 +20,9 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request, Response
 from websockets.protocol import State
 from websockets.server import ServerProtocol
-from websockets.typing import Origin, Subprotocol
+from websockets.typing import Subprotocol
 
+from onelog.net.origins import may_connect
 from onelog.net.peer import StreamProtocol
 
 UPGRADE_BYTES_MAX: Final = 16_384
@@ -52,7 +53,9 @@ class WebSocketSettings(msgspec.Struct, frozen=True, kw_only=True):
     paths: tuple[str, ...] = ()
     """Request paths that are served; none: every path."""
     origins: tuple[str, ...] = ()
-    """Web pages that may connect, as `https://example.org`; none: all. Programs are not asked."""
+    """Web pages that may connect, as `https://example.org`; `*`: all (`net/origins.py`)."""
+    trusts_names: bool = False
+    """Whether a page that was loaded from here may also have come by a host's name."""
 
 
 class WebSocketServer(asyncio.Protocol):
@@ -80,7 +83,6 @@ class WebSocketServer(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self.lower: asyncio.Transport
         self.wire = ServerProtocol(
-            origins=_origins(settings.origins),
             subprotocols=[Subprotocol(name) for name in settings.subprotocols],
             max_size=(settings.message_bytes_max, settings.frame_bytes_max),
             logger=_LIBRARY_LOG,
@@ -167,6 +169,9 @@ class WebSocketServer(asyncio.Protocol):
         paths = self._settings.paths
         if paths and request.path.partition("?")[0] not in paths:
             return self.wire.reject(404, "There is nothing here.\n")
+        settings = self._settings
+        if not may_connect(request.headers, settings.origins, trusts_names=settings.trusts_names):
+            return self.wire.reject(403, "Pages of this origin may not connect.\n")
         return self.wire.accept(request)
 
     def _upgrade_late(self) -> None:
@@ -305,11 +310,6 @@ class WebSocketTransport(asyncio.Transport):
         if name == "subprotocol":
             return self._server.wire.subprotocol
         return self._lower.get_extra_info(name, default)
-
-
-def _origins(names: tuple[str, ...]) -> list[Origin | None] | None:
-    # None stands for a client that sends no Origin: a program, which could send any.
-    return [*map(Origin, names), None] if names else None
 
 
 def _frame_head(size: int) -> bytes:

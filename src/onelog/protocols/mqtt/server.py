@@ -14,7 +14,8 @@ from onelog.base.errors import ConfigError
 from onelog.broker import Broker
 from onelog.config import Config
 from onelog.config.listeners import StreamListener
-from onelog.config.mqtt import Mqtt, MqttLimits
+from onelog.config.model import is_loopback
+from onelog.config.mqtt import Mqtt
 from onelog.net import (
     BoundListener,
     Listener,
@@ -56,7 +57,7 @@ class MqttServer:
         listeners = self._config.listeners
         self._listeners.bind(
             {name: getattr(listeners, name) for name in NAMES},
-            lambda settings: _websocket(settings, self._config.mqtt.limits),
+            lambda settings: _websocket(settings, self._config),
         )
 
     async def start(self, broker: Broker, authenticator: Authenticator) -> None:
@@ -171,14 +172,20 @@ def _url(bound: BoundListener) -> str:
     return f"ws{secure}://{bound.listener.address}{''.join(bound.websocket.paths) or '/'}"
 
 
-def _websocket(settings: StreamListener, limits: MqttLimits) -> WebSocketSettings | None:
+def _websocket(settings: StreamListener, config: Config) -> WebSocketSettings | None:
     path: str | None = getattr(settings, "path", None)
     if path is None:
         return None
+    # A certificate proves the name. Without one a name is as good as the credentials behind it.
+    proven = hasattr(settings, "tls")
+    needs_login = config.security.anonymous == "never" or not (
+        config.security.anonymous == "always" or is_loopback(settings.host)
+    )
     return WebSocketSettings(
         # "mqttv3.1" is what clients of MQTT 3.1 offer.
         subprotocols=("mqtt", "mqttv3.1"),
-        frame_bytes_max=limits.packet_bytes + 16,
+        frame_bytes_max=config.mqtt.limits.packet_bytes + 16,
         paths=(path,) if path else (),
         origins=words(getattr(settings, "origins", "")),
+        trusts_names=proven or needs_login,
     )
