@@ -12,21 +12,23 @@ would make a foreign page look like one of ours. An address and `localhost` cann
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit
-
-from websockets.datastructures import Headers
 
 ANY: Final = "*"
 """As a configured origin: every page may."""
 
 
-def may_connect(headers: Headers, origins: tuple[str, ...], *, trusts_names: bool) -> bool:
-    """Whether a request is a program's, or of a page that may connect."""
-    found = headers.get_all("Origin")
+def may_connect(
+    found: Sequence[str], hosts: Sequence[str], origins: Sequence[str], *, trusts_names: bool
+) -> bool:
+    """Whether a request is a program's, or of a page that may connect.
+
+    `found` and `hosts` are the values of its headers Origin and Host, one of each in order.
+    """
     if not found or ANY in origins:
         return True
-    hosts = headers.get_all("Host")
     if len(found) > 1 or len(hosts) != 1:
         return False
     if found[0] in origins:

@@ -169,8 +169,13 @@ class WebSocketServer(asyncio.Protocol):
         paths = self._settings.paths
         if paths and request.path.partition("?")[0] not in paths:
             return self.wire.reject(404, "There is nothing here.\n")
-        settings = self._settings
-        if not may_connect(request.headers, settings.origins, trusts_names=settings.trusts_names):
+        settings, headers = self._settings, request.headers
+        if not may_connect(
+            headers.get_all("Origin"),
+            headers.get_all("Host"),
+            settings.origins,
+            trusts_names=settings.trusts_names,
+        ):
             return self.wire.reject(403, "Pages of this origin may not connect.\n")
         return self.wire.accept(request)
 
