@@ -175,9 +175,11 @@ class Consuming:
                     consumer.wire_tag,
                     tag,
                     delivery.redelivered,
-                    exchange.encode(),
-                    key.encode(),
-                    deliveries.properties(delivery, connection.hub.clock.now_ms()),
+                    exchange,
+                    key,
+                    deliveries.properties(
+                        delivery, connection.hub.clock.now_ms(), connection.frame_bytes_max
+                    ),
                     delivery.record.value or b"",
                     connection.frame_bytes_max,
                 )
@@ -212,8 +214,11 @@ class Consuming:
 
     def _send(self, method: Any, delivery: Delivery) -> None:
         body = delivery.record.value or b""
-        now_ms = self._channel.connection.hub.clock.now_ms()
-        self._channel.send_content(method, deliveries.properties(delivery, now_ms), body)
+        connection = self._channel.connection
+        properties = deliveries.properties(
+            delivery, connection.hub.clock.now_ms(), connection.frame_bytes_max
+        )
+        self._channel.send_content(method, properties, body)
 
     def _hold(
         self, tag: int, count: int, queue: Queue, place: int, consumer: Consumer | None
@@ -267,8 +272,8 @@ class Consuming:
             commands.Basic.GetOk,
             delivery_tag=tag,
             redelivered=delivery.redelivered,
-            exchange=exchange,
-            routing_key=key,
+            exchange=exchange.decode(errors="ignore"),
+            routing_key=key.decode(errors="ignore"),
             message_count=queue.ready.size,
         )
         self._send(method, delivery)

@@ -6,6 +6,7 @@ record alone is remembered; an *envelope* is all of it, for the kernel to encode
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
 from typing import Final
 
@@ -21,19 +22,28 @@ from onelog.record.headers import Headers
 
 PROPERTIES_REMEMBERED: Final = 4096
 PLAIN_HEADERS_MAX: Final = 8
+FRAME_BYTES_MIN: Final = 4096
+"""The smallest frame that a client may ask for."""
+_HEADER_OVERHEAD: Final = 8 + 12
+"""Bytes of a content header's frame beside the properties."""
 _VARYING: Final = frozenset(
     {names.EXPIRY, names.REPLY_TO, names.CORRELATION, names.MESSAGE_ID, names.TIMESTAMP}
 )
 """Headers that differ from message to message, or say more than themselves."""
 
 
-def address(record: Record) -> tuple[str, str]:
-    """Exchange and key of a delivery; a topic that is too long for a key is cut."""
+def address(record: Record) -> tuple[bytes, bytes]:
+    """Exchange and key of a delivery; what is too long for a name of AMQP is cut."""
     found = address_of(record.topic)
-    if len(found.routing_key) <= SHORT_BYTES_MAX // 4:
-        return found.exchange, found.routing_key
-    key = found.routing_key.encode()[:SHORT_BYTES_MAX].decode(errors="ignore")
-    return found.exchange, key
+    return _short(found.exchange), _short(found.routing_key)
+
+
+def _short(name: str) -> bytes:
+    # Topics of other protocols may have escapes of bytes that are no text: those are the name.
+    data = name.encode("utf-8", "surrogateescape")
+    if len(data) <= SHORT_BYTES_MAX:
+        return data
+    return data[:SHORT_BYTES_MAX].decode("utf-8", "ignore").encode()
 
 
 def envelope(record: Record | None) -> tuple[bytes, Headers, bytes, bytes] | None:
@@ -41,23 +51,32 @@ def envelope(record: Record | None) -> tuple[bytes, Headers, bytes, bytes] | Non
     if record is None or record.key != record.topic.encode():
         return None
     plain = _plain_properties(record.headers)
-    if plain is None:
+    if plain is None or len(plain) > FRAME_BYTES_MIN - _HEADER_OVERHEAD:
         return None
-    parts = b"".join(bytes((len(part),)) + part for part in map(str.encode, address(record)))
+    parts = b"".join(bytes((len(part),)) + part for part in address(record))
     return record.key, record.headers, parts, plain
 
 
-def properties(delivery: Delivery, now_ms: int) -> bytes:
-    """The encoded properties of a delivery."""
+def properties(delivery: Delivery, now_ms: int, frame_bytes_max: int) -> bytes:
+    """The encoded properties of a delivery.
+
+    They go out in one frame. A headers table that does not fit is left out: the message would end
+    the connection of every consumer that gets it, one after the other.
+    """
     record = delivery.record
+    most = frame_bytes_max - _HEADER_OVERHEAD if frame_bytes_max else sys.maxsize
     if not delivery.headers and record.key == record.topic.encode():
         known = _plain_properties(record.headers)
-        if known is not None:
+        if known is not None and len(known) <= most:
             return known
     found: Properties = to_properties(record, now_ms)
     if delivery.headers:
         found.headers = change_table(found.headers, delivery.headers)
-    return encode_properties(found)
+    encoded = encode_properties(found)
+    if len(encoded) > most:
+        found.headers = change_table(None, delivery.headers)
+        encoded = encode_properties(found)
+    return encoded
 
 
 @lru_cache(maxsize=PROPERTIES_REMEMBERED)

@@ -1,0 +1,151 @@
+"""Records that are not what they seem: no protocol stops over them, now or at the next start."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onelog.broker import LOCAL, Broker, Message, StreamConfig
+from onelog.kernel import scan_batches
+from onelog.protocols.amqp.following import Follower
+from onelog.protocols.amqp.queues.queue import Queue
+from onelog.record.batch import build_batch
+from tests.conformance.amqp_raw import RawChannel
+from tests.support import amqp, mqtt
+from tests.unit.test_amqp_idle_queue import on
+
+BAD = ((b"~bc", b"\xff"), (b"~nq", b"[\xfe]"), (b"~ex", b"soon"), (b"~ah", b"\x09x"))
+
+
+async def write(broker: Broker, *batches: bytes) -> None:
+    """Append batches as one write, as a Kafka producer's."""
+    await broker.publisher.publish_batches(
+        broker.streams.get("s"), 0, bytearray(b"".join(batches)), principal=LOCAL
+    )
+
+
+def rows(*values: str, headers: Any = ()) -> list[Any]:
+    return [(None, b"k", value.encode(), headers, 0) for value in values]
+
+
+def declare(channel: RawChannel) -> None:
+    channel.queue("q", durable=True)
+    channel.bind("q", "amq.topic", "a.#")
+
+
+@pytest.mark.parametrize("codec", [0, 1])
+async def test_bad_reserved_headers_stop_neither_routing_nor_the_next_start_of_amqp(
+    tmp_path: Path, codec: int
+) -> None:
+    """A1: a header of a Kafka producer ended AMQP's routing, and every later start."""
+    async with amqp.serving(tmp_path / "live") as node:
+        await node.broker.streams.create(StreamConfig(name="s", captures=("a/b",)))
+        await on(node, declare)
+        batch = build_batch([*rows("1"), *rows("bad", headers=BAD), *rows("2")], codec=codec)
+        await write(node.broker, batch)
+        await write(node.broker, build_batch(rows("3")))
+        assert node.broker.troubles.rows() == []
+        shutil.copytree(tmp_path / "live", tmp_path / "crashed")
+    # Everything is routed again, the bad one among them.
+    async with amqp.serving(tmp_path / "crashed") as node:
+        await write(node.broker, build_batch(rows("4")))
+        found = await on(node, lambda channel: channel.all("q"))
+        assert found == ["1", "bad", "2", "3", "4"]
+        assert node.broker.troubles.rows() == []
+
+
+@pytest.mark.parametrize("codec", [0, 1])
+async def test_a_record_that_cannot_be_routed_is_left_out_now_and_at_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: int
+) -> None:
+    real = Follower.queues_for
+
+    def queues_for(self: Follower, record: Any) -> Any:
+        if record.value == b"bad":
+            raise ValueError("a fault that nobody knows of yet")
+        return real(self, record)
+
+    monkeypatch.setattr(Follower, "queues_for", queues_for)
+    look = ((b"~ex", b"9999999999999"),)  # so that each is looked at by itself
+    async with amqp.serving(tmp_path / "live") as node:
+        await node.broker.streams.create(StreamConfig(name="s", captures=("a/b",)))
+        await on(node, declare)
+        await write(node.broker, build_batch(rows("1", "bad", "2", headers=look), codec=codec))
+        assert len(node.broker.troubles.rows()) == 1
+        shutil.copytree(tmp_path / "live", tmp_path / "crashed")
+    async with amqp.serving(tmp_path / "crashed") as node:
+        assert node.broker.troubles.count("amqp-routing") == 1
+        found = await on(node, lambda channel: channel.all("q"))
+        assert found == ["1", "2"]
+
+
+async def test_a_queue_that_raises_costs_no_other_queue_a_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Queue.take_in_run
+
+    def take_in_run(self: Queue, place: int, count: int) -> None:
+        if self.name == "broken":
+            raise ValueError("no runs today")
+        real(self, place, count)
+
+    monkeypatch.setattr(Queue, "take_in_run", take_in_run)
+
+    def declare_both(channel: RawChannel) -> None:
+        for name in ("broken", "q"):
+            channel.queue(name, durable=True)
+            channel.bind(name, "amq.topic", "#")
+
+    async with amqp.serving(tmp_path) as node:
+        await on(node, declare_both)
+        messages = [Message("a/b", b"%d" % number) for number in range(5)]
+        await node.broker.publish_many(messages, principal=LOCAL)
+        for name in ("q", "broken"):
+            found = await on(node, lambda channel, name=name: channel.all(name))
+            assert found == ["0", "1", "2", "3", "4"]
+        assert node.broker.troubles.count("amqp-queue") == 1
+
+
+async def test_a_retained_record_and_a_compressed_batch_in_one_write_both_arrive(
+    tmp_path: Path,
+) -> None:
+    """A2: MQTT's live feed stood still until the next start."""
+    async with mqtt.serving(tmp_path) as node:
+        await node.broker.streams.create(StreamConfig(name="s", captures=("a/b",)))
+        client = await node.client("c")
+        await client.subscribe("a/#")
+        kept = build_batch(rows("kept", headers=((b"~r", b"1"),)))
+        packed = build_batch(rows("packed", headers=((b"~r", b"1"),)), codec=1, base_offset=1)
+        stream = node.broker.streams.get("s")
+        data = bytearray(kept + packed)
+        assert len(scan_batches(data)) == 2
+        stream.partitions[0].append_checked(data)
+        await node.broker.publish(Message("a/b", b"after"), principal=LOCAL)
+        assert await client.take(3) == ["kept", "packed", "after"]
+        assert node.broker.troubles.rows() == []
+        late = await node.client("late")
+        await late.subscribe("a/b")
+        assert await late.take(1) == ["packed"]
+
+
+async def test_a_connection_that_cannot_be_written_to_is_ended_and_the_others_get_theirs(
+    tmp_path: Path,
+) -> None:
+    async with mqtt.serving(tmp_path) as node:
+        bad, good = await node.client("bad"), await node.client("good")
+        for client in (bad, good):
+            await client.subscribe("a")
+
+        def broken(_chunk: bytes) -> None:
+            raise RuntimeError("the handler is closed")
+
+        node.hub.sessions["bad"].output.writer = broken
+        await node.broker.publish(Message("a", b"1"), principal=LOCAL)
+        assert await good.take(1) == ["1"]
+        async with asyncio.timeout(10):
+            await node.gone("bad")
+        assert node.broker.troubles.count("mqtt-session") == 1
