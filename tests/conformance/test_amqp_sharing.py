@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
-from tests.conformance.amqp_raw import Basic, Queue
+from tests.conformance.amqp_raw import DEADLINE_S, Basic, Queue
 
 TASKS = 99
 
@@ -145,3 +146,25 @@ def test_what_comes_back_makes_room_for_all(channel, writer, two):
     channel.ask(Basic.Cancel(consumer_tag="first"), Basic.CancelOk)
     channel.nack(held[1].tag, multiple=True)
     assert channel.texts(2) == ["a", "b"]
+
+
+# -- the socket
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_queues_share_the_socket_of_a_client_that_is_behind(call, writer, two, channels):
+    raw = call()
+    raw.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+    consuming = [raw.channel() for _ in range(channels)]
+    body = "x" * 40_000
+    for queue in two:
+        writer.put("", queue, *[body] * 350)
+    for number, queue in enumerate(two):
+        begin(consuming[number % channels], queue, no_ack=True)
+    found: Counter[str] = Counter()
+    # Buffers on the way hold megabytes of the first one; that is not half of what it has.
+    while sum(found.values()) < 340:
+        _channel, frame = raw._read_frame(DEADLINE_S)
+        if isinstance(frame, Basic.Deliver):
+            found[frame.routing_key] += 1
+    assert len(found) == 2, found

@@ -108,7 +108,7 @@ class Consuming:
         room = self.room
         if no_ack and room > 0:
             room = _NO_BOUND  # they count for nothing, but wait where the prefetch is used up
-        return self._turns.room(queue, room)
+        return self._turns.room(queue, room) if self._turns.is_due else room
 
     def may_deliver(self) -> None:
         """There may be room again."""

@@ -22,14 +22,15 @@ if TYPE_CHECKING:
 class Turns:
     """The queues of one channel, whose turn is next first."""
 
-    __slots__ = ("_consuming", "_is_due", "_loop", "_now", "_queues", "_upto")
+    __slots__ = ("_consuming", "_loop", "_now", "_queues", "_upto", "is_due")
 
     def __init__(self, consuming: Consuming, loop: asyncio.AbstractEventLoop) -> None:
         self._consuming = consuming
         self._loop = loop
         self._queues: dict[Queue, int] = {}
         """How many consumers of the channel each has."""
-        self._is_due = False
+        self.is_due = False
+        """Whether everybody is to be asked in turn, and nobody takes by itself."""
         self._now: Queue | None = None
         self._upto = 0
         """How many messages the channel may have been sent when that queue's share is used up."""
@@ -46,9 +47,7 @@ class Turns:
             self._queues[queue] -= 1
 
     def room(self, queue: Queue, room: int) -> int:
-        """How much of the channel's room a queue may use now."""
-        if not self._is_due:
-            return room
+        """How much of the channel's room a queue may use while a round is due."""
         return min(room, self._upto - self._consuming.delivered) if queue is self._now else 0
 
     def begin(self) -> None:
@@ -56,8 +55,8 @@ class Turns:
         if len(self._queues) == 1:
             for queue in self._queues:
                 queue.wake()
-        elif self._queues and not self._is_due:
-            self._is_due = True
+        elif self._queues and not self.is_due:
+            self.is_due = True
             self._loop.call_soon(self._go_round)
 
     def _go_round(self) -> None:
@@ -75,6 +74,6 @@ class Turns:
                 if consuming.delivered > at and queue in self._queues:
                     self._queues[queue] = self._queues.pop(queue)  # to the end of the line
         finally:
-            self._is_due, self._now = False, None
+            self.is_due, self._now = False, None
         if consuming.room > 0 and consuming.delivered > before:
             self.begin()  # who had something may have more, and others have their turn between
