@@ -146,3 +146,43 @@ def test_no_peer_begins_as_the_broker_itself():
         and node.value.id == "LOCAL"
     ]
     assert not found
+
+
+CALLS_OF_OWN_TABLES = {"src/onelog/protocols/kafka/encoding.py"}
+"""Loops over functions that the module itself compiled: nobody else puts one in."""
+
+
+def unguarded_calls(tree: ast.AST) -> list[int]:
+    """Lines where a loop calls what it loops over, for its effect, and nothing catches."""
+    found = []
+    for loop in (node for node in ast.walk(tree) if isinstance(node, ast.For)):
+        names = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
+        caught = {
+            id(node)
+            for guard in ast.walk(loop)
+            if isinstance(guard, ast.Try)
+            for part in guard.body
+            for node in ast.walk(part)
+        }
+        found += [
+            node.lineno
+            for node in ast.walk(loop)
+            if isinstance(node, ast.Expr)
+            and id(node) not in caught
+            and isinstance(node.value, ast.Call)
+            and isinstance(node.value.func, ast.Name)
+            and node.value.func.id in names
+        ]
+    return found
+
+
+def test_no_list_of_listeners_can_be_broken_by_one_of_them():
+    """Whoever calls a list isolates each call: `Troubles.tell` does it in one place."""
+    bare = [
+        f"{name_of(path)}:{line}"
+        for path in MODULES
+        if name_of(path) not in CALLS_OF_OWN_TABLES
+        for line in unguarded_calls(ast.parse(path.read_text()))
+    ]
+    assert not bare
+    assert unguarded_calls(ast.parse("for hook in hooks:\n    hook(1)")) == [2]

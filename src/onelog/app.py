@@ -318,7 +318,7 @@ class Server:
                 name_claim=chosen.tokens.name_claim,
             ),
         )
-        authenticator = await Authenticator.open(self._store, self._clock, settings)
+        authenticator = await Authenticator.open(self._store, self._clock, settings, self.troubles)
         self.metrics.register("security", authenticator.samples)
 
         async def run(message: bytes) -> bytes:

@@ -140,7 +140,7 @@ class Broker:
             "a session could not be ended", error=str(error)
         )
         await self.sessions.open()
-        self.views = NamedViews(self.store, clock)
+        self.views = NamedViews(self.store, clock, self.troubles)
         await self.views.open()
         self.maintenance = Maintenance(
             streams,

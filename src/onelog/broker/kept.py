@@ -20,6 +20,7 @@ from onelog.log.config import Cleanup, Retention, StreamConfig
 from onelog.log.internal import check_known, kept_batches, not_known
 from onelog.log.partition import Partition
 from onelog.log.wakeup import Callback, Waiter, as_future
+from onelog.observe.troubles import Troubles
 
 _SEGMENT_BYTES: Final = 16 * 1024 * 1024
 
@@ -33,6 +34,11 @@ class KeptTable:
         self._partition = partition
         self._clock = clock
         self._recovered: dict[bytes, bytes] = {}
+
+    @property
+    def troubles(self) -> Troubles:
+        """Where failures of who waits for rows are told."""
+        return self._partition.troubles
 
     @classmethod
     async def open(cls, catalog: Catalog, clock: Clock, name: str) -> KeptTable:

@@ -19,6 +19,7 @@ from onelog.base.names import from_kafka
 from onelog.base.topics import check_filter, is_exact
 from onelog.log.catalog import stored_configs
 from onelog.metadata.store import Compare, MetadataStore, Put
+from onelog.observe.troubles import Troubles
 
 _VIEWS: Final = "views/"
 
@@ -34,8 +35,11 @@ class NamedView(msgspec.Struct, frozen=True, kw_only=True):
 class NamedViews:
     """All names of filters."""
 
-    def __init__(self, store: MetadataStore, clock: Clock) -> None:
+    def __init__(
+        self, store: MetadataStore, clock: Clock, troubles: Troubles | None = None
+    ) -> None:
         self._store = store
+        self._troubles = troubles or Troubles(clock)
         self._clock = clock
         self._views: dict[str, NamedView] = {}
         self.on_change: list[Callable[[str], None]] = []
@@ -92,5 +96,4 @@ class NamedViews:
             self._views.pop(name, None)
         else:
             self._views[name] = view
-        for callback in self.on_change:
-            callback(name)
+        self._troubles.tell("view-listener", self.on_change, name)

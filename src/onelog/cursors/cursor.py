@@ -25,6 +25,7 @@ from onelog.base.ids import Offset, TimestampMs
 from onelog.cursors.reader import READ_BYTES, read_at, read_records
 from onelog.cursors.sources import Source, SourceRegistry, SourceSet
 from onelog.cursors.wait import Wait
+from onelog.observe.troubles import Troubles
 from onelog.record.record import Record
 
 
@@ -143,6 +144,11 @@ class Reading:
         self._waits: list[Wait] | None = None
         self._turn = 0
         self._closed = False
+
+    @property
+    def troubles(self) -> Troubles:
+        """Where failures of who waits here are told."""
+        return self._registry.troubles
 
     @classmethod
     def restore(

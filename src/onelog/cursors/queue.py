@@ -446,8 +446,8 @@ class QueueCursor:
             self._listeners = self._listeners or None
 
     def _notify(self) -> None:
-        for listener in tuple(self._listeners or ()):
-            listener()
+        if self._listeners:
+            self.reading.troubles.tell("queue-listener", self._listeners)
 
     @property
     def has_returned(self) -> bool:

@@ -18,7 +18,7 @@ import msgspec
 from onelog.base.clock import Clock
 from onelog.base.errors import NotAuthenticated, Unavailable
 from onelog.metadata.store import Compare, MetadataStore, Put
-from onelog.observe import Sample
+from onelog.observe import Sample, Troubles
 from onelog.security.hashing import HashThreads
 from onelog.security.identity import ANONYMOUS, RESERVED_NAMES, Identity
 from onelog.security.passwords import Passwords, PasswordSettings
@@ -45,7 +45,14 @@ class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
 class Authenticator:
     """Says who a peer is. Make one with `Authenticator.open`."""
 
-    def __init__(self, store: MetadataStore, clock: Clock, settings: SecuritySettings) -> None:
+    def __init__(
+        self,
+        store: MetadataStore,
+        clock: Clock,
+        settings: SecuritySettings,
+        troubles: Troubles | None = None,
+    ) -> None:
+        self._troubles = troubles or Troubles(clock)
         self._settings = settings
         self._threads = HashThreads()
         self._table = UserTable(store)
@@ -60,10 +67,14 @@ class Authenticator:
 
     @classmethod
     async def open(
-        cls, store: MetadataStore, clock: Clock, settings: SecuritySettings | None = None
+        cls,
+        store: MetadataStore,
+        clock: Clock,
+        settings: SecuritySettings | None = None,
+        troubles: Troubles | None = None,
     ) -> Authenticator:
         """Load the users of a store and follow their changes."""
-        made = cls(store, clock, settings or SecuritySettings())
+        made = cls(store, clock, settings or SecuritySettings(), troubles)
         try:
             made._salt_seed = await _load_salt_seed(store)
             await made._table.open()
@@ -204,8 +215,8 @@ class Authenticator:
         return None if credential is None else Account(name, known.revision, credential)
 
     def _changed(self, name: str) -> None:
-        for listener in self._listeners:
-            listener(name)
+        # A protocol that raises does not keep the others from ending this user's connections.
+        self._troubles.tell("user-listener", self._listeners, name)
 
 
 async def _load_salt_seed(store: MetadataStore) -> bytes:

@@ -40,8 +40,7 @@ class Saver:
                 actions, self._actions = self._actions, []
                 more, self._more = self._more, set()
                 await session.hub.broker.cursors.save(session, *more)
-                for action in actions:
-                    action()
+                session.hub.broker.troubles.tell("session-answer", actions)
         except OnelogError as error:
             self._actions.clear()
             if session.connection is not None:

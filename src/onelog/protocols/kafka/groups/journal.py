@@ -58,9 +58,12 @@ class Journal:
         try:
             written = self._table.put(rows)
         except OnelogError as error:
-            _tell(done, error)
+            self._tell(done, error)
             return
-        written.add_done_callback(lambda future: _tell(done, _error_of(future)))
+        written.add_done_callback(lambda future: self._tell(done, _error_of(future)))
+
+    def _tell(self, done: list[Done], error: OnelogError | None) -> None:
+        self._table.troubles.tell("group-answer", done, error)
 
 
 def _error_of(future: asyncio.Future[None]) -> OnelogError | None:
@@ -69,8 +72,3 @@ def _error_of(future: asyncio.Future[None]) -> OnelogError | None:
     error = future.exception()
     assert error is None or isinstance(error, OnelogError), error
     return error
-
-
-def _tell(done: list[Done], error: OnelogError | None) -> None:
-    for call in done:
-        call(error)

@@ -58,7 +58,7 @@ class _Filter:
             waiter.pass_over(upto)
             callback, waiter.callback = waiter.callback, None
             if callback is not None:
-                callback(error)
+                self.watch.troubles.tell("view-waiter", (callback,), error)
 
 
 class _FilterWaiter(Waiter):
@@ -104,6 +104,7 @@ class _Watch:
         "_trie",
         "_wildcards",
         "heard_to",
+        "troubles",
         "waiting",
     )
 
@@ -112,6 +113,7 @@ class _Watch:
         self.heard_to = 0
         """Who waits since before it was told of all that concerns him up to here."""
         self._place = place
+        self.troubles = place.log.troubles
         self._from = int(place.log.end_offset)
         """What is appended from here on is heard of; before it, it may not be visible yet."""
         self._filters: dict[bytes, _Filter] = {}
