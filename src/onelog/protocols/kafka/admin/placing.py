@@ -7,6 +7,7 @@ partition that is stopped has no leader, and none can be elected.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.errors import OnelogError
@@ -33,19 +34,15 @@ async def elect_leaders(hub: Hub, request: Request) -> Body:
     asked = request.body.topic_partitions
     if asked is None:  # all of them: only those are told of where something was to be done
         return {"error_code": ErrorCode.none, "replica_election_results": []}
-    return {
-        "error_code": ErrorCode.none,
-        "replica_election_results": [
-            {
-                "topic": row.topic,
-                "partition_result": [
-                    {"partition_id": number, **_told(_elect(hub, request, row.topic, number, kind))}
-                    for number in row.partitions
-                ],
-            }
-            for row in asked
-        ],
-    }
+    results = []
+    for row in asked:
+        rows = [
+            {"partition_id": number, **_told(_elect(hub, request, row.topic, number, kind))}
+            for number in row.partitions
+        ]
+        results.append({"topic": row.topic, "partition_result": rows})
+        await asyncio.sleep(0)  # there may be thousands, and others have their turn
+    return {"error_code": ErrorCode.none, "replica_election_results": results}
 
 
 def _elect(hub: Hub, request: Request, name: str, number: int, kind: int) -> OnelogError:
@@ -77,24 +74,23 @@ def _told(error: OnelogError | None) -> Body:
 async def alter_partition_reassignments(hub: Hub, request: Request) -> Body:
     """Partitions stay on this node."""
     check_cluster(hub, request, Action.MANAGE)
+    responses = []
+    for topic in request.body.topics:
+        rows = [
+            {
+                "partition_index": row.partition_index,
+                **_told(_reassign(hub, request, topic.name, row)),
+            }
+            for row in topic.partitions
+        ]
+        responses.append({"name": topic.name, "partitions": rows})
+        await asyncio.sleep(0)
     return {
         "error_code": ErrorCode.none,
         "allow_replication_factor_change": given(
             request.body, "allow_replication_factor_change", True
         ),
-        "responses": [
-            {
-                "name": topic.name,
-                "partitions": [
-                    {
-                        "partition_index": row.partition_index,
-                        **_told(_reassign(hub, request, topic.name, row)),
-                    }
-                    for row in topic.partitions
-                ],
-            }
-            for topic in request.body.topics
-        ],
+        "responses": responses,
     }
 
 
@@ -126,22 +122,19 @@ async def list_partition_reassignments(hub: Hub, request: Request) -> Body:
 
 async def alter_replica_log_dirs(hub: Hub, request: Request) -> Body:
     """Replicas stay in the one directory."""
-    return {
-        "results": [
-            {
-                "topic_name": topic.name,
-                "partitions": [
-                    {
-                        "partition_index": number,
-                        "error_code": _move(hub, request, row.path, topic.name, number),
-                    }
-                    for number in topic.partitions
-                ],
-            }
-            for row in request.body.dirs
-            for topic in row.topics
-        ]
-    }
+    results = []
+    for row in request.body.dirs:
+        for topic in row.topics:
+            rows = [
+                {
+                    "partition_index": number,
+                    "error_code": _move(hub, request, row.path, topic.name, number),
+                }
+                for number in topic.partitions
+            ]
+            results.append({"topic_name": topic.name, "partitions": rows})
+            await asyncio.sleep(0)
+    return {"results": results}
 
 
 def _move(hub: Hub, request: Request, path: str, name: str, number: int) -> ErrorCode:
