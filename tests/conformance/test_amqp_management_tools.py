@@ -436,3 +436,25 @@ def test_credentials_are_taken_as_utf_8(api):
     word = base64.b64encode("jürgen:süß".encode()).decode()
     answer = api.ask("GET", "/whoami", headers={"authorization": f"Basic {word}"})
     assert answer.body["name"] == "jürgen"
+
+
+def test_only_administrators_change_other_users(api, server):
+    for name, tags in (("dora", ""), ("emil", ""), ("frida", "policymaker,administrator")):
+        api.do("PUT", f"/users/{name}", {"password": "secret", "tags": tags})
+    dora, frida = Api(server, "dora:secret"), Api(server, "frida:secret")
+    taken = {"password": "taken over", "tags": "administrator"}
+    assert dora.ask("PUT", "/users/emil", taken).status == 401
+    assert dora.ask("PUT", "/users/new", taken).status == 401
+    assert dora.ask("DELETE", "/users/emil").status == 401
+    assert dora.ask("POST", "/users/bulk-delete", {"users": ["emil"]}).status == 401
+    users = [{"name": "new", "password": "x", "tags": "administrator"}]
+    assert dora.ask("POST", "/definitions", {"users": users}).status == 401
+    assert Api(server, "emil:secret").get("/whoami")["tags"] == ["management"]
+    assert dora.ask("PUT", "/users/dora", taken).status == 204  # its own, and no more than that
+    own = Api(server, "dora:taken over")
+    assert own.get("/whoami")["tags"] == ["management"]
+    assert own.ask("DELETE", "/users/emil").status == 401
+    assert frida.get("/whoami")["tags"] == ["administrator"]
+    assert frida.ask("PUT", "/users/emil", {"password": "other", "tags": ""}).status == 204
+    names = ["dora", "emil", "frida"]
+    assert frida.ask("POST", "/users/bulk-delete", {"users": names}).status == 204

@@ -52,6 +52,15 @@ NoScram = Annotated[
         help="Keep no SCRAM credentials: the user logs in by password or certificate only.",
     ),
 ]
+Administrator = Annotated[
+    bool,
+    Parameter(
+        name="--administrator",
+        negative=(),
+        show_default=False,
+        help="Let the user change other users over the management API.",
+    ),
+]
 
 
 @Parameter(name="*")
@@ -87,11 +96,14 @@ def build_users(run_offline: RunOffline | None) -> App:
         *,
         password_stdin: PasswordStdin = False,
         no_scram: NoScram = False,
+        administrator: Administrator = False,
         place: Place = HERE,
     ) -> None:
         """Add a user; asks for the password."""
         password = _read_password(name, from_stdin=password_stdin)
-        command = AddUser(name=name, password=password, scram=not no_scram)
+        command = AddUser(
+            name=name, password=password, scram=not no_scram, administrator=administrator
+        )
         _say(f"added user {name} {perform(place, command)[1]}")
 
     @app.command

@@ -174,6 +174,15 @@ class Authenticator:
         """Whether there is a user of this name."""
         return self._table.get(name) is not None
 
+    def is_administrator(self, name: str) -> bool:
+        """Whether somebody may change other users.
+
+        Who comes without a name is that as well, as `guest` is in RabbitMQ: it is somebody on this
+        machine, or nobody is let in so (`security.anonymous`).
+        """
+        found = self._table.get(name)
+        return name == ANONYMOUS.name if found is None else found.user.administrator
+
     def on_change(self, listener: Callable[[str], None]) -> Callable[[], None]:
         """Call `listener` with the name of each user that changes, to look at its connections.
 

@@ -24,6 +24,8 @@ class UserInfo(msgspec.Struct, frozen=True, kw_only=True):
     disabled: bool
     scram: tuple[str, ...]
     """The SCRAM mechanisms that it can log in with."""
+    administrator: bool = False
+    """Whether it may change other users over the management API."""
 
 
 class AddUser(msgspec.Struct, frozen=True, kw_only=True, tag="user.add"):
@@ -32,6 +34,7 @@ class AddUser(msgspec.Struct, frozen=True, kw_only=True, tag="user.add"):
     name: str
     password: str
     scram: bool = True
+    administrator: bool = False
 
 
 class SetPassword(msgspec.Struct, frozen=True, kw_only=True, tag="user.passwd"):
@@ -73,7 +76,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class UserDesk(Protocol):
     """What runs the commands."""
 
-    async def add(self, name: str, password: str, *, scram: bool = True) -> None:
+    async def add(
+        self, name: str, password: str, *, scram: bool = True, administrator: bool = False
+    ) -> None:
         """Make a user."""
         ...
 
@@ -147,7 +152,12 @@ def _error_class(name: str) -> type[OnelogError]:
 async def _run(desk: UserDesk, command: Command) -> Answer:
     match command:
         case AddUser():
-            await desk.add(command.name, command.password, scram=command.scram)
+            await desk.add(
+                command.name,
+                command.password,
+                scram=command.scram,
+                administrator=command.administrator,
+            )
         case SetPassword():
             await desk.set_password(command.name, command.password)
         case SetDisabled():

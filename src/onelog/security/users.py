@@ -32,6 +32,8 @@ class User(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     created_ms: int
     changed_ms: int
     disabled: bool = False
+    administrator: bool = False
+    """Whether it may change other users over the management API."""
 
 
 def key_of(name: str) -> str:
@@ -60,10 +62,13 @@ class Users:
         self._applied = applied
         """Waits until a revision applies in this process."""
 
-    async def add(self, name: str, password: str, *, scram: bool = True) -> None:
+    async def add(
+        self, name: str, password: str, *, scram: bool = True, administrator: bool = False
+    ) -> None:
         """Make a user; it can log in when this returns. Raises AlreadyExists."""
         check_user_name(name, _prepared_name(name))
         made = await self._make(name, password, scram)
+        made = msgspec.structs.replace(made, administrator=administrator)
         absent = Compare(key_of(name), "version", "==", 0)
         result = await self._store.txn((absent,), (_put(made),))
         if not result.succeeded:
@@ -72,11 +77,18 @@ class Users:
             )
         await self._wait(result.revision)
 
-    async def set_password(self, name: str, password: str) -> None:
+    async def set_password(
+        self, name: str, password: str, *, administrator: bool | None = None
+    ) -> None:
         """Give a user a new password; the old one is void when this returns. Raises NotFound."""
         entry, user = await self._get(name)
         made = await self._make(name, password, bool(user.scram))
-        changed = msgspec.structs.replace(made, created_ms=user.created_ms, disabled=user.disabled)
+        changed = msgspec.structs.replace(
+            made,
+            created_ms=user.created_ms,
+            disabled=user.disabled,
+            administrator=user.administrator if administrator is None else administrator,
+        )
         await self._replace(entry, _put(changed))
 
     async def set_disabled(self, name: str, disabled: bool) -> None:
@@ -209,4 +221,5 @@ def _info(user: User) -> UserInfo:
         changed_ms=user.changed_ms,
         disabled=user.disabled,
         scram=tuple(user.scram),
+        administrator=user.administrator,
     )

@@ -16,7 +16,13 @@ from onelog.admin.rabbitmq.contract import API_VERSION
 from onelog.admin.rabbitmq.desk import Desk, Table
 from onelog.admin.rabbitmq.listing import answer
 from onelog.admin.rabbitmq.requests import BadRequest, json_body, part
-from onelog.admin.rabbitmq.user_paths import check_permission, permission_row, user_row
+from onelog.admin.rabbitmq.user_paths import (
+    check_permission,
+    need_administrator,
+    permission_row,
+    user_row,
+    wants_administrator,
+)
 from onelog.base.errors import NotFound
 from onelog.observe import get_logger
 
@@ -45,13 +51,14 @@ class DefinitionPaths:
                 return answer(found | await amqp.definitions(part(request, "vhost")))
             except NotFound:
                 raise BadRequest("vhost_not_found") from None
-        users = [row.name for row in await self._desk.authenticator.users.infos()]
+        infos = await self._desk.authenticator.users.infos()
+        users = [row.name for row in infos]
         hosts = amqp.vhost_names()
         found |= {
             "rabbitmq_version": API_VERSION,
             "product_name": "OneLog",
             "product_version": info.version,
-            "users": [user_row(name) for name in users],
+            "users": [user_row(row.name, row.administrator) for row in infos],
             "permissions": [permission_row(user, host) for user in users for host in hosts],
             "topic_permissions": [],
             "global_parameters": [],
@@ -63,6 +70,8 @@ class DefinitionPaths:
         body = await json_body(request, wrong="failed_to_parse_json")
         vhost = part(request, "vhost") if "vhost" in request.path_params else None
         users = _rows(body, "users")
+        if users:
+            need_administrator(self._desk, request)
         for row in _rows(body, "permissions"):
             check_permission(row)
         await self._desk.amqp.define(body, vhost)
@@ -79,7 +88,8 @@ class DefinitionPaths:
             if authenticator.knows(name):
                 continue
             if isinstance(password, str):
-                await authenticator.users.add(name, password)
+                administrator = wants_administrator(row.get("tags"))
+                await authenticator.users.add(name, password, administrator=administrator)
             else:
                 left_out.append(name)
         if left_out:

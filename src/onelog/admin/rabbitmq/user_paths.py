@@ -1,7 +1,8 @@
 """Paths of users and their permissions.
 
-Rules: users are those of every protocol. There are no permissions yet: every user may do
-everything, so that is what is shown, and a permission that would say less is refused. No hash of a
+Rules: users are those of every protocol. Only administrators make, change and delete users;
+everybody may change the own password. There are no permissions yet: every user may do everything
+else, so that is what is shown, and a permission that would say less is refused. No hash of a
 password is ever shown.
 """
 
@@ -16,7 +17,7 @@ from starlette.responses import Response
 from onelog.admin.rabbitmq.desk import Desk, Table, who_asks
 from onelog.admin.rabbitmq.listing import answer, many, one
 from onelog.admin.rabbitmq.requests import BadRequest, json_body, need, part
-from onelog.base.errors import NotFound
+from onelog.base.errors import NotAuthorized, NotFound
 from onelog.security.users import Users
 
 Row = dict[str, Any]
@@ -29,13 +30,33 @@ _NOT_KEPT: Final = (
 )
 
 
-def user_row(name: str) -> Row:
+ADMINISTRATOR: Final = "administrator"
+
+
+def tags_of(is_administrator: bool) -> list[str]:
+    """What RabbitMQ calls who may do what here."""
+    return [ADMINISTRATOR if is_administrator else "management"]
+
+
+def wants_administrator(tags: Any) -> bool:
+    """Whether the tags of a user, as text or as a list, make it one."""
+    found = tags.split(",") if isinstance(tags, str) else tags
+    return isinstance(found, list) and ADMINISTRATOR in [str(tag).strip() for tag in found]
+
+
+def need_administrator(desk: Desk, request: Request) -> None:
+    """Refuse who may not change other users. Raises NotAuthorized."""
+    if not desk.authenticator.is_administrator(who_asks(request).user):
+        raise NotAuthorized("only an administrator may do that")
+
+
+def user_row(name: str, is_administrator: bool) -> Row:
     """A user as RabbitMQ shows one."""
     return {
         "name": name,
         "password_hash": "",
         "hashing_algorithm": "argon2id",
-        "tags": ["administrator"],
+        "tags": tags_of(is_administrator),
         "limits": {},
     }
 
@@ -83,7 +104,9 @@ class UserPaths:
 
     async def whoami(self, request: Request) -> Response:
         """Who asks."""
-        return one(request, {"name": who_asks(request).name, "tags": ["administrator"]})
+        who = who_asks(request)
+        is_administrator = self._desk.authenticator.is_administrator(who.user)
+        return one(request, {"name": who.name, "tags": tags_of(is_administrator)})
 
     async def _names(self) -> list[str]:
         return [row.name for row in await self._users.infos()]
@@ -95,11 +118,13 @@ class UserPaths:
 
     async def users(self, request: Request) -> Response:
         """Every user."""
-        return await many(request, (user_row(name) for name in await self._names()))
+        rows = await self._users.infos()
+        return await many(request, (user_row(row.name, row.administrator) for row in rows))
 
     async def user(self, request: Request) -> Response:
         """One user."""
-        return one(request, user_row(self._known(part(request, "user"))))
+        name = self._known(part(request, "user"))
+        return one(request, user_row(name, self._desk.authenticator.is_administrator(name)))
 
     async def make(self, request: Request) -> Response:
         """Make a user, or give it another password."""
@@ -112,19 +137,28 @@ class UserPaths:
                 "a password is needed: hashes that RabbitMQ made cannot be checked here"
             )
         name = part(request, "user")
-        if self._desk.authenticator.knows(name):
+        authenticator = self._desk.authenticator
+        asker = who_asks(request).user
+        administrator = wants_administrator(body["tags"])
+        if asker == name and not authenticator.is_administrator(asker):
             await self._users.set_password(name, password)
             return Response(status_code=204)
-        await self._users.add(name, password)
+        need_administrator(self._desk, request)
+        if authenticator.knows(name):
+            await self._users.set_password(name, password, administrator=administrator)
+            return Response(status_code=204)
+        await self._users.add(name, password, administrator=administrator)
         return Response(status_code=201)
 
     async def delete(self, request: Request) -> Response:
         """Forget a user."""
+        need_administrator(self._desk, request)
         await self._users.remove(part(request, "user"))
         return Response(status_code=204)
 
     async def delete_many(self, request: Request) -> Response:
         """Forget several users; one that is not there is fine."""
+        need_administrator(self._desk, request)
         body = await json_body(request)
         need(body, "users")
         names = body["users"]

@@ -26,6 +26,9 @@ FRAME_BYTES_MIN: Final = 4096
 """The smallest frame that a client may ask for."""
 _HEADER_OVERHEAD: Final = 8 + 12
 """Bytes of a content header's frame beside the properties."""
+PLAIN_BYTES_MAX: Final = 1024
+"""Bytes of headers that are remembered with their properties, here and in the hub's envelopes: so
+what is remembered is bounded in bytes, not only in number."""
 _VARYING: Final = frozenset(
     {names.EXPIRY, names.REPLY_TO, names.CORRELATION, names.MESSAGE_ID, names.TIMESTAMP}
 )
@@ -79,13 +82,20 @@ def properties(delivery: Delivery, now_ms: int, frame_bytes_max: int) -> bytes:
     return encoded
 
 
-@lru_cache(maxsize=PROPERTIES_REMEMBERED)
 def _plain_properties(headers: Headers) -> bytes | None:
     """The properties of a record that follow from its headers alone; None: they do not.
 
-    Most messages of a producer say the same of themselves, and nothing of when they end.
+    Most messages of a producer say the same of themselves, little, and nothing of when they end.
     """
-    if len(headers) > PLAIN_HEADERS_MAX or any(name in _VARYING for name, _value in headers):
+    if len(headers) > PLAIN_HEADERS_MAX:
+        return None
+    size = sum(len(name) + len(value or b"") for name, value in headers)
+    return _remembered(headers) if size <= PLAIN_BYTES_MAX else None
+
+
+@lru_cache(maxsize=PROPERTIES_REMEMBERED)
+def _remembered(headers: Headers) -> bytes | None:
+    if any(name in _VARYING for name, _value in headers):
         return None
     record = Record("", 0, Offset(0), "", TimestampMs(0), b"", b"", headers)
     return encode_properties(to_properties(record, None))
