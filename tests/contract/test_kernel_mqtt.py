@@ -774,3 +774,35 @@ def test_a_pass_counts_what_all_connections_sent_and_were_answered(kernel):
         peer.input.answer(peer.input.take_acks())
     assert turn.answered_bytes == 16
     assert ticks
+
+
+def test_a_puback_settles_only_what_waits_for_one(kernel):
+    """MQTT5 4.3.2-3, 4.3.3-3: the rest is the caller's to judge."""
+    output = kernel.MqttOutput(None, 5, 10)
+    one, two = output.take_id(0, 1, 1), output.take_id(0, 2, 2)
+    assert [output.awaits(packet_id) for packet_id in (one, two, 99)] == [4, 5, 0]
+    assert not output.settle(two)
+    assert output.receive(two)
+    assert output.awaits(two) == 7
+    assert not output.settle(two)
+    assert output.settle(one)
+    assert output.settle(99)
+    assert [row[0] for row in output.in_flight()] == [two]
+
+
+def test_what_a_stage_gave_away_is_apart_from_what_is_staged_after(kernel):
+    dirty = []
+    stage = kernel.Stage(None, kernel.BatchBuilder(True), dirty)
+    stage.builder.add(b"t", b"t", b"1", (), 1)
+    stage.touch()
+    full = stage.take()
+    dirty.clear()
+    assert (full.count, stage.builder.count, stage.number) == (1, 0, -1)
+    stage.builder.add(b"t", b"t", b"2", (), 1)
+    stage.touch()
+    again = stage.take()
+    assert (full.count, again.count, stage.builder.count) == (1, 1, 0)
+    assert full.topics() == again.topics(), "both tag topics"
+    full.seal(0, 0)
+    stage.give_back(full)
+    assert stage.builder is full

@@ -17,6 +17,7 @@ from onelog.base.errors import (
     OnelogError,
     PartitionStopped,
     QuotaExceeded,
+    StorageFull,
 )
 from onelog.base.ids import Offset
 from onelog.broker import (
@@ -29,7 +30,7 @@ from onelog.broker import (
     Principal,
     StreamConfig,
 )
-from onelog.kernel import TIMESTAMP_MS_MAX
+from onelog.kernel import TIMESTAMP_MS_MAX, BatchBuilder
 from onelog.log.partition import Partition
 from tests.support.brokers import (
     batches_of,
@@ -461,3 +462,58 @@ async def test_a_listener_of_ticks_that_raises_keeps_nothing_from_being_written(
         assert appended(broker) == 3
         assert len(heard) == 3
         assert broker.troubles.count("tick-listener") == 3
+
+
+async def test_who_is_woken_in_the_middle_of_a_tick_and_publishes_waits_for_its_own_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tick in a tick: neither order nor answers get mixed up, also when a write fails."""
+    async with running(tmp_path) as broker:
+        publisher, stream = broker.publisher, broker.streams.get("main")
+        topics = {int(stream.partition_of(b"t%d" % n).id): f"t{n}" for n in range(100)}
+        told: list[tuple[str, bool]] = []
+        writes = 0
+        append = Partition.append_built
+
+        def fail_third(partition: Partition, builder: BatchBuilder, **options: bool) -> object:
+            nonlocal writes
+            writes += 1
+            if writes != 3:
+                return append(partition, builder, **options)
+            builder.seal(0, 0)
+            raise StorageFull("the disk is full")
+
+        monkeypatch.setattr(Partition, "append_built", fail_third)
+
+        def first(_at: object, error: OnelogError | None) -> None:
+            told.append(("first", error is None))
+            # To the partition that the outer tick has not written yet, and at once.
+            publisher.publish_soon(
+                [Message(topics[1], b"late")],
+                lambda _at, error: told.append(("late", error is None)),
+                principal=LOCAL,
+            )
+            publisher.tick()
+
+        publisher.publish_soon([Message(topics[0], b"first")], first, principal=LOCAL)
+        publisher.publish_soon(
+            [Message(topics[1], b"second")],
+            lambda _at, error: told.append(("second", error is None)),
+            principal=LOCAL,
+        )
+        publisher.tick()
+        assert told == [("first", True), ("second", True), ("late", False)]
+        assert int(stream.partition(1).end_offset) == 1
+        assert publisher.messages == 2
+
+
+async def test_an_answer_that_raises_keeps_no_other_from_its_own(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+
+        def fault(_at: object, _error: OnelogError | None) -> None:
+            raise KeyError("a fault")
+
+        broker.publisher.publish_soon([Message("t", b"1")], fault, principal=LOCAL)
+        assert (await broker.publish(Message("t", b"2"), principal=LOCAL)).offset == 1
+        assert (await broker.publish(Message("t", b"3"), principal=LOCAL)).offset == 2
+        assert broker.troubles.count("publish-answer") == 1
