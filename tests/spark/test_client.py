@@ -21,6 +21,7 @@ from onelog.base.errors import (
 )
 from onelog.kernel import ATTR_CONTROL, ATTR_TRANSACTIONAL, scan_batches
 from onelog.record.batch import build_batch, iterate_batches
+from onelog.record.wire import Reader
 from onelog.spark.client import (
     EARLIEST,
     LATEST,
@@ -32,7 +33,7 @@ from onelog.spark.client import (
     messages,
     parse_servers,
 )
-from onelog.spark.client.wire import Api, Reader
+from onelog.spark.client.wire import Api
 from tests.conformance.kafka_brokers import unique
 from tests.conformance.mqtt_brokers import Onelog
 

@@ -34,6 +34,7 @@ from onelog.record.headers import (
     is_reserved,
     stored_name,
 )
+from onelog.record.wire import Reader, text
 
 WINDOW: Final = 64
 FETCH_WAIT_MS: Final = 1_000
@@ -57,7 +58,7 @@ class KafkaTalker:
             self._log_in(place)
 
     def _log_in(self, place: Place) -> None:
-        reader = self._ask(wire.SASL_HANDSHAKE, wire.text("PLAIN"))
+        reader = self._ask(wire.SASL_HANDSHAKE, text("PLAIN"))
         code = reader.number("h")
         if not code:
             secret = f"\0{place.user}\0{place.password}".encode()
@@ -73,7 +74,7 @@ class KafkaTalker:
         self._link.send(wire.request(api, self._next_id, body))
         return self._next_id
 
-    def _answer(self, wanted: int) -> wire.Reader:
+    def _answer(self, wanted: int) -> Reader:
         """The next answer, which is to this request: a broker answers in order."""
         ends = time.monotonic() + self._link.place.answer_s
         buffer = self._link.buffer
@@ -83,14 +84,14 @@ class KafkaTalker:
                 raise Unavailable(f"{self._link.place} does not speak Kafka")
             if 0 <= size <= len(buffer) - 4:
                 self._link.take(4)
-                reader = wire.Reader(self._link.take(size))
+                reader = Reader(self._link.take(size))
                 if reader.number("i") != wanted:
                     raise Unavailable(f"{self._link.place} answers what was not asked")
                 return reader
             if not self._link.receive(max(0.0, ends - time.monotonic())):
                 raise Unavailable(f"{self._link.place} does not answer")
 
-    def _ask(self, api: int, body: bytes) -> wire.Reader:
+    def _ask(self, api: int, body: bytes) -> Reader:
         return self._answer(self._send(api, body))
 
     def _find(self, topic: str, *, create: bool) -> tuple[str, list[int]]:

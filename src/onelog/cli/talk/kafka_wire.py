@@ -1,16 +1,17 @@
 """The few Kafka requests that the command line needs, in versions without tagged fields.
 
-Rules: bytes in, values out, no socket here. Strings and arrays have their lengths in front, -1 is
-null; a text that is cut short is an error of the broker's.
+Rules: bytes in, values out, no socket here.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 from onelog.base.errors import ProtocolViolation
+from onelog.record import wire
+from onelog.record.wire import Reader, array, text
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, SASL_HANDSHAKE, SASL_AUTHENTICATE = 0, 1, 2, 3, 17, 36
 VERSIONS: Final = {
@@ -38,9 +39,7 @@ ERRORS: Final = {
     58: "the user or the password is wrong",
     87: "the records are not what the topic takes",
 }
-CLIENT_ID: Final = b"onelog-cli"
-
-T = TypeVar("T")
+CLIENT_ID: Final = "onelog-cli"
 
 
 def why(code: int) -> str:
@@ -48,58 +47,9 @@ def why(code: int) -> str:
     return f"{ERRORS.get(code, 'it was refused')} (error {code})"
 
 
-def text(value: str) -> bytes:
-    """A string."""
-    data = value.encode()
-    return struct.pack(">h", len(data)) + data
-
-
-def array(rows: Iterable[bytes]) -> bytes:
-    """An array of encoded rows."""
-    found = list(rows)
-    return struct.pack(">i", len(found)) + b"".join(found)
-
-
 def request(api: int, correlation_id: int, body: bytes) -> bytes:
     """A whole request."""
-    head = struct.pack(">hhih", api, VERSIONS[api], correlation_id, len(CLIENT_ID)) + CLIENT_ID
-    return struct.pack(">i", len(head) + len(body)) + head + body
-
-
-class Reader:
-    """Takes values off an answer."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def number(self, code: str) -> int:
-        """An integer, as `struct` names its size."""
-        size = struct.calcsize(f">{code}")
-        (value,) = struct.unpack(f">{code}", self.raw(size))
-        return int(value)
-
-    def raw(self, size: int) -> bytes:
-        """So many bytes."""
-        data = self._data[self._at : self._at + size]
-        if len(data) != size:
-            raise ProtocolViolation("an answer of the broker is cut short")
-        self._at += size
-        return data
-
-    def string(self) -> str | None:
-        """A string or null."""
-        size = self.number("h")
-        return None if size < 0 else self.raw(size).decode()
-
-    def data(self) -> bytes:
-        """Bytes; null is none."""
-        size = self.number("i")
-        return self.raw(size) if size > 0 else b""
-
-    def rows(self, read: Callable[[], T]) -> list[T]:
-        """An array; null is an empty one."""
-        return [read() for _ in range(self.number("i"))]
+    return wire.request(api, VERSIONS[api], correlation_id, CLIENT_ID, body)
 
 
 # -- requests and answers
@@ -128,7 +78,7 @@ def read_metadata(reader: Reader) -> tuple[int, list[int]]:
     def topic() -> tuple[int, list[int]]:
         code = reader.number("h")
         reader.string()
-        reader.raw(1)
+        reader.view(1)
         return code, reader.rows(partition)
 
     found = reader.rows(topic)
@@ -147,7 +97,7 @@ def read_produce(reader: Reader) -> tuple[int, str | None]:
     def partition() -> tuple[int, str | None]:
         reader.number("i")
         code = reader.number("h")
-        reader.raw(24)
+        reader.view(24)
         told = [row for row in reader.rows(lambda: (reader.number("i"), reader.string())[1]) if row]
         return code, reader.string() or (told[0] if told else None)
 
@@ -211,7 +161,7 @@ def read_fetch(reader: Reader) -> list[Fetched]:
         reader.number("q")
         aborted = reader.rows(lambda: (reader.number("q"), reader.number("q")))
         reader.number("i")
-        return Fetched(number, error, end, aborted, reader.data())
+        return Fetched(number, error, end, aborted, bytes(reader.blob()))
 
     return [
         row for rows in reader.rows(lambda: (reader.string(), reader.rows(partition))[1])

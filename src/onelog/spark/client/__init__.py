@@ -1,5 +1,6 @@
 """A small blocking Kafka client for tasks and drivers: plain processes without an event loop."""
 
+from onelog.record.wire import Reader
 from onelog.spark.client.access import MECHANISMS, Access, parse_servers
 from onelog.spark.client.client import Client
 from onelog.spark.client.codes import NoTransactions, refusal
@@ -14,7 +15,6 @@ from onelog.spark.client.messages import (
     Topic,
     fetch_request,
 )
-from onelog.spark.client.wire import Reader
 
 __all__ = [
     "EARLIEST",

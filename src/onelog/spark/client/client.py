@@ -17,11 +17,12 @@ from types import TracebackType
 from typing import Final, TypeVar
 
 from onelog.base.errors import OnelogError
+from onelog.record.wire import Reader
 from onelog.spark.client import codes, messages
 from onelog.spark.client.access import Access
 from onelog.spark.client.link import Link, open_link
 from onelog.spark.client.messages import Fetched, Named, Part, Produced, Producer, Topic
-from onelog.spark.client.wire import Api, Reader
+from onelog.spark.client.wire import Api
 
 PAUSE_S: Final = 0.05
 """How long to wait before the second try; doubled each time, up to the next."""

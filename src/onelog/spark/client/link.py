@@ -13,10 +13,12 @@ import time
 from typing import Final
 
 from onelog.base.errors import NotAuthenticated, OnelogError, ProtocolViolation, Unavailable
-from onelog.spark.client import codes, wire
+from onelog.record import wire
+from onelog.record.wire import Reader
+from onelog.spark.client import codes
 from onelog.spark.client.access import Access, Address
 from onelog.spark.client.login import LOGINS
-from onelog.spark.client.wire import Api, Reader
+from onelog.spark.client.wire import CLIENT_ID, VERSIONS, Api
 
 CONNECT_S: Final = 10.0
 ANSWER_S: Final = 30.0
@@ -98,10 +100,10 @@ class Link:
     def send(self, api: int, body: bytes, *, version: int | None = None) -> None:
         """Send a request; its answer comes after those of all before it."""
         self._number = (self._number + 1) & 0x7FFF_FFFF
-        chosen = wire.VERSIONS[api] if version is None else version
+        chosen = VERSIONS[api] if version is None else version
         try:
             self._socket.settimeout(ANSWER_S)
-            self._socket.sendall(wire.request(api, chosen, self._number, body))
+            self._socket.sendall(wire.request(api, chosen, self._number, CLIENT_ID, body))
         except OSError as error:
             self.broken = True
             raise Unavailable(f"the connection to {self} broke ({error})") from error

@@ -12,8 +12,8 @@ from itertools import groupby
 from typing import Final, NamedTuple, TypeVar
 
 from onelog.base.errors import ProtocolViolation
+from onelog.record.wire import Reader, array, blob, number, text
 from onelog.spark.client import codes
-from onelog.spark.client.wire import Reader, array, blob, number, text
 
 EARLIEST: Final = -2
 LATEST: Final = -1
