@@ -10,8 +10,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import httpx2 as httpx
 import pytest
 
+from onelog.app import PROTOCOL_TROUBLE
 from onelog.assembly import open_broker
 from onelog.base.clock import ManualClock, SystemClock
 from onelog.base.errors import CorruptBatch, Unavailable
@@ -38,6 +40,8 @@ from onelog.protocols.mqtt.retained_copies import STREAM as COPIES
 from onelog.protocols.mqtt.wills import STREAM as WILLS
 from onelog.security.authenticator import Authenticator
 from tests.support.brokers import read_all
+from tests.unit.test_app_protocols import HELLOS, is_answered
+from tests.unit.test_app_protocols import running as running_server
 
 pytestmark = pytest.mark.fault
 
@@ -148,6 +152,22 @@ async def test_a_row_is_not_put_behind_damage_that_is_found_later(tmp_path: Path
             table.put([(b"c", b"3")])
         with pytest.raises(Unavailable, match="~rows"):
             await broker.open_kept("~rows")
+
+
+async def test_the_process_serves_what_is_not_affected_and_says_what_is(tmp_path: Path) -> None:
+    """End to end: without what Kafka's groups committed, Kafka waits; MQTT and AMQP answer."""
+    await write_rows(tmp_path, GROUPS)
+    damage(tmp_path, GROUPS, "first")
+    async with running_server(tmp_path) as (server, ports):
+        for protocol in ("mqtt", "amqp"):
+            await is_answered(ports[protocol], HELLOS[protocol])
+        (row,) = server.troubles.standing()
+        assert (row.kind, row.place) == (PROTOCOL_TROUBLE, "kafka")
+        assert "what ~groups keeps is not known" in row.error
+        async with httpx.AsyncClient() as client:
+            probe = await client.get(f"http://127.0.0.1:{ports['admin']}/health/ready")
+        assert probe.status_code == 503
+        assert "~groups" in probe.text
 
 
 @pytest.mark.parametrize("where", ["first", "last"])

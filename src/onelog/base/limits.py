@@ -36,5 +36,8 @@ MOVES_PER_STREAM_MAX = 100
 PARTITIONS_PER_REQUEST_MAX = 100_000
 """Topics and partitions that one Kafka request may name, together."""
 
+UNSEEN_BYTES_MAX = 128 * 1024 * 1024
+"""Bytes that partitions hold for live readers during a sync; the rest is read from the log."""
+
 VIEWS_MAX = 10_000
 """Filters that were given a name."""

@@ -17,6 +17,7 @@ from typing import Final
 
 from onelog.base.errors import OnelogError
 from onelog.base.ids import Offset, PartitionId
+from onelog.base.limits import UNSEEN_BYTES_MAX
 from onelog.kernel import scan_batches
 from onelog.log.producers import Producers
 from onelog.log.promises import LiveFeed
@@ -24,8 +25,6 @@ from onelog.log.wakeup import Callback, Waiter, Waiters, as_future
 from onelog.observe.troubles import Troubles
 from onelog.storage.engine import PartitionLog
 
-UNSEEN_BYTES_MAX: Final = 128 * 1024 * 1024
-"""Bytes that all partitions together hold for their feeds while the disk syncs."""
 SLICE_BYTES: Final = 1024 * 1024
 """Of a gap, so much is read back in one pass of the loop."""
 FEED: Final = "partition-feed"
