@@ -110,7 +110,7 @@ class SegmentEngine:
         new = not path.is_dir()
         try:
             path.mkdir(parents=True, exist_ok=True)
-            log = SegmentLog(str(path), self._shared, settings, new=new, trusted=self.was_clean)
+            log = SegmentLog(str(path), self._shared, settings, trusted=self.was_clean)
         except OSError as error:
             if is_full(error):
                 raise StorageFull(f"no room to open {path}: free some space") from error

@@ -218,6 +218,16 @@ def sync_directory(path: str | Path) -> None:
     OpenFile(str(path), os.O_RDONLY | os.O_DIRECTORY).sync_all()
 
 
+def sync_path(directory: str) -> None:
+    """Make the names in a partition's directory durable, and that it is in its stream's and root's.
+
+    Why: a directory that is there need not be durable. Who made it may have died before its sync.
+    """
+    stream = Path(directory).parent
+    for path in (directory, stream, stream.parent):
+        sync_directory(path)
+
+
 def remove(path: str | Path) -> None:
     """Unlink a file; a missing one is fine."""
     Path(path).unlink(missing_ok=True)

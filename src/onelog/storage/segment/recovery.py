@@ -25,7 +25,7 @@ from onelog.storage.segment.checkpoint import (
     Row,
     empty_checkpoint,
 )
-from onelog.storage.segment.files import OpenFile, is_full, remove, sync_directory
+from onelog.storage.segment.files import OpenFile, is_full, remove, sync_directory, sync_path
 from onelog.storage.segment.index import REL_MAX
 from onelog.storage.segment.renewal import renew
 from onelog.storage.segment.scan import Walk
@@ -306,7 +306,7 @@ class Recovery:
                 start = known.tail.size_bytes if is_tail else 0
                 renew(segment.stem + LOG, start, segment.size_bytes)
                 segment.indexes.sync()
-        sync_directory(self._directory)
+        sync_path(self._directory)
         fresh = msgspec.structs.replace(
             known, end_offset=end, sealed=tuple(rows[:-1]), tail=rows[-1]
         )

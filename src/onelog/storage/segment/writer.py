@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Final, NoReturn
 
 import msgspec
@@ -30,7 +29,7 @@ from onelog.base.ids import Offset
 from onelog.kernel import BatchBuilder, BatchInfo
 from onelog.storage.engine import Buffer, LogSettings
 from onelog.storage.segment.checkpoint import Checkpoint, Row
-from onelog.storage.segment.files import is_full, sync_directory
+from onelog.storage.segment.files import is_full, sync_directory, sync_path
 from onelog.storage.segment.index import REL_MAX
 from onelog.storage.segment.recovery import Recovery, stem_of
 from onelog.storage.segment.segment import Segment, Shared
@@ -43,13 +42,13 @@ class LogWriter:
     """One partition's log as its writer sees it."""
 
     __slots__ = (
-        "_box", "_closed", "_directory", "_directory_dirty", "_durable", "_end", "_new", "_saved",
-        "_sealed_bytes", "_segments", "_settings", "_shared", "_start", "_stopped",
+        "_box", "_closed", "_directory", "_directory_dirty", "_durable", "_end", "_is_placed",
+        "_saved", "_sealed_bytes", "_segments", "_settings", "_shared", "_start", "_stopped",
         "_unsaved_bytes", "_unsynced", "clean", "frozen", "lock", "maintenance", "recovery",
     )  # fmt: skip
 
     def __init__(
-        self, directory: str, shared: Shared, settings: LogSettings, *, new: bool, trusted: bool
+        self, directory: str, shared: Shared, settings: LogSettings, *, trusted: bool
     ) -> None:
         self._directory = directory
         self._shared = shared
@@ -68,7 +67,8 @@ class LogWriter:
         self._unsynced: list[Segment] = []
         self._unsaved_bytes = 0
         self._directory_dirty = False
-        self._new = new
+        self._is_placed = False
+        """Whether the directory is known to be durable in those above it."""
         self._stopped: PartitionStopped | None = None
         self._closed = False
         self.frozen = False
@@ -277,13 +277,12 @@ class LogWriter:
         return True
 
     def _sync_names(self) -> None:
-        """Make the segment files' names durable, and the directories' when they are new."""
-        sync_directory(self._directory)
-        if self._new:
-            stream = Path(self._directory).parent
-            sync_directory(stream)
-            sync_directory(stream.parent)
-            self._new = False
+        """Make the segment files' names durable, and once the directories' they are in."""
+        if self._is_placed:
+            sync_directory(self._directory)
+        else:
+            sync_path(self._directory)
+            self._is_placed = True
 
     def _next(self, **changes: object) -> Checkpoint:
         """The checkpoint that follows the saved one; what was under way then is finished."""

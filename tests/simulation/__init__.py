@@ -1,0 +1,1 @@
+"""The simulation: the real broker, log and cursors under a virtual clock on a disk that forgets."""

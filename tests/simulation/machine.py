@@ -1,0 +1,198 @@
+"""A machine of one thread: a loop of virtual time, a syncer without threads, a store in memory.
+
+Rules: everything is decided by the seed. When nothing is to be done now, time jumps to what is due
+next. A job of the syncer is done in one go at some later moment and answered at another: between
+both anything else may happen, as with threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import selectors
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from onelog.base.clock import ManualClock
+from onelog.metadata.local_rules import check_txn
+from onelog.metadata.store import Compare, Delete, Entry, Event, Op, Put, Range, TxnResult
+
+T = TypeVar("T")
+
+
+class Stuck(Exception):
+    """Nothing is to be done, now or ever, and somebody waits."""
+
+
+class _JumpingSelector(selectors.BaseSelector):
+    """Waits for nothing: lets the clock jump."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._clock = clock
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        if timeout is None:
+            raise Stuck
+        if timeout > 0:
+            self._clock.advance(timeout)
+        return []
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        return selectors.SelectorKey(fileobj, 0, events, data)
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return selectors.SelectorKey(fileobj, 0, 0, None)
+
+    def get_key(self, fileobj: Any) -> selectors.SelectorKey:
+        raise KeyError(fileobj)
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return {}
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """A loop on a clock that jumps."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self._virtual = clock
+        super().__init__(_JumpingSelector(clock))
+
+    def time(self) -> float:
+        """The virtual time."""
+        return self._virtual.monotonic()
+
+
+class SimulatedSyncer:
+    """What `log.syncer.Syncer` does, on the loop's own thread."""
+
+    chance = random.Random(0)
+
+    def __init__(self, threads: int = 4) -> None:
+        del threads
+        self._loop = asyncio.get_running_loop()
+
+    def start(
+        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
+    ) -> None:
+        """Do it at some moment, answer at another."""
+
+        def run() -> None:
+            result, failure = None, None
+            try:
+                result = work()
+            except Exception as error:  # noqa: BLE001 - it is handed to `done`
+                failure = error
+            self._loop.call_later(self.chance.random() * 0.01, done, result, failure)
+
+        self._loop.call_later(self.chance.random() * 0.01, run)
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Do it and wait for it."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+
+        def done(result: Any, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self.start(work, done)
+        return await future  # type: ignore[no-any-return]
+
+    async def close(self) -> None:
+        """There are no threads."""
+
+
+class MemoryStore:
+    """A metadata store whose every answer is durable; its rows outlive a crash."""
+
+    def __init__(self, rows: dict[str, Entry] | None = None) -> None:
+        self.rows = {} if rows is None else rows
+        self._revision = max((row.mod_revision for row in self.rows.values()), default=0)
+
+    async def get(self, key: str) -> Entry | None:
+        await asyncio.sleep(0)
+        return self.rows.get(key)
+
+    async def range(self, prefix: str, limit: int = 0) -> Range:
+        await asyncio.sleep(0)
+        found = [self.rows[key] for key in sorted(self.rows) if key.startswith(prefix)]
+        return Range(tuple(found[:limit] if limit else found), self._revision)
+
+    async def txn(
+        self, compares: Sequence[Compare], then: Sequence[Op], otherwise: Sequence[Op] = ()
+    ) -> TxnResult:
+        check_txn(tuple(compares), tuple(then), tuple(otherwise))
+        await asyncio.sleep(0.001)
+        held = all(map(self._holds, compares))
+        self._apply(then if held else otherwise)
+        await asyncio.sleep(0.001)  # a crash may come between the commit and its answer
+        return TxnResult(held, self._revision)
+
+    def _holds(self, compare: Compare) -> bool:
+        row = self.rows.get(compare.key)
+        have: Any = getattr(row, compare.target) if row is not None else 0
+        want: Any = compare.operand
+        if compare.target == "value" and row is None:
+            return False
+        return bool(
+            {"==": have == want, "!=": have != want}.get(compare.op)
+            if compare.op in ("==", "!=")
+            else (have < want if compare.op == "<" else have > want)
+        )
+
+    def _apply(self, ops: Sequence[Op]) -> None:
+        self._revision += bool(ops)
+        for op in ops:
+            if isinstance(op, Put):
+                old = self.rows.get(op.key)
+                created, version = (old.create_revision, old.version) if old else (0, 0)
+                self.rows[op.key] = Entry(
+                    op.key, op.value, created or self._revision, self._revision, version + 1
+                )
+            elif isinstance(op, Delete):
+                for key in [
+                    k for k in self.rows if k == op.key or (op.prefix and k.startswith(op.key))
+                ]:
+                    del self.rows[key]
+
+    async def write(self, ops: Sequence[Op]) -> None:
+        for op in ops:
+            await self.txn((), (op,))
+
+    async def put(self, key: str, value: bytes, lease: int = 0) -> int:
+        return (await self.txn((), (Put(key, value, lease),))).revision
+
+    async def delete(self, key: str, *, prefix: bool = False) -> int:
+        before = len(self.rows)
+        await self.txn((), (Delete(key, prefix),))
+        return before - len(self.rows)
+
+    async def grant(self, ttl_s: float) -> int:
+        return int(ttl_s) + 1
+
+    async def keep_alive(self, lease: int) -> None:
+        del lease
+
+    async def revoke(self, lease: int) -> None:
+        del lease
+
+    async def watch(self, prefix: str, from_revision: int = 0) -> _NoNews:
+        del prefix, from_revision
+        return _NoNews()
+
+    async def close(self) -> None:
+        pass
+
+
+class _NoNews:
+    """A watch of a store that nobody else writes to."""
+
+    async def __aiter__(self) -> AsyncIterator[tuple[Event, ...]]:
+        await asyncio.Event().wait()
+        yield ()
+
+    def close(self) -> None:
+        pass
