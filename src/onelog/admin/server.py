@@ -2,20 +2,57 @@
 
 Rules: uvicorn touches no signal, no logging configuration and no loop policy; the process owns
 those. Its main loop, which polls ten times a second, does not run: it accepts by the event loop
-and ends when it is closed. Without credentials it serves loopback and nothing else.
+and ends when it is closed. Without credentials it serves loopback and nothing else. A peer that
+takes no byte of its answer for `WRITE_TIMEOUT_S` is cut off, as in every protocol.
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from onelog.admin.application import build_application
 from onelog.admin.endpoints import Endpoints
 from onelog.base.errors import ConfigError
 from onelog.net import Listener
+from onelog.net.pace import WriteWatch
+
+WRITE_TIMEOUT_S: Final = 30.0
+"""How long a peer may take no bytes at all while some wait for it."""
+
+
+class WatchedHttp(HttpToolsProtocol):
+    """uvicorn's connection; it pauses by itself, and waits no longer than this for its peer."""
+
+    _watch: WriteWatch
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """The connection stands."""
+        super().connection_made(transport)
+        self._watch = WriteWatch(transport, WRITE_TIMEOUT_S, transport.abort, _nothing)
+
+    def pause_writing(self) -> None:
+        """The peer reads too slowly."""
+        super().pause_writing()
+        self._watch.start()
+
+    def resume_writing(self) -> None:
+        """The peer reads again."""
+        super().resume_writing()
+        self._watch.stop()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._watch.stop()
+        super().connection_lost(exc)
+
+
+def _nothing() -> None:
+    """uvicorn reads no request while it answers one."""
 
 
 class HttpServer:
@@ -33,7 +70,7 @@ class HttpServer:
             uvicorn.Config(
                 application,
                 loop="none",
-                http="httptools",
+                http=WatchedHttp,
                 ws="none",
                 lifespan="off",
                 log_config=None,
