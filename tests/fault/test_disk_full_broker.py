@@ -115,7 +115,11 @@ async def test_a_full_disk_refuses_and_loses_nothing_and_goes_on_when_there_is_r
             where = await broker.publish(Message("s/small", b"x" * 1000), principal=LOCAL)
             acknowledged[where.partition, int(where.offset)] = b"x" * 1000
     assert not broker.stopped_partitions(), "a full disk stops nothing"
+    assert "disk-full at storage" in str(broker.troubles.problem()), "whoever looks can see it"
     (disk / "ballast").unlink()
+    async with asyncio.timeout(10):
+        while broker.troubles.problem():  # noqa: ASYNC110 - found by a timer
+            await asyncio.sleep(0.02)
     before = len(acknowledged)
     for number in range(100):
         value = b"after.%d" % number

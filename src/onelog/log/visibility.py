@@ -200,7 +200,8 @@ class Visible:
                     self._gap_start = Offset(info.last_offset + 1)
                     self._give(batch, None)
             except Exception as error:  # noqa: BLE001 - what follows is fed nevertheless
-                self.troubles.note(FEED, self.place, error, offset=int(self._gap_start))
+                if self.stopped is None:  # what stops tells of itself
+                    self.troubles.note(FEED, self.place, error, offset=int(self._gap_start))
                 self._gap_start = upto
         if not self._has_gap:
             self._late.clear()
