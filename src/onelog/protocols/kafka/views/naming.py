@@ -1,8 +1,9 @@
 """The names request: which topic the records of a view's partition have that do not carry it.
 
-Rules: a record of a stream with many topics carries its topic. One of a stream that was made for
-one topic does not: who reads a view of a filter cannot tell its topic from the record. Our own
-clients ask; the answer is as of now, and a client asks again when it plans again.
+Rules: a record of a stream with many topics is stored with its topic. One of a stream that was
+made for one topic is not; the view of a filter writes it into each record on the way out. Who asks
+here knows it for a whole partition, without a look at records. The answer is as of now, and a
+client asks again when it plans again.
 """
 
 from __future__ import annotations
