@@ -9,16 +9,19 @@ from typing import Any
 
 import pytest
 
-from onelog.broker import LOCAL, Broker, Message, StreamConfig
+from onelog.broker import LOCAL, Broker, Message, StreamConfig, live_sources
 from onelog.kernel import scan_batches
 from onelog.protocols.amqp.following import Follower
 from onelog.protocols.amqp.queues.queue import Queue
+from onelog.protocols.kafka.views.news import News
+from onelog.protocols.kafka.views.places import Place
 from onelog.record.batch import build_batch
 from tests.conformance.amqp_raw import RawChannel
 from tests.support import amqp, mqtt
+from tests.support.brokers import home_of, running, say
 from tests.unit.test_amqp_idle_queue import on
 
-BAD = ((b"~bc", b"\xff"), (b"~nq", b"[\xfe]"), (b"~ex", b"soon"), (b"~ah", b"\x09x"))
+BAD = ((b"~bc", b'["\xff"]'), (b"~nq", b'["\xfe"]'), (b"~ex", b"soon"), (b"~ah", b"\x09x"))
 
 
 async def write(broker: Broker, *batches: bytes) -> None:
@@ -149,3 +152,59 @@ async def test_a_connection_that_cannot_be_written_to_is_ended_and_the_others_ge
         async with asyncio.timeout(10):
             await node.gone("bad")
         assert node.broker.troubles.count("mqtt-session") == 1
+
+
+async def test_streams_that_come_and_go_use_amqps_numbers_again_while_a_queue_holds_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B: AMQP failed at the 65,536th partition of a process's life."""
+    monkeypatch.setattr(live_sources, "GONE_MAX", 4)
+    async with amqp.serving(tmp_path) as node:
+        await on(node, declare)
+        broker, live = node.broker, node.hub.follower.live
+        known = len(live.keys)
+        for number in range(30):
+            await broker.streams.create(StreamConfig(name=f"s{number}", captures=("a/b",)))
+            await broker.publish(Message("a/b", b"%d" % number), principal=LOCAL)
+            if number == 0:
+                await broker.streams.delete("s0")  # its message waits in the queue
+                continue
+            assert await on(node, lambda channel: channel.all("q")) == [str(number)]
+            await broker.streams.delete(f"s{number}")
+        assert len(live.keys) <= known + 8
+        assert broker.troubles.rows() == []
+
+
+async def test_one_who_waits_for_a_view_and_raises_keeps_nobody_from_being_told(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as broker:
+        stream, log = home_of(broker, "a/b")
+        news, told = News(), []
+
+        def broken(_error: object) -> None:
+            raise RuntimeError("a waiter")
+
+        for callback in (broken, told.append):
+            news.wait(Place(stream, log), b"a/b", int(log.end_offset), callback)
+        await say(broker, "a/b", "x")
+        assert told == [None]
+        assert broker.troubles.count("view-waiter") == 1
+
+
+async def test_mqtt_holds_the_number_of_a_deleted_stream_while_a_message_of_it_is_in_flight(
+    tmp_path: Path,
+) -> None:
+    async with mqtt.serving(tmp_path) as node:
+        stream = await node.broker.streams.create(StreamConfig(name="s", captures=("a/b",)))
+        source = node.broker.live.find((stream.record.id, 0))
+        assert source is not None
+        client = await node.client("c")
+        await client.subscribe("a/b", 1)
+        await client.publish("a/b", "x")
+        message = await client.message()
+        await node.broker.streams.delete("s")
+        assert node.hub.release({source.number}) == {source.number}
+        await client.acknowledge(message)
+        await client.sync()
+        assert node.hub.release({source.number}) == set()

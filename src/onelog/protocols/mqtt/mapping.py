@@ -18,6 +18,7 @@ Rules, out of the log, also for records that other protocols wrote:
 from __future__ import annotations
 
 from base64 import b64encode
+from functools import lru_cache
 from typing import Final
 
 from onelog.kernel import check_topic, check_utf8
@@ -96,13 +97,15 @@ def from_record(
     dup: bool = False,
     subscription_ids: tuple[int, ...] = (),
 ) -> Publish | None:
-    """The PUBLISH that delivers a record; None when the message has expired.
+    """The PUBLISH that delivers a record; None when it has expired or MQTT cannot say its topic.
 
     The QoS is the smaller of the publisher's and the subscription's (`qos_max`). `retain` None
     leaves the flag as it was published. The packet id and DUP are dropped at QoS 0.
     """
     headers = record.headers
     properties = NO_PROPERTIES
+    if not _can_say(record.topic):
+        return None
     if subscription_ids or not _has_no_properties(headers):
         remaining_s = remaining_expiry_s(headers, now_ms=now_ms)
         if remaining_s == 0:
@@ -118,6 +121,11 @@ def from_record(
         packet_id=packet_id if qos else 0,
         properties=properties,
     )
+
+
+@lru_cache(maxsize=4096)
+def _can_say(topic: str) -> bool:
+    return _fits(topic) and check_topic(topic.encode())
 
 
 def to_properties(
