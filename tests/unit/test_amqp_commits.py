@@ -11,7 +11,7 @@ import pytest
 from onelog.base import faults
 from onelog.broker import Action, Principal
 from onelog.config.amqp import AmqpLimits
-from onelog.protocols.amqp import transactions
+from onelog.protocols.amqp import dead_letters, transactions
 from tests.conformance.amqp_raw import Raw, RawChannel, Refused, Tx, until_message
 from tests.support.amqp import serving
 
@@ -154,7 +154,37 @@ async def test_nobody_waits_for_a_dead_letter_that_cannot_be_written(tmp_path):
             faults.arm("segment.write", faults.fail_with(28))
             channel.nack(tag, requeue=False)
             assert channel.get(dead) is None
+            assert node.broker.troubles.count("amqp-dead-letter") == 1
             faults.disarm()
             return until_message(channel, dead).text
 
         assert await talk(node.port, work) == "1"
+
+
+async def test_a_message_of_which_no_letter_can_be_made_is_left_out_and_stays(
+    tmp_path, monkeypatch
+):
+    def fail(*_parts: Any) -> None:
+        raise ValueError("a header that cannot be written")
+
+    async with serving(tmp_path) as node:
+
+        def work(raw: Raw) -> list[str]:
+            channel = raw.channel()
+            dead = channel.queue()
+            queue = channel.queue(
+                arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead}
+            )
+            for text in "12":
+                channel.publish("", queue, text)
+            held = [channel.get(queue, no_ack=False) for _ in range(2)]
+            monkeypatch.setattr(dead_letters, "change_table", fail)
+            channel.nack(held[0].tag, requeue=False)
+            channel.sync()
+            monkeypatch.undo()
+            channel.nack(held[1].tag, requeue=False)
+            return channel.all(dead)
+
+        assert await talk(node.port, work) == ["2"]
+        assert node.broker.troubles.count("amqp-dead-letter") == 1
+        assert sum(row.cursor.count for row in node.hub.vhosts.all()[0].queues.values()) == 1

@@ -6,7 +6,8 @@ Rules (RabbitMQ, dlx):
 - A queue that the message was in before, with nobody rejecting it since, does not get it again:
   it would go round for ever. Other queues behind the exchange get it.
 - A message is settled in its queue only after it is durable where it went (at least once). One
-  that cannot be written now is read again later, and not held until then.
+  that cannot be written now is read again later, and not held until then. One of which no letter
+  can be made stays where it is: it is not handed out, and not lost either.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.errors import OnelogError
 from onelog.broker import LOCAL, Published, Record
-from onelog.observe import get_logger
 from onelog.protocols.amqp.addresses import address_of, message_topic
 from onelog.protocols.amqp.coming import Coming
 from onelog.protocols.amqp.mapping import extra_keys_of, to_message, to_properties
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from onelog.protocols.amqp.queues.queue import Queue
     from onelog.protocols.amqp.vhosts import VirtualHost
 
-_log = get_logger("amqp")
-
+TROUBLE: Final = "amqp-dead-letter"
 RETRY_S: Final = 1.0
 REJECTED: Final = "rejected"
 Told = Callable[[list[Published] | None, OnelogError | None], None]
@@ -53,7 +52,11 @@ class DeadLetters:
         if self._vhost.router.find(exchange) is None:
             queue.settled_elsewhere(place)  # as RabbitMQ: it is dropped
             return
-        message, targets = self._letter(queue, record, reason, exchange)
+        try:
+            message, targets = self._letter(queue, record, reason, exchange)
+        except Exception as error:  # noqa: BLE001 - whoever wrote it: one message is left out
+            self._note(queue, place, error)
+            return
         if not targets:
             queue.settled_elsewhere(place)  # no queue would get it
             return
@@ -66,13 +69,18 @@ class DeadLetters:
                 self._vhost.hub.counters.dead_lettered += 1
                 queue.settled_elsewhere(place)
             else:
-                _log.warning("a dead letter could not be written", queue=queue.name, why=str(error))
+                self._note(queue, place, error)
                 self._vhost.hub.loop.call_later(RETRY_S, queue.give_up, place, reason)
 
         if waiting is None:
             self._write(message, done)
         else:
             self._vhost.hub.run(self._write_later(waiting, message, done))
+
+    def _note(self, queue: Queue, place: int, error: Exception) -> None:
+        key, offset = self._vhost.hub.place(place)
+        troubles = self._vhost.hub.broker.troubles
+        troubles.note(TROUBLE, queue.name, error, stream=key[0], offset=offset)
 
     async def _write_later(self, waiting: Awaitable[None], message: Message, done: Told) -> None:
         try:

@@ -238,7 +238,7 @@ class Hub:
         return found.restore_queue(record, cursor)
 
     def settle_again(self, vhost: str, rows: Sequence[Settlement]) -> None:
-        """Acknowledgements of a commit whose channel is gone, perhaps with a crash."""
+        """Acknowledgements of a commit that a crash interrupted."""
         by_queue: dict[Queue, dict[int, str]] = {}
         for row in rows:
             queue = self._queue_of(vhost, row)

@@ -386,7 +386,7 @@ class Queue:
         self.settle_run(place, 1)
 
     def settled_again(self, places: dict[int, str]) -> None:
-        """Do what a commit says to messages that its channel does not hold (any more)."""
+        """Do what a commit says that a crash interrupted: its messages wait again."""
         if not places.keys().isdisjoint(self._ready.places()):
             self._length.clear()
             for row in self._ready.clear():
