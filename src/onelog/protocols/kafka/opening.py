@@ -122,19 +122,16 @@ def _out_of(bounds: TimeBounds, now_ms: int) -> Callable[[Slices, int], str]:
     return judge
 
 
-def check(
-    target: TopicPartition, buffer: bytes | bytearray, first: int, last: int
-) -> tuple[BatchInfo, int, bool]:
-    """The one batch of a partition, its latest time, and whether it has to be opened.
+def check_without_keys(
+    target: TopicPartition, buffer: bytes | bytearray, first: int, last: int, error: InvalidRecords
+) -> tuple[BatchInfo, int]:
+    """A batch that was refused, if that was only for its keys: it is opened to see which.
 
-    Raises CorruptBatch for what is wrong with the batch as a whole.
+    Raises what is wrong with the batch as a whole.
     """
-    try:
-        return *check_produce_batch(buffer, first, last, target.needs_keys), target.opens
-    except InvalidRecords:
-        if not target.needs_keys:
-            raise
-        return *check_produce_batch(buffer, first, last), True
+    if not target.needs_keys:
+        raise error
+    return check_produce_batch(buffer, first, last)
 
 
 def timed(data: memoryview, info: BatchInfo, latest_ms: int) -> tuple[Buffer, BatchInfo]:

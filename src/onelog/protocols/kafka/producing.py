@@ -14,18 +14,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from onelog.base.errors import MessageTooLarge, OnelogError
+from onelog.base.errors import InvalidRecords, MessageTooLarge, OnelogError
 from onelog.kernel import (
     ATTR_CODEC_MASK,
     ATTR_LOG_APPEND_TIME,
     ATTR_TRANSACTIONAL,
     BatchInfo,
+    check_produce_batch,
     encode_produce_response,
     parse_produce,
 )
 from onelog.protocols.kafka.answers import Slot
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
-from onelog.protocols.kafka.opening import RecordsRefused, Unopened, check, timed
+from onelog.protocols.kafka.opening import RecordsRefused, Unopened, check_without_keys, timed
 
 if TYPE_CHECKING:
     from onelog.kernel.types import Buffer
@@ -88,7 +89,12 @@ class Produce(Slot):
                     target = find(name).partition(number)
                     if last < 0:
                         raise KafkaError(ErrorCode.invalid_record, _NO_RECORDS)
-                    info, latest_ms, opens = check(target, buffer, first, last)
+                    needs_keys, opens = target.needs_keys, target.opens
+                    try:
+                        info, latest_ms = check_produce_batch(buffer, first, last, needs_keys)
+                    except InvalidRecords as error:
+                        info, latest_ms = check_without_keys(target, buffer, first, last, error)
+                        opens = True
                     if info.attributes & ATTR_LOG_APPEND_TIME:
                         raise KafkaError(ErrorCode.invalid_timestamp, _OWN_TIME)
                     if opens or info.attributes & ATTR_CODEC_MASK:
@@ -100,11 +106,9 @@ class Produce(Slot):
                     elif latest_ms != info.max_timestamp_ms:
                         data = memoryview(buffer)[first:last]
                         self._append(name, target, *timed(data, info, latest_ms), rows, at)
-                    elif info.size_bytes <= _SLICED_BYTES:
-                        self._append(name, target, buffer[first:last], info, rows, at)
                     else:
-                        data = memoryview(buffer)[first:last]
-                        self._append(name, target, data, info, rows, at)
+                        source = buffer if info.size_bytes <= _SLICED_BYTES else memoryview(buffer)
+                        self._append(name, target, source[first:last], info, rows, at)
                 except OnelogError as error:
                     self.refuse(rows, at, number, error)
                     self._left -= 1
