@@ -2,15 +2,18 @@
 
 import asyncio
 import errno
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from onelog.base import faults
 from onelog.base.clock import SystemClock
 from onelog.base.errors import CorruptBatch, StorageFull, Unavailable
 from onelog.base.ids import Offset
+from onelog.broker import LOCAL, Message
 from onelog.log.catalog import LISTENER
 from onelog.log.config import Cleanup, Retention, StreamConfig
 from onelog.log.maintenance import FAILED, HOOK, Maintenance
@@ -21,6 +24,7 @@ from onelog.log.sync_watch import SYNC_HANGS
 from onelog.log.syncer import Syncer
 from onelog.observe.troubles import Troubles
 from tests.logs import KEY, GatedLog, Node, memory_log, put, row
+from tests.support.brokers import running
 
 HOUR_MS = 3600 * 1000
 AGED = StreamConfig(
@@ -217,3 +221,40 @@ async def test_a_listener_that_raises_over_changed_streams_keeps_no_change_from_
     assert node.troubles.count(LISTENER) >= 2
     await node.restart()
     assert node.catalog.home("aged/1").record.id == stream.record.id
+
+
+# -- another durability while publishers wait
+
+
+async def test_publishers_who_wait_for_a_sync_are_answered_when_their_stream_asks_for_less(
+    tmp_path: Path,
+) -> None:
+    """`onelog stream alter --durability os` on a disk that hangs: nobody hangs with it."""
+    hangs, entered = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        entered.set()
+        assert hangs.wait(10)
+
+    async with running(tmp_path) as broker:
+        config = StreamConfig(name="s", captures=("s/#",), durability=Durability.FSYNC)
+        await broker.streams.create(config)
+        await broker.publish(Message("s/1", b"0"), principal=LOCAL)
+        faults.arm("segment.fsync", hang)
+        try:
+            waiting = [
+                asyncio.create_task(broker.publish(Message("s/1", b"%d" % n), principal=LOCAL))
+                for n in range(3)
+            ]
+            assert await asyncio.to_thread(entered.wait, 10)
+            waiting.append(
+                asyncio.create_task(broker.publish(Message("s/1", b"last"), principal=LOCAL))
+            )
+            await asyncio.sleep(0)
+            assert not any(task.done() for task in waiting)
+            await broker.streams.alter(msgspec.structs.replace(config, durability=Durability.OS))
+            found = await asyncio.wait_for(asyncio.gather(*waiting), 10)
+            assert [row.offset for row in found] == [1, 2, 3, 4]
+        finally:
+            hangs.set()
+            faults.disarm()
