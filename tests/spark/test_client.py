@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,8 +43,8 @@ def access(server: Onelog, **more: object) -> Access:
     return Access(servers=(("127.0.0.1", server.ports["kafka"]),), **more)  # type: ignore[arg-type]
 
 
-def batch(*values: str, **more: object) -> bytes:
-    rows = [(None, b"k", value.encode(), (), 1_000 + at) for at, value in enumerate(values)]
+def batch(*values: str, since_ms: int = 1_000, **more: object) -> bytes:
+    rows = [(None, b"k", value.encode(), (), since_ms + at) for at, value in enumerate(values)]
     return build_batch(rows, **more)  # type: ignore[arg-type]
 
 
@@ -235,7 +236,8 @@ def test_spark_gets_in_with_options(guarded, spark) -> None:
     )  # fmt: skip
     with Client(made) as client:
         client.topics(["secured"], create=True)
-        client.produce({("secured", 0): batch("a")})
+        # Of today: Spark may take longer to start than retention leaves a record of 1970.
+        client.produce({("secured", 0): batch("a", since_ms=int(time.time() * 1000))})
     options = {
         "servers": secure, "user": "al,i=ce", "password": "secret", "subscribe": "secured",
         "sasl.mechanism": "SCRAM-SHA-256", "tls.ca": str(guarded.folder / "ca.pem"),

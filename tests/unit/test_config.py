@@ -187,6 +187,10 @@ def test_the_line_of_a_key_is_found_however_it_is_written():
     }  # fmt: skip
 
 
+def test_only_a_line_feed_ends_a_line():
+    assert lines_of_keys('a = "x\u2028\x85y"\r\nb = 1\r\n') == {"a": 1, "b": 2}
+
+
 def test_files_that_are_named_and_cannot_be_read_are_told_with_their_line(write):
     file = write(
         "[security.tokens]\njwks_file = 'gone.json'\n"

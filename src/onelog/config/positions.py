@@ -15,7 +15,7 @@ def lines_of_keys(text: str) -> dict[str, int]:
     """Dotted path of each key and table → the line that it is first written on, from 1."""
     found: dict[str, int] = {}
     table = ""
-    lines = text.splitlines()
+    lines = text.replace("\r\n", "\n").split("\n")  # TOML knows no other breaks
     start = 0
     while start < len(lines):
         tree, end = _statement(lines, start)
