@@ -107,6 +107,25 @@ def test_a_peer_that_takes_no_bytes_is_cut_off(on_loop):
     on_loop(main)
 
 
+def test_bytes_that_are_added_do_not_hide_that_a_peer_takes_none(on_loop):
+    """Heartbeats, for one: a look would see that the bytes that wait are others than before."""
+
+    async def main():
+        async with listening(write_timeout_s=0.2) as running:
+            _reader, writer = await caller(running.port)
+            echo = await running.book.only()
+            narrow(echo)
+            echo.transport.write(bytes(8_000_000))
+            async with asyncio.timeout(10):
+                while not echo.lost.done():
+                    echo.transport.write(b"beat")
+                    await asyncio.wait([echo.lost], timeout=0.05)
+            assert running.gate.writes_stuck == 1
+            await end(writer)
+
+    on_loop(main)
+
+
 def test_a_peer_that_reads_slowly_is_not_cut_off(on_loop):
     async def main():
         async with listening(write_timeout_s=0.3) as running:

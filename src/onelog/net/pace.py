@@ -27,7 +27,15 @@ LINGER_S: Final = 2.0
 class WriteWatch:
     """Calls `on_stuck` when a peer takes nothing for so long; `stop_reading` makes that sure."""
 
-    __slots__ = ("_loop", "_on_stuck", "_stop_reading", "_timeout_s", "_timer", "_transport")
+    __slots__ = (
+        "_is_alone",
+        "_loop",
+        "_on_stuck",
+        "_stop_reading",
+        "_timeout_s",
+        "_timer",
+        "_transport",
+    )
 
     def __init__(
         self,
@@ -42,9 +50,15 @@ class WriteWatch:
         self._on_stuck = on_stuck
         self._stop_reading = stop_reading
         self._timer: asyncio.TimerHandle | None = None
+        self._is_alone = False
+        """Whether the peer was kept from asking for more since the last look."""
 
     def start(self) -> None:
         """Bytes wait for the peer from now on."""
+        self._is_alone = False
+        self._wait()
+
+    def _wait(self) -> None:
         size = self._transport.get_write_buffer_size()
         self._timer = self._loop.call_later(self._timeout_s, self._look, size)
 
@@ -56,14 +70,15 @@ class WriteWatch:
 
     def _look(self, before: int) -> None:
         size = self._transport.get_write_buffer_size()
-        if size == before:
+        if size == before or (size > before and self._is_alone):
             self._timer = None
             self._on_stuck()
             return
         if size > before:
-            # It may have taken some while more was added: the next look, without more, will tell.
+            # It may have taken some while its own requests added more: the next look will tell.
+            self._is_alone = True
             self._stop_reading()
-        self.start()
+        self._wait()
 
 
 class PacedTransport:

@@ -300,6 +300,7 @@ class Connection:
     def resume_writing(self) -> None:
         """The peer reads again."""
         self._writing = True
+        self._heard_at = self.hub.loop.time()  # it may not have been read meanwhile
         channels = list(self.channels.values())
         if channels:
             # Another one is the first each time: each of them could fill the socket alone.
@@ -352,7 +353,8 @@ class Connection:
             self.hub.counters.heartbeats_missed += 1
             self.abort("missed heartbeats")
             return
-        self.write([frames.HEARTBEAT_FRAME])
+        if self._writing:  # else other bytes wait, and this one would only be more of them
+            self.write([frames.HEARTBEAT_FRAME])
         self._timer = self.hub.loop.call_later(self.heartbeat_s / 2, self._beat)
 
     # -- sending
