@@ -41,3 +41,9 @@ UNSEEN_BYTES_MAX = 128 * 1024 * 1024
 
 VIEWS_MAX = 10_000
 """Filters that were given a name."""
+
+LIVE_PARTITIONS_MAX = 65_536
+"""Partitions that exist at a time and that MQTT and AMQP follow; one beyond is told at /health."""
+
+RESERVED_NAMES_BYTES_MAX = 1024 * 1024
+"""Bytes of a list of names in a reserved header; a longer one counts as absent."""

@@ -14,14 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from onelog.base.limits import LIVE_PARTITIONS_MAX
 from onelog.cursors.sources import Source
 from onelog.log.moves import Move
 from onelog.log.partition import LiveFeed, Partition
 from onelog.log.stream import Stream
 from onelog.log.wakeup import Waiter
 
-NUMBERS_MAX: Final = 65_536
-"""Partitions that one live feed can follow at a time."""
+NUMBERS_MAX: Final = LIVE_PARTITIONS_MAX
+"""Partitions that one live feed can follow at a time: AMQP's places have 16 bits for them."""
 GONE_MAX: Final = 256
 """Partitions that are gone and still have their number, before listeners are asked."""
 

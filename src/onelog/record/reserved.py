@@ -12,13 +12,12 @@ from typing import Final
 
 import msgspec
 
+from onelog.base.limits import RESERVED_NAMES_BYTES_MAX
 from onelog.record.headers import EXPIRY, Headers, find_header
 
 NUMBER_MAX: Final = 10**20 - 1
 """The greatest number, where the meaning has no smaller one: 64 bits fit in 20 digits."""
 OFFSET_MAX: Final = 2**63 - 1
-NAMES_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of a list of names that is looked at."""
 
 _DIGITS_MAX: Final = 20
 _names: Final = msgspec.json.Decoder(tuple[str, ...])
@@ -45,7 +44,7 @@ def read_expiry_ms(headers: Headers) -> int | None:
 def read_names(headers: Headers, name: bytes) -> tuple[str, ...]:
     """The list of names of a header, JSON; empty when it is none."""
     raw = find_header(headers, name)
-    if raw is None or len(raw) > NAMES_BYTES_MAX:
+    if raw is None or len(raw) > RESERVED_NAMES_BYTES_MAX:
         return ()
     try:
         return _names.decode(raw)
