@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
@@ -132,7 +132,7 @@ class Tick:
                 troubles.note("publish-answer", "tick", failure)
 
 
-class Write(NamedTuple):
+class Write(msgspec.Struct):
     """What a tick took from one stage: the records, and the calls that wait for them."""
 
     tick: Tick
@@ -149,6 +149,9 @@ def finish_rows(
     """Tell every call that has records in a stage."""
     count = 0
     last = rows[0][0]
+    if len(rows) == 1:
+        _finish_call(last, 1, error, troubles)
+        return
     for ticket, _place, _index in rows:  # a call's records lie side by side
         if ticket is not last:
             _finish_call(last, count, error, troubles)
