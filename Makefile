@@ -26,7 +26,7 @@ SHORT := -m "not fault_long and not kafka_peer and not rabbitmq_peer and not spa
 
 .DEFAULT_GOAL := help
 .PHONY: help run example-iot example-pipeline spark setup check format test test-pure conformance conformance-kafka \
-        conformance-amqp conformance-spark fuzz fault bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark docs clean
+        conformance-amqp conformance-spark fuzz fault soak bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark docs clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -85,6 +85,9 @@ fuzz: $(STAMP)-dev ## Fuzz each decoder and each connection for ten minutes; ARG
 
 fault: $(STAMP)-dev ## Kill processes and break disks, also for minutes
 	$(PYTEST) -m "fault or fault_long" $(ARGS)
+
+soak: $(STAMP)-dev ## Clients come and go for half an hour: memory and descriptors stay flat
+	$(PYTEST) -m fault_long tests/fault/test_overload.py -s $(ARGS)
 
 bench: bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark ## Run every benchmark
 
