@@ -114,7 +114,10 @@ def test_status_shows_what_lasts_first_and_where_the_server_listens(capsys):
     info = ServerInfo(
         version="1", node_id=0, node_name="n", pid=1, python="3", event_loop="x",
         kernel="compiled", data_dir="d", config_file=None, started_ms=0, uptime_s=5.0,
-        listeners=(ListenerInfo(name="mqtt", address="127.0.0.1:1883", url="mqtt://here:1883"),),
+        listeners=(
+            ListenerInfo(name="mqtt", address="127.0.0.1:1883", url="mqtt://here:1883"),
+            ListenerInfo(name="amqp_tls", address="127.0.0.1:5671", url="amqps://here:5671"),
+        ),
     )  # fmt: skip
     rows = [
         TroubleInfo(kind="live-listener", place="main/1", error="ValueError: x\ny", count=1_200,
@@ -122,12 +125,18 @@ def test_status_shows_what_lasts_first_and_where_the_server_listens(capsys):
         TroubleInfo(kind="disk-full", place="main/3", error="no space", count=1, first_ms=5,
                     last_ms=5, standing=True),
     ]  # fmt: skip
+    rows.append(
+        TroubleInfo(kind="protocol", place="amqp", error="it did not start", count=1, first_ms=4,
+                    last_ms=4, standing=True)
+    )  # fmt: skip
     health = HealthAnswer("failing", {"state": "ok", "troubles": "disk-full"}, rows)
     print_status(Status(info, health, [], False))
     lines = capsys.readouterr().out.splitlines()
     assert "not ready, up 5s, pid 1" in lines[0]
     assert lines[1] == "  troubles: disk-full"
     assert lines[2].startswith("  disk-full at main/3: no space (since 1970-01-0")
-    assert "  live-listener at main/1: ValueError: x y (last at" in lines[3]
-    assert lines[3].endswith(", 1,200 times)")
-    assert lines[-1].split() == ["mqtt", "127.0.0.1:1883", "mqtt://here:1883"]
+    assert lines[3].startswith("  protocol at amqp: it did not start (since")
+    assert "  live-listener at main/1: ValueError: x y (last at" in lines[4]
+    assert lines[4].endswith(", 1,200 times)")
+    assert lines[-2].split() == ["mqtt", "listening", "127.0.0.1:1883", "mqtt://here:1883"]
+    assert lines[-1].split()[:3] == ["amqp_tls", "in", "trouble"]

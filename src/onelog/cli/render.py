@@ -91,7 +91,7 @@ def print_status(status: Status) -> None:
             OUT.print(Text(f"  {name}: {outcome}", style="red"))
     _print_troubles(health.troubles)
     OUT.print()
-    _print_listeners(info)
+    _print_listeners(info, {row.place for row in health.troubles if row.standing})
     if status.streams:
         OUT.print()
         _print_streams(status.streams)
@@ -114,12 +114,15 @@ def _print_troubles(troubles: list[TroubleInfo]) -> None:
         OUT.print(f"  … and {len(rows) - TROUBLES_SHOWN} more: see /health")
 
 
-def _print_listeners(info: ServerInfo) -> None:
+def _print_listeners(info: ServerInfo, troubled: set[str]) -> None:
+    """Where it listens; a protocol that could not start is a trouble at its name."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for title in ("listener", "address", "clients write"):
+    for title in ("listener", "state", "address", "clients write"):
         table.add_column(title)
     for row in info.listeners:
-        table.add_row(row.name, Text(row.address), Text(row.url))
+        is_well = row.name.partition("_")[0] not in troubled
+        state = Text("listening", "green") if is_well else Text("in trouble", "red")
+        table.add_row(row.name, state, Text(row.address), Text(row.url))
     print_whole(table)
 
 
