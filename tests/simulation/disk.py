@@ -156,7 +156,7 @@ class Disk:
         self._changes.setdefault(path.rpartition("/")[0], []).append((path, node, came))
 
     def _open_file(self, path: str, flags: int, fd: int, existed: bool) -> None:
-        if Path(path).is_dir():
+        if flags & os.O_DIRECTORY:
             self._open[fd] = path
             return
         node = self._names.get(path)
