@@ -181,7 +181,8 @@ def test_an_unknown_key_in_the_file_names_the_file_the_key_and_the_nearest_one(t
     result = run_onelog(tmp_path, "serve")
     assert result.returncode == 2
     assert result.stderr.strip() == (
-        "onelog: onelog.toml: unknown key listeners.admin.prot (did you mean listeners.admin.port?)"
+        "onelog: onelog.toml:2: unknown key listeners.admin.prot"
+        " (did you mean listeners.admin.port?)"
     )
 
 
