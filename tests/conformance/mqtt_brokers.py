@@ -104,10 +104,10 @@ class Onelog(Server):
                 printed += chunk
         return printed.decode()
 
-    def user(self, name: str, password: str) -> None:
+    def user(self, name: str, password: str, *options: str) -> None:
         """Make a user, as an operator does."""
         subprocess.run(
-            [sys.executable, "-m", "onelog", "user", "add", name, "--password-stdin"],
+            [sys.executable, "-m", "onelog", "user", "add", name, "--password-stdin", *options],
             cwd=self.folder,
             env=environment(),
             input=password.encode(),

@@ -49,7 +49,7 @@ def server(tmp_path_factory) -> Iterator[Onelog]:
         "listeners.kafka_tls.tls.client_cert=optional",
         listeners=("kafka_tls",),
     ).start()
-    started.user("alice", "secret")
+    started.user("alice", "secret", "--administrator")
     yield started
     assert started.stop() == 0
     assert not started.errors()

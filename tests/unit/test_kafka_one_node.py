@@ -315,6 +315,7 @@ async def users(tmp_path: Path) -> AsyncIterator[SimpleNamespace]:
     async with desk(tmp_path) as admin:
         authenticator = await Authenticator.open(admin.broker.store, admin.clock)
         admin.hub.authenticator = authenticator
+        await authenticator.users.add("root", "password", scram=False, administrator=True)
         admin._connection.identity = Identity("root", "password", 1)
 
         async def alter(*upsertions, gone=()):
@@ -417,3 +418,20 @@ async def test_who_has_no_name_sees_and_changes_no_user(users) -> None:
         await users.describe()
     assert caught.value.code is E.cluster_authorization_failed
     assert not users.security.knows("a")
+
+
+async def test_who_is_no_administrator_sees_and_changes_only_itself(users) -> None:
+    await users.security.users.add("ann", "password", scram=False)
+    await users.alter(upsertion("bob"))
+    users.admin._connection.identity = Identity("ann", "password", 1)
+    assert await users.alter(upsertion("bob"), upsertion("eve"), upsertion("ann")) == [
+        ("bob", E.cluster_authorization_failed),
+        ("eve", E.cluster_authorization_failed),
+        ("ann", E.none),
+    ]
+    assert not users.security.knows("eve")
+    assert await users.describe("ann") == [("ann", E.none, [(1, 4096)])]
+    for names in ((), ("bob",), ("ann", "bob")):
+        with pytest.raises(KafkaError) as caught:
+            await users.describe(*names)
+        assert caught.value.code is E.cluster_authorization_failed

@@ -58,7 +58,7 @@ Administrator = Annotated[
         name="--administrator",
         negative=(),
         show_default=False,
-        help="Let the user change other users over the management API.",
+        help="Let the user change other users by the management API and by Kafka's tools.",
     ),
 ]
 

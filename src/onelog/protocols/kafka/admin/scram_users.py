@@ -1,7 +1,8 @@
 """DescribeUserScramCredentials and AlterUserScramCredentials: users by Kafka's tools.
 
 Rules:
-- Who comes without a name sees and changes no user.
+- Who comes without a name sees and changes no user. Administrators see and change every user,
+  everybody else only itself, as in the management API.
 - The client derives the key, so no password arrives: a user that is made here logs in by SCRAM
   only, and a user that has a password keeps it. All changes to one user are one.
 - A user without a password goes with its last credential.
@@ -32,11 +33,19 @@ ITERATIONS: Final = range(4096, 16_384 + 1)
 _SALT_BYTES_MAX: Final = 1024
 
 
-def _check_asker(hub: Hub, request: Request, action: Action) -> None:
+def _check_asker(hub: Hub, request: Request, action: Action, names: Iterable[str]) -> None:
+    """Whether who asks may see or change these users; no names: all of them."""
     check_cluster(hub, request, action)
-    if request.connection.identity in (None, ANONYMOUS):
+    identity = request.connection.identity
+    if identity is None or identity == ANONYMOUS:
         raise KafkaError(
             ErrorCode.cluster_authorization_failed, "users are seen and changed after a login only"
+        )
+    if set(names) != {identity.name} and not hub.authenticator.is_administrator(identity.name):
+        raise KafkaError(
+            ErrorCode.cluster_authorization_failed,
+            "only an administrator sees and changes other users"
+            " (`onelog user add NAME --administrator` makes one)",
         )
 
 
@@ -45,9 +54,9 @@ def _check_asker(hub: Hub, request: Request, action: Action) -> None:
 
 async def describe_user_scram_credentials(hub: Hub, request: Request) -> Body:
     """Which mechanisms users can log in with; the keys are not told."""
-    _check_asker(hub, request, Action.SUBSCRIBE)
-    known = await hub.authenticator.users.scram_iterations()
     asked = request.body.users
+    _check_asker(hub, request, Action.SUBSCRIBE, {row.name for row in asked or ()})
+    known = await hub.authenticator.users.scram_iterations()
     times = Counter(row.name for row in asked or ())
     names = list(times) if asked else [name for name, found in known.items() if found]
     return {
@@ -88,7 +97,7 @@ async def alter_user_scram_credentials(hub: Hub, request: Request) -> Body:
     for name in dict.fromkeys(row.name for row in rows):
         result: Body = {"user": name, "error_code": ErrorCode.none, "error_message": None}
         try:
-            _check_asker(hub, request, Action.MANAGE)
+            _check_asker(hub, request, Action.MANAGE, (name,))
             if any(count > 1 for (user, _), count in times.items() if user == name):
                 raise KafkaError(
                     ErrorCode.duplicate_resource, f"a mechanism of {name[:100]!r} is named twice"
