@@ -13,7 +13,6 @@ from pathlib import Path
 import httpx2 as httpx
 import pytest
 
-from onelog.app import PROTOCOL_TROUBLE
 from onelog.assembly import open_broker
 from onelog.base.clock import ManualClock, SystemClock
 from onelog.base.errors import CorruptBatch, Unavailable
@@ -32,8 +31,6 @@ from onelog.config import Config
 from onelog.protocols.amqp.hub import Hub as AmqpHub
 from onelog.protocols.amqp.intents import STREAM as INTENTS
 from onelog.protocols.kafka.groups.rows import STREAM as GROUPS
-from onelog.protocols.kafka.hub import Hub as KafkaHub
-from onelog.protocols.kafka.transactions.coordinator import STREAM as TRANSACTIONS
 from onelog.protocols.mqtt.delayed import STREAM as DELAYED
 from onelog.protocols.mqtt.hub import Hub as MqttHub
 from onelog.protocols.mqtt.retained_copies import STREAM as COPIES
@@ -83,10 +80,6 @@ async def write_rows(data: Path, stream: str) -> None:
             await table.put([(b"key-%d" % number, b"value" * 10)])
 
 
-async def kafka_hub(broker: Broker, authenticator: Authenticator) -> None:
-    await KafkaHub(broker, authenticator, Config(), SystemClock()).open()
-
-
 async def amqp_hub(broker: Broker, authenticator: Authenticator) -> None:
     await AmqpHub(broker, authenticator, Config(), SystemClock()).open()
 
@@ -97,8 +90,6 @@ async def mqtt_hub(broker: Broker, authenticator: Authenticator) -> None:
 
 
 USERS: dict[str, Opening] = {
-    GROUPS: kafka_hub,
-    TRANSACTIONS: kafka_hub,
     INTENTS: amqp_hub,
     WILLS: mqtt_hub,
     DELAYED: mqtt_hub,
@@ -111,7 +102,10 @@ USERS: dict[str, Opening] = {
 async def test_a_protocol_does_not_begin_on_state_that_cannot_be_read(
     stream: str, where: str, tmp_path: Path
 ) -> None:
-    """Nothing is answered as if there were no groups, transactions, wills; topics work."""
+    """Nothing is answered as if there were no wills, no delayed messages; topics work.
+
+    Kafka serves what does not need its groups or transactions: `test_kafka_state_unknown.py`.
+    """
     await write_rows(tmp_path, stream)
     damage(tmp_path, stream, where)
     before = {path: path.read_bytes() for path in tmp_path.glob(f"segment/{stream}-*/0/*.log")}
@@ -155,14 +149,14 @@ async def test_a_row_is_not_put_behind_damage_that_is_found_later(tmp_path: Path
 
 
 async def test_the_process_serves_what_is_not_affected_and_says_what_is(tmp_path: Path) -> None:
-    """End to end: without what Kafka's groups committed, Kafka waits; MQTT and AMQP answer."""
+    """End to end: without what Kafka's groups committed every protocol answers."""
     await write_rows(tmp_path, GROUPS)
     damage(tmp_path, GROUPS, "first")
     async with running_server(tmp_path) as (server, ports):
-        for protocol in ("mqtt", "amqp"):
-            await is_answered(ports[protocol], HELLOS[protocol])
+        for protocol, hello in HELLOS.items():
+            await is_answered(ports[protocol], hello)
         (row,) = server.troubles.standing()
-        assert (row.kind, row.place) == (PROTOCOL_TROUBLE, "kafka")
+        assert (row.kind, row.place, row.blocks) == (STATE_UNKNOWN, GROUPS, True)
         assert "what ~groups keeps is not known" in row.error
         async with httpx.AsyncClient() as client:
             probe = await client.get(f"http://127.0.0.1:{ports['admin']}/health/ready")

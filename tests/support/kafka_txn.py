@@ -14,6 +14,7 @@ import pytest
 from onelog.base.clock import ManualClock
 from onelog.base.errors import StorageFull
 from onelog.broker import Broker, Durability, Partition, StreamConfig
+from onelog.broker.producer_ids import ProducerIds
 from onelog.config.kafka import KafkaTransactions
 from onelog.kernel import ATTR_TRANSACTIONAL, scan_batches
 from onelog.log.partition import Appended
@@ -111,16 +112,20 @@ class Desk:
         self.timers = ManualTimers(clock)
         self.offsets = PendingOffsetsTold()
         self.topics = Topics(broker)
+        self.producer_ids = ProducerIds(broker.store)
         self.coordinator: Coordinator
         self._sequences: dict[tuple[int, int, str, int], int] = {}
 
     async def open(self) -> None:
         """Recover the coordinator from its log."""
         self.timers = ManualTimers(self.clock)
+        self.producer_ids = ProducerIds(self.broker.store)
+        await self.producer_ids.open()
         self.coordinator = await open_coordinator(
             self.broker,
             self.topics,
             self.offsets,
+            self.producer_ids,
             self.settings,
             self.clock,
             self.timers.call_later,
@@ -128,8 +133,13 @@ class Desk:
 
     async def crash(self) -> None:
         """Nothing of the coordinator's memory survives; its log and the partitions do."""
-        await self.coordinator.close()
+        await self.close()
         await self.open()
+
+    async def close(self) -> None:
+        """Stop what the coordinator does, and what it uses."""
+        await self.coordinator.close()
+        await self.producer_ids.close()
 
     @contextlib.contextmanager
     def without_markers(self, *logs: Partition) -> Iterator[None]:
@@ -254,5 +264,5 @@ async def desk(path: Path, settings: KafkaTransactions | None = None) -> AsyncIt
         try:
             yield made
         finally:
-            await made.coordinator.close()
+            await made.close()
             made.topics.close()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from onelog.base.clock import ManualClock
-from onelog.base.errors import PartitionCorrupt, StorageFull
+from onelog.base.errors import StateUnknown, StorageFull
 from onelog.broker.kept import KeptTable
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.groups.answers import Leaving
@@ -269,6 +269,6 @@ async def test_a_row_that_cannot_be_read_stops_the_start(tmp_path):
     async with running(tmp_path) as broker:
         table = await KeptTable.open(broker.streams, ManualClock(), STREAM)
         await table.put([(b"junk", b"junk")])
-    with pytest.raises(PartitionCorrupt, match="cannot be read"):
+    with pytest.raises(StateUnknown, match="cannot be read"):
         async with grouping(tmp_path):
             pass

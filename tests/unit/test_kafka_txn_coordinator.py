@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.base.errors import PartitionCorrupt, StorageFull
+from onelog.base.errors import StateUnknown, StorageFull
 from onelog.broker.kept import KeptTable
 from onelog.config.kafka import KafkaTransactions
 from onelog.protocols.kafka.errors import ErrorCode
@@ -39,14 +39,6 @@ def _full(*_args: object) -> None:
 
 
 # -- producers
-
-
-async def test_a_producer_without_a_transactional_id_gets_a_new_id_each_time(tmp_path: Path):
-    async with desk(tmp_path) as at:
-        first = await at.coordinator.init_producer(None, -1)
-        second = await at.coordinator.init_producer(None, -1)
-        assert (first.epoch, second.epoch) == (0, 0)
-        assert first.id != second.id
 
 
 async def test_a_transactional_id_keeps_its_producer_id_and_counts_epochs(tmp_path: Path):
@@ -455,7 +447,7 @@ async def test_a_claimed_higher_epoch_does_not_keep_a_transaction_open(tmp_path:
 async def test_a_row_that_cannot_be_read_stops_the_start_with_a_reason(tmp_path: Path):
     async with desk(tmp_path) as at:
         await at.coordinator._table.put([(b"t", b"\xc1")])
-        with pytest.raises(PartitionCorrupt, match=STREAM):
+        with pytest.raises(StateUnknown, match=STREAM):
             await at.crash()
 
 

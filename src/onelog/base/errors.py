@@ -147,6 +147,10 @@ class Unavailable(OnelogError):
     retriable = True
 
 
+class StateUnknown(Unavailable):
+    """What an internal stream keeps cannot be read; what needs it waits for the repair."""
+
+
 class Closed(OnelogError):
     """The object was closed; nothing was done."""
 

@@ -2,7 +2,7 @@
 
 Rules: rows that are put together are one batch, so after a crash all of them are there or none.
 What a put has answered survives as the stream's durability says (I4). The last value of a key
-counts; a value of None removes it. A damaged stream is an error (Unavailable), never an empty one.
+counts; a value of None removes it. A damaged stream is an error (StateUnknown), never an empty one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class KeptTable:
 
     @classmethod
     async def open(cls, catalog: Catalog, clock: Clock, name: str) -> KeptTable:
-        """Read every row; the stream is created on the first start. Raises Unavailable."""
+        """Read every row; the stream is created on the first start. Raises StateUnknown."""
         stream = catalog.find(name) or await catalog.create(
             StreamConfig(
                 name=name,
@@ -75,7 +75,7 @@ class KeptTable:
     def put(self, rows: Sequence[KeptRow]) -> asyncio.Future[None]:
         """Append rows as one batch, now and in order; the future is done when they are durable.
 
-        It, or this call, raises Unavailable when the stream is stopped.
+        It, or this call, raises StateUnknown when the stream is stopped.
         """
         if not rows:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()

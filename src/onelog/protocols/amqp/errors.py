@@ -103,6 +103,7 @@ CODES: Final[dict[type[errors.OnelogError], Reply]] = {
     errors.NotLeader: _R.INTERNAL_ERROR,
     errors.Fenced: _R.INTERNAL_ERROR,
     errors.Unavailable: _R.RESOURCE_ERROR,
+    errors.StateUnknown: _R.RESOURCE_ERROR,
     errors.Closed: _R.CONNECTION_FORCED,
     errors.Timeout: _R.RESOURCE_ERROR,
     errors.ProtocolViolation: _R.SYNTAX_ERROR,

@@ -26,8 +26,9 @@ from onelog.protocols.kafka.apis import PRIVATE, SERVED, Api, ApiKey
 from onelog.protocols.kafka.codec import FLEXIBLE_FROM, Body, decode_request, encode_response
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.fetching import begin_fetch
-from onelog.protocols.kafka.handlers import HANDLERS, error_body
+from onelog.protocols.kafka.handlers import HANDLERS
 from onelog.protocols.kafka.producing import Produce
+from onelog.protocols.kafka.refusals import error_body
 from onelog.protocols.kafka.request import Request
 from onelog.protocols.kafka.sasl import Exchange
 from onelog.security.identity import Identity

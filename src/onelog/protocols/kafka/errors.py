@@ -58,6 +58,7 @@ CODES: Final[dict[type[errors.OnelogError], ErrorCode]] = {
     errors.NotLeader: _E.not_leader_or_follower,
     errors.Fenced: _E.fenced_leader_epoch,
     errors.Unavailable: _E.coordinator_not_available,
+    errors.StateUnknown: _E.coordinator_not_available,
     errors.Closed: _E.not_leader_or_follower,
     errors.Timeout: _E.request_timed_out,
     errors.ProtocolViolation: _E.invalid_request,

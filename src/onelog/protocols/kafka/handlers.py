@@ -1,16 +1,13 @@
-"""The table of control APIs: which function serves which, and how a whole request is refused.
+"""The table of control APIs: which function serves which.
 
 Rules: every API of `apis.py` but Produce and Fetch, which have their own path, has a row in
-`HANDLERS`. An error that a handler raises becomes the answer of `REFUSALS`, in the place where the
-API has room for it; without a row the connection ends.
+`HANDLERS`. An error that a handler raises becomes an answer in `refusals.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from onelog.base.errors import OnelogError
 from onelog.protocols.kafka.admin.acls import create_acls, delete_acls, describe_acls
 from onelog.protocols.kafka.admin.altering import alter_configs, incremental_alter_configs
 from onelog.protocols.kafka.admin.creating import create_partitions, create_topics
@@ -31,7 +28,6 @@ from onelog.protocols.kafka.admin.scram_users import (
 from onelog.protocols.kafka.admin.topic_partitions import describe_topic_partitions
 from onelog.protocols.kafka.apis import ApiKey
 from onelog.protocols.kafka.codec import Body
-from onelog.protocols.kafka.errors import code_of
 from onelog.protocols.kafka.groups.committing import (
     offset_commit,
     offset_delete,
@@ -124,40 +120,3 @@ HANDLERS: Final[dict[ApiKey, Handler]] = {
     ApiKey.DESCRIBE_QUORUM: describe_quorum,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions,
 }
-
-
-def _top_level(error: OnelogError) -> Body:
-    return {"error_code": code_of(error)}
-
-
-def _with_message(error: OnelogError) -> Body:
-    return {"error_code": code_of(error), "error_message": str(error)}
-
-
-REFUSALS: Final[dict[ApiKey, Callable[[OnelogError], Body]]] = {
-    ApiKey.DESCRIBE_CLUSTER: _with_message,
-    ApiKey.FIND_COORDINATOR: _with_message,
-    ApiKey.JOIN_GROUP: _top_level,
-    ApiKey.SYNC_GROUP: _top_level,
-    ApiKey.HEARTBEAT: _top_level,
-    ApiKey.LEAVE_GROUP: _top_level,
-    ApiKey.LIST_GROUPS: _top_level,
-    ApiKey.OFFSET_DELETE: _top_level,
-    ApiKey.INIT_PRODUCER_ID: _top_level,
-    ApiKey.ADD_OFFSETS_TO_TXN: _top_level,
-    ApiKey.END_TXN: _top_level,
-    ApiKey.LIST_TRANSACTIONS: _top_level,
-    ApiKey.ELECT_LEADERS: _top_level,
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _with_message,
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: _with_message,
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _with_message,
-    ApiKey.DESCRIBE_QUORUM: _with_message,
-    ApiKey.SASL_HANDSHAKE: _top_level,
-    ApiKey.SASL_AUTHENTICATE: _with_message,
-}
-
-
-def error_body(request: Request, error: OnelogError) -> Body | None:
-    """The answer that refuses a whole request; None where the API has no place for it."""
-    refuse = REFUSALS.get(request.api.key)
-    return None if refuse is None else refuse(error)

@@ -1,6 +1,7 @@
 """What all Kafka connections share: the broker, topics, groups, transactions, settings, counters.
 
 Rules: opened once the broker is; groups and transactions are recovered before anybody is accepted.
+Where the stream of one is damaged, who asks for it is refused (`recovered.py`); the rest is served.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import uuid
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
@@ -15,15 +17,20 @@ from onelog.base.clock import Clock
 from onelog.base.errors import Unavailable
 from onelog.base.limits import STREAM_NAME_CHARS_MAX
 from onelog.broker import Action, Broker, Principal, Stream
+from onelog.broker.producer_ids import ProducerIds
 from onelog.config import Config
 from onelog.metadata.store import Compare, Put
+from onelog.observe import Sample
 from onelog.protocols.kafka.admin.choosing import default_config
 from onelog.protocols.kafka.apis import APIS
 from onelog.protocols.kafka.appending import Appends
 from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.groups.coordinator import Groups
+from onelog.protocols.kafka.groups.rows import STREAM as GROUPS
+from onelog.protocols.kafka.recovered import Recovered
 from onelog.protocols.kafka.topics import KafkaTopic, Topics, check_name
+from onelog.protocols.kafka.transactions.coordinator import STREAM as TRANSACTIONS
 from onelog.protocols.kafka.transactions.coordinator import Coordinator
 from onelog.protocols.kafka.transactions.opening import open_coordinator
 from onelog.protocols.kafka.views.registry import Views
@@ -83,8 +90,9 @@ class Hub:
         self.connections: set[Connection] = set()
         self.counters = Counters()
         self.cluster_id = ""
-        self.groups: Groups
-        self.transactions: Coordinator
+        self.producer_ids = ProducerIds(broker.store)
+        self._groups = Recovered[Groups](GROUPS, broker.troubles)
+        self._transactions = Recovered[Coordinator](TRANSACTIONS, broker.troubles)
         self._opened = AsyncExitStack()
         """How to close what is open, the last first."""
         self._opened.callback(self.views.close)
@@ -94,13 +102,44 @@ class Hub:
     async def open(self) -> None:
         """Recover what clients left here."""
         self.cluster_id = await self._load_cluster_id()
-        self.groups = await Groups.open(self.broker, self.settings.groups, self.clock)
-        self._opened.push_async_callback(self.groups.close)
-        self.transactions = await open_coordinator(
-            self.broker, self.topics, self.groups.offsets, self.settings.transactions, self.clock
-        )
-        self._opened.push_async_callback(self.transactions.close)
+        await self.producer_ids.open()
+        self._opened.push_async_callback(self.producer_ids.close)
+        groups = await self._groups.open(Groups.open(self.broker, self.settings.groups, self.clock))
+        if groups is not None:
+            self._opened.push_async_callback(groups.close)
+            await self._open_transactions(groups)
         self._opened.callback(self.authenticator.on_change(self._user_changed))
+
+    async def _open_transactions(self, groups: Groups) -> None:
+        transactions = await self._transactions.open(
+            open_coordinator(
+                self.broker,
+                self.topics,
+                groups.offsets,
+                self.producer_ids,
+                self.settings.transactions,
+                self.clock,
+            )
+        )
+        if transactions is not None:
+            self._opened.push_async_callback(transactions.close)
+
+    @property
+    def groups(self) -> Groups:
+        """Every group. Raises StateUnknown."""
+        return self._groups.get()
+
+    @property
+    def transactions(self) -> Coordinator:
+        """Every transaction. Raises StateUnknown, also for groups: their offsets move with it."""
+        self._groups.get()
+        return self._transactions.get()
+
+    def samples(self) -> Iterator[Sample]:
+        """Numbers of what is known, for the metrics."""
+        for state in (self._groups.find(), self._transactions.find()):
+            if state is not None:
+                yield from state.samples()
 
     def _user_changed(self, name: str) -> None:
         for connection in list(self.connections):

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from onelog.base.errors import InvalidRecords, MessageTooLarge, OnelogError
+from onelog.base.errors import InvalidRecords, MessageTooLarge, OnelogError, StateUnknown
 from onelog.kernel import (
     ATTR_CODEC_MASK,
     ATTR_LOG_APPEND_TIME,
@@ -31,7 +31,9 @@ from onelog.protocols.kafka.opening import RecordsRefused, Unopened, check_witho
 if TYPE_CHECKING:
     from onelog.kernel.types import Buffer
     from onelog.protocols.kafka.connection import Connection
+    from onelog.protocols.kafka.hub import Hub
     from onelog.protocols.kafka.topics import TopicPartition
+    from onelog.protocols.kafka.transactions.coordinator import Coordinator
 
 _ACKS: Final = (-1, 0, 1)
 _NONE: Final = -1
@@ -167,7 +169,7 @@ class Produce(Slot):
         principal = connection.principal
         assert principal is not None, "nothing is asked before the login"
         if info.attributes & ATTR_TRANSACTIONAL:
-            connection.hub.transactions.verify(
+            _transactions(connection.hub).verify(
                 self._transactional_id,
                 info.producer_id,
                 info.producer_epoch,
@@ -196,3 +198,11 @@ class Produce(Slot):
         )
         self.cancel = None
         return True
+
+
+def _transactions(hub: Hub) -> Coordinator:
+    try:
+        return hub.transactions
+    except StateUnknown as error:
+        # As Kafka tells it that a transaction cannot be verified now: producers send it again.
+        raise KafkaError(ErrorCode.not_enough_replicas, str(error)) from None

@@ -90,5 +90,4 @@ class KafkaServer:
         for name, about, value in totals:
             yield Sample(f"onelog_kafka_{name}", about, "counter", value)
         yield Sample("onelog_kafka_connections", "Connections now.", "gauge", len(hub.connections))
-        yield from hub.groups.samples()
-        yield from hub.transactions.samples()
+        yield from hub.samples()

@@ -108,6 +108,7 @@ ANSWERS: Final[dict[type[errors.OnelogError], Answer]] = {
     errors.NotLeader: _LATER,
     errors.Fenced: _LATER,
     errors.Unavailable: _LATER,
+    errors.StateUnknown: _LATER,
     errors.Closed: _CLOSING,
     errors.Timeout: _LATER,
     errors.ProtocolViolation: _REFUSED._replace(

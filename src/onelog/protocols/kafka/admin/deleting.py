@@ -56,6 +56,7 @@ async def _delete(
         hub.authorize(request.connection.principal, Action.MANAGE, topic)
         answer |= {"name": topic.name, "topic_id": topic.id}
         if topic.stream is not None:
+            _ = hub.groups  # what they committed in it goes with it, or a new one would have it
             await hub.broker.streams.delete(topic.stream.name)
         else:
             await hub.views.delete(topic.name)

@@ -41,8 +41,8 @@ async def offset_commit(hub: Hub, request: Request) -> Body:
             retention_ms = millis(given(body, "retention_time", None))
             expires_ms = -1 if retention_ms < 0 else int(hub.clock.now_ms()) + retention_ms
             await hub.groups.offsets.commit(body.group_id, wanted, expires_ms=expires_ms)
-    except KafkaError as refused:
-        error = refused.code
+    except OnelogError as refused:
+        error = code_of(refused)
     return {"topics": place_answers(body.topics, errors, error)}
 
 
@@ -66,7 +66,7 @@ def wanted_offsets(
     hub: Hub, topics: Iterable[Any], skip: dict[Place, ErrorCode]
 ) -> tuple[dict[Place, Wanted], dict[Place, ErrorCode]]:
     """What is to be committed, and what has too much text beside it."""
-    limit = hub.groups.settings.metadata_bytes
+    limit = hub.settings.groups.metadata_bytes
     wanted: dict[Place, Wanted] = {}
     errors: dict[Place, ErrorCode] = {}
     for topic in topics:

@@ -1,11 +1,15 @@
-"""FindCoordinator: this broker coordinates every group and every transaction."""
+"""FindCoordinator: this broker coordinates every group and every transaction.
+
+One that cannot be served because its state is not known is not found: clients ask again.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from onelog.base.errors import OnelogError
 from onelog.protocols.kafka.codec import Body, given
-from onelog.protocols.kafka.errors import ErrorCode, KafkaError
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
 
 if TYPE_CHECKING:
@@ -23,12 +27,25 @@ async def find_coordinator(hub: Hub, request: Request) -> Body:
     host, port = request.connection.advertised
     found: Body = {"node_id": hub.node_id, "host": host, "port": port}
     found |= {"error_code": ErrorCode.none, "error_message": None}
-    if kind not in (_GROUP, _TRANSACTION):
-        text = f"coordinators of type {kind} are not known here, groups are 0, transactions 1"
+    try:
+        _look_for(hub, kind)
+    except OnelogError as error:
         if request.version < _BATCHED:
-            raise KafkaError(ErrorCode.invalid_request, text)
+            raise
         found = {"node_id": -1, "host": "", "port": -1}
-        found |= {"error_code": ErrorCode.invalid_request, "error_message": text}
+        found |= {"error_code": code_of(error), "error_message": str(error)}
     if request.version < _BATCHED:
         return found
     return {"coordinators": [{"key": key, **found} for key in body.coordinator_keys]}
+
+
+def _look_for(hub: Hub, kind: int) -> object:
+    """Raises OnelogError where the coordinator cannot be served, or is of no known type."""
+    if kind == _GROUP:
+        return hub.groups
+    if kind == _TRANSACTION:
+        return hub.transactions
+    raise KafkaError(
+        ErrorCode.invalid_request,
+        f"coordinators of type {kind} are not known here, groups are 0, transactions 1",
+    )

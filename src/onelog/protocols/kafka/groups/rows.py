@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from onelog.base.errors import PartitionCorrupt
+from onelog.base.errors import StateUnknown
 from onelog.protocols.kafka.groups.kept import KeptGroup
 
 STREAM: Final = "~groups"
@@ -82,12 +82,12 @@ def encode_committed(committed: Committed) -> bytes:
 
 
 def read_rows(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[GroupRow | OffsetRow]:
-    """What was recovered. Raises PartitionCorrupt."""
+    """What was recovered. Raises StateUnknown."""
     for key, value in rows:
         try:
             yield _read(key, value)
         except (msgspec.MsgspecError, ValueError) as error:
-            raise PartitionCorrupt(
+            raise StateUnknown(
                 f"the stream {STREAM} holds a row that cannot be read ({key!r}: {error})."
                 " Restore the stream from a backup, then restart"
             ) from None

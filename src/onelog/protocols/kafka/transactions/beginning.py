@@ -22,14 +22,21 @@ async def init_producer_id(hub: Hub, request: Request) -> Body:
     """A new producer id, or the next epoch of a transactional id."""
     body = request.body
     try:
-        producer = await hub.transactions.init_producer(
-            body.transactional_id, millis(body.transaction_timeout), _expected(body)
-        )
+        producer = await _init(hub, body)
         code = ErrorCode.none
     except OnelogError as error:
         producer = Producer(NO_PRODUCER_ID, NO_EPOCH)
         code = code_as_known_to(request, error, _FENCED_FROM)
     return {"error_code": code, "producer_id": producer.id, "producer_epoch": producer.epoch}
+
+
+async def _init(hub: Hub, body: Any) -> Producer:
+    expected = _expected(body)
+    if body.transactional_id is None:  # it needs no coordinator
+        return Producer(hub.producer_ids.take(), 0)
+    return await hub.transactions.init_producer(
+        body.transactional_id, millis(body.transaction_timeout), expected
+    )
 
 
 def _expected(body: Any) -> Producer | None:

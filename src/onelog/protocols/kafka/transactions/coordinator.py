@@ -26,7 +26,7 @@ import msgspec
 
 from onelog.base import faults
 from onelog.base.clock import Clock
-from onelog.base.errors import OnelogError, PartitionCorrupt
+from onelog.base.errors import OnelogError, StateUnknown
 from onelog.broker.kept import KeptRow, KeptTable
 from onelog.broker.producer_ids import ProducerIds
 from onelog.config.kafka import KafkaTransactions
@@ -119,7 +119,7 @@ class Coordinator:
                 else:
                     rows.append(Transaction(key.decode(), decode(value)))
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise PartitionCorrupt(
+                raise StateUnknown(
                     f"the stream {STREAM} holds a row that cannot be read ({key!r}: {error})."
                     " Restore the stream from a backup, then restart"
                 ) from None
@@ -143,7 +143,6 @@ class Coordinator:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._producer_ids.close()
 
     # -- looking
 
@@ -222,13 +221,11 @@ class Coordinator:
 
     async def init_producer(
         self,
-        transactional_id: str | None,
+        transactional_id: str,
         timeout_ms: int,
         expected: Producer | None = None,
     ) -> Producer:
-        """A producer id, or the next epoch of a transactional id, once that is durable."""
-        if transactional_id is None:
-            return Producer(self._producer_ids.take(), 0)
+        """The next epoch of a transactional id, once that is durable."""
         if not 0 < len(transactional_id) <= ID_CHARS_MAX:
             raise KafkaError(
                 ErrorCode.invalid_request,

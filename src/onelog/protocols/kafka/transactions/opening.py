@@ -47,13 +47,12 @@ async def open_coordinator(
     broker: Broker,
     topics: Topics,
     offsets: PendingOffsets,
+    producer_ids: ProducerIds,
     settings: KafkaTransactions,
     clock: Clock,
     call_later: CallLater | None = None,
 ) -> Coordinator:
-    """Recover the transactions; topics and groups are recovered already."""
-    producer_ids = ProducerIds(broker.store)
-    await producer_ids.open()
+    """Recover the transactions; what they need is open already. Raises StateUnknown."""
     table = await KeptTable.open(broker.streams, clock, STREAM)
     completion = Completion(_Doors(broker, topics, offsets))
     return await Coordinator.open(table, completion, producer_ids, clock, settings, call_later)
