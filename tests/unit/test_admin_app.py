@@ -15,9 +15,9 @@ from onelog.config import load
 from onelog.storage.lock import lock_data_dir
 
 
-def server_in(path: Path) -> app.Server:
+def server_in(path: Path, *settings: str) -> app.Server:
     ports = [f"listeners.{name}.port=0" for name in ("admin", "mqtt", "mqtt_ws", "kafka", "amqp")]
-    loaded = load(None, {}, [*ports, f'data_dir="{path}"'])
+    loaded = load(None, {}, [*ports, f'data_dir="{path}"', *settings])
     return app.Server(loaded, SystemClock())
 
 

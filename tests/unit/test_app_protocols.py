@@ -77,8 +77,8 @@ def seen_brokers(monkeypatch: pytest.MonkeyPatch) -> list[Broker]:
 
 
 @asynccontextmanager
-async def running(path: Path) -> AsyncIterator[tuple[app.Server, dict[str, int]]]:
-    server, ready = server_in(path), asyncio.Event()
+async def running(path: Path, *settings: str) -> AsyncIterator[tuple[app.Server, dict[str, int]]]:
+    server, ready = server_in(path, *settings), asyncio.Event()
     process = asyncio.create_task(server.run(lambda _info: ready.set()))
     await asyncio.wait(
         {process, asyncio.create_task(ready.wait())}, return_when=asyncio.FIRST_COMPLETED
