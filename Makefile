@@ -4,6 +4,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=
+BASE   ?= HEAD~1
 
 BIN      := $(VENV)/bin
 PY       := $(BIN)/python
@@ -26,7 +27,7 @@ SHORT := -m "not fault_long and not kafka_peer and not rabbitmq_peer and not spa
 
 .DEFAULT_GOAL := help
 .PHONY: help run example-iot example-pipeline spark setup check format test test-pure conformance conformance-kafka \
-        conformance-amqp conformance-spark fuzz fault soak bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark docs clean
+        conformance-amqp conformance-spark fuzz fault soak bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark bench-against docs clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -112,6 +113,9 @@ bench-views: $(STAMP)-dev ## Measure what views of all protocols on one log cost
 
 bench-spark: $(STAMP)-dev ## Measure the Spark sources and sinks against Spark's own; prints a table, writes JSON
 	$(PY) -m bench.spark $(ARGS)
+
+bench-against: $(STAMP)-dev ## Measure this tree beside the commit BASE, per CPU; prints a table, writes JSON
+	$(PY) -m bench.against --base $(BASE) $(ARGS)
 
 docs: $(STAMP)-dev ## Write the generated reference pages anew
 	$(PY) tools/gen_config_docs.py

@@ -89,10 +89,15 @@ def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def process_of(command: list[str | Path], port: int) -> Iterator[int]:
+def process_of(
+    command: list[str | Path], port: int, environment: dict[str, str] | None = None
+) -> Iterator[int]:
     """A broker for the length of a block; its pid."""
     process = subprocess.Popen(
-        command, env=child_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command,
+        env=environment or child_environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     try:
         wait_for(port, process)

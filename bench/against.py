@@ -1,0 +1,141 @@
+"""`make bench-against BASE=rev`: this tree beside another commit of it, in turns, in one run.
+
+Rules: each case runs on a broker of the base and on one of this tree, over and over: A, B, A, B.
+The figure is what one second of the broker's CPU moves, because the machine's other work disturbs
+it least; the value is the median of the ratios of neighbours. The base is checked out below `build`
+and its kernel is compiled there once. `--base-tree` takes a folder that is there already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bench import amqp, amqp_load, kafka, kafka_load, mqtt
+from bench.report import ROOT, Row, data_dir, median, report, row, say
+from onelog.config.listeners import Listeners
+
+BAR = 0.97
+ROUNDS = 5
+FOLDER = ROOT / "build" / "against"
+
+PerCpu = Callable[[int, int], float]
+"""One round on the broker of a port and a pid: what a second of its CPU moves."""
+
+
+def tree_of(base: str) -> Path:
+    """The checked out base, with its kernel compiled."""
+    name = subprocess.check_output(["git", "rev-parse", "--short", base], cwd=ROOT, text=True)
+    folder = FOLDER / name.strip()
+    if not folder.exists():
+        say(f"checking out {base} and compiling its kernel")
+        FOLDER.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["git", "worktree", "prune"], cwd=ROOT, check=True)
+        subprocess.run(["git", "worktree", "add", "--detach", folder, base], cwd=ROOT, check=True)
+        build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+        required = {**os.environ, "ONELOG_REQUIRE_NATIVE": "1"}
+        subprocess.run(build, cwd=folder, env=required, check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+@contextlib.contextmanager
+def broker(tree: Path, protocol: str, durability: str) -> Iterator[tuple[int, int]]:
+    """A broker of a tree that serves one protocol; its port and pid."""
+    port = mqtt.free_port()
+    # The base may know fewer listeners, and more are on by default there: each is named.
+    others = [name for name in Listeners.__struct_fields__ if name not in (protocol, "admin")]
+    values = [
+        f"listeners.{protocol}.port={port}",
+        f"listeners.admin.port={mqtt.free_port()}",
+        *(f"listeners.{name}.enabled=false" for name in others),
+        f'defaults.stream.durability="{durability}"',
+        'limits.page_cache_bytes="256MiB"',
+    ]
+    if protocol == "mqtt":
+        values += ["mqtt.limits.inflight=65535", "mqtt.limits.connects_per_second=0"]
+    flags = [part for value in values for part in ("--set", value)]
+    path = f"{tree / 'src'}{os.pathsep}{tree}"
+    with data_dir("against") as folder:
+        command = [sys.executable, "-m", "onelog", "serve", "--data", folder, *flags]
+        environment = {**os.environ, "PYTHONPATH": path}
+        with mqtt.process_of(command, port, environment) as pid:
+            yield port, pid
+
+
+def mqtt_case(options: tuple[str, ...]) -> PerCpu:
+    def case(port: int, pid: int) -> float:
+        run = mqtt.load(mqtt.Running(port, pid), options)
+        return run["recv_s"] / max(run["broker_cpu"], 0.01)
+
+    return case
+
+
+def amqp_case(options: tuple[str, ...]) -> PerCpu:
+    def case(port: int, pid: int) -> float:
+        target = amqp_load.Target(port, pid)
+        return amqp.per_cpu(amqp_load.load(target, "-m", "1", *options, measured_s=1.5))
+
+    return case
+
+
+def kafka_case(of: kafka.Case) -> PerCpu:
+    def case(port: int, pid: int) -> float:
+        return of(kafka_load.Target("onelog", port, pid), False).mb_per_cpu
+
+    return case
+
+
+def cases() -> Iterator[tuple[str, str, str, PerCpu]]:
+    """Name, protocol, durability and what one round does."""
+    for name, (options, _os, fsync) in mqtt.CASES.items():
+        yield f"MQTT os, {name}", "mqtt", "os", mqtt_case(options)
+        if fsync is not None:
+            yield f"MQTT fsync, {name}", "mqtt", "fsync", mqtt_case(options)
+    for name, (options, _bar) in amqp.CASES.items():
+        yield f"AMQP fsync, {name}", "amqp", "fsync", amqp_case(options)
+    for name, of in kafka.THROUGHPUT.items():
+        yield f"Kafka os, {name}", "kafka", "os", kafka_case(of)
+
+
+def measure(base: Path, words: list[str], rounds: int) -> list[Row]:
+    """Every case whose name has all the words."""
+    rows = []
+    for name, protocol, durability, case in cases():
+        if not all(word.lower() in name.lower() for word in words):
+            continue
+        ratios, before = [], []
+        with broker(base, protocol, durability) as old, broker(ROOT, protocol, durability) as new:
+            case(*old), case(*new)  # both are warm
+            for _round in range(rounds):
+                was, now = case(*old), case(*new)
+                before.append(was)
+                ratios.append(now / was if was else 0.0)
+        said = ("base, per CPU-second", median(before))
+        rows.append(row(name, median(ratios), "ratio", BAR, peer=said))
+        spread = f"{min(ratios):.3f} to {max(ratios):.3f}"
+        say(f"{name}: {median(ratios):.3f} ({spread})")
+    return rows
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="bench.against", description=__doc__)
+    parser.add_argument("words", nargs="*", help="only cases whose name has all of these")
+    parser.add_argument("--base", default="HEAD~1", help="the commit to compare with")
+    parser.add_argument("--base-tree", type=Path, help="a folder with it, kernel compiled")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    chosen = parser.parse_args(arguments)
+    mqtt.build_load()
+    amqp_load.build()
+    kafka_load.build()
+    base = chosen.base_tree or tree_of(chosen.base)
+    report("against", measure(base.resolve(), chosen.words, chosen.rounds))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
