@@ -6,13 +6,17 @@ stays, and everything else works.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from queue import Queue
 
 import httpx2 as httpx
+import paho.mqtt.client as mqtt
 import pytest
 
+from onelog.app import PROTOCOL_TROUBLE
 from onelog.assembly import open_broker
 from onelog.base.clock import ManualClock, SystemClock
 from onelog.base.errors import CorruptBatch, Unavailable
@@ -37,7 +41,7 @@ from onelog.protocols.mqtt.retained_copies import STREAM as COPIES
 from onelog.protocols.mqtt.wills import STREAM as WILLS
 from onelog.security.authenticator import Authenticator
 from tests.support.brokers import read_all
-from tests.unit.test_app_protocols import HELLOS, is_answered
+from tests.unit.test_app_protocols import HELLOS, amqp_refuses, is_answered
 from tests.unit.test_app_protocols import running as running_server
 
 pytestmark = pytest.mark.fault
@@ -162,6 +166,46 @@ async def test_the_process_serves_what_is_not_affected_and_says_what_is(tmp_path
             probe = await client.get(f"http://127.0.0.1:{ports['admin']}/health/ready")
         assert probe.status_code == 503
         assert "~groups" in probe.text
+
+
+def paho_hears(port: int, version: int) -> str:
+    """Why a client of paho was not let in."""
+    heard: Queue[str] = Queue()
+    client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, "c", protocol=version)
+    client.on_connect = lambda _c, _data, _flags, reason, _properties: heard.put(str(reason))
+    client.connect("127.0.0.1", port)
+    client.loop_start()
+    try:
+        return heard.get(timeout=10)
+    finally:
+        client.disconnect()
+        client.loop_stop()
+
+
+@pytest.mark.parametrize("stream", [WILLS, DELAYED, COPIES, "~cursors"])
+async def test_mqtt_clients_hear_that_the_server_is_unavailable(
+    stream: str, tmp_path: Path
+) -> None:
+    """They are not left waiting for an answer; what serves without the stream goes on."""
+    await write_rows(tmp_path, stream)
+    damage(tmp_path, stream, "last")
+    async with running_server(tmp_path) as (server, ports):
+        for version in (mqtt.MQTTv311, mqtt.MQTTv5):
+            heard = await asyncio.to_thread(paho_hears, ports["mqtt"], version)
+            assert heard == "Server unavailable"
+        assert (PROTOCOL_TROUBLE, "mqtt") in {
+            (row.kind, row.place) for row in server.troubles.standing()
+        }
+        await is_answered(ports["kafka"], HELLOS["kafka"])
+
+
+async def test_amqp_clients_hear_that_it_is_not_served_now(tmp_path: Path) -> None:
+    await write_rows(tmp_path, INTENTS)
+    damage(tmp_path, INTENTS, "first")
+    async with running_server(tmp_path) as (_server, ports):
+        await amqp_refuses(ports["amqp"])
+        for other in ("mqtt", "kafka"):
+            await is_answered(ports[other], HELLOS[other])
 
 
 @pytest.mark.parametrize("where", ["first", "last"])

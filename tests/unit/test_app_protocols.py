@@ -10,6 +10,8 @@ from typing import Any
 
 import httpx2 as httpx
 import pytest
+from pika import BlockingConnection, ConnectionParameters
+from pika.exceptions import AMQPConnectionError
 
 from onelog import app
 from onelog.base.errors import ConfigError, Unavailable
@@ -100,6 +102,38 @@ async def is_answered(port: int, hello: bytes) -> None:
     writer.close()
 
 
+async def mqtt_refuses(port: int) -> None:
+    """Each version with its own word for a server that is not available."""
+    for hello, answer in (
+        (HELLOS["mqtt"], b"\x20\x02\x00\x03"),
+        (b"\x10\x0e\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x01a", b"\x00\x88"),
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        # What comes behind CONNECT is not looked at.
+        writer.write(hello + b"\x30\x05\x00\x01topic")
+        assert answer in await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+
+
+async def amqp_refuses(port: int) -> None:
+    """At connection.open, as RabbitMQ refuses a virtual host that is down."""
+    with pytest.raises(AMQPConnectionError, match=r"541.* not served now"):
+        await asyncio.to_thread(BlockingConnection, ConnectionParameters("127.0.0.1", port))
+
+
+async def kafka_waits(port: int) -> None:
+    """Kafka has no word for it: the request is answered when it can be."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(HELLOS["kafka"])
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(reader.readexactly(1), 0.05)
+    writer.close()
+
+
+REFUSED = {"amqp": amqp_refuses, "kafka": kafka_waits, "mqtt": mqtt_refuses}
+"""What a client sees of a protocol that cannot recover."""
+
+
 @pytest.mark.parametrize(("protocol", "owner", "name"), FAULTS)
 async def test_a_protocol_that_cannot_recover_is_tried_again_while_the_others_are_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str, owner: Any, name: str
@@ -118,10 +152,11 @@ async def test_a_protocol_that_cannot_recover_is_tried_again_while_the_others_ar
             assert (row["place"], row["standing"]) == (protocol, True)
             assert "poison" in row["error"]
             assert told["status"] == "degraded", "the others serve: the process is ready"
-            waiting = asyncio.create_task(is_answered(ports[protocol], HELLOS[protocol]))
             await until(lambda: fault.failures >= 4)
+            await REFUSED[protocol](ports[protocol])
             fault.mended.set()
-            await waiting
+            await until(lambda: not server.troubles.standing())
+            await is_answered(ports[protocol], HELLOS[protocol])
             assert (await client.get(url)).json()["troubles"] == []
         (broker,) = brokers
         assert len(broker.maintenance.before_trim) == 1, "what failed let go of its hooks"
@@ -177,9 +212,10 @@ async def test_mqtt_delivers_once_after_it_was_tried_again(
 ) -> None:
     monkeypatch.setattr(app, "RETRY_FIRST_S", 0.01)
     fault = Fault(monkeypatch, Wills, "open")
-    async with running(tmp_path) as (_server, ports):
+    async with running(tmp_path) as (server, ports):
         await fault.met.wait()
         fault.mended.set()
+        await until(lambda: not server.troubles.standing())
         client = await connect(ports["mqtt"], "c")
         await client.subscribe("a/#")
         await client.publish("a/b", "once")

@@ -1,7 +1,8 @@
 """The listeners of one protocol, as the configuration names them: bound, then served, then closed.
 
 Rules: ports are bound, and certificates read, before the broker recovers; nobody is accepted
-before `serve`. When one port cannot be had, none is held.
+before `serve`. When one port cannot be had, none is held. To serve again is to serve with another
+factory from then on: who is connected stays where it is.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ class BoundListener(msgspec.Struct, frozen=True):
     websocket: WebSocketSettings | None
     proxy: ProxySettings | None
     settings: StreamListener
+
+
+Factory = Callable[[BoundListener, Peer], StreamProtocol]
 
 
 class ConnectionBounds(Protocol):
@@ -72,6 +76,7 @@ class ProtocolListeners:
         )
         self.bound: list[BoundListener] = []
         self._served: list[ServedListener] = []
+        self._factory: Factory
 
     def bind(
         self,
@@ -116,15 +121,16 @@ class ProtocolListeners:
 
     async def serve(
         self,
-        factory: Callable[[BoundListener, Peer], StreamProtocol],
+        factory: Factory,
         handshake_timeout_s: float,
     ) -> None:
         """Accept connections; `factory` makes the protocol of each."""
-        for bound in self.bound:
+        self._factory = factory
+        for bound in self.bound[len(self._served) :]:
             self._served.append(
                 await start_listener(
                     bound.listener,
-                    lambda peer, bound=bound: factory(bound, peer),  # type: ignore[misc]
+                    lambda peer, bound=bound: self._factory(bound, peer),  # type: ignore[misc]
                     self.gate,
                     tls=bound.tls,
                     websocket=bound.websocket,

@@ -251,6 +251,11 @@ class Handshake:
 
     def _open(self, method: Any) -> None:
         connection = self._connection
+        if connection.hub.is_abandoned:
+            # As RabbitMQ refuses a virtual host that is down.
+            raise AmqpError(
+                Reply.INTERNAL_ERROR, "AMQP could not recover and is not served now; try again"
+            )
         vhost = connection.hub.vhosts.find(method.virtual_host)
         if vhost is None:
             raise AmqpError(Reply.NOT_ALLOWED, f"vhost {method.virtual_host} not found")

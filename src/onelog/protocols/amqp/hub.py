@@ -154,6 +154,8 @@ class Hub:
         self._taken: list[Run] = []
         self.intents: Intents
         self._undo = ExitStack()
+        self.is_abandoned = False
+        """Whether it could not be opened. Who opens a connection is told so, and nothing else."""
         self.saw_expiry = False
         """Whether any message with an expiration was ever seen: until then no head is watched."""
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -184,6 +186,7 @@ class Hub:
 
     async def abandon(self) -> None:
         """It could not be opened: let go of everything, so that another can be."""
+        self.is_abandoned = True
         self._undo.close()
         self.follower.live.stop()
         intents: Intents | None = getattr(self, "intents", None)
@@ -257,10 +260,14 @@ class Hub:
         found = self.vhosts.find(vhost)
         return None if found is None else found.queues.get(row.queue)
 
-    async def close(self) -> None:
-        """Tell everybody to leave, save queues, say that all is in order."""
+    def dismiss(self) -> None:
+        """Tell everybody to leave."""
         for connection in list(self.connections):
             connection.close(320, "CONNECTION_FORCED - the broker stops")
+
+    async def close(self) -> None:
+        """Tell everybody to leave, save queues, say that all is in order."""
+        self.dismiss()
         await asyncio.sleep(0)
         await self.intents.close()
         self.follower.settle_up()  # a closed queue takes nothing more

@@ -1,7 +1,8 @@
 """AMQP 0-9-1 on one node: its listeners as the configuration says, and the hub behind them.
 
 Rules: as for every protocol. Ports are bound before the broker recovers; nobody is accepted before
-queues have their messages again; at the end nobody new comes in, then everybody is told to leave.
+queues have their messages again, and where that fails, who opens a connection is refused with 541
+until it succeeds. At the end nobody new comes in, then everybody is told to leave.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ class AmqpServer:
         self._clock = clock
         self._listeners = ProtocolListeners(clock, config.amqp.limits)
         self._hub: Hub | None = None
+        self._refusing: Hub | None = None
+        """The first that could not be opened: it refuses who connects, until another can be."""
         self.management: Management | None = None
         """What management tools see and change; there once AMQP is served."""
 
@@ -53,14 +56,26 @@ class AmqpServer:
             bound = [row.listener for row in self._listeners.bound]
             management = Management(hub, {row.name: (row.host, row.port) for row in bound})
             await management.open()
-            await self._listeners.serve(
-                lambda _bound, peer: Connection(hub, peer),
-                self._config.amqp.limits.login_timeout_ms / 1000,
-            )
-        except BaseException:
+            await self._serve(hub)
+        except BaseException as error:
             await hub.abandon()
+            if isinstance(error, Exception) and self._refusing is None:
+                self._refusing = hub
+                await self._serve(hub)
             raise
         self._hub, self.management = hub, management
+        self._dismiss_refused()
+
+    def _dismiss_refused(self) -> None:
+        refusing, self._refusing = self._refusing, None
+        if refusing is not None:
+            refusing.dismiss()
+
+    async def _serve(self, hub: Hub) -> None:
+        await self._listeners.serve(
+            lambda _bound, peer: Connection(hub, peer),
+            self._config.amqp.limits.login_timeout_ms / 1000,
+        )
 
     async def close(self) -> None:
         """Accept no more, tell everybody to leave. Idempotent."""
@@ -69,6 +84,7 @@ class AmqpServer:
         self.management = None
         if hub is not None:
             await hub.close()
+        self._dismiss_refused()
         self._listeners.close()
 
     def samples(self) -> Iterator[Sample]:

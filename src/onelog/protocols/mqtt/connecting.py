@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from onelog.base.errors import NotAuthenticated, NotAuthorized, OnelogError
+from onelog.base.errors import NotAuthenticated, NotAuthorized, OnelogError, Unavailable
 from onelog.base.topics import is_writable
 from onelog.broker import Principal
 from onelog.broker.sessions import NEVER_MS
@@ -52,6 +52,8 @@ class KeptBody(msgspec.Struct, array_like=True):
 def on_connect(connection: Connection, packet: Connect) -> None:
     """Begin: authenticate, attach the session, answer."""
     connection.output.packet_bytes_max = packet.properties.maximum_packet_size or 0
+    if connection.hub.is_abandoned:
+        raise Unavailable("MQTT could not recover and is not served now; /health says why")
     method = packet.properties.authentication_method
     if method is None:
         connection.start(_connect_with_password(connection, packet))

@@ -136,7 +136,8 @@ class Hub:
         self._undo.callback(authenticator.on_change(self._user_changed))
         hang(self._undo, broker.authorizer.on_change, self._permissions_changed)
         self._opened = asyncio.Event()
-        self._is_abandoned = False
+        self.is_abandoned = False
+        """Whether it could not be opened. Who connects is then told so, and nothing else."""
         self._guard = ExitStack()
         hang(self._guard, broker.maintenance.before_trim, self._before_trim)
         hang(self._guard, broker.maintenance.before_compaction, self._before_compaction)
@@ -162,7 +163,7 @@ class Hub:
 
         What is retained stays guarded, until `unguard`: nothing leaves that nobody could copy.
         """
-        self._is_abandoned = True
+        self.is_abandoned = True
         self._undo.close()
         self.broker.live.stop()
         await self._stop()
@@ -184,7 +185,7 @@ class Hub:
 
     async def _know_retained(self) -> None:
         await self._opened.wait()
-        if self._is_abandoned:
+        if self.is_abandoned:
             raise Unavailable("MQTT is not open: nobody copies what is retained")
 
     # -- numbers
@@ -396,10 +397,14 @@ class Hub:
 
     # -- the end
 
-    async def close(self) -> None:
-        """Disconnect everybody; persistent sessions are kept."""
+    def dismiss(self) -> None:
+        """Tell everybody to leave."""
         for connection in list(self.connections):
             connection.shut_down()
+
+    async def close(self) -> None:
+        """Disconnect everybody; persistent sessions are kept."""
+        self.dismiss()
         waiting = [connection.gone.wait() for connection in self.connections]
         waiting += [left.wait() for left in self._leaving.values()]
         if waiting:

@@ -1,8 +1,9 @@
 """MQTT on one node: its listeners as the configuration says, and the hub behind them.
 
 Rules: ports are bound, and certificates read, before the broker recovers; nobody is accepted
-before the hub is open. At the end nobody new is accepted, then everybody is told to leave (0x8B),
-then sessions are saved; the broker closes after that.
+before the hub is open. Where it cannot be opened, who connects is refused with 0x88 until it can.
+At the end nobody new is accepted, then everybody is told to leave (0x8B), then sessions are saved;
+the broker closes after that.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class MqttServer:
         self._hub: Hub | None = None
         self._failed: Hub | None = None
         """One that could not be opened, and that guards what is retained."""
+        self._refusing: Hub | None = None
+        """The first that could not be opened: it refuses who connects, until another can be."""
 
     @property
     def listeners(self) -> list[tuple[Listener, str]]:
@@ -71,15 +74,26 @@ class MqttServer:
             self._failed = None
         try:
             await hub.open()
-            await self._listeners.serve(
-                lambda _bound, peer: Connection(hub, peer),
-                hub.limits.connect_timeout_ms / 1000,
-            )
-        except BaseException:
+            await self._serve(hub)
+        except BaseException as error:
             self._failed = hub
             await hub.abandon()
+            if isinstance(error, Exception) and self._refusing is None:
+                self._refusing = hub
+                await self._serve(hub)
             raise
         self._hub = hub
+        self._dismiss_refused()
+
+    def _dismiss_refused(self) -> None:
+        refusing, self._refusing = self._refusing, None
+        if refusing is not None:
+            refusing.dismiss()
+
+    async def _serve(self, hub: Hub) -> None:
+        await self._listeners.serve(
+            lambda _bound, peer: Connection(hub, peer), hub.limits.connect_timeout_ms / 1000
+        )
 
     async def close(self) -> None:
         """Accept no more, disconnect everybody, save sessions. Idempotent."""
@@ -87,6 +101,7 @@ class MqttServer:
         hub, self._hub = self._hub, None
         if hub is not None:
             await hub.close()
+        self._dismiss_refused()
         self._listeners.close()
 
     def samples(self) -> Iterator[Sample]:
