@@ -53,7 +53,8 @@ _log = get_logger("app")
 
 _EXIT_FORCED: Final = 130
 PROTOCOL_TROUBLE: Final = "protocol"
-"""Standing: a protocol could not start. Its ports are bound; who connects waits."""
+"""Standing: a protocol could not start. Who connects is refused; of Kafka, which has no word for
+that, who connects waits."""
 RETRY_FIRST_S: Final = 1.0
 RETRY_LAST_S: Final = 60.0
 """How long a protocol that could not start waits, doubled each time."""

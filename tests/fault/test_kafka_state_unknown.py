@@ -200,6 +200,20 @@ async def test_records_go_in_and_out_and_plain_producers_go_on(stream: str, tmp_
         assert made.topics[0].error_code is E.none
 
 
+@pytest.mark.parametrize(("stream", "key_type"), [(GROUPS, 0), (TRANSACTIONS, 1)])
+async def test_rows_that_are_whole_and_mean_nothing_are_damage_too(
+    stream: str, key_type: int, tmp_path: Path
+) -> None:
+    await write_rows(tmp_path, stream)
+    async with kafka(tmp_path) as (broker, hub):
+        (trouble,) = broker.troubles.standing()
+        assert (trouble.kind, trouble.place, trouble.blocks) == (STATE_UNKNOWN, stream, True)
+        told = await ask(
+            Client(hub), K.FIND_COORDINATOR, 4, {"coordinator_keys": ["a"], "key_type": key_type}
+        )
+        assert set(codes_in(told)) == {E.coordinator_not_available}
+
+
 async def test_groups_are_served_without_transactions(tmp_path: Path) -> None:
     await write_rows(tmp_path, TRANSACTIONS)
     damage(tmp_path, TRANSACTIONS, "first")

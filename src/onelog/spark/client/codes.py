@@ -64,6 +64,7 @@ CODES: Final[dict[int, Code]] = {
     15: Code(Unavailable, "the coordinator is not ready", passes=True),
     16: Code(Unavailable, "another broker coordinates", passes=True),
     17: Code(InvalidName, "no topic can have this name (docs/reference/names.md)"),
+    19: Code(Unavailable, "the transaction cannot be verified now", passes=True),
     24: Code(InvalidRequest, "no group can have this name"),
     29: Code(NotAuthorized, "not authorized for the topic"),
     30: Code(NotAuthorized, "not authorized for the group"),
