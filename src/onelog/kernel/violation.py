@@ -13,6 +13,7 @@ BAD_ARRAY = 3
 TOO_MANY = 4
 BAD_TEXT = 5
 BAD_NUMBER = 6
+BAD_TAG = 7
 
 REASONS = {
     CUT_SHORT: "the request ends inside a field",
@@ -21,6 +22,7 @@ REASONS = {
     TOO_MANY: "more topics and partitions than one request may name",
     BAD_TEXT: "a string is not UTF-8",
     BAD_NUMBER: "a varint is cut short or too long",
+    BAD_TAG: "a tag is not above the one before it, or has more than 32 bits",
 }
 
 PRODUCE_VERSIONS = range(3, 12)

@@ -239,8 +239,9 @@ cdef list _forgotten(Reader *reader, int version):
 
 
 cdef int _replica_tags(Reader *reader, int32_t *replica_id) except -1:
-    """The tags at the end of a Fetch, of which 1 holds the replica id."""
-    cdef uint64_t count = 0, tag = 0
+    """The tags at the end of a Fetch, of which 1 holds the replica's id and epoch."""
+    cdef uint64_t count = 0
+    cdef int64_t tag = -1, epoch = 0
     cdef bytes_at start = NULL
     cdef Reader inner
     must(reader, take_number(reader, &count))
@@ -252,6 +253,8 @@ cdef int _replica_tags(Reader *reader, int32_t *replica_id) except -1:
             inner.at = start
             inner.end = reader.at
             must(&inner, take_i32(&inner, replica_id))
+            must(&inner, take_i64(&inner, &epoch))
+            must(&inner, skip_tags(&inner))
     return 0
 
 

@@ -21,7 +21,7 @@ from onelog.base.errors import InvalidRequest
 from onelog.kernel.violation import violation
 
 
-cdef int _array(Reader *reader, bytes_at step, bytes_at *after) noexcept nogil:
+cdef int _array(Reader *reader, bytes_at step, bytes_at *after, list tagged) except -1:
     cdef bytes_at body = step + 3
     cdef bytes_at before = reader.at
     cdef int64_t count = 0
@@ -34,22 +34,23 @@ cdef int _array(Reader *reader, bytes_at step, bytes_at *after) noexcept nogil:
     code = take_count(reader, step[0], &count)
     while code == 0 and count:
         count -= 1
-        code = _walk(reader, body, after[0])
+        code = _walk(reader, body, after[0], tagged)
     return code
 
 
-cdef int _structure(Reader *reader, bytes_at step, bytes_at *after) noexcept nogil:
+cdef int _structure(Reader *reader, bytes_at step, bytes_at *after, list tagged) except -1:
     after[0] = step + 2 + (step[0] << 8 | step[1])
     if reader.at == reader.end:
         return CUT_SHORT
     reader.at += 1
     if reader.at[-1] & 0x80:
         return 0
-    return _walk(reader, step + 2, after[0])
+    return _walk(reader, step + 2, after[0], tagged)
 
 
-cdef int _walk(Reader *reader, bytes_at step, bytes_at stop) noexcept nogil:
+cdef int _walk(Reader *reader, bytes_at step, bytes_at stop, list tagged) except -1:
     cdef bytes_at start = NULL
+    cdef bytes_at before
     cdef int64_t size = 0
     cdef unsigned char kind
     cdef int code = 0
@@ -66,20 +67,27 @@ cdef int _walk(Reader *reader, bytes_at step, bytes_at stop) noexcept nogil:
         elif kind == c"B":
             code = take_bytes(reader, False, True, &start, &size)
         elif kind == c"T":
+            before = reader.at
             code = skip_tags(reader)
+            if reader.at > before + 1:
+                tagged.append((before - reader.data, reader.at - reader.data))
         elif kind == c"N":
-            code = _structure(reader, step, &step)
+            code = _structure(reader, step, &step, tagged)
         else:
-            code = _array(reader, step, &step)
+            code = _array(reader, step, &step, tagged)
     return code
 
 
 def check_shape(buf, Py_ssize_t start, Py_ssize_t end, bytes shape not None, bint flexible):
-    """Where the fields of `shape` end in `buf[start:end]`. Raises ProtocolViolation."""
+    """Where the fields of `shape` end in `buf[start:end]`, and where there are tagged fields.
+
+    Those are told as (start, end) of their count and themselves. Raises ProtocolViolation.
+    """
     cdef Py_buffer view
     cdef Reader reader
     cdef bytes_at program = <bytes_at> PyBytes_AS_STRING(shape)
     cdef int code
+    cdef list tagged = []
     PyObject_GetBuffer(buf, &view, PyBUF_SIMPLE)
     try:
         if not 0 <= start <= end <= view.len:
@@ -91,9 +99,9 @@ def check_shape(buf, Py_ssize_t start, Py_ssize_t end, bytes shape not None, bin
         reader.end = reader.data + end
         reader.nameable = PARTITIONS_PER_REQUEST_MAX
         reader.flexible = flexible
-        code = _walk(&reader, program, program + PyBytes_GET_SIZE(shape))
+        code = _walk(&reader, program, program + PyBytes_GET_SIZE(shape), tagged)
         if code:
             raise violation(code, reader.at - reader.data)
-        return reader.at - reader.data
+        return reader.at - reader.data, tagged
     finally:
         PyBuffer_Release(&view)

@@ -22,6 +22,7 @@ cdef enum:
     TOO_MANY = 4
     BAD_TEXT = 5
     BAD_NUMBER = 6
+    BAD_TAG = 7
 
 cdef struct Reader:
     bytes_at data
@@ -120,13 +121,20 @@ cdef inline int take_count(Reader *reader, int element_bytes_min, int64_t *count
     return 0
 
 
-cdef inline int take_tag(Reader *reader, uint64_t *tag, bytes_at *start) noexcept nogil:
-    """One tagged field, from `start` to where the reader then stands."""
-    cdef uint64_t size = 0
-    cdef bytes_at before
-    cdef int code = take_number(reader, tag)
+cdef inline int take_tag(Reader *reader, int64_t *tag, bytes_at *start) noexcept nogil:
+    """One tagged field, from `start` to where the reader then stands.
+
+    `tag` is the one before it, -1 before the first, and then its own.
+    """
+    cdef uint64_t size = 0, number = 0
+    cdef bytes_at before = reader.at
+    cdef int code = take_number(reader, &number)
     if code:
         return code
+    if number >> 32 or <int64_t> number <= tag[0]:
+        reader.at = before
+        return BAD_TAG
+    tag[0] = <int64_t> number
     before = reader.at
     code = take_number(reader, &size)
     if code:
@@ -141,7 +149,8 @@ cdef inline int take_tag(Reader *reader, uint64_t *tag, bytes_at *start) noexcep
 
 cdef inline int skip_tags(Reader *reader) noexcept nogil:
     """The tagged fields that end a structure of a flexible version."""
-    cdef uint64_t count = 0, tag = 0
+    cdef uint64_t count = 0
+    cdef int64_t tag = -1
     cdef bytes_at start
     cdef int code
     if not reader.flexible:

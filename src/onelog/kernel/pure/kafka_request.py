@@ -147,12 +147,15 @@ def _forgotten(reader: Reader, version: int) -> list[tuple[str | bytes, list[int
 
 
 def _replica_tags(reader: Reader) -> int:
-    """The replica id out of tag 1 at the end of a Fetch."""
-    replica_id = -1
+    """The replica id out of tag 1 at the end of a Fetch, which holds an epoch as well."""
+    replica_id = number = -1
     left = reader.uvarint()
     while left:
         left -= 1
-        number, start = reader.tag()
+        number, start = reader.tag(number)
         if number == 1:
-            replica_id = Reader(reader.view, start, reader.at, flexible=True).i32()
+            inner = Reader(reader.view, start, reader.at, flexible=True)
+            replica_id = inner.i32()
+            inner.i64()
+            inner.skip_tags()
     return replica_id

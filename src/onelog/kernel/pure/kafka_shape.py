@@ -4,7 +4,7 @@ Rules: a shape is a little program of bytes: `F n` takes n bytes, `S` a string, 
 tagged fields, `A m h l …` an array of elements of at least m bytes that the next h*256+l bytes of
 the program describe, `N h l …` a structure of which one byte says whether it is there (not below
 0). Strings, bytes and arrays may be null. A decoder that believes the counts in a request can be
-handed one that passed.
+handed one that passed, and one that knows no tags when they were cut out.
 """
 
 from __future__ import annotations
@@ -17,14 +17,20 @@ if TYPE_CHECKING:
     from onelog.kernel.types import Buffer
 
 
-def check_shape(buf: Buffer, start: int, end: int, shape: bytes, flexible: bool) -> int:
-    """Where the fields of `shape` end in `buf[start:end]`. Raises ProtocolViolation."""
+def check_shape(
+    buf: Buffer, start: int, end: int, shape: bytes, flexible: bool
+) -> tuple[int, list[tuple[int, int]]]:
+    """Where the fields of `shape` end in `buf[start:end]`, and where there are tagged fields.
+
+    Those are told as (start, end) of their count and themselves. Raises ProtocolViolation.
+    """
     reader = Reader(buf, start, end, flexible)
-    _walk(reader, shape, 0, len(shape))
-    return reader.at
+    tagged: list[tuple[int, int]] = []
+    _walk(reader, shape, 0, len(shape), tagged)
+    return reader.at, tagged
 
 
-def _walk(reader: Reader, shape: bytes, at: int, stop: int) -> None:
+def _walk(reader: Reader, shape: bytes, at: int, stop: int, tagged: list[tuple[int, int]]) -> None:
     while at < stop:
         step = shape[at : at + 1]
         at += 1
@@ -36,14 +42,17 @@ def _walk(reader: Reader, shape: bytes, at: int, stop: int) -> None:
         elif step == b"B":
             reader.records()
         elif step == b"T":
+            before = reader.at
             reader.skip_tags()
+            if reader.at > before + 1:
+                tagged.append((before, reader.at))
         elif step == b"N":
             size = shape[at] << 8 | shape[at + 1]
             if reader.i8() >= 0:
-                _walk(reader, shape, at + 2, at + 2 + size)
+                _walk(reader, shape, at + 2, at + 2 + size, tagged)
             at += 2 + size
         else:
             size = shape[at + 1] << 8 | shape[at + 2]
             for _ in reader.nullable_count(shape[at]):
-                _walk(reader, shape, at + 3, at + 3 + size)
+                _walk(reader, shape, at + 3, at + 3 + size, tagged)
             at += 3 + size

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from onelog.kernel.types import Buffer
 
 _I8, _I16, _I32, _I64 = (struct.Struct(">" + code) for code in "bhiq")
+_TAG_MAX = 0xFFFF_FFFF
 
 
 class Reader:
@@ -134,9 +135,15 @@ class Reader:
         self.at = before
         return self.count(element_bytes_min)
 
-    def tag(self) -> tuple[int, int]:
-        """One tagged field: its number and where it starts; it ends where the reader then is."""
+    def tag(self, previous: int) -> tuple[int, int]:
+        """One tagged field: its number and where it starts; it ends where the reader then is.
+
+        `previous` is the number of the one before it, -1 before the first.
+        """
+        before = self.at
         number = self.uvarint()
+        if not previous < number <= _TAG_MAX:
+            raise why.violation(why.BAD_TAG, before)
         before = self.at
         size = self.uvarint()
         if size > self.end - self.at:
@@ -148,7 +155,7 @@ class Reader:
     def skip_tags(self) -> None:
         """The tagged fields that end a structure of a flexible version."""
         if self.flexible:
-            left = self.uvarint()
+            left, number = self.uvarint(), -1
             while left:
                 left -= 1
-                self.tag()
+                number, _start = self.tag(number)

@@ -208,7 +208,8 @@ class Channel:
                 self._busy = False
             self.go_on()
 
-        self.connection.run(finish())
+        task = self.connection.run(finish())
+        task.add_done_callback(lambda _task: work.close())  # it may be ended before it began
 
     async def quiet(self) -> None:
         """Return when everything that came is done, and what was published is in its queues."""

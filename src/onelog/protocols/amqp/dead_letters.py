@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.errors import OnelogError
@@ -61,7 +61,6 @@ class DeadLetters:
             queue.settled_elsewhere(place)  # no queue would get it
             return
         number = self.coming.begin(targets)
-        waiting = self._vhost.streams.make_ready(exchange)
 
         def done(_published: list[Published] | None, error: OnelogError | None) -> None:
             self.coming.end(number, targets)
@@ -72,19 +71,19 @@ class DeadLetters:
                 self._note(queue, place, error)
                 self._vhost.hub.loop.call_later(RETRY_S, queue.give_up, place, reason)
 
-        if waiting is None:
+        if self._vhost.streams.is_ready(exchange):
             self._write(message, done)
         else:
-            self._vhost.hub.run(self._write_later(waiting, message, done))
+            self._vhost.hub.run(self._write_later(exchange, message, done))
 
     def _note(self, queue: Queue, place: int, error: Exception) -> None:
         key, offset = self._vhost.hub.place(place)
         troubles = self._vhost.hub.broker.troubles
         troubles.note(TROUBLE, queue.name, error, stream=key[0], offset=offset)
 
-    async def _write_later(self, waiting: Awaitable[None], message: Message, done: Told) -> None:
+    async def _write_later(self, exchange: str, message: Message, done: Told) -> None:
         try:
-            await waiting
+            await self._vhost.streams.make(exchange)
         except OnelogError as error:
             done(None, error)
         else:

@@ -150,9 +150,8 @@ class Publishing:
             _extra_keys(found.table())  # a mistake is told now, not with the commit
             channel.transaction.add_publish((method, found, body), len(properties) + len(body))
             return None
-        waiting = channel.vhost.streams.make_ready(exchange)
-        if waiting is not None:
-            return self._publish_later(waiting, method, found, body)
+        if not channel.vhost.streams.is_ready(exchange):
+            return self._publish_later(exchange, method, found, body)
         outgoing = self._publish_now(method, found, body)
         if isinstance(method, Publish) and not is_led:
             self._remember(method, properties, found, outgoing)
@@ -188,9 +187,9 @@ class Publishing:
         self.send(Outgoing(None, returned))
 
     async def _publish_later(
-        self, waiting: Coroutine[Any, Any, None], method: Any, found: Properties, body: bytes
+        self, exchange: str, method: Any, found: Properties, body: bytes
     ) -> None:
-        await waiting
+        await self.channel.vhost.streams.make(exchange)
         self._publish_now(method, found, body)
 
     def _publish_now(self, method: Any, found: Properties, body: bytes) -> Outgoing:

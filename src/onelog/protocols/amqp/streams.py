@@ -47,11 +47,14 @@ class Streams:
 
     def make_ready(self, exchange: str) -> Coroutine[Any, Any, None] | None:
         """What to wait for before something is published to an exchange; None: nothing."""
-        if exchange in self._ready:
-            return None
-        return self._make(exchange)
+        return None if self.is_ready(exchange) else self.make(exchange)
 
-    async def _make(self, exchange: str) -> None:
+    def is_ready(self, exchange: str) -> bool:
+        """Whether what is published to an exchange has a stream to go to."""
+        return exchange in self._ready
+
+    async def make(self, exchange: str) -> None:
+        """Let there be a stream for what is published to an exchange."""
         async with self._lock:
             if exchange in self._ready:
                 return

@@ -4,6 +4,8 @@ Rules:
 - A handler answers with a `Body`: a dict in kio's field names that knows nothing of versions. What
   a version lacks is dropped here, what the handler left out takes the protocol's default. A name
   that no version has is a bug and raises.
+- Tagged fields of a request that nobody here knows are passed over (KIP-482); no control request
+  that is served has one that is known.
 - Durations and times are milliseconds as integers on our side.
 - Produce and Fetch have their own path (the kernel's).
 """
@@ -32,6 +34,7 @@ Body = dict[str, Any]
 _FRAME: Final = struct.Struct(">ii")
 _FRAME_TAGGED: Final = struct.Struct(">iib")
 """With an empty list of tags behind."""
+_NO_TAGS: Final = b"\0"
 _NEVER_FLEXIBLE: Final = 255
 
 FLEXIBLE_FROM: Final = bytes(
@@ -44,7 +47,12 @@ FLEXIBLE_FROM: Final = bytes(
 def decode_request(api: Api, version: int, frame: bytes, at: int) -> Any:
     """The typed request of a control API. Raises ProtocolViolation."""
     # kio makes room for as many elements as an array says; a wrong count would end the process.
-    check_shape(frame, at, len(frame), _shape(api.key, version), version >= api.flexible)
+    # It also refuses every tag that it does not know, so those are cut out.
+    _end, tagged = check_shape(
+        frame, at, len(frame), _shape(api.key, version), version >= api.flexible
+    )
+    if tagged:
+        frame, at = _without(frame, at, tagged), 0
     try:
         body, _size = _reader(api.key, version)(frame, at)
         _check_arrays(body)
@@ -53,6 +61,16 @@ def decode_request(api: Api, version: int, frame: bytes, at: int) -> Any:
             f"a request {api.key.name} version {version} cannot be read: {error}"
         ) from None
     return body
+
+
+def _without(frame: bytes, at: int, tagged: list[tuple[int, int]]) -> bytes:
+    """The request from `at` on, with no tagged field in any structure."""
+    pieces = []
+    for start, end in tagged:
+        pieces += (frame[at:start], _NO_TAGS)
+        at = end
+    pieces.append(frame[at:])
+    return b"".join(pieces)
 
 
 def _check_arrays(body: Any) -> None:
@@ -89,8 +107,7 @@ def _shape_of(schema: Any) -> tuple[bytes, int]:
     program, least = b"", 0
     for field in fields_of(schema):
         if field.tag is not None:
-            assert not field.is_array and field.structure is None, "a tag that has counts"
-            continue
+            raise AssertionError(f"{schema} has a tag, {field.name}, that would be cut out")
         part, part_least = (
             _SHAPES[field.kind] if field.structure is None else _shape_of(field.structure)
         )

@@ -41,6 +41,8 @@ _log = get_logger("kafka")
 
 Frame = tuple[bytes | bytearray, int, int]
 """A request: the buffer that holds it, where it begins and where it ends in it."""
+RawStep = Callable[[bytes], Coroutine[Any, Any, bytes]]
+"""Answers a frame that is no request."""
 
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
@@ -66,7 +68,7 @@ class Connection:
         self.identity: Identity | None = None
         self.exchange: Exchange | None = None
         """The login in progress."""
-        self.on_raw_frame: Callable[[bytes], Coroutine[Any, Any, bytes]] | None = None
+        self.on_raw_frame: RawStep | None = None
         """Set while tokens of a login come without a request around them (SASL handshake v0)."""
         self._transport: StreamTransport | None = None
         self._buffer = bytearray()
@@ -274,7 +276,7 @@ class Connection:
         buffer, start, end = frame
         if self.on_raw_frame is not None:
             slot = self._new_slot()
-            self.run(slot, self._raw(slot, self.on_raw_frame(bytes(buffer[start:end]))))
+            self.run(slot, self._raw(slot, self.on_raw_frame, bytes(buffer[start:end])))
             return
         key, version, correlation_id, client_id, at = parse_request_header(
             buffer, start, end, FLEXIBLE_FROM
@@ -337,9 +339,9 @@ class Connection:
                 _log.error("a Kafka request failed", exc_info=error)
             self.fail(error)
 
-    async def _raw(self, slot: Slot, work: Coroutine[Any, Any, bytes]) -> None:
+    async def _raw(self, slot: Slot, step: RawStep, data: bytes) -> None:
         try:
-            answer = await work
+            answer = await step(data)
         except OnelogError as error:
             self.fail(error)
             return
