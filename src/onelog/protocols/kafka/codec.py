@@ -65,7 +65,7 @@ def decode_request(api: Api, version: int, frame: bytes, at: int) -> Any:
 
 def _without(frame: bytes, at: int, tagged: list[tuple[int, int]]) -> bytes:
     """The request from `at` on, with no tagged field in any structure."""
-    pieces = []
+    pieces: list[bytes] = []
     for start, end in tagged:
         pieces += (frame[at:start], _NO_TAGS)
         at = end
