@@ -59,7 +59,7 @@ def test_cancelled_waiters_of_an_idle_partition_cost_bounded_memory() -> None:
     waiters.add(Offset(4), note(calls, 4))
     for _ in range(10_000):
         waiters.add(Offset(3), note(calls, 3)).cancel()
-    assert len(waiters._heap) < 200
+    assert len(waiters.rows) < 200
     waiters.advance(Offset(10))
     assert calls == [4]
 

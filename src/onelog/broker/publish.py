@@ -303,7 +303,11 @@ class Publisher:
             self._writes.append(Write(tick, number, stage, stage.take(), target.rows))
             target.rows = []
         self.dirty.clear()
-        self._troubles.tell("tick-listener", self.on_tick, tick)
+        for listener in self.on_tick:
+            try:
+                listener(tick)
+            except Exception as error:  # noqa: BLE001 - what is staged is written nevertheless
+                self._troubles.note("tick-listener", "tick", error)
         while self._writes:  # of an outer tick, too: whom a write wakes may publish and tick
             self._write(self._writes.popleft())
 
@@ -339,7 +343,9 @@ class Publisher:
             for ticket, place, index in rows:
                 ticket.results[place] = Published(name, partition_id, Offset(base + index))
         if appended.end_offset <= partition.high_watermark:
-            self._finish(write, None)
+            if rows:
+                finish_rows(rows, None, self._troubles)
+            write.tick.finish(write.number, None)
         else:
             partition.when_visible(
                 Offset(appended.end_offset - 1), lambda error: self._finish(write, error)

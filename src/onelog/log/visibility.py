@@ -119,7 +119,13 @@ class Visible:
 
     def _show(self, end: Offset, data: bytes | bytearray, topics: bytes | None) -> None:
         """Let batches that were just written be seen at once."""
-        if self._unseen or self._waiters or self._stable_waiters or self._feeding or self._has_gap:
+        if (
+            self._unseen
+            or self._waiters.rows
+            or self._stable_waiters.rows
+            or self._feeding
+            or self._gap_start < self._gap_end
+        ):
             # Whom this wakes may append in turn: what is seen stays in the order of the log.
             if self.feeds:
                 self._hold(end, data, topics)
@@ -128,10 +134,16 @@ class Visible:
         self.high_watermark = end
         self.producers.settle(end)
         if self.feeds:
+            # As `_give` does it, without a call more: lone messages pay for each of them.
             self._feeding = True
-            self._give(data, topics)
+            self.fed_topics = topics
+            for feed in self.feeds:
+                try:
+                    feed(data)
+                except Exception as error:  # noqa: BLE001 - the others are fed nevertheless
+                    self._feed_raised(data, error)
             self._feeding = False
-            if self._unseen or self._has_gap:  # a feed wrote
+            if self._unseen or self._gap_start < self._gap_end:  # a feed wrote
                 self._feed()
 
     def _advance(self, end: Offset) -> None:
@@ -223,8 +235,11 @@ class Visible:
             try:
                 feed(data)
             except Exception as error:  # noqa: BLE001 - the others are fed, and it gets the next
-                offset = int.from_bytes(data[:8], "big")
-                self.troubles.note(FEED, self.place, error, offset=offset)
+                self._feed_raised(data, error)
+
+    def _feed_raised(self, data: bytes | bytearray, error: Exception) -> None:
+        offset = int.from_bytes(data[:8], "big")
+        self.troubles.note(FEED, self.place, error, offset=offset)
 
     # -- waiting
 

@@ -46,11 +46,12 @@ class Waiter:
 class Waiters:
     """The waiters of one partition, by offset."""
 
-    __slots__ = ("_heap", "_live", "_raised")
+    __slots__ = ("_live", "_raised", "rows")
 
     def __init__(self, raised: Raised) -> None:
         self._raised = raised
-        self._heap: list[tuple[Offset, int, Waiter]] = []
+        self.rows: list[tuple[Offset, int, Waiter]] = []
+        """A heap. Cancelled ones stay in it for a while; when it is empty, nobody waits."""
         self._live = 0
 
     def __len__(self) -> int:
@@ -59,25 +60,25 @@ class Waiters:
     def forget_one(self) -> None:
         """One of the waiters was cancelled."""
         self._live -= 1
-        if len(self._heap) > 64 and len(self._heap) > 2 * self._live:
+        if len(self.rows) > 64 and len(self.rows) > 2 * self._live:
             self._drop_cancelled()
 
     def add(self, offset: Offset, callback: Callback) -> Waiter:
         """Call `callback` when the record at `offset` is visible."""
         waiter = Waiter(offset, callback, self)
-        heapq.heappush(self._heap, (offset, next(_sequence), waiter))
+        heapq.heappush(self.rows, (offset, next(_sequence), waiter))
         self._live += 1
         return waiter
 
     def advance(self, end: Offset) -> None:
         """Tell every waiter whose offset is below `end`."""
-        heap = self._heap
+        heap = self.rows
         while heap and heap[0][0] < end:
             self._call(heapq.heappop(heap)[2], None)
 
     def fail(self, error: OnelogError) -> None:
         """Tell everybody that what they wait for will not come."""
-        heap, self._heap = self._heap, []
+        heap, self.rows = self.rows, []
         for _offset, _number, waiter in sorted(heap, key=lambda row: row[:2]):
             self._call(waiter, error)
 
@@ -92,8 +93,8 @@ class Waiters:
 
     def _drop_cancelled(self) -> None:
         # In place: `advance` may be under way in this very list.
-        self._heap[:] = [row for row in self._heap if row[2].callback is not None]
-        heapq.heapify(self._heap)
+        self.rows[:] = [row for row in self.rows if row[2].callback is not None]
+        heapq.heapify(self.rows)
 
 
 def as_future(register: Callable[[Callback], Waiter | None]) -> asyncio.Future[None]:
