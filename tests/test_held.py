@@ -15,6 +15,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 HELD: dict[str, dict[str, tuple[str, ...]]] = {
+    "a read of very many small packets": {
+        "tests/unit/test_small_packets.py": (
+            "test_a_read_of_many_packets_leaves_the_others_their_turn",
+            "test_a_read_of_many_frames_leaves_the_others_their_turn",
+        ),
+    },
     "more than 128 of something": {
         "tests/contract/test_metadata.py": (
             "test_a_write_takes_any_number_of_operations_in_their_order",

@@ -6,6 +6,8 @@ Rules:
 - Before the upgrade a peer can make us hold few bytes (I8) and has until a deadline. A request that
   is no upgrade gets an HTTP error. The protocol above is made only after the upgrade.
 - Pings are answered by the library; a peer that sends them and reads nothing is cut off.
+- A read is parsed piece by piece: when it turns out to be many small frames, the other connections
+  have a turn in between, and nothing more is read from this peer meanwhile.
 """
 
 from __future__ import annotations
@@ -33,6 +35,12 @@ UNREAD_PONGS_BYTES_MAX: Final = 65_536
 
 SEND_FRAME_BYTES_MAX: Final = 262_144
 """Bytes of one frame that is sent; more becomes several frames."""
+
+PIECE_BYTES: Final = 4_096
+"""Bytes of a read that are parsed before the frames in them are counted."""
+
+FRAMES_PER_PASS: Final = 256
+"""Frames that are dealt with before others have a turn."""
 
 CLOSE_TIMEOUT_S: Final = 2.0
 """How long the peer's own close frame is waited for."""
@@ -78,6 +86,8 @@ class WebSocketServer(asyncio.Protocol):
         self._ended = False
         self._deaf = False  # we end the connection: what the peer still sends does not count
         self._upgrade_bytes = 0
+        self._waiting = bytearray()  # bytes of the peer for which this pass had no time
+        self._is_wanted = True  # whether the protocol above wants to be read
         self._unread = False
         self._unread_pongs_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -105,17 +115,39 @@ class WebSocketServer(asyncio.Protocol):
             if self._upgrade_bytes > UPGRADE_BYTES_MAX:
                 self._end()
                 return
-        wire = self.wire
-        wire.receive_data(data)
+        if self._waiting:
+            self._waiting += data
+        else:
+            self._take(data)
+
+    def _take(self, data: bytes) -> None:
         payload: list[bytes] = []
-        for event in wire.events_received():
-            if isinstance(event, Frame):
-                self._take_frame(event, payload)
-            elif isinstance(event, Request):
-                self._take_request(event)
+        frames = 0
+        for start in range(0, len(data), PIECE_BYTES):
+            if frames >= FRAMES_PER_PASS:
+                self._waiting += data[start:]
+                self.lower.pause_reading()
+                asyncio.get_running_loop().call_soon(self._go_on)
+                break
+            self.wire.receive_data(data[start : start + PIECE_BYTES])
+            events = self.wire.events_received()
+            frames += len(events)
+            for event in events:
+                if isinstance(event, Frame):
+                    self._take_frame(event, payload)
+                elif isinstance(event, Request):
+                    self._take_request(event)
         self._flush()
         if payload and self._upper is not None:
             self._upper.data_received(payload[0] if len(payload) == 1 else b"".join(payload))
+
+    def _go_on(self) -> None:
+        data = bytes(self._waiting)
+        self._waiting.clear()
+        if not self._ended:
+            self._take(data)
+        if self._is_wanted:
+            self.resume_reading()
 
     def eof_received(self) -> bool | None:
         """The peer sends no more: a WebSocket ends then."""
@@ -224,12 +256,23 @@ class WebSocketServer(asyncio.Protocol):
         """Whether data may be sent."""
         return self.wire.state is State.OPEN and not self._ended
 
+    def pause_reading(self) -> None:
+        """Read no more for now."""
+        self._is_wanted = False
+        self.lower.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again, as soon as what was read is dealt with."""
+        self._is_wanted = True
+        if not self._waiting and not self.lower.is_closing():
+            self.lower.resume_reading()
+
     def send_close(self, code: int, reason: str) -> None:
         """Begin the closing handshake; it ends soon, whatever the peer does."""
         self._deaf = True
         self.wire.send_close(code, reason)
         self._flush()
-        self.lower.resume_reading()  # the peer's answer must be seen
+        self.resume_reading()  # the peer's answer must be seen
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(CLOSE_TIMEOUT_S, self.lower.abort)
 
@@ -288,11 +331,11 @@ class WebSocketTransport(asyncio.Transport):
 
     def pause_reading(self) -> None:
         """Read no more for now."""
-        self._lower.pause_reading()
+        self._server.pause_reading()
 
     def resume_reading(self) -> None:
         """Read again."""
-        self._lower.resume_reading()
+        self._server.resume_reading()
 
     def is_reading(self) -> bool:
         """Whether it reads."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -55,6 +55,10 @@ from onelog.security.scram import ScramExchange
 
 _log = get_logger("mqtt")
 
+PACKETS_PER_PASS: Final = 64
+"""Packets of a read that the kernel leaves to us and that are dealt with before others have a turn:
+a read holds more than a hundred thousand of the smallest ones."""
+
 
 class Connection:
     """One MQTT connection, over whatever transport."""
@@ -77,7 +81,9 @@ class Connection:
         """Packet ids of QoS 2 that this connection began and did not complete."""
         self.is_slow = False
         self.gone = asyncio.Event()
-        self._unread = b""
+        self._unread = bytearray()
+        self._taken = 0
+        """Packets that the kernel left to us."""
         self._resting = False
         self._task: asyncio.Task[None] | None = None
         self._under_way = 0
@@ -118,6 +124,9 @@ class Connection:
         try:
             while event is not None:
                 self._packet(*event)
+                self._taken += 1
+                if not self.input.suspended and self._taken % PACKETS_PER_PASS == 0:
+                    self.start(asyncio.sleep(0))
                 if self.input.suspended:
                     return
                 event = self.input.feed(b"", self.hub.clock.now_ms())
@@ -224,7 +233,8 @@ class Connection:
         self.input.suspended = False
         if not self._resting:
             self.transport.resume_reading()
-        data, self._unread = self._unread, b""
+        data = bytes(self._unread)
+        self._unread.clear()
         self.input.receive(data)
 
     def send(self, packet: Packet) -> None:
