@@ -17,6 +17,7 @@ from onelog.protocols.kafka.groups.rows import STREAM as GROUPS
 from onelog.protocols.kafka.handlers import HANDLERS
 from onelog.protocols.kafka.hub import Hub
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.transactions.coordinator import STREAM as TRANSACTIONS
 from tests.fault.test_internal_damage import damage
 from tests.unit.test_app_protocols import running
 
@@ -86,7 +87,10 @@ async def produce(port: int, *values: str) -> None:
 
 async def read_without_group(port: int, count: int) -> list[str]:
     consumer = AIOKafkaConsumer(
-        "t", bootstrap_servers=f"127.0.0.1:{port}", auto_offset_reset="earliest"
+        "t",
+        bootstrap_servers=f"127.0.0.1:{port}",
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
     )
     await consumer.start()
     found = [(await consumer.getone()).value.decode() for _ in range(count)]
@@ -129,6 +133,40 @@ def asked_for_coordinator(monkeypatch: pytest.MonkeyPatch, times: int) -> asynci
 
     monkeypatch.setitem(HANDLERS, ApiKey.FIND_COORDINATOR, counted)
     return enough
+
+
+async def test_a_transaction_that_is_open_meanwhile_is_committed_after_the_repair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        async with running(tmp_path, "kafka.topics.partitions=1") as (_server, ports):
+            port = ports["kafka"]
+            producer = Producer(
+                {
+                    "bootstrap.servers": f"127.0.0.1:{port}",
+                    "transactional.id": "x",
+                    "reconnect.backoff.max.ms": 200,
+                }
+            )
+
+            def begin() -> None:
+                producer.init_transactions(DEADLINE_S)
+                producer.begin_transaction()
+                producer.produce("t", b"1")
+                producer.flush(DEADLINE_S)
+
+            await asyncio.to_thread(begin)
+        damage(tmp_path, TRANSACTIONS, "first")
+        where = f"listeners.kafka.port={port}"
+        async with running(tmp_path, where):
+            asked = asked_for_coordinator(monkeypatch, 3)
+            ending = asyncio.create_task(asyncio.to_thread(producer.commit_transaction, DEADLINE_S))
+            await asked.wait()
+            assert not ending.done()
+        damage(tmp_path, TRANSACTIONS, "first")  # flipped back, as from a backup
+        async with running(tmp_path, where):
+            await ending
+            assert await read_without_group(port, 1) == ["1"]
 
 
 async def test_a_client_of_confluent_writes_while_the_groups_are_not_known(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from kio.index import load_request_schema
 
 from onelog.base.clock import SystemClock
+from onelog.base.errors import CorruptBatch
 from onelog.broker import Broker, StreamConfig
 from onelog.broker.broker import STATE_UNKNOWN
 from onelog.config import Config
@@ -163,6 +164,23 @@ async def test_no_request_ends_its_connection_because_state_is_not_known(
         for version in versions_of(api.key):
             await ask(client, api.key, version, body)
         assert not client.line.closed
+
+
+async def test_damage_that_is_found_later_ends_no_connection_either(tmp_path: Path) -> None:
+    """What was read at the start is still known; what would be written is refused."""
+    async with kafka(tmp_path) as (broker, hub):
+        client = Client(hub)
+        for stream in (GROUPS, TRANSACTIONS):
+            partition = broker.streams.get(stream).partitions[0]
+            partition.stop_damaged(0, CorruptBatch("a flipped bit"))
+        for apis in (GROUP_APIS, TRANSACTION_APIS):
+            for key, body in apis.items():
+                for version in versions_of(key):
+                    await ask(client, key, version, body)
+        assert not client.line.closed
+        for key, apis in ((K.OFFSET_COMMIT, GROUP_APIS), (K.INIT_PRODUCER_ID, TRANSACTION_APIS)):
+            told = await ask(client, key, APIS[key].last, apis[key])
+            assert set(codes_in(told)) == {E.coordinator_not_available}
 
 
 @pytest.mark.parametrize("stream", [GROUPS, TRANSACTIONS])

@@ -172,8 +172,13 @@ async def test_a_stop_while_a_protocol_is_tried_again_is_clean(
     monkeypatch.setattr(app, "RETRY_FIRST_S", 0.01)
     owner, name = next(row[1:] for row in FAULTS if row[0] == protocol)
     fault = Fault(monkeypatch, owner, name)
-    async with running(tmp_path):
+    async with running(tmp_path) as (_server, ports):
         await fault.met.wait()
+        silent = await asyncio.open_connection("127.0.0.1", ports[protocol])
+        half = await asyncio.open_connection("127.0.0.1", ports[protocol])
+        half[1].write(HELLOS[protocol][:4])
+    for _reader, writer in (silent, half):
+        writer.close()
     with lock_data_dir(tmp_path):
         pass
     fault.mended.set()
