@@ -24,9 +24,11 @@ from onelog.log.wakeup import Callback, Waiter
 from onelog.protocols.kafka.epochs import check_epoch
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.topics import NOTHING, Fetched, KafkaTopic, TopicPartition
+from onelog.protocols.kafka.turns import ROWS as TURN_ROWS
+from onelog.protocols.kafka.turns import Turns
 
 if TYPE_CHECKING:
-    from onelog.kernel.types import Buffer
+    from onelog.kernel.types import Buffer, FetchRequest
     from onelog.protocols.kafka.answers import Slot
     from onelog.protocols.kafka.connection import Connection, Frame
 
@@ -116,10 +118,13 @@ class _Fetch:
     )
 
     def __init__(
-        self, connection: Connection, slot: Slot, frame: Frame, version: int, correlation_id: int
+        self,
+        connection: Connection,
+        slot: Slot,
+        request: FetchRequest,
+        version: int,
+        correlation_id: int,
     ) -> None:
-        buffer, start, end = frame
-        request = parse_fetch(buffer, start, end, version)
         limits = connection.hub.limits
         self._connection = connection
         self._slot = slot
@@ -132,9 +137,29 @@ class _Fetch:
         self.refusal = ErrorCode.none
         if request.session_id and request.session_epoch > 0:
             self.refusal = ErrorCode.fetch_session_id_not_found
-        self._topics = [(name, self._resolve(name, rows)) for name, rows in request.topics]
+        self._topics: list[tuple[str | bytes, list[_Wanted]]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._woken = False
+
+    def resolve(
+        self, topics: Sequence[tuple[str | bytes, list[tuple[int, int, int, int, int, int]]]]
+    ) -> None:
+        """Find what is asked for."""
+        self._topics = [(name, self._resolve(name, rows)) for name, rows in topics]
+
+    async def resolve_in_turns(
+        self, topics: Sequence[tuple[str | bytes, list[tuple[int, int, int, int, int, int]]]]
+    ) -> None:
+        """The same for many topics, then go on as `begin` does."""
+        self._topics = [
+            (name, self._resolve(name, rows)) async for name, rows in Turns().over(topics)
+        ]
+        self.begin()
+
+    def begin(self) -> None:
+        """Answer now, or when there is something to send."""
+        if not self.try_answer(last_try=self.wait_ms <= 0):
+            self.wait()
 
     def _resolve(
         self, name: str | bytes, rows: list[tuple[int, int, int, int, int, int]]
@@ -324,8 +349,13 @@ def begin_fetch(
     connection: Connection, slot: Slot, frame: Frame, version: int, correlation_id: int
 ) -> None:
     """Answer a Fetch request now, or when there is something to send."""
-    fetch = _Fetch(connection, slot, frame, version, correlation_id)
+    buffer, start, end = frame
+    request = parse_fetch(buffer, start, end, version)
+    fetch = _Fetch(connection, slot, request, version, correlation_id)
     if fetch.refusal is not ErrorCode.none:
         fetch.refuse()
-    elif not fetch.try_answer(last_try=fetch.wait_ms <= 0):
-        fetch.wait()
+    elif len(request.topics) > TURN_ROWS:
+        connection.run(slot, fetch.resolve_in_turns(request.topics))
+    else:
+        fetch.resolve(request.topics)
+        fetch.begin()

@@ -13,6 +13,7 @@ from onelog.protocols.kafka.epochs import UNKNOWN_EPOCH, check_epoch
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
 from onelog.protocols.kafka.topics import TopicPartition
+from onelog.protocols.kafka.turns import Asked, Turns
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
@@ -31,17 +32,18 @@ _READ_COMMITTED: Final = 1
 async def list_offsets(hub: Hub, request: Request) -> Body:
     """Offsets by kind or by time."""
     committed = given(request.body, "isolation_level", 0) == _READ_COMMITTED
+    asked, turns = Asked(hub, request, Action.SUBSCRIBE), Turns()
     topics = []
     for topic in request.body.topics:
         rows = [
-            await _list_one(hub, request, topic.name, row, committed=committed)
-            for row in topic.partitions
+            await _list_one(asked, topic.name, row, committed=committed)
+            async for row in turns.over(topic.partitions)
         ]
         topics.append({"name": topic.name, "partitions": rows})
     return {"topics": topics}
 
 
-async def _list_one(hub: Hub, request: Request, name: str, row: Any, *, committed: bool) -> Body:
+async def _list_one(asked: Asked, name: str, row: Any, *, committed: bool) -> Body:
     answer: Body = {
         "partition_index": row.partition_index,
         "error_code": ErrorCode.none,
@@ -50,9 +52,7 @@ async def _list_one(hub: Hub, request: Request, name: str, row: Any, *, committe
         "leader_epoch": UNKNOWN_EPOCH,
     }
     try:
-        topic = hub.topics.get(name)
-        hub.authorize(request.connection.principal, Action.SUBSCRIBE, topic)
-        target = topic.partition(row.partition_index)
+        target = asked.get(name).partition(row.partition_index)
         check_epoch(target.log, given(row, "current_leader_epoch", UNKNOWN_EPOCH))
         found = await _find(target, row.timestamp, committed=committed)
     except OnelogError as error:
@@ -87,14 +87,17 @@ async def _find(target: TopicPartition, wanted: int, *, committed: bool) -> tupl
 
 async def offset_for_leader_epoch(hub: Hub, request: Request) -> Body:
     """The end of a leader epoch, so that consumers notice a log that was cut."""
+    asked, turns = Asked(hub, request, Action.SUBSCRIBE), Turns()
     topics = []
     for topic in request.body.topics:
-        rows = [_end_of_epoch(hub, request, topic.topic, row) for row in topic.partitions]
+        rows = [
+            _end_of_epoch(asked, topic.topic, row) async for row in turns.over(topic.partitions)
+        ]
         topics.append({"topic": topic.topic, "partitions": rows})
     return {"topics": topics}
 
 
-def _end_of_epoch(hub: Hub, request: Request, name: str, row: Any) -> Body:
+def _end_of_epoch(asked: Asked, name: str, row: Any) -> Body:
     answer: Body = {
         "error_code": ErrorCode.none,
         "partition": row.partition,
@@ -102,9 +105,7 @@ def _end_of_epoch(hub: Hub, request: Request, name: str, row: Any) -> Body:
         "end_offset": _NO_OFFSET,
     }
     try:
-        topic = hub.topics.get(name)
-        hub.authorize(request.connection.principal, Action.SUBSCRIBE, topic)
-        target = topic.partition(row.partition)
+        target = asked.get(name).partition(row.partition)
         check_epoch(target.log, row.current_leader_epoch)
     except OnelogError as error:
         answer["error_code"] = code_of(error)

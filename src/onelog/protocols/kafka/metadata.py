@@ -17,6 +17,7 @@ from onelog.protocols.kafka.errors import ErrorCode, code_of
 from onelog.protocols.kafka.metadata_wire import Node, PartitionRow, TopicRow, write_metadata
 from onelog.protocols.kafka.request import Request
 from onelog.protocols.kafka.topics import KafkaTopic, check_name
+from onelog.protocols.kafka.turns import Turns
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.connection import Connection
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _ALL_TOPICS_VERSION: Final = 1
 """From here on an empty list asks for no topic; before, for all of them."""
+_BY_ID_VERSION: Final = 12
+"""From here on a topic may be asked for by its id: before, no answer can be without a name."""
 OPERATIONS_NOT_ASKED: Final = -(2**31)
 TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 """What anybody may do to a topic where nothing is restricted, as Kafka numbers operations."""
@@ -37,10 +40,14 @@ async def metadata(hub: Hub, request: Request) -> bytes:
     asked = request.body.topics
     rows: list[TopicRow]
     if asked is None or (not asked and request.version < _ALL_TOPICS_VERSION):
-        rows = [_describe(hub, request, topic) for topic in _visible(hub, request)]
+        visible = Turns().over(_visible(hub, request))
+        rows = [_describe(hub, request, topic) async for topic in visible]
+    elif request.version < _BY_ID_VERSION and any(_is_by_id(row) for row in asked):
+        refused = int(ErrorCode.invalid_request)
+        rows = [TopicRow(refused, row.name or "", None, (), OPERATIONS_NOT_ASKED) for row in asked]
     else:
         create = given(request.body, "allow_auto_topic_creation", True)
-        rows = [await _one(hub, request, row, create=create) for row in asked]
+        rows = [await _one(hub, request, row, create=create) async for row in Turns().over(asked)]
     host, port = request.connection.advertised
     operations = (
         CLUSTER_OPERATIONS
@@ -49,6 +56,10 @@ async def metadata(hub: Hub, request: Request) -> bytes:
     )
     node = Node(hub.node_id, host, port)
     return write_metadata(request.version, node, hub.cluster_id, rows, operations)
+
+
+def _is_by_id(row: Any) -> bool:
+    return row.name is None or given(row, "topic_id", None) is not None
 
 
 def _visible(hub: Hub, request: Request) -> list[KafkaTopic]:

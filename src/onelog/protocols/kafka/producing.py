@@ -11,7 +11,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import InvalidRecords, MessageTooLarge, OnelogError, StateUnknown
@@ -51,6 +52,11 @@ INFLATED_HERE_BYTES: Final = 64 * 1024
 """A batch of no more bytes, inflated or not, is inflated on the loop."""
 OPENED_HERE_BYTES: Final = 8 * 1024
 """The same where each record is looked at, or where it is compressed anew."""
+WORK_OF_A_TURN: Final = 500
+"""Partitions of a request that are served before it is the others' turn."""
+_WORK_OF_A_STRANGER: Final = 10
+"""What it costs more to find out that there is no such topic."""
+_OVER: Final = object()
 _SLICED_BYTES: Final = 4096
 """Up to so many bytes a copy costs less than a view."""
 
@@ -71,52 +77,104 @@ class Produce(Slot):
 
     def begin(self, buffer: bytes | bytearray, start: int, end: int) -> None:
         """Append what the request brings. Raises ProtocolViolation when it cannot be read."""
-        find = self.connection.hub.topics.get
-        self._transactional_id, acks, _timeout_ms, topics = parse_produce(
+        self._transactional_id, self.acks, _timeout_ms, topics = parse_produce(
             buffer, start, end, self._version
         )
-        self.acks = acks
         unopened: list[Unopened] = []
+        taking = self._take(buffer, topics, unopened)
+        if next(taking, _OVER) is _OVER:
+            self._take_unopened(unopened)
+        else:
+            # What comes next from this client waits, so that its batches keep their order.
+            self.is_produce = False
+            self.connection.run(self, self._take_in_turns(taking, unopened))
+
+    async def _take_in_turns(self, taking: Iterator[None], unopened: list[Unopened]) -> None:
+        for _turn in taking:
+            await asyncio.sleep(0)
+        self.is_produce = True
+        self._take_unopened(unopened)
+        self.connection.answers_ready()
+
+    def _take(
+        self,
+        buffer: bytes | bytearray,
+        topics: Iterable[tuple[str, list[tuple[int, int, int]]]],
+        unopened: list[Unopened],
+    ) -> Iterator[None]:
+        """Append what need not be opened elsewhere; it stops where others have their turn."""
+        find, work = self.connection.hub.topics.get, 0
         for name, partitions in topics:
             rows: list[Row] = []
             self._topics.append((name, rows))
+            stranger: OnelogError | None = None
             for at, (number, first, last) in enumerate(partitions):
+                work += 1
+                if work >= WORK_OF_A_TURN:
+                    work = 0
+                    yield
                 rows.append((number, 0, _NONE, _NONE, _NONE, None, NO_BLAME))
                 self._left += 1
                 try:
-                    if acks not in _ACKS:
-                        raise KafkaError(
-                            ErrorCode.invalid_required_acks, f"acks is -1, 0 or 1, not {acks}"
-                        )
-                    target = find(name).partition(number)
-                    if last < 0:
-                        raise KafkaError(ErrorCode.invalid_record, _NO_RECORDS)
-                    needs_keys, opens = target.needs_keys, target.opens
+                    if stranger is not None:
+                        raise stranger.with_traceback(None)  # which would grow with each row
+                    self._check_acks()
                     try:
-                        info, latest_ms = check_produce_batch(buffer, first, last, needs_keys)
-                    except InvalidRecords as error:
-                        info, latest_ms = check_without_keys(target, buffer, first, last, error)
-                        opens = True
-                    if info.attributes & ATTR_LOG_APPEND_TIME:
-                        raise KafkaError(ErrorCode.invalid_timestamp, _OWN_TIME)
-                    if opens or info.attributes & ATTR_CODEC_MASK:
-                        data = memoryview(buffer)[first:last]
-                        now_ms = self.connection.hub.clock.now_ms()
-                        batch = Unopened(name, target, data, info, now_ms, rows, at)
-                        if not self._append_small(batch, opens=opens):
-                            unopened.append(batch)
-                    elif latest_ms != info.max_timestamp_ms:
-                        data = memoryview(buffer)[first:last]
-                        self._append(name, target, *timed(data, info, latest_ms), rows, at)
-                    else:
-                        source = buffer if info.size_bytes <= _SLICED_BYTES else memoryview(buffer)
-                        self._append(name, target, source[first:last], info, rows, at)
+                        topic = find(name)
+                    except OnelogError as error:
+                        stranger = error
+                        work += _WORK_OF_A_STRANGER
+                        raise
+                    place = (name, topic.partition(number), rows, at)
+                    batch = self._take_batch(place, buffer, first, last)
+                    if batch is not None:
+                        unopened.append(batch)
                 except OnelogError as error:
                     self.refuse(rows, at, number, error)
                     self._left -= 1
+
+    def _check_acks(self) -> None:
+        if self.acks not in _ACKS:
+            raise KafkaError(
+                ErrorCode.invalid_required_acks, f"acks is -1, 0 or 1, not {self.acks}"
+            )
+
+    def _take_batch(
+        self,
+        place: tuple[str, TopicPartition, list[Row], int],
+        buffer: bytes | bytearray,
+        first: int,
+        last: int,
+    ) -> Unopened | None:
+        """Append a batch, unless it has to be opened elsewhere. Raises OnelogError."""
+        name, target, rows, at = place
+        if last < 0:
+            raise KafkaError(ErrorCode.invalid_record, _NO_RECORDS)
+        needs_keys, opens = target.needs_keys, target.opens
+        try:
+            info, latest_ms = check_produce_batch(buffer, first, last, needs_keys)
+        except InvalidRecords as error:
+            info, latest_ms = check_without_keys(target, buffer, first, last, error)
+            opens = True
+        if info.attributes & ATTR_LOG_APPEND_TIME:
+            raise KafkaError(ErrorCode.invalid_timestamp, _OWN_TIME)
+        if opens or info.attributes & ATTR_CODEC_MASK:
+            data = memoryview(buffer)[first:last]
+            now_ms = self.connection.hub.clock.now_ms()
+            batch = Unopened(name, target, data, info, now_ms, rows, at)
+            return None if self._append_small(batch, opens=opens) else batch
+        if latest_ms != info.max_timestamp_ms:
+            data = memoryview(buffer)[first:last]
+            self._append(name, target, *timed(data, info, latest_ms), rows, at)
+        else:
+            source = buffer if info.size_bytes <= _SLICED_BYTES else memoryview(buffer)
+            self._append(name, target, source[first:last], info, rows, at)
+        return None
+
+    def _take_unopened(self, unopened: list[Unopened]) -> None:
+        """Append what was left, or be done."""
         if unopened:
-            # What comes next from this client waits, so that its batches keep their order.
-            self.is_produce = False
+            self.is_produce = False  # what comes next waits here, too
             self.connection.run(self, self._open_and_append(unopened))
         else:
             self.settle()

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.errors import OnelogError
 from onelog.broker import Action, Cleanup
-from onelog.protocols.kafka.admin.resources import need_stream, topic_for
+from onelog.protocols.kafka.admin.resources import need_stream
 from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
 from onelog.protocols.kafka.topics import KafkaTopic
+from onelog.protocols.kafka.turns import Asked, Turns
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
@@ -36,7 +37,9 @@ async def delete_topics(hub: Hub, request: Request) -> Body:
         wanted = [(row.name, row.topic_id) for row in request.body.topics]
     times = Counter(wanted)
     return {
-        "responses": [await _delete(hub, request, *row, times=times[row]) for row in times],
+        "responses": [
+            await _delete(hub, request, *row, times=times[row]) async for row in Turns().over(times)
+        ],
     }
 
 
@@ -79,21 +82,24 @@ def _find(hub: Hub, name: str | None, wanted: uuid.UUID | None) -> KafkaTopic:
 
 async def delete_records(hub: Hub, request: Request) -> Body:
     """What lies below an offset of partitions."""
+    asked, turns = Asked(hub, request, Action.MANAGE), Turns()
     topics = []
     for topic in request.body.topics:
-        rows = [await _trim(hub, request, topic.name, row) for row in topic.partitions]
+        rows = [
+            await _trim(hub, asked, topic.name, row) async for row in turns.over(topic.partitions)
+        ]
         topics.append({"name": topic.name, "partitions": rows})
     return {"topics": topics}
 
 
-async def _trim(hub: Hub, request: Request, name: str, row: Any) -> Body:
+async def _trim(hub: Hub, asked: Asked, name: str, row: Any) -> Body:
     answer: Body = {
         "partition_index": row.partition_index,
         "low_watermark": _NO_OFFSET,
         "error_code": ErrorCode.none,
     }
     try:
-        topic = topic_for(hub, request, Action.MANAGE, name)
+        topic = asked.get(name)
         need_stream(topic, "holds no records")
         assert topic.stream is not None
         log = topic.partition(row.partition_index).log

@@ -7,16 +7,16 @@ partition that is stopped has no leader, and none can be elected.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.errors import OnelogError
 from onelog.broker import Action
 from onelog.protocols.kafka.admin.broker_settings import log_dir
-from onelog.protocols.kafka.admin.resources import check_cluster, topic_for
+from onelog.protocols.kafka.admin.resources import check_cluster
 from onelog.protocols.kafka.codec import Body, given
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.turns import Asked, Turns
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
@@ -34,20 +34,20 @@ async def elect_leaders(hub: Hub, request: Request) -> Body:
     asked = request.body.topic_partitions
     if asked is None:  # all of them: only those are told of where something was to be done
         return {"error_code": ErrorCode.none, "replica_election_results": []}
+    topics, turns = Asked(hub, request, Action.MANAGE), Turns()
     results = []
-    for row in asked:
+    async for row in turns.over(asked):
         rows = [
-            {"partition_id": number, **_told(_elect(hub, request, row.topic, number, kind))}
-            for number in row.partitions
+            {"partition_id": number, **_told(_elect(hub, topics, row.topic, number, kind))}
+            async for number in turns.over(row.partitions)
         ]
         results.append({"topic": row.topic, "partition_result": rows})
-        await asyncio.sleep(0)  # there may be thousands, and others have their turn
     return {"error_code": ErrorCode.none, "replica_election_results": results}
 
 
-def _elect(hub: Hub, request: Request, name: str, number: int, kind: int) -> OnelogError:
+def _elect(hub: Hub, topics: Asked, name: str, number: int, kind: int) -> OnelogError:
     try:
-        stopped = topic_for(hub, request, Action.MANAGE, name).partition(number).log.stopped
+        stopped = topics.get(name).partition(number).log.stopped
     except OnelogError as error:
         return error
     if stopped is None:
@@ -74,17 +74,17 @@ def _told(error: OnelogError | None) -> Body:
 async def alter_partition_reassignments(hub: Hub, request: Request) -> Body:
     """Partitions stay on this node."""
     check_cluster(hub, request, Action.MANAGE)
+    topics, turns = Asked(hub, request, Action.MANAGE), Turns()
     responses = []
-    for topic in request.body.topics:
+    async for topic in turns.over(request.body.topics):
         rows = [
             {
                 "partition_index": row.partition_index,
-                **_told(_reassign(hub, request, topic.name, row)),
+                **_told(_reassign(hub, topics, topic.name, row)),
             }
-            for row in topic.partitions
+            async for row in turns.over(topic.partitions)
         ]
         responses.append({"name": topic.name, "partitions": rows})
-        await asyncio.sleep(0)
     return {
         "error_code": ErrorCode.none,
         "allow_replication_factor_change": given(
@@ -94,9 +94,9 @@ async def alter_partition_reassignments(hub: Hub, request: Request) -> Body:
     }
 
 
-def _reassign(hub: Hub, request: Request, name: str, row: Any) -> OnelogError | None:
+def _reassign(hub: Hub, topics: Asked, name: str, row: Any) -> OnelogError | None:
     try:
-        topic_for(hub, request, Action.MANAGE, name).partition(row.partition_index)
+        topics.get(name).partition(row.partition_index)
     except OnelogError as error:
         return error
     if row.replicas is None:
@@ -122,27 +122,29 @@ async def list_partition_reassignments(hub: Hub, request: Request) -> Body:
 
 async def alter_replica_log_dirs(hub: Hub, request: Request) -> Body:
     """Replicas stay in the one directory."""
+    topics, turns = Asked(hub, request, Action.MANAGE), Turns()
     results = []
     for row in request.body.dirs:
-        for topic in row.topics:
+        async for topic in turns.over(row.topics):
             rows = [
                 {
                     "partition_index": number,
-                    "error_code": _move(hub, request, row.path, topic.name, number),
+                    "error_code": _move(hub, request, topics, row.path, topic.name, number),
                 }
-                for number in topic.partitions
+                async for number in turns.over(topic.partitions)
             ]
             results.append({"topic_name": topic.name, "partitions": rows})
-            await asyncio.sleep(0)
     return {"results": results}
 
 
-def _move(hub: Hub, request: Request, path: str, name: str, number: int) -> ErrorCode:
+def _move(
+    hub: Hub, request: Request, topics: Asked, path: str, name: str, number: int
+) -> ErrorCode:
     try:
         check_cluster(hub, request, Action.MANAGE)
         if path != log_dir(hub.config):
             return ErrorCode.log_dir_not_found
-        topic_for(hub, request, Action.MANAGE, name).partition(number)
+        topics.get(name).partition(number)
     except OnelogError as error:
         return code_of(error)
     return ErrorCode.none

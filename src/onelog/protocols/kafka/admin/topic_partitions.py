@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from onelog.base.errors import OnelogError, ProtocolViolation
+from onelog.base.errors import OnelogError
 from onelog.broker import Action
 from onelog.protocols.kafka.admin.resources import topic_for
 from onelog.protocols.kafka.codec import Body
@@ -18,6 +18,7 @@ from onelog.protocols.kafka.errors import ErrorCode, code_of
 from onelog.protocols.kafka.metadata import TOPIC_OPERATIONS
 from onelog.protocols.kafka.request import Request
 from onelog.protocols.kafka.topics import KafkaTopic
+from onelog.protocols.kafka.turns import Turns
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
@@ -31,10 +32,12 @@ async def describe_topic_partitions(hub: Hub, request: Request) -> Body:
     """Partitions from the cursor on."""
     body, cursor = request.body, request.body.cursor
     if cursor is not None and cursor.partition_index < 0:
-        raise ProtocolViolation(f"a cursor begins at partition 0, not {cursor.partition_index}")
+        refused = ErrorCode.invalid_request
+        return {"topics": [{"error_code": refused, "name": row.name} for row in body.topics]}
     left = max(1, min(body.response_partition_limit, PARTITIONS_MAX))
     topics: list[Body] = []
-    for name, topic in _wanted(hub, request, "" if cursor is None else cursor.topic_name):
+    wanted = _wanted(hub, request, "" if cursor is None else cursor.topic_name)
+    async for name, topic in Turns().over(wanted):
         first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         if isinstance(topic, ErrorCode):
             topics.append({"error_code": topic, "name": name, "partitions": []})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.errors import OnelogError
@@ -15,6 +15,8 @@ from onelog.protocols.kafka.groups.offsets import GroupOffsets, Place
 from onelog.protocols.kafka.groups.states import DELETE, State
 from onelog.protocols.kafka.groups.subscription import CONSUMER, subscribed_topics
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.topics import KafkaTopic
+from onelog.protocols.kafka.turns import Asked, Turns
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
@@ -26,7 +28,7 @@ _NO_OFFSET: Final = -1
 async def offset_commit(hub: Hub, request: Request) -> Body:
     """Commit; answered when durable."""
     body = request.body
-    errors = check_places(hub, request, body.topics)
+    errors = await check_places(hub, request, body.topics)
     wanted, too_large = wanted_offsets(hub, body.topics, skip=errors)
     errors |= too_large
     try:
@@ -46,16 +48,26 @@ async def offset_commit(hub: Hub, request: Request) -> Body:
     return {"topics": place_answers(body.topics, errors, error)}
 
 
-def check_places(hub: Hub, request: Request, topics: Iterable[Any]) -> dict[Place, ErrorCode]:
+async def check_places(hub: Hub, request: Request, topics: Sequence[Any]) -> dict[Place, ErrorCode]:
     """The partitions that cannot be committed to, because they are not there or not allowed."""
-    errors: dict[Place, ErrorCode] = {}
-    for topic in topics:
+    asked = Asked(hub, request, Action.SUBSCRIBE)
+    counts: dict[str, tuple[KafkaTopic | None, int, ErrorCode]] = {}
+    async for topic in Turns().over(topics):
         try:
-            known = hub.topics.get(topic.name)
-            hub.authorize(request.connection.principal, Action.SUBSCRIBE, known)
+            known: KafkaTopic | None = asked.get(topic.name)
+            assert known is not None
             count, error = known.partition_count, ErrorCode.unknown_topic_or_partition
         except OnelogError as refused:
-            count, error = 0, code_of(refused)
+            known, count, error = None, 0, code_of(refused)
+        counts[topic.name] = (known, count, error)
+    for name, (known, _count, error) in counts.items():
+        # Others had their turn: no offset is kept of what was deleted meanwhile.
+        if known is not None and known.stream is not None:
+            found = hub.topics.find(name)
+            counts[name] = (found, 0 if found is None else found.partition_count, error)
+    errors: dict[Place, ErrorCode] = {}
+    for topic in topics:
+        _known, count, error = counts[topic.name]
         for row in topic.partitions:
             if not 0 <= row.partition_index < count:
                 errors[topic.name, row.partition_index] = error
@@ -166,6 +178,7 @@ async def offset_delete(hub: Hub, request: Request) -> Body:
     """Forget where a group stands, in topics that none of its members reads."""
     body = request.body
     check_group_id(body.group_id)
+    errors = await check_places(hub, request, body.topics)  # first: others have their turn in it
     group = hub.groups.find(body.group_id)
     if group is None or group.state is State.DEAD:
         raise KafkaError(ErrorCode.group_id_not_found, f"there is no group {body.group_id!r}")
@@ -173,7 +186,6 @@ async def offset_delete(hub: Hub, request: Request) -> Body:
         raise KafkaError(
             DELETE[group.state], f"the group {body.group_id!r} has members; stop them first"
         )
-    errors = check_places(hub, request, body.topics)
     if group.state is not State.EMPTY:
         reads = subscribed_topics(group)
         for topic in body.topics:

@@ -16,6 +16,7 @@ from onelog.protocols.kafka.groups.coordinator import GROUP_ID_CHARS_MAX
 from onelog.protocols.kafka.request import Request
 from onelog.protocols.kafka.transactions.fencing import code_as_known_to
 from onelog.protocols.kafka.transactions.state import Producer
+from onelog.protocols.kafka.turns import Asked, Turns
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
@@ -30,7 +31,10 @@ async def add_partitions_to_txn(hub: Hub, request: Request) -> Body:
     named = [
         (topic.name, number) for topic in body.v3_and_below_topics for number in topic.partitions
     ]
-    refused = {row: code for row in named if (code := _check(hub, request, *row)) is not None}
+    asked = Asked(hub, request, Action.PUBLISH)
+    refused = {
+        row: code async for row in Turns().over(named) if (code := _check(asked, *row)) is not None
+    }
     if refused:
         codes = {row: refused.get(row, ErrorCode.operation_not_attempted) for row in named}
     else:
@@ -52,10 +56,9 @@ async def add_partitions_to_txn(hub: Hub, request: Request) -> Body:
     }
 
 
-def _check(hub: Hub, request: Request, name: str, number: int) -> ErrorCode | None:
+def _check(asked: Asked, name: str, number: int) -> ErrorCode | None:
     try:
-        topic = hub.topics.get(name)
-        hub.authorize(request.connection.principal, Action.PUBLISH, topic)
+        topic = asked.get(name)
         topic.partition(number)
     except OnelogError as error:
         return code_of(error)

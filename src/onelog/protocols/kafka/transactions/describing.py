@@ -10,6 +10,7 @@ from onelog.protocols.kafka.codec import Body, given
 from onelog.protocols.kafka.errors import ErrorCode, code_of
 from onelog.protocols.kafka.request import Request
 from onelog.protocols.kafka.transactions.state import Facts, State
+from onelog.protocols.kafka.turns import Asked, Turns
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
@@ -87,13 +88,14 @@ def _describe(hub: Hub, transactional_id: str) -> Body:
 
 async def describe_producers(hub: Hub, request: Request) -> Body:
     """Who writes to some partitions, and where their transactions began."""
+    asked, turns = Asked(hub, request, Action.SUBSCRIBE), Turns()
     return {
         "topics": [
             {
                 "name": topic.name,
                 "partitions": [
-                    _producers_of(hub, request, topic.name, number)
-                    for number in topic.partition_indexes
+                    _producers_of(asked, topic.name, number)
+                    async for number in turns.over(topic.partition_indexes)
                 ],
             }
             for topic in request.body.topics
@@ -101,12 +103,10 @@ async def describe_producers(hub: Hub, request: Request) -> Body:
     }
 
 
-def _producers_of(hub: Hub, request: Request, name: str, number: int) -> Body:
+def _producers_of(asked: Asked, name: str, number: int) -> Body:
     answer: Body = {"partition_index": number, "error_code": ErrorCode.none}
     try:
-        topic = hub.topics.get(name)
-        hub.authorize(request.connection.principal, Action.SUBSCRIBE, topic)
-        log = topic.partition(number).log
+        log = asked.get(name).partition(number).log
     except OnelogError as error:
         return {**answer, "error_code": code_of(error), "error_message": str(error)}
     return {**answer, "active_producers": _active_producers(log)}

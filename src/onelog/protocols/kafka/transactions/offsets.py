@@ -31,7 +31,7 @@ async def txn_offset_commit(hub: Hub, request: Request) -> Body:
     """Keep offsets until their transaction ends; answered when durable."""
     body = request.body
     producer = Producer(body.producer_id, body.producer_epoch)
-    errors = check_places(hub, request, body.topics)
+    errors = await check_places(hub, request, body.topics)
     wanted, too_large = wanted_offsets(hub, body.topics, skip=errors)
     errors |= too_large
     try:

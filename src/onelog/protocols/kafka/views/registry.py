@@ -38,6 +38,9 @@ class Views:
         self._news = News()
         self._views: OrderedDict[str, View] = OrderedDict()
         self._ids: dict[uuid.UUID, str] = {}
+        self._given_ids: dict[uuid.UUID, str] = {}
+        """Of views that were given a name, as far as somebody asked for one of them by id."""
+        self._given_are_known = False
         self._generation = 0
         """Counts changes of streams; a view is brought up to date when somebody asks for it."""
         self._pool = ThreadPoolExecutor(LOOK_THREADS, thread_name_prefix="onelog-view")
@@ -59,6 +62,7 @@ class Views:
         self._generation += 1
 
     def _forget(self, name: str) -> None:
+        self._given_are_known = False
         view = self._views.pop(name, None)
         if view is not None:
             self._ids.pop(view.id, None)
@@ -94,7 +98,11 @@ class Views:
         name = self._ids.get(wanted)
         if name is not None:
             return self.find(name)
-        return next((view for view in self.listed() if view.id == wanted), None)
+        if not self._given_are_known:  # a request may name 100 000 ids, and there be 10 000 views
+            self._given_ids = {view.id: view.name for view in self.listed()}
+            self._given_are_known = True
+        name = self._given_ids.get(wanted)
+        return None if name is None else self.find(name)
 
     def listed(self) -> Iterator[View]:
         """Views that were given a name."""

@@ -1,0 +1,67 @@
+"""Requests of many rows: the broker serves others in between, and looks for each name once.
+
+Rules: a request may name `PARTITIONS_PER_REQUEST_MAX` topics and partitions, and to find out that
+there is no such topic takes a look at the log. So who goes through the rows of a request lets
+others have their turn (I8), and a topic that is not there is looked for once in a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from onelog.base.errors import OnelogError
+from onelog.broker import Action, Principal
+
+if TYPE_CHECKING:
+    from onelog.protocols.kafka.hub import Hub
+    from onelog.protocols.kafka.request import Request
+    from onelog.protocols.kafka.topics import KafkaTopic
+
+ROWS: Final = 50
+"""Rows of a request that are served before it is the others' turn: a few milliseconds."""
+
+T = TypeVar("T")
+
+
+class Turns:
+    """The turns of one request, counted over all of its rows, nested ones too."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self) -> None:
+        self._rows = 0
+
+    async def over(self, rows: Iterable[T]) -> AsyncIterator[T]:
+        """Each row; others have their turn before every so many."""
+        for row in rows:
+            self._rows += 1
+            if not self._rows % ROWS:
+                await asyncio.sleep(0)
+            yield row
+
+
+class Asked:
+    """The topics that one request names, as far as its sender may do something to them."""
+
+    __slots__ = ("_action", "_hub", "_principal", "_refused")
+
+    def __init__(self, hub: Hub, request: Request, action: Action) -> None:
+        self._hub = hub
+        self._principal: Principal | None = request.connection.principal
+        self._action = action
+        self._refused: dict[str, OnelogError] = {}
+
+    def get(self, name: str) -> KafkaTopic:
+        """The topic of a name. Raises OnelogError."""
+        refused = self._refused.get(name)
+        if refused is not None:
+            raise refused.with_traceback(None)  # which would grow with each row
+        try:
+            topic = self._hub.topics.get(name)
+            self._hub.authorize(self._principal, self._action, topic)
+        except OnelogError as error:
+            self._refused[name] = error
+            raise
+        return topic
