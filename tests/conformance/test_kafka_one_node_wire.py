@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from kio.index import load_request_schema
 
 from onelog.protocols.kafka.apis import ApiKey
 from onelog.protocols.kafka.errors import ErrorCode
@@ -12,6 +14,7 @@ from onelog.record.batch import build_batch
 from tests.conformance.kafka_brokers import unique
 from tests.conformance.test_kafka_admin_wire import Admin
 from tests.support.kafka_admin import TOPIC, new_topic
+from tests.support.kafka_entities import written
 from tests.support.kafka_wire import Wire
 
 K = ApiKey
@@ -75,11 +78,94 @@ REFUSED = [
     ("segment.ms", "0"),
 ]
 
+DAY_MS = 86_400_000
+PROGRAMS: dict[str, dict[str, str | None]] = {
+    "Streams, a store": {"cleanup.policy": "compact", "message.timestamp.type": "CreateTime"},
+    "Streams, a versioned store": {
+        "cleanup.policy": "compact",
+        "message.timestamp.type": "CreateTime",
+        "min.compaction.lag.ms": str(DAY_MS + 3_600_000),
+    },
+    "Streams, a windowed store": {
+        "cleanup.policy": "compact,delete",
+        "message.timestamp.type": "CreateTime",
+        "retention.ms": str(DAY_MS + 3_600_000),
+    },
+    "Streams, between two parts": {
+        "cleanup.policy": "delete",
+        "message.timestamp.type": "CreateTime",
+        "retention.ms": "-1",
+        "segment.bytes": "52428800",
+    },
+    "Connect and MirrorMaker, their own": {
+        "cleanup.policy": "compact",
+        "min.insync.replicas": "1",
+        "unclean.leader.election.enable": "false",
+    },
+    "MirrorMaker, a copy": {
+        "cleanup.policy": "compact,delete",
+        "compression.type": "producer",
+        "delete.retention.ms": str(DAY_MS),
+        "file.delete.delay.ms": "60000",
+        "flush.messages": "9223372036854775807",
+        "flush.ms": "9223372036854775807",
+        "index.interval.bytes": "4096",
+        "max.compaction.lag.ms": "9223372036854775807",
+        "max.message.bytes": "1048588",
+        "message.timestamp.after.max.ms": "3600000",
+        "message.timestamp.before.max.ms": "9223372036854775807",
+        "min.cleanable.dirty.ratio": "0.5",
+        "min.compaction.lag.ms": "0",
+        "min.insync.replicas": "2",
+        "preallocate": "false",
+        "retention.bytes": "-1",
+        "retention.ms": str(7 * DAY_MS),
+        "segment.bytes": "1073741824",
+        "segment.index.bytes": "10485760",
+        "segment.jitter.ms": "0",
+        "segment.ms": str(7 * DAY_MS),
+    },
+}
+"""What these programs send when they make a topic."""
+
 
 @pytest.fixture(scope="module")
 def admin(kafka_server) -> Iterator[Admin]:
     with Wire(kafka_server.port) as wire:
         yield Admin(wire)
+
+
+TAGS = b"\x02" + b"\x63\x03abc" + b"\x64\0"
+"""Two tagged fields that nobody knows."""
+
+
+def tagged(key: ApiKey, version: int, body: dict[str, Any], tags: bytes) -> bytes:
+    """A request with tags in its header and at its end."""
+    data = written(load_request_schema(int(key), version), body)
+    assert data.endswith(b"\0")
+    return TAGS + data[:-1] + tags
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "body"),
+    [
+        (K.METADATA, 12, {"topics": []}),
+        (K.LIST_OFFSETS, 7, {"replica_id": -1}),
+        (K.FETCH, 12, {"session_epoch": -1}),
+        (K.PRODUCE, 9, {"transactional_id": None, "acks": -1}),
+        (K.DESCRIBE_CONFIGS, 4, {}),
+        (K.LIST_GROUPS, 4, {}),
+    ],
+)
+def test_tagged_fields_that_nobody_knows_are_passed_over(kafka_server, key, version, body) -> None:
+    """A client may be newer than the broker (KIP-482)."""
+    with Wire(kafka_server.port) as wire:
+        for _ in range(2):
+            wire._send(key, version, tagged(key, version, body, TAGS))
+            wire.answer(key, version)
+        wire._send(key, version, tagged(key, version, body, b"\x01\x63\x7f"))
+        with pytest.raises(ConnectionResetError):
+            wire.answer(key, version)
 
 
 def test_every_setting_is_taken_and_shown_as_it_was_given(admin) -> None:
@@ -92,6 +178,16 @@ def test_every_setting_is_taken_and_shown_as_it_was_given(admin) -> None:
         admin.until(lambda name=name: admin.describe(TOPIC, name).error_code is E.none)
         (row,) = admin.describe(TOPIC, name, [key]).configs
         assert (key, row.value, row.config_source) == (key, text, 1)
+
+
+@pytest.mark.parametrize("configs", PROGRAMS.values(), ids=PROGRAMS)
+def test_topics_of_other_programs_are_made_as_they_ask(admin, configs) -> None:
+    name = unique("s")
+    told = admin.create(new_topic(name, 1, 1, (), configs))[name]
+    assert (told.error_code, told.error_message) == (E.none, None)
+    admin.until(lambda: admin.describe(TOPIC, name).error_code is E.none)
+    rows = admin.describe(TOPIC, name, list(configs)).configs
+    assert {row.name: row.value for row in rows} == configs
 
 
 def test_every_value_that_makes_no_sense_is_refused(admin) -> None:

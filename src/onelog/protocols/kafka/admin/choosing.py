@@ -50,15 +50,13 @@ def put_all(config: StreamConfig, values: Mapping[str, str]) -> StreamConfig:
 
 
 def with_default(config: StreamConfig, name: str, defaults: StreamConfig) -> StreamConfig:
-    """The stream as if nobody had chosen a setting."""
+    """The stream as if nobody had chosen a setting; what is chosen at creation only stays."""
     row = setting_of(name)
-    if row.at_creation:
-        return config
     chosen = tuple(word for word in config.chosen if word != name)
     # Where another setting that was chosen speaks of the same field, that one holds.
     held = {path for word in chosen for path in TOPIC_SETTINGS[word].fields}
     for path in row.fields:
-        if path not in held:
+        if path not in held and not row.at_creation:
             config = with_field(config, path, field_of(defaults, path))
     if row.kept:
         config = with_kept(config, name, None)
