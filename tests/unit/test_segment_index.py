@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,20 @@ def test_a_topic_tail_asks_to_be_saved_when_it_is_full():
     run = [(pairs((1, 0)), 0)]
     assert not any(tail.add(run) for _ in range(CHUNK_ENTRIES - 1))
     assert tail.add(run)
+
+
+def test_entries_that_wait_cost_their_bytes_and_not_an_object_each():
+    """The active segment of every partition has up to a whole chunk of them waiting."""
+    tail, count = TopicTail(), CHUNK_ENTRIES - 1
+    tracemalloc.start()
+    try:
+        for rel in range(count):
+            tail.add([(struct.pack("<II", rel % 7, 0), rel)])
+        held_bytes, _peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held_bytes < 16 * count
+    assert tail.lookup(3, 100, 4) == [101, 108, 115, 122]
 
 
 def test_entries_that_cannot_be_written_stay_in_memory(tmp_path: Path):

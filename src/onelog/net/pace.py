@@ -68,6 +68,11 @@ class WriteWatch:
             self._timer.cancel()
             self._timer = None
 
+    def let_go(self) -> None:
+        """The connection is gone: hold nobody, so that nothing waits for the cycle collector."""
+        self.stop()
+        self._on_stuck = self._stop_reading = _nothing
+
     def _look(self, before: int) -> None:
         size = self._transport.get_write_buffer_size()
         if size == before or (size > before and self._is_alone):
@@ -198,7 +203,12 @@ class PacedTransport:
                 self._lower.pause_reading()
 
     def lost(self) -> None:
-        """The connection is gone."""
-        self._watch.stop()
+        """The connection is gone: what is left of it goes when its protocol lets go of this."""
+        self._watch.let_go()
+        self._on_part = _nothing
         if self._timer is not None:
             self._timer.cancel()
+
+
+def _nothing() -> None:
+    pass

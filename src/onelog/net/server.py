@@ -340,8 +340,9 @@ class _Guard:
         self.data_received = _ignore
         if not self.made:
             return
-        if self._pace is not None:
-            self._pace.lost()
+        pace, self._pace = self._pace, None
+        if pace is not None:
+            pace.lost()
         assert self._arrival is not None
         self._served.gate.leave(self._arrival.host_key)
         if upper is not None:

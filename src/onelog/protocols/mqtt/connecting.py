@@ -28,7 +28,8 @@ from onelog.protocols.mqtt.packets import Auth, Connack, Connect, Disconnect, Wi
 from onelog.protocols.mqtt.payload import check_payload
 from onelog.protocols.mqtt.properties import Properties
 from onelog.protocols.mqtt.reasons import ReasonCode
-from onelog.protocols.mqtt.session import MqttSession, cursor_name
+from onelog.protocols.mqtt.session import MqttSession
+from onelog.protocols.mqtt.session_state import cursor_name
 from onelog.protocols.mqtt.special import parse_address
 from onelog.protocols.mqtt.state import State
 from onelog.protocols.mqtt.subscribed import Subscribed

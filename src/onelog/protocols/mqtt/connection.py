@@ -189,6 +189,10 @@ class Connection:
         if self._is_lost and not self._under_way:
             self.hub.connections.discard(self)
             self.gone.set()
+            # What holds a connection lets go of it here: the cycle collector comes too seldom.
+            self.input.owner = None
+            self.door = None
+            self.keep_alive.let_go()
 
     def resume_reading(self) -> None:
         """The next pass of the loop has begun."""

@@ -275,7 +275,8 @@ class Hub:
             for number, error in tick.failed.items()
         }
         for row, acks in groups:
-            row.owner.acknowledge_some(acks, reasons)
+            if row.owner is not None:  # else its connection is gone
+                row.owner.acknowledge_some(acks, reasons)
 
     # -- the way out
 
@@ -393,6 +394,7 @@ class Hub:
         finally:
             left.set()
             self._parting.discard(session)
+            session.let_go()
             del self._leaving[connection]
 
     # -- the end

@@ -58,3 +58,12 @@ class KeepAlive:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def let_go(self) -> None:
+        """The connection is gone: hold nothing of it."""
+        self.stop()
+        self._is_reading, self._on_silent = bool, _nothing
+
+
+def _nothing() -> None:
+    pass

@@ -11,6 +11,7 @@ Rules (MQTT5 4.3.3):
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
@@ -42,7 +43,9 @@ class Inbound:
     """The QoS 2 publishes of one session."""
 
     def __init__(self, session: MqttSession) -> None:
-        self._session = session
+        self._session = weakref.ref(session)  # it holds us
+        self._hub = session.hub
+        self._saver = session.saver
         self._received: dict[int, Received] = {}
         self._sequences: dict[tuple[str, int], int] = {}
         self._open: set[int] = set()
@@ -68,7 +71,7 @@ class Inbound:
     def restore(self, rows: Iterable[Received], producer_id: int) -> None:
         """Take over what an earlier connection received, as far as the log has it."""
         self.producer_id = producer_id
-        streams = {s.record.id: s for s in self._session.hub.broker.streams.streams()}
+        streams = {s.record.id: s for s in self._hub.broker.streams.streams()}
         for row in rows:
             stream = streams.get(row.stream_id)
             # Of a stream that was deleted nobody can tell: the message went with it.
@@ -85,7 +88,8 @@ class Inbound:
         done: Done,
     ) -> None:
         """Append to `home` once; `done` is called when it is durable, or with the error."""
-        session = self._session
+        session = self._session()
+        assert session is not None, "only the session itself publishes"
         stream, partition = home
         row = Received(packet_id)
         if session.is_kept:
@@ -95,7 +99,7 @@ class Inbound:
         self._received[packet_id] = row
         self._open.add(packet_id)
         self._idle.clear()
-        publisher = session.hub.broker.publisher
+        publisher = self._hub.broker.publisher
 
         def finished(error: OnelogError | None) -> None:
             self._finished(packet_id, error, done)
@@ -112,7 +116,7 @@ class Inbound:
                 finished(error)
 
         if session.is_kept:
-            session.saver.then(append)
+            self._saver.then(append)
         else:
             append()
 
@@ -128,14 +132,14 @@ class Inbound:
 
     def _next_sequence(self, key: tuple[str, int], partition: Partition) -> int:
         if self.producer_id < 0:
-            self.producer_id = self._session.hub.producer_ids.take()
+            self.producer_id = self._hub.producer_ids.take()
         sequence = self._sequences.get(key)
         if sequence is None:
             entry = partition.producers.entry(self.producer_id)
             known = entry is not None and entry.batches
             sequence = entry.batches[-1].last_sequence + 1 if entry is not None and known else 0
         if sequence >= SEQUENCE_MODULUS:  # a sequence that wraps says nothing about before
-            self.producer_id = self._session.hub.producer_ids.take()
+            self.producer_id = self._hub.producer_ids.take()
             self._sequences.clear()
             sequence = 0
         self._sequences[key] = sequence + 1
@@ -147,7 +151,7 @@ class Inbound:
 
     async def finish(self) -> None:
         """Wait until everything begun is durable or has failed."""
-        await self._session.saver.finish()
+        await self._saver.finish()
         await self._idle.wait()
 
 

@@ -1,12 +1,14 @@
 """What a session does only after its state is durable: one save serves everything that waits.
 
 Rules: actions run in the order in which they were asked for. When saving fails the connection
-ends, and what waited is not done: the client asks again.
+ends, and what waited is not done: the client asks again. The session is not held from here, so
+that it goes when its connection has let go of it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -21,7 +23,7 @@ class Saver:
     """Saves one session."""
 
     def __init__(self, session: MqttSession) -> None:
-        self._session = session
+        self._session = weakref.ref(session)
         self._actions: list[Callable[[], None]] = []
         self._more: set[Cursor] = set()
         self._task: asyncio.Task[None] | None = None
@@ -31,10 +33,11 @@ class Saver:
         self._actions.append(action)
         self._more.update(more)
         if self._task is None:
-            self._task = self._session.hub.loop.create_task(self._run())
+            session = self._session()
+            assert session is not None, "only the session itself asks"
+            self._task = session.hub.loop.create_task(self._run(session))
 
-    async def _run(self) -> None:
-        session = self._session
+    async def _run(self, session: MqttSession) -> None:
         try:
             while self._actions:
                 actions, self._actions = self._actions, []

@@ -45,6 +45,7 @@ from onelog.protocols.mqtt.session_state import (
     GreetingRow,
     InFlightRow,
     SessionBody,
+    cursor_name,
     needed_positions,
 )
 from onelog.protocols.mqtt.special import OWN_SOURCE, Hungry, Special
@@ -491,7 +492,8 @@ class MqttSession:
             self.hub.fanout.unsubscribe(text.encode(), self.output)
         self.output.take()
 
-
-def cursor_name(client_id: str) -> str:
-    """The cursor of a client's session."""
-    return f"mqtt/{client_id}"
+    def let_go(self) -> None:
+        """Its state is kept, or nobody wants it: hold nothing that holds it."""
+        self.output.owner = None
+        for held in (self.specials, self.owned, self.greetings):
+            held.clear()

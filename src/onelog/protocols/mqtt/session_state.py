@@ -45,6 +45,11 @@ class SessionBody(msgspec.Struct, array_like=True):
     greetings: list[GreetingRow] = []
 
 
+def cursor_name(client_id: str) -> str:
+    """The cursor of a client's session."""
+    return f"mqtt/{client_id}"
+
+
 def needed_positions(body: SessionBody) -> list[Position]:
     """The lowest offset per partition that the session still needs: what pins retention."""
     places = [Position(row.stream_id, row.partition, row.offset) for row in body.in_flight]

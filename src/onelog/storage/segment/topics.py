@@ -28,6 +28,8 @@ CHUNK_ENTRIES: Final = 16384
 _ENTRY_BYTES: Final = 8
 _LONG_RUN_ENTRIES: Final = 256
 _RUNS_MAX: Final = 32
+_RAW_MAX: Final = 256
+"""Appends whose entries wait as they came: each costs 130 bytes, packed an entry costs 8."""
 
 Entries = tuple[bytes, int]
 """u32 pairs (topic hash, relative offset) and what to add to each relative offset."""
@@ -47,7 +49,16 @@ def derive_entries(data: Buffer, batches: Sequence[BatchInfo], base_offset: int)
 class TopicTail:
     """The entries of one segment that are not in its file yet."""
 
-    __slots__ = ("_chunks", "_count", "_entries", "_raw", "_run_count", "_runs", "saved_bytes")
+    __slots__ = (
+        "_chunks",
+        "_count",
+        "_entries",
+        "_fresh_at",
+        "_raw",
+        "_run_count",
+        "_runs",
+        "saved_bytes",
+    )
 
     def __init__(self, saved_bytes: int = 0) -> None:
         self.saved_bytes = saved_bytes
@@ -61,6 +72,8 @@ class TopicTail:
         """Chunks ready for the file: long runs are sorted once, each as a chunk of its own."""
         self._entries = bytearray()
         """Entries of short runs, to be sorted together."""
+        self._fresh_at = 0
+        """Where the entries begin that are in no run yet."""
         self._runs = bytearray()
         self._run_count = 0
 
@@ -69,26 +82,26 @@ class TopicTail:
         self._raw += entries
         for pairs, _ in entries:
             self._count += len(pairs) // _ENTRY_BYTES
+        if len(self._raw) >= _RAW_MAX:
+            self._absorb()
         return self._count >= CHUNK_ENTRIES
 
-    def _absorb(self) -> bytearray:
-        """Give the raw entries their final relative offsets; those of the new short runs."""
+    def _absorb(self) -> None:
+        """Give the raw entries their final relative offsets, packed."""
         raw, self._raw = self._raw, []
-        fresh = bytearray()
         for pairs, add in raw:
             if len(pairs) >= _LONG_RUN_ENTRIES * _ENTRY_BYTES:
                 self._chunks += make_topic_chunk(sort_topic_entries(pairs, add))
             else:
-                fresh += move_topic_entries(pairs, add)
-        self._entries += fresh
-        return fresh
+                self._entries += move_topic_entries(pairs, add)
 
     def save(self, stem: str) -> None:
         """Write everything into the file as chunks."""
         self._absorb()
         if self._entries:
             self._chunks += make_topic_chunk(sort_topic_entries(self._entries))
-            self._entries, self._runs, self._run_count = bytearray(), bytearray(), 0
+            self._entries, self._fresh_at = bytearray(), 0
+            self._runs, self._run_count = bytearray(), 0
         if self._chunks:
             write_at(stem + TOPICS, self._chunks, self.saved_bytes)
             self.saved_bytes += len(self._chunks)
@@ -96,16 +109,15 @@ class TopicTail:
 
     def lookup(self, topic_hash: int, rel_min: int, limit: int) -> list[int]:
         """Relative offsets from `rel_min` on that wait in memory under `topic_hash`, ascending."""
-        if self._raw:
+        self._absorb()
+        if self._fresh_at < len(self._entries):
             # What came since the last question becomes a sorted run of its own, so that a reader
             # that asks after each append does not sort everything each time.
-            fresh = self._absorb()
-            self._run_count += bool(fresh)
+            self._run_count += 1
             if self._run_count > _RUNS_MAX:
-                self._runs, self._run_count = bytearray(), 1
-                fresh = self._entries
-            if fresh:
-                self._runs += make_topic_chunk(sort_topic_entries(fresh))
+                self._runs, self._run_count, self._fresh_at = bytearray(), 1, 0
+            self._runs += make_topic_chunk(sort_topic_entries(self._entries[self._fresh_at :]))
+            self._fresh_at = len(self._entries)
         found = lookup_topic_chunks(self._runs, len(self._runs), topic_hash, rel_min, limit)
         more = lookup_topic_chunks(self._chunks, len(self._chunks), topic_hash, rel_min, limit)
         return sorted({*found, *more})[:limit] if found and more else found or more
