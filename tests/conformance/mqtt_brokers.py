@@ -133,9 +133,10 @@ class Onelog(Server):
         return sum(map(float, rows))
 
     def rss_bytes(self) -> int:
+        """Resident memory of its own; pages of mapped segments are the page cache's."""
         assert self.process is not None
         text = Path(f"/proc/{self.process.pid}/status").read_text()
-        found = re.search(r"VmRSS:\s+(\d+) kB", text)
+        found = re.search(r"RssAnon:\s+(\d+) kB", text)
         assert found
         return int(found.group(1)) * 1024
 

@@ -12,6 +12,7 @@ import random
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -36,6 +37,9 @@ class BadCompany:
         self._threads: list[threading.Thread] = []
         self.done = 0
         """Things done: connections made and lost, messages flooded."""
+        self.visits: Counter[str] = Counter()
+        """Visits by their kind, and those that did not get what they came for."""
+        self.failed: Counter[str] = Counter()
 
     def begin(self, *work: Callable[[], None]) -> None:
         """Let them loose."""
@@ -113,7 +117,12 @@ class BadCompany:
             (self._visit_mqtt, self._visit_session, self._visit_amqp, self._visit_queue,
              self._visit_kafka, self._visit_websocket)
         )  # fmt: skip
-        kind()
+        try:
+            kind()
+        except GONE:
+            self.failed[kind.__name__] += 1
+            raise
+        self.visits[kind.__name__] += 1
         self.done += 1
         self._stop.wait(0.02)
 
@@ -134,13 +143,16 @@ class BadCompany:
             channel = raw.channel()
             name = channel.queue(exclusive=True)
             channel.bind(name, "amq.topic", "churn.#")
-            channel.consume(name)
+            channel.confirm()
             channel.put("amq.topic", "churn.amqp", "text")
+            channel.consume(name)
+            channel.message()
 
     def _visit_queue(self) -> None:
         with amqp_raw.Raw(self._ports["amqp"]).open() as raw:
             channel = raw.channel()
             name = channel.queue(durable=True)
+            channel.confirm()
             channel.put("", name, "one", "two")
             channel.ask(amqp_raw.Queue.Delete(queue=name), amqp_raw.Queue.DeleteOk)
 
@@ -174,6 +186,7 @@ class Watch:
     def __init__(self, server: Onelog) -> None:
         self._server = server
         self.rss_bytes: list[int] = []
+        """Without the pages of mapped files: those are the page cache's."""
         self.files: list[int] = []
 
     def look(self) -> None:

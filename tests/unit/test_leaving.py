@@ -18,7 +18,7 @@ import pytest
 
 from onelog.protocols.kafka.apis import ApiKey
 from onelog.protocols.mqtt.packets import Puback, Publish, Pubrec, Will
-from tests.conformance import mqtt_raw
+from tests.conformance import amqp_raw, mqtt_raw
 from tests.support.kafka_wire import Wire
 from tests.support.mqtt import until
 from tests.unit.test_admin_app import server_in
@@ -63,24 +63,55 @@ def kafka(ports: dict[str, int]) -> None:
         wire.ask(ApiKey.METADATA, 4, topics=[], allow_auto_topic_creation=False)
 
 
+def amqp_queue(ports: dict[str, int]) -> None:
+    with amqp_raw.Raw(ports["amqp"]).open() as raw:
+        channel = raw.channel()
+        name = channel.queue(durable=True)
+        channel.confirm()
+        channel.put("", name, "one", "two")
+        channel.ask(amqp_raw.Queue.Delete(queue=name), amqp_raw.Queue.DeleteOk)
+
+
+def amqp_exclusive_queue(ports: dict[str, int]) -> None:
+    with amqp_raw.Raw(ports["amqp"]).open() as raw:
+        channel = raw.channel()
+        name = channel.queue(exclusive=True)
+        channel.bind(name, "amq.topic", "a.#")
+        channel.confirm()
+        channel.put("amq.topic", "a.b", "text", "more")
+        channel.consume(name)
+        channel.message()
+
+
 VISITS: tuple[Callable[[dict[str, int]], None], ...] = (
     mqtt,
     mqtt_kept,
     mqtt_taken_over,
     websocket,
     kafka,
+    amqp_queue,
+    amqp_exclusive_queue,
 )
-VISITORS = ("_Guard", "PacedTransport", "Connection", "MqttSession", "MqttInput", "MqttOutput")
-"""What a visit is made of, by the names of the types."""
+VISITORS = {
+    "onelog.net": {"_Guard", "PacedTransport", "WriteWatch"},
+    "onelog.protocols.mqtt": {"Connection", "MqttSession", "KeepAlive", "Saver", "Inbound"},
+    "onelog.protocols.kafka": {"Connection"},
+    "onelog.protocols.amqp": {"Queue", "ReadyList", "Window", "Purge", "Expiry"},
+    "onelog.cursors": {"RoutedCursor"},
+}
+"""What a visit is made of: where, and the names of the types."""
 
 
 def left_behind() -> Counter[str]:
     """What there is of visitors, found without freeing anything."""
-    rows = (type(row) for row in gc.get_objects())
+    watched = [(place, name) for place, names in VISITORS.items() for name in names]
+    kinds = Counter(type(row) for row in gc.get_objects())
     return Counter(
-        f"{row.__module__}.{row.__qualname__}"
-        for row in rows
-        if row.__module__.startswith("onelog.") and row.__qualname__ in VISITORS
+        {
+            f"{kind.__module__}.{kind.__qualname__}": count
+            for kind, count in kinds.items()
+            if any(kind.__name__ == name and kind.__module__.startswith(at) for at, name in watched)
+        }
     )
 
 

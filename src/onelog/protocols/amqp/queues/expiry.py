@@ -8,6 +8,7 @@ was seen, queues without a TTL look at nothing.
 from __future__ import annotations
 
 import asyncio
+import weakref
 from typing import TYPE_CHECKING, Final
 
 from onelog.record.reserved import read_expiry_ms
@@ -26,7 +27,7 @@ class Expiry:
     __slots__ = ("_queue", "_timer", "_watched")
 
     def __init__(self, queue: Queue) -> None:
-        self._queue = queue
+        self._queue: Queue = weakref.proxy(queue)  # it holds us, and goes when it is deleted
         self._timer: asyncio.TimerHandle | None = None
         self._watched: int | None = None
 
@@ -51,7 +52,7 @@ class Expiry:
     def watch(self) -> None:
         """Be woken when the message at the head ends."""
         queue = self._queue
-        if not self.matters:
+        if not self.matters or queue.is_deleted:
             return
         place = queue.ready.peek()
         if place == self._watched:

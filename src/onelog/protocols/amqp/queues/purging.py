@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +21,7 @@ class Purge:
     __slots__ = ("_gone", "_queue")
 
     def __init__(self, queue: Queue) -> None:
-        self._queue = queue
+        self._queue: Queue = weakref.proxy(queue)  # it holds us, and goes when it is deleted
         self._gone: deque[ReadyList] = deque()
 
     def add(self, gone: ReadyList) -> None:
