@@ -6,7 +6,7 @@ import struct
 import time
 
 import pytest
-from pamqp import encode
+from pamqp import encode, frame
 
 from tests.conformance.amqp_raw import (
     Basic,
@@ -232,3 +232,16 @@ def test_connections_do_not_harm_each_other(amqp, call):
     assert bad.expect(0, Connection.Close).reply_code == 501
     bystander.publish("", queue, "well")
     assert bystander.get(queue).text == "well"
+
+
+def test_a_close_that_crosses_the_close_of_the_broker_is_answered(call):
+    """The peer closes a channel before it hears that the broker did: each close is answered."""
+    raw = call()
+    raw.channel(1)
+    bad = frame.marshal(Queue.Declare(queue="amq.no", arguments={}), 1)
+    raw.send_bytes(bad + frame.marshal(Channel.Close(200, "bye", 0, 0), 1))
+    with pytest.raises(Refused) as refused:
+        raw.expect(1, Channel.CloseOk)
+    assert refused.value.short == "channel 403"
+    raw.expect(1, Channel.CloseOk)
+    raw.channel(1).sync()

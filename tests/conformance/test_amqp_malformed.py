@@ -95,6 +95,10 @@ BYTES: dict[str, tuple[bytes, str]] = {
         PUBLISH + framed(2, 1, content_head(flags=0x2000, rest=BAD_TABLE)),
         "connection 502",
     ),
+    "headers with a type that only some libraries have": (
+        PUBLISH + framed(2, 1, content_head(flags=0x2000, rest=b"\x00\x00\x00\x03\x01a\x00")),
+        "connection 502",
+    ),
     "a content on channel 0": (framed(2, 0, content_head()), "connection 505"),
     "a method of the handshake once more": (
         framed(1, 0, method(10, 31, bytes(8))),
@@ -133,6 +137,10 @@ BYTES["tables in tables without an end"] = (
         ),
     ),
     "connection 502",
+)
+BYTES["arguments in each other without an end"] = (
+    framed(1, 1, DECLARE + len(deep_table(70)).to_bytes(4, "big") + deep_table(70)),
+    "connection 501",
 )
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pamqp import encode
+from pamqp import frame as frames
 from structlog.testing import capture_logs
 
 from onelog.base.clock import SystemClock
@@ -112,3 +114,84 @@ async def test_lines_of_a_connection_name_its_user(tmp_path):
             await on(node, work)
         (line,) = [row for row in lines if row["event"] == "an AMQP connection is closed"]
         assert line["user"] == "alice"
+
+
+@pytest.mark.parametrize("field", ["LOGIN", "PASSWORD"])
+@pytest.mark.parametrize("value", [1 << 40, 7, None, {"a": 1}, [300], ["a"], True])
+async def test_a_login_that_is_no_text_is_refused_at_once(tmp_path, field, value):
+    """A number is not so many bytes, and nobody waits for the answer."""
+    async with serving(tmp_path) as node:
+
+        def work(raw: Raw) -> None:
+            raw.begin()
+            table = {"LOGIN": "guest", "PASSWORD": "guest"} | {field: value}
+            response = encode.field_table(table)[4:].decode("utf-8", "surrogateescape")
+            with pytest.raises(Refused) as refused:
+                raw.log_in(mechanism="AMQPLAIN", response=response)
+            assert refused.value.short == "connection 403"
+
+        await on(node, work)
+
+
+async def test_a_fault_while_a_login_is_checked_is_told(tmp_path):
+    async with serving(tmp_path) as node:
+
+        def fault(name: str, secret: bytes) -> None:
+            raise RuntimeError("a bug")
+
+        node.hub.authenticator.recall = fault  # type: ignore[method-assign, assignment]
+
+        def work(raw: Raw) -> None:
+            with pytest.raises(Refused) as refused:
+                raw.open()
+            assert refused.value.short == "connection 541"
+
+        await on(node, work)
+
+
+async def test_nothing_is_sent_behind_the_close_of_who_did_not_wait_for_the_tune(tmp_path):
+    async with serving(tmp_path) as node:
+
+        def work(raw: Raw) -> None:
+            raw.begin()
+            start_ok = Connection.StartOk(
+                client_properties={}, mechanism="PLAIN", response="\0guest\0guest", locale="en_US"
+            )
+            raw.send_bytes(frames.marshal(start_ok, 0) + frames.marshal(Connection.TuneOk(), 0))
+            with pytest.raises(Refused) as refused:
+                raw.expect(0, Connection.Tune)
+            assert refused.value.short == "connection 504"
+            with pytest.raises(Ended):
+                raw.expect(0, Connection.Tune)
+
+        await on(node, work)
+
+
+async def test_one_secret_is_checked_at_a_time(tmp_path):
+    async with serving(tmp_path) as node, with_tokens(node, tmp_path):
+
+        def work(raw: Raw) -> None:
+            raw.open(user="any", password=token(60))
+            update = frames.marshal(Connection.UpdateSecret(new_secret=token(70), reason=""), 0)
+            raw.send_bytes(update * 2)
+            with pytest.raises(Refused, match="while another one is checked") as refused:
+                raw.expect(0, Connection.CloseOk)
+            assert refused.value.short == "connection 504"
+
+        await on(node, work)
+
+
+async def test_secrets_that_are_not_checked_cost_no_task_each(tmp_path):
+    """They are answered as they come: a flood of them must not fill the memory."""
+    async with serving(tmp_path) as node:
+
+        def work(raw: Raw) -> None:
+            raw.open()
+            (connection,) = node.hub.connections
+            connection.run = None  # type: ignore[method-assign, assignment]
+            update = frames.marshal(Connection.UpdateSecret(new_secret="x", reason=""), 0)
+            raw.send_bytes(update * 3)
+            for _ in range(3):
+                raw.expect(0, Connection.UpdateSecretOk)
+
+        await on(node, work)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 _log = get_logger("amqp")
 
 _LINE_ENDS: Final = frozenset("\r\n")
+_CLOSE: Final = commands.Channel.Close.index.to_bytes(4, "big")
 _EVENT_BYTES: Final = 256
 """What a frame that waits takes in memory beside its bytes."""
 
@@ -300,6 +301,7 @@ class Channel:
         if self._closing:
             return
         self.connection.hub.counters.channel_errors += 1
+        is_crossed = any(map(_is_close, self._waiting))
         self.lost()
         index = method.index if method is not None else 0
         self.send(
@@ -310,6 +312,8 @@ class Channel:
                 method_id=index & 0xFFFF,
             )
         )
+        if is_crossed:  # the peer closed it, too, before it knew: each of both is answered
+            self._close()
 
     def lost(self) -> None:
         """The channel is over: what it holds goes back, nothing more is taken. Idempotent."""
@@ -332,6 +336,10 @@ class Channel:
         if self.replies is not None:
             self.vhost.replies.remove(self.replies)
             self.replies = None
+
+
+def _is_close(event: Event) -> bool:
+    return isinstance(event, Frame) and event.kind == frames.METHOD and event.payload[:4] == _CLOSE
 
 
 def _strip_names(method: Any) -> None:

@@ -127,19 +127,20 @@ class Connection:
                 data = self._take_protocol_header(data)
             whole, rows = self.input.take(data, hub.clock.now_ms())
             for row in rows:
-                kind = row[0]
-                if kind == frames.STAGED:
+                if (kind := row[0]) == frames.STAGED:
                     _kind, number, count, stage, start, end = row
                     self.channels[number].publishing.staged(count, stage, (whole, start, end))
                 elif kind != frames.ACK or not self._take_ack(*row[1:]):
                     self._take(frames.event_of(row, memoryview(whole), self.frame_bytes_max))
-        except OnelogError as error:
-            self._drop_input()  # nothing after a wrong frame can be read
-            self.fail(amqp_error(error))
         except Exception as error:  # noqa: BLE001 - a bug ends one connection
-            _log.exception("an AMQP connection failed", peer=self.name)
-            self._drop_input()
-            self.fail(AmqpError(Reply.INTERNAL_ERROR, str(error)))
+            self.input = AmqpInput(self.frame_bytes_max)  # nothing behind it can be read
+            self._fail_with(error)
+
+    def _fail_with(self, error: BaseException) -> None:
+        if not isinstance(error, OnelogError):
+            _log.error("an AMQP connection failed", peer=self.name, exc_info=error)
+            error = AmqpError(Reply.INTERNAL_ERROR, str(error))
+        self.fail(amqp_error(error))
 
     def _take_ack(self, number: int, tag: int, multiple: bool) -> bool:
         """basic.ack; False where it is not plain."""
@@ -147,9 +148,6 @@ class Connection:
         if channel is None or not channel.is_plain or self.state is not State.OPEN:
             return False
         return channel.consuming.take_plain_ack(tag, multiple=multiple)
-
-    def _drop_input(self) -> None:
-        self.input = AmqpInput(self.frame_bytes_max)
 
     def _take_protocol_header(self, data: bytes) -> bytes:
         """What follows the protocol header; nothing while it is not there."""
@@ -175,13 +173,12 @@ class Connection:
             self.input.forget()
         self.input.add_route(publish.channel, publish.names, properties, route)
 
-    def _take(self, event: Event) -> None:
+    def _take(self, frame: Event) -> None:
         if self.state is State.CLOSED:
             return
-        if not isinstance(event, Frame):
-            self._take_whole(event)
+        if not isinstance(frame, Frame):
+            self._take_whole(frame)
             return
-        frame = event
         if frame.kind == frames.HEARTBEAT:
             if frame.channel:
                 raise AmqpError(Reply.UNEXPECTED_FRAME, "a heartbeat on a channel")
@@ -261,8 +258,7 @@ class Connection:
                 return None
             if isinstance(method, commands.Channel.Close):
                 self.send(number, commands.Channel.CloseOk())
-                return None
-            if isinstance(method, commands.Channel.CloseOk):
+            if isinstance(method, (commands.Channel.Close, commands.Channel.CloseOk)):
                 return None
         raise AmqpError(Reply.CHANNEL_ERROR, f"expected 'channel.open' on channel {number}")
 
@@ -332,11 +328,12 @@ class Connection:
             self._timer.cancel()
         self._beat()
 
-    def log_in(self, identity: Identity, login_name: str) -> None:
-        """The peer has proved who it is; the name that it gave may be another."""
+    def log_in(self, identity: Identity, login_name: str) -> bool:
+        """The peer has proved who it is; the name that it gave may be another. False: too late."""
         self.identity = identity
         self.login_name = login_name or identity.name
         self.principal = Principal(identity.name, "amqp")
+        return self.state in (State.HANDSHAKE, State.OPEN)
 
     def tuned(self, channel_max: int, frame_bytes_max: int, heartbeat_s: int) -> None:
         """What both sides agreed on."""
@@ -440,11 +437,16 @@ class Connection:
         return isinstance(capabilities, dict) and bool(capabilities.get(capability))
 
     def run(self, work: Any) -> asyncio.Task[None]:
-        """Run a coroutine that ends with the connection."""
+        """Run a coroutine that ends with the connection, and the connection with its failure."""
         task: asyncio.Task[None] = self.hub.loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ran)
         return task
+
+    def _ran(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail_with(error)
 
     # -- the end
 

@@ -21,6 +21,8 @@ from onelog.protocols.amqp.tables import decode_table, encode_table
 ROOT: Final = "amqp/vhosts/"
 KINDS: Final = ("exchanges", "queues", "bindings")
 """What a virtual host keeps, in the order it is read back."""
+_DEPTH_MAX: Final = 1000
+"""Tables in each other that are read back: deeper ones than are taken now were taken before."""
 MADE: Final = "made"
 """The kind of the row that says that a virtual host is there."""
 
@@ -67,7 +69,7 @@ def encode_row(record: ExchangeRecord | QueueRecord | Binding) -> bytes:
 def decode_row(value: bytes, kind: type[R]) -> R:
     """One of them from what was kept."""
     fields = msgspec.json.decode(value)
-    arguments = decode_table(base64.b64decode(fields["arguments"]))
+    arguments = decode_table(base64.b64decode(fields["arguments"]), _DEPTH_MAX)
     found = msgspec.convert({**fields, "arguments": {}}, type=kind)
     return msgspec.structs.replace(found, arguments=arguments)
 

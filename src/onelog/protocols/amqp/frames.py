@@ -15,6 +15,7 @@ from pamqp import commands, encode
 
 from onelog.kernel import split_amqp
 from onelog.protocols.amqp.errors import AmqpError, Reply
+from onelog.protocols.amqp.tables import decode_table
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
@@ -163,9 +164,10 @@ def decode_method(payload: memoryview) -> Any:
 
 
 def check_arguments(kind: Any, data: bytes) -> None:
-    """Raise ValueError unless the arguments of a method end where its frame does.
+    """Raise unless the arguments of a method end where its frame does, and tables can be kept.
 
-    pamqp takes what is there and does not miss what is cut off.
+    pamqp takes what is there and does not miss what is cut off. It also takes tables of any depth
+    and of types that nobody else has: what is declared with one could not be read after a restart.
     """
     at, bits = 0, 0
     for name in kind.attributes():
@@ -179,6 +181,8 @@ def check_arguments(kind: Any, data: bytes) -> None:
         if size is None:
             head = _LENGTHS[shape]
             size = head + int.from_bytes(data[at : at + head], "big")
+            if shape == "table":
+                decode_table(data[at + head : at + size])
         at += size
     if at != len(data):
         raise ValueError(f"its arguments take {at} bytes and not {len(data)}")

@@ -63,6 +63,7 @@ class Handshake:
         self._expected: type[Any] | None = None
         self._mechanism = ""
         self._login_name = ""
+        self._is_renewing = False
         self._token_timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
@@ -110,9 +111,8 @@ class Handshake:
 
     def _take_later(self, method: Any) -> None:
         """What channel 0 may say once the connection is open."""
-        connection = self._connection
         if isinstance(method, commands.Connection.UpdateSecret):
-            connection.run(self._update_secret(method))
+            self._take_secret(method)
         elif not isinstance(method, (commands.Connection.Blocked, commands.Connection.Unblocked)):
             raise AmqpError(Reply.CHANNEL_ERROR, f"{method.name} on an open connection")
 
@@ -135,7 +135,8 @@ class Handshake:
             connection.hub.counters.refused += 1
             self._refuse(error)
             return
-        connection.log_in(identity, self._login_name)
+        if not connection.log_in(identity, self._login_name):
+            return  # it said something out of turn: behind a close nothing is sent
         self._watch_token()
         limits = connection.hub.limits
         self._expected = commands.Connection.TuneOk
@@ -196,17 +197,25 @@ class Handshake:
         else:
             connection.fail(amqp_error(error))
 
-    async def _update_secret(self, method: Any) -> None:
+    def _take_secret(self, method: Any) -> None:
         """A client renews its token before the old one ends.
 
         Where no token opened the connection nothing ends, and as in RabbitMQ nothing is checked.
+        One is checked at a time: who sends many must not have as many checks under way.
         """
         connection = self._connection
         identity = connection.identity
         assert identity is not None
         if identity.proof != "token":
             connection.send(0, commands.Connection.UpdateSecretOk())
-            return
+        elif self._is_renewing:
+            raise AmqpError(Reply.CHANNEL_ERROR, f"{method.name} while another one is checked")
+        else:
+            self._is_renewing = True
+            connection.run(self._update_secret(method, identity))
+
+    async def _update_secret(self, method: Any, identity: Identity) -> None:
+        connection = self._connection
         secret = method.new_secret
         data = secret.encode() if isinstance(secret, str) else bytes(secret)
         try:
@@ -216,9 +225,11 @@ class Handshake:
         except OnelogError as error:
             connection.fail(AmqpError(Reply.NOT_ALLOWED, f"new secret was refused: {error}"))
             return
-        connection.log_in(renewed, self._login_name)
-        self._watch_token()
-        connection.send(0, commands.Connection.UpdateSecretOk())
+        finally:
+            self._is_renewing = False
+        if connection.log_in(renewed, self._login_name):
+            self._watch_token()
+            connection.send(0, commands.Connection.UpdateSecretOk())
 
     def _watch_token(self) -> None:
         """A connection ends with the token that opened it, unless that is renewed."""
@@ -294,11 +305,13 @@ def _plain(response: bytes) -> tuple[str, bytes]:
 def _amqplain(response: bytes) -> tuple[str, bytes]:
     try:
         table = decode_table(response)
-        name, password = table["LOGIN"], table["PASSWORD"]
-    except (AmqpError, KeyError):
-        raise NotAuthenticated("an AMQPLAIN response is a table with LOGIN and PASSWORD") from None
-    data = password.encode() if isinstance(password, str) else bytes(password)
-    return str(name), data
+    except AmqpError:
+        table = {}
+    name, password = table.get("LOGIN"), table.get("PASSWORD")
+    # Nothing but texts: a number would be taken for so many bytes.
+    if not isinstance(name, str) or not isinstance(password, str | bytes):
+        raise NotAuthenticated("an AMQPLAIN response is a table with LOGIN and PASSWORD")
+    return name, password.encode() if isinstance(password, str) else password
 
 
 def _name(data: bytes) -> str:

@@ -21,7 +21,7 @@ _LONG: Final = struct.Struct(">I")
 _SIGNED_64: Final = struct.Struct(">q")
 _SIZES: Final[dict[int, int]] = {
     ord(letter): size
-    for letters, size in (("tbB", 1), ("su", 2), ("Iif", 4), ("lLdT", 8), ("D", 5), ("V\0", 0))
+    for letters, size in (("tbB", 1), ("su", 2), ("Iif", 4), ("lLdT", 8), ("D", 5), ("V", 0))
     for letter in letters
 }
 _COUNTED: Final = frozenset(b"SxFA")
@@ -107,9 +107,9 @@ def encode_value(value: Any) -> bytes:
     return encode.encode_table_value(value)
 
 
-def decode_table(data: bytes) -> dict[str, Any]:
+def decode_table(data: bytes, depth_max: int = DEPTH_MAX) -> dict[str, Any]:
     """The values of a table (without its length). Raises AmqpError."""
-    return _decode_table(data, DEPTH_MAX)
+    return _decode_table(data, depth_max)
 
 
 def _decode_table(data: bytes, depth: int) -> dict[str, Any]:
