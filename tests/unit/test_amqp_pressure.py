@@ -401,3 +401,39 @@ async def test_a_topic_that_is_too_long_for_a_key_is_cut(tmp_path):
         assert message.body == b"20"
         assert topic.replace("/", ".").startswith(message.method.routing_key)
         assert len(message.method.routing_key.encode()) in (254, 255)
+
+
+@pytest.mark.parametrize("way", ["the write fails", "the connection goes"])
+async def test_a_queue_whose_declaration_was_cut_can_be_declared(tmp_path, way):
+    """Its name must not stay taken by what was half made."""
+    async with serving(tmp_path) as node:
+        rows = node.hub.vhosts.find("/")._rows
+        write = rows.write
+        begun = threading.Event()
+
+        async def cut(*_ops: Any) -> None:
+            rows.write = write  # type: ignore[method-assign]
+            begun.set()
+            if way == "the write fails":
+                raise QuotaExceeded("no room")
+            await asyncio.Event().wait()
+
+        rows.write = cut  # type: ignore[method-assign]
+
+        def first(raw: Raw) -> None:
+            channel = raw.channel()
+            channel.send(Queue.Declare(queue="cut", durable=True, arguments={}))
+            assert begun.wait(10)
+            if way == "the write fails":
+                with pytest.raises(Refused):
+                    channel.expect(Queue.DeclareOk)
+
+        def second(raw: Raw) -> list[str]:
+            channel = raw.channel()
+            channel.queue("cut", durable=True)
+            channel.confirm()
+            channel.put("", "cut", "here")
+            return channel.all("cut")
+
+        await talk(node.port, first)
+        assert await talk(node.port, second) == ["here"]

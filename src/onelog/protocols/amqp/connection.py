@@ -455,16 +455,12 @@ class Connection:
         if self.state in (State.CLOSING, State.CLOSED):
             return
         self.hub.counters.protocol_errors += 1
-        _log.info(
-            "an AMQP connection is closed",
-            peer=self.name,
-            user=self.login_name,
-            why=error.reply_text,
-        )
+        why = error.reply_text
+        _log.info("an AMQP connection is closed", peer=self.name, user=self.login_name, why=why)
         if self.state is State.HEADER:
             self.abort(str(error))
             return
-        self.close(error.code, error.reply_text, method)
+        self.close(error.code, why, method)
 
     def close(self, code: int, text: str, method: Any = None) -> None:
         """Tell the peer that it has to go, and why."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from onelog.base.errors import OnelogError
 from onelog.broker import RoutedCursor
 from onelog.metadata.store import Delete, Put
 from onelog.protocols.amqp.dead_letters import DeadLetters
@@ -313,6 +314,8 @@ class VirtualHost:
             except BaseException:
                 del self.queues[record.name]
                 queue.close()
+                with contextlib.suppress(OnelogError):
+                    await self.hub.unwatch(queue)  # or nobody could declare it again
                 raise
         self.router.add_queue(record.name)
         self.hub.counters.queues_made += 1
