@@ -98,6 +98,16 @@ HELD: dict[str, dict[str, tuple[str, ...]]] = {
             "test_the_process_serves_what_is_not_affected_and_says_what_is",
             "test_when_cursors_are_not_known_none_begins_anew_and_nothing_they_need_leaves",
             "test_cursors_that_are_repaired_go_on_where_they_were",
+            "test_mqtt_clients_hear_that_the_server_is_unavailable",
+            "test_amqp_clients_hear_that_it_is_not_served_now",
+        ),
+        "tests/fault/test_kafka_state_unknown.py": (
+            "test_whoever_needs_what_is_not_known_is_told_to_come_later",
+            "test_no_request_ends_its_connection_because_state_is_not_known",
+            "test_an_open_transaction_is_neither_ended_nor_written_to",
+        ),
+        "tests/fault/test_kafka_state_clients.py": (
+            "test_records_flow_and_a_group_waits_until_the_stream_is_restored",
         ),
     },
     "what was answered is lost in a crash": {
