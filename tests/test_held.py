@@ -15,6 +15,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 HELD: dict[str, dict[str, tuple[str, ...]]] = {
+    "two connections for one session at once": {
+        "tests/unit/test_mqtt_entering.py": (
+            "test_the_last_of_several_that_come_at_once_has_the_session",
+            "test_a_peer_that_goes_while_it_is_accepted_leaves_its_session_as_it_was",
+        ),
+    },
     "a read of very many small packets": {
         "tests/unit/test_small_packets.py": (
             "test_a_read_of_many_packets_leaves_the_others_their_turn",

@@ -158,10 +158,34 @@ async def _accept(
     _check_will(connection, packet.will)
     connection.is_entering = True
     try:
+        session = await _enter(connection, packet, client_id, expiry_ms)
+    finally:
+        connection.entered.set()
+    if connection.state is State.CLOSED or connection.transport.is_closing():
+        connection.will = None  # nobody was accepted
+        await hub.leave(connection)
+        return
+    assert connection.door is not None
+    hub.sessions[client_id] = session
+    hub.counters.connects += 1
+    connection.state = State.CONNECTED
+    connection.send(Connack(session_present=connection.door.resumed, properties=properties))
+    connection.open_up()
+    connection.accept(keep_alive_s)
+    session.begin(connection)
+    await subscribe_configured(connection)
+
+
+async def _enter(
+    connection: Connection, packet: Connect, client_id: str, expiry_ms: int
+) -> MqttSession:
+    """Attach the client's session; whoever takes it over or lets it go waits for that."""
+    hub, limits, output = connection.hub, connection.hub.limits, connection.output
+    try:
         door = await hub.broker.sessions.attach(
             client_id,
             protocol="mqtt",
-            owner=identity.name,
+            owner=connection.principal.name,
             expiry_ms=expiry_ms,
             clean=packet.clean_start,
             on_takeover=connection.taken_over,
@@ -190,21 +214,11 @@ async def _accept(
             session.is_kept = True
     except OnelogError:
         hub.wills.forget(client_id)
-        await hub.broker.sessions.detach(door, expiry_ms=0)
+        # What waits for a client from before outlives a connection that we could not accept.
+        await hub.broker.sessions.detach(door, expiry_ms=None if door.resumed else 0)
         connection.session = None
         raise
-    if connection.state is State.CLOSED or connection.transport.is_closing():
-        connection.will = None  # nobody was accepted
-        await hub.leave(connection)
-        return
-    hub.sessions[client_id] = session
-    hub.counters.connects += 1
-    connection.state = State.CONNECTED
-    connection.send(Connack(session_present=door.resumed, properties=properties))
-    connection.open_up()
-    connection.accept(keep_alive_s)
-    session.begin(connection)
-    await subscribe_configured(connection)
+    return session
 
 
 async def _restore(connection: Connection, session: MqttSession, body: bytes) -> None:

@@ -91,6 +91,8 @@ class Connection:
         self._is_lost = False
         self.is_entering = False
         """Whether its session is being attached: that is finished, whatever the socket does."""
+        self.entered = asyncio.Event()
+        """Set when it is attached, or not: only then can the session be let go."""
         self._timer: asyncio.TimerHandle | None = None
         limits = hub.limits
         self.output = MqttOutput(None, 0, limits.inflight)

@@ -368,6 +368,8 @@ class Hub:
 
     async def let_go(self, connection: Connection, *, taken_over: bool) -> None:
         """Part a session from its connection; a will goes out unless the client said goodbye."""
+        if connection.is_entering:  # a cursor that is still to be opened cannot be closed
+            await connection.entered.wait()
         session, door = connection.session, connection.door
         if session is None or door is None:
             left = self._leaving.get(connection)
