@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import struct
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -437,3 +438,37 @@ async def test_a_queue_whose_declaration_was_cut_can_be_declared(tmp_path, way):
 
         await talk(node.port, first)
         assert await talk(node.port, second) == ["here"]
+
+
+async def test_bodies_that_never_end_cost_bounded_memory(tmp_path):
+    """A peer begins a body on every channel and ends none; whole ones count no more."""
+    size = 64 * 1024
+    begin = struct.pack(">HHQH", 60, 0, size, 0)
+
+    def publish(raw: Raw, number: int, rest: int) -> None:
+        raw.send(number, Basic.Publish(routing_key="nobody"))
+        raw.send_frame(2, number, begin)
+        raw.send_frame(3, number, bytes(size - 1024))
+        raw.send_frame(3, number, bytes(rest))
+
+    async with serving(tmp_path, AmqpLimits(message_bytes=size)) as node:
+
+        def work(raw: Raw) -> None:
+            channels = [raw.channel() for _ in range(10)]
+            for channel in channels * 2:
+                publish(raw, channel.number, 1024)
+            channels[0].sync()
+            (connection,) = node.hub.connections
+            assert connection.body_bytes == 0
+            for channel in channels[:7]:
+                publish(raw, channel.number, 1023)
+            channels[9].sync()
+            assert connection.body_bytes == 7 * (size - 1)
+            for channel in channels[7:]:
+                publish(raw, channel.number, 1023)
+            with pytest.raises(Refused) as refused:
+                channels[9].sync()
+            assert refused.value.short == "connection 506"
+            assert connection.body_bytes == 0
+
+        await talk(node.port, work)

@@ -40,6 +40,8 @@ _log = get_logger("amqp")
 
 _LINE_ENDS: Final = frozenset("\r\n")
 _CLOSE: Final = commands.Channel.Close.index.to_bytes(4, "big")
+BODIES_MAX: Final = 8
+"""How many of the largest bodies may be under way on all channels of a connection together."""
 _EVENT_BYTES: Final = 256
 """What a frame that waits takes in memory beside its bytes."""
 
@@ -262,16 +264,34 @@ class Channel:
             self._content_done(bytes(frame.payload))
             return
         self._body += frame.payload
+        self._bound_bodies(len(frame.payload))
         if not self._body_left:
             self._content_done(bytes(self._body))
 
     def _content_done(self, body: bytes) -> None:
         method, head = self._publish, self._head
         assert head is not None
-        self._publish, self._head, self._body = None, None, bytearray()
+        self._forget_content()
         work = self.publishing.publish(method, head.properties, body)
         if work is not None:
             self._hold(work, method)
+
+    def _forget_content(self) -> None:
+        self.connection.body_bytes -= len(self._body)
+        self._publish, self._head, self._body = None, None, bytearray()
+
+    def _bound_bodies(self, more_bytes: int) -> None:
+        """Who begins a body on every channel and ends none must not fill the memory.
+
+        To read no more would be no help: what ends the bodies comes the same way.
+        """
+        connection = self.connection
+        connection.body_bytes += more_bytes
+        limit = BODIES_MAX * connection.hub.limits.message_bytes
+        if connection.body_bytes > limit:
+            raise AmqpError(
+                Reply.RESOURCE_ERROR, f"bodies that are not complete have more than {limit} bytes"
+            )
 
     # -- sending
 
@@ -324,7 +344,7 @@ class Channel:
         self.connection.hub.counters.channels_closed += 1
         self._waiting.clear()
         self._waits(-self._waiting_bytes)
-        self._publish, self._head, self._body = None, None, bytearray()
+        self._forget_content()
         if self.transaction is not None:
             self.transaction.rollback()
         self.consuming.close()

@@ -92,6 +92,8 @@ class Connection:
         self._paused_by: set[str] = set()
         self._unwritten_bytes = 0
         self._waiting_bytes = 0
+        self.body_bytes = 0
+        """Of bodies whose rest has not come, on all channels."""
         self._heard_at = hub.loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
