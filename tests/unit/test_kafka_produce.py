@@ -19,7 +19,7 @@ from onelog.protocols.kafka.apis import ApiKey
 from onelog.protocols.kafka.appending import RUN_BYTES_MAX
 from onelog.protocols.kafka.errors import ErrorCode
 from onelog.protocols.kafka.producing import INFLATED_HERE_BYTES
-from onelog.record.batch import build_batch
+from onelog.record.batch import build_batch, compress_batch
 from onelog.record.compression import deflate
 from tests.support.kafka_hub import batch, desk, rows_of
 from tests.support.mqtt import until
@@ -395,3 +395,14 @@ async def test_work_that_breaks_ends_its_connection(here, monkeypatch):
 
 async def broken(work):
     raise RuntimeError("a bug")
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+async def test_a_client_does_not_say_how_long_its_tombstones_stay(here, codec):
+    """One from the past would take them out before `delete.retention.ms` is over."""
+    client = here.client()
+    sent = build_batch([(None, b"k", None, (), 1)], attributes=0x40)
+    client.send(client.produce(compress_batch(sent, codec) if codec else sent))
+    ((_, answer),) = await client.wait_for(1)
+    assert rows_of(answer) == [(0, ErrorCode.invalid_record, -1)]
+    assert here.log().high_watermark == 0

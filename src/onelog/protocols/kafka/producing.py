@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from onelog.base.errors import InvalidRecords, MessageTooLarge, OnelogError, StateUnknown
 from onelog.kernel import (
     ATTR_CODEC_MASK,
+    ATTR_DELETE_HORIZON,
     ATTR_LOG_APPEND_TIME,
     ATTR_TRANSACTIONAL,
     BatchInfo,
@@ -47,6 +48,7 @@ as the kernel takes it."""
 NO_BLAME: Final[tuple[tuple[int, str], ...]] = ()
 
 _OWN_TIME: Final = "the time of the append is the broker's to write"
+_OWN_HORIZON: Final = "how long a tombstone stays is the broker's to write"
 _NO_RECORDS: Final = "there are no records to append"
 INFLATED_HERE_BYTES: Final = 64 * 1024
 """A batch of no more bytes, inflated or not, is inflated on the loop."""
@@ -158,6 +160,8 @@ class Produce(Slot):
             opens = True
         if info.attributes & ATTR_LOG_APPEND_TIME:
             raise KafkaError(ErrorCode.invalid_timestamp, _OWN_TIME)
+        if info.attributes & ATTR_DELETE_HORIZON:
+            raise KafkaError(ErrorCode.invalid_record, _OWN_HORIZON)
         if opens or info.attributes & ATTR_CODEC_MASK:
             data = memoryview(buffer)[first:last]
             now_ms = self.connection.hub.clock.now_ms()
