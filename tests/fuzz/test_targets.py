@@ -1,7 +1,8 @@
 """Every fuzz target for half a minute, and its whole corpus as it is (I8, I10).
 
-`make fuzz` runs them for longer. `ONELOG_FUZZ_S` changes how long a target takes here, and
-`ONELOG_SEED` repeats a run: a failure prints the seed.
+The seed is fixed here, so that a change is judged by itself and not by luck; `make fuzz` looks for
+what is new, for longer, from another seed each time. `ONELOG_FUZZ_S` changes how long a target takes
+here, `ONELOG_SEED` where it begins: a failure prints the seed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ KEPT = sorted((Path(__file__).parent / "found").glob("*.reads"))
 
 @pytest.fixture
 def seed() -> int:
-    chosen = int(os.environ.get("ONELOG_SEED") or random.randrange(1 << 30))
+    chosen = int(os.environ.get("ONELOG_SEED") or 1)
     print(f"ONELOG_SEED={chosen}")  # noqa: T201 - shown when it fails
     return chosen
 

@@ -140,6 +140,10 @@ class Line(asyncio.Transport):
 class Finding(Exception):
     """Something happened that must not."""
 
+    def __init__(self, text: str) -> None:
+        # What it tells of came from anywhere: test processes hand on only text that can be encoded.
+        super().__init__(text.encode("ascii", "backslashreplace").decode())
+
 
 class World:
     """The broker and its protocols."""

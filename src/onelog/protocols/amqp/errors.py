@@ -65,9 +65,12 @@ class AmqpError(errors.ProtocolViolation):
 
     @property
     def reply_text(self) -> str:
-        """The text as RabbitMQ writes it, cut to what a short string holds."""
+        """The text as RabbitMQ writes it, cut to what a short string holds.
+
+        It may name bytes of the peer that are no UTF-8: the peer is told a question mark.
+        """
         text = f"{self.code.name} - {self}"
-        return text.encode()[:255].decode(errors="ignore")
+        return text.encode(errors="replace")[:255].decode(errors="ignore")
 
 
 _R = Reply
