@@ -1,8 +1,8 @@
 """Every fuzz target for half a minute, and its whole corpus as it is (I8, I10).
 
 The seed is fixed here, so that a change is judged by itself and not by luck; `make fuzz` looks for
-what is new, for longer, from another seed each time. `ONELOG_FUZZ_S` changes how long a target takes
-here, `ONELOG_SEED` where it begins: a failure prints the seed.
+what is new, for longer, from another seed each time. `ONELOG_FUZZ_S` changes how long a target
+takes here, `ONELOG_SEED` where it begins: a failure prints the seed.
 """
 
 from __future__ import annotations
