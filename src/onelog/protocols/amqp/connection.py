@@ -22,7 +22,7 @@ from pamqp import commands
 
 from onelog.base.errors import OnelogError
 from onelog.broker import Principal
-from onelog.kernel import AmqpInput, AmqpRoute
+from onelog.kernel import AmqpInput
 from onelog.net import Peer, StreamTransport
 from onelog.observe import get_logger
 from onelog.protocols.amqp import frames
@@ -30,6 +30,7 @@ from onelog.protocols.amqp.channel import Channel
 from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
 from onelog.protocols.amqp.frames import Ack, Event, Frame, Publish
 from onelog.protocols.amqp.handshake import Handshake
+from onelog.protocols.amqp.reading import TURN, Reading
 from onelog.security.identity import Identity
 
 if TYPE_CHECKING:
@@ -44,8 +45,6 @@ _CLOSE_DEADLINE_S: Final = 5.0
 _WRITE_HIGH_BYTES: Final = 1024 * 1024
 _WAITING: Final = "frames that wait for a method before them"
 _UNWRITTEN: Final = "publishes that are not durable yet"
-ROUTES_MAX: Final = 256
-"""Ways of publishes that a connection remembers."""
 
 
 class State(Enum):
@@ -82,9 +81,9 @@ class Connection:
         self.sent_bytes = 0
         self.is_blocked = False
         self._handshake = Handshake(self)
+        self.reading = Reading(self)
         self._transport: StreamTransport | None = None
         self.input = AmqpInput(_UNTUNED_FRAME_BYTES)
-        self._generation = hub.generation
         self._opening = b""
         self._writing = True
         self._resumed = 0
@@ -121,35 +120,19 @@ class Connection:
         self._heard_at = hub.loop.time()
         self.received_bytes += len(data)
         hub.counters.received_bytes += len(data)
-        if self._generation != hub.generation:
-            self._generation = hub.generation
-            self.input.forget()
         try:
             if self.state is State.HEADER:
                 data = self._take_protocol_header(data)
-            whole, rows = self.input.take(data, hub.clock.now_ms())
-            for row in rows:
-                if (kind := row[0]) == frames.STAGED:
-                    _kind, number, count, stage, start, end = row
-                    self.channels[number].publishing.staged(count, stage, (whole, start, end))
-                elif kind != frames.ACK or not self._take_ack(*row[1:]):
-                    self._take(frames.event_of(row, memoryview(whole), self.frame_bytes_max))
+            self.reading.take(data)
         except Exception as error:  # noqa: BLE001 - a bug ends one connection
-            self.input = AmqpInput(self.frame_bytes_max)  # nothing behind it can be read
-            self._fail_with(error)
+            self.reading.fail(error)
 
-    def _fail_with(self, error: BaseException) -> None:
+    def fail_with(self, error: BaseException) -> None:
+        """Close the connection with whatever went wrong."""
         if not isinstance(error, OnelogError):
             _log.error("an AMQP connection failed", peer=self.name, exc_info=error)
             error = AmqpError(Reply.INTERNAL_ERROR, str(error))
         self.fail(amqp_error(error))
-
-    def _take_ack(self, number: int, tag: int, multiple: bool) -> bool:
-        """basic.ack; False where it is not plain."""
-        channel = self.channels.get(number)
-        if channel is None or not channel.is_plain or self.state is not State.OPEN:
-            return False
-        return channel.consuming.take_plain_ack(tag, multiple=multiple)
 
     def _take_protocol_header(self, data: bytes) -> bytes:
         """What follows the protocol header; nothing while it is not there."""
@@ -167,15 +150,8 @@ class Connection:
         self._handshake.begin()
         return data[len(wanted) :]
 
-    def add_route(self, publish: Publish, properties: bytes, route: AmqpRoute) -> None:
-        """Let publishes like this one be staged without a look, until something changes."""
-        if self._generation != self.hub.generation or self.state is not State.OPEN:
-            return
-        if self.input.route_count >= ROUTES_MAX:
-            self.input.forget()
-        self.input.add_route(publish.channel, publish.names, properties, route)
-
-    def _take(self, frame: Event) -> None:
+    def take(self, frame: Event) -> None:
+        """One event of the peer, in its order."""
         if self.state is State.CLOSED:
             return
         if not isinstance(frame, Frame):
@@ -306,6 +282,16 @@ class Connection:
             for channel in channels[self._resumed :] + channels[: self._resumed]:
                 channel.go_on()
                 channel.may_deliver()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the peer is in and nobody goes."""
+        return self.state is State.OPEN
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing that the peer sent counts any more."""
+        return self.state is State.CLOSED
 
     @property
     def is_writable(self) -> bool:
@@ -448,7 +434,7 @@ class Connection:
     def _ran(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail_with(error)
+            self.fail_with(error)
 
     # -- the end
 
@@ -474,7 +460,7 @@ class Connection:
         for channel in list(self.channels.values()):
             channel.lost()
         self.channels.clear()
-        for why in list(self._paused_by):
+        for why in self._paused_by - {TURN}:
             self.resume(why)  # its close-ok must be seen
         self.send(
             0,

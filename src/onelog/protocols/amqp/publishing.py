@@ -176,7 +176,7 @@ class Publishing:
         if way is not None:
             limit = min(way[1] - len(properties), connection.hub.limits.message_bytes)
             route = AmqpRoute(message.topic.encode(), way[0], limit, message.headers)
-            connection.add_route(method, properties, route)
+            connection.reading.add_route(method, properties, route)
 
     def _answer(self, method: Any, found: Properties, body: bytes) -> None:
         """An answer goes straight to who asked (direct reply-to), or back."""

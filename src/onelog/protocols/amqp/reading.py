@@ -1,0 +1,147 @@
+"""What a peer sends, from the socket to the connection: read by read, row by row, in order.
+
+Rules:
+- A read goes to the kernel once. What the kernel staged is counted in the same pass, because it may
+  be written at its end. Only acknowledgements and heartbeats stand before it, so that it may pass
+  those which wait.
+- A read of very many small frames does not hold up the other connections: after `ROWS_PER_PASS` of
+  them the loop goes round, and nothing more is read from the peer until all had their turn (I8).
+- What waits for its turn is dropped with the connection, and behind a fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from onelog.kernel import AmqpInput, AmqpRoute
+from onelog.protocols.amqp import frames
+from onelog.protocols.amqp.frames import Publish
+
+if TYPE_CHECKING:
+    from onelog.protocols.amqp.connection import Connection
+
+ROWS_PER_PASS: Final = 128
+"""Rows of a read that are neither staged nor plain acknowledgements, and that are dealt with before
+others have a turn: a read holds more than ten thousand of them."""
+ROUTES_MAX: Final = 256
+"""Ways of publishes that a connection remembers."""
+TURN: Final = "rows of a read that wait for their turn"
+
+Row = tuple[Any, ...]
+
+
+class Reading:
+    """The reads of one connection."""
+
+    __slots__ = ("_connection", "_generation", "_later", "_rows", "_whole", "is_behind")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._generation = connection.hub.generation
+        self.is_behind = False
+        """Whether rows wait for their turn."""
+        self._rows: Iterator[Row] = iter(())
+        self._whole = b""
+        self._later = bytearray()
+        """What the transport had at hand when it was told to read no more."""
+
+    def take(self, data: bytes) -> None:
+        """Take a read, now or behind what waits. Raises what is wrong with it."""
+        if self.is_behind:
+            self._later += data
+            return
+        connection = self._connection
+        if self._generation != connection.hub.generation:
+            self._generation = connection.hub.generation
+            connection.input.forget()
+        whole, found = connection.input.take(data, connection.hub.clock.now_ms())
+        rows = iter(found)
+        if self._deal_with(whole, rows):
+            self._wait(whole, rows)
+
+    def add_route(self, publish: Publish, properties: bytes, route: AmqpRoute) -> None:
+        """Let publishes like this one be staged without a look, until something changes."""
+        connection = self._connection
+        if self._generation != connection.hub.generation or not connection.is_open:
+            return
+        if connection.input.route_count >= ROUTES_MAX:
+            connection.input.forget()
+        connection.input.add_route(publish.channel, publish.names, properties, route)
+
+    def _deal_with(self, whole: bytes, rows: Iterator[Row]) -> bool:
+        """Deal with rows; whether some may be left, because others have their turn now."""
+        connection = self._connection
+        left = ROWS_PER_PASS
+        for row in rows:
+            if (kind := row[0]) == frames.STAGED:
+                self._count(whole, row)
+            elif kind != frames.ACK or not self._take_ack(*row[1:]):
+                connection.take(frames.event_of(row, memoryview(whole), connection.frame_bytes_max))
+                left -= 1
+                if not left:
+                    return True
+        return False
+
+    def _count(self, whole: bytes, row: Row) -> None:
+        _kind, number, count, stage, start, end = row
+        self._connection.channels[number].publishing.staged(count, stage, (whole, start, end))
+
+    def _take_ack(self, number: int, tag: int, multiple: bool) -> bool:
+        """basic.ack; False where it is not plain."""
+        connection = self._connection
+        channel = connection.channels.get(number)
+        if channel is None or not channel.is_plain or not connection.is_open:
+            return False
+        return channel.consuming.take_plain_ack(tag, multiple=multiple)
+
+    # -- many rows
+
+    def _wait(self, whole: bytes, rows: Iterator[Row]) -> None:
+        """Keep the rows of a read that are left, but for those that are being written now."""
+        waiting: list[Row] = []
+        for row in rows:
+            if row[0] == frames.STAGED:
+                self._count(whole, row)
+            else:
+                waiting.append(row)
+        if waiting:
+            self.is_behind = True
+            self._whole, self._rows = whole, iter(waiting)
+            self._connection.pause(TURN)
+            self._connection.hub.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        connection = self._connection
+        if connection.is_over:
+            self.drop()
+            return
+        try:
+            if self._deal_with(self._whole, self._rows):
+                connection.hub.loop.call_soon(self._go_on)
+                return
+            later = bytes(self._later)
+            self.drop()
+            if later:
+                self.take(later)
+        except Exception as error:  # noqa: BLE001 - a bug ends one connection
+            self.fail(error)
+        self._read_on()
+
+    def _read_on(self) -> None:
+        """Read again, unless what was at hand waits for its turn as well."""
+        if not self.is_behind and not self._connection.is_over:
+            self._connection.resume(TURN)
+
+    def fail(self, error: Exception) -> None:
+        """Nothing behind what is wrong can be read: drop it, and say so."""
+        connection = self._connection
+        self.drop()
+        connection.input = AmqpInput(connection.frame_bytes_max)
+        connection.fail_with(error)
+
+    def drop(self) -> None:
+        """Nothing waits any more."""
+        self.is_behind = False
+        self._rows, self._whole = iter(()), b""
+        self._later.clear()
