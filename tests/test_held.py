@@ -28,6 +28,7 @@ HELD: dict[str, dict[str, tuple[str, ...]]] = {
         ),
         "tests/unit/test_amqp_small_frames.py": (
             "test_a_read_of_many_frames_leaves_the_others_their_turn",
+            "test_frames_that_waited_for_a_method_leave_the_others_their_turn",
             "test_publishes_that_are_staged_among_many_heartbeats_are_confirmed",
         ),
     },

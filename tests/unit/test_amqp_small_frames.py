@@ -9,6 +9,7 @@ import pytest
 from pamqp import body as bodies
 from pamqp import commands, frame, header
 
+from onelog.protocols.amqp.channel import Channel as AmqpChannel
 from onelog.protocols.amqp.connection import Connection
 from onelog.protocols.amqp.reading import ROWS_PER_PASS
 from tests.conformance.amqp_raw import Basic, Channel, Queue, Raw
@@ -82,6 +83,33 @@ async def test_a_read_of_many_frames_leaves_the_others_their_turn(tmp_path, take
             await sending
             (connection,) = node.hub.connections
             await until(connection._transport.is_reading)
+
+
+async def test_frames_that_waited_for_a_method_leave_the_others_their_turn(tmp_path, monkeypatch):
+    done: list[object] = []
+    take = AmqpChannel._take
+
+    def counted(channel, event):
+        done.append(event)
+        take(channel, event)
+
+    monkeypatch.setattr(AmqpChannel, "_take", counted)
+    async with serving(tmp_path) as node:
+        raw = await asyncio.to_thread(opened, node.port)
+        with raw:
+            (connection,) = node.hub.connections
+            channel = connection.channels[1]
+            let_go = asyncio.Event()
+            channel._hold(let_go.wait(), Queue.Declare)
+            connection.data_received(SMALL["flow"] * 1000 + SMALL["qos"])
+            await until(lambda: not connection.reading.is_behind)
+            assert not done
+            let_go.set()
+            assert await most_in_a_pass(done, 1001) <= 2 * ROWS_PER_PASS
+            for _ in range(1000):
+                await asyncio.to_thread(raw.expect, 1, Channel.FlowOk)
+            await asyncio.to_thread(raw.expect, 1, Basic.QosOk)
+            assert channel.is_plain
 
 
 async def test_frames_that_wait_for_their_turn_keep_their_order(tmp_path):

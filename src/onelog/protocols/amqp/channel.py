@@ -29,6 +29,7 @@ from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
 from onelog.protocols.amqp.frames import Ack, ContentHead, Event, Frame, Publish
 from onelog.protocols.amqp.handlers import AFTER_PUBLISHES, HANDLERS, Work, letters_before
 from onelog.protocols.amqp.publishing import Publishing
+from onelog.protocols.amqp.reading import ROWS_PER_PASS
 from onelog.protocols.amqp.replies import ReplyConsumer
 from onelog.protocols.amqp.transactions import Transaction
 
@@ -65,6 +66,8 @@ class Channel:
         self._idle: asyncio.Event | None = None
         self._waiting: deque[Event] = deque()
         self._waiting_bytes = 0
+        self._is_due = False
+        """Whether more of what waits is taken in the next pass."""
         self._publish: Any = None
         self._head: ContentHead | None = None
         self._body = bytearray()
@@ -228,7 +231,15 @@ class Channel:
 
     def go_on(self) -> None:
         """Take what waited for its turn, or for the peer to read."""
+        if self._is_due:
+            return  # in the next pass
+        left = ROWS_PER_PASS
         while self._waiting and not self._busy and not self.connection.is_stuffed:
+            if not left:
+                self._is_due = True
+                self.connection.hub.loop.call_soon(self._go_on_now)
+                break
+            left -= 1
             event = self._waiting.popleft()
             self._waits(-event.size_bytes - _EVENT_BYTES)
             self._take(event)
@@ -236,6 +247,11 @@ class Channel:
             self.connection.input.forget()
         elif not self._busy and self._idle is not None:
             self._idle.set()
+
+    def _go_on_now(self) -> None:
+        """Others had their turn."""
+        self._is_due = False
+        self.go_on()
 
     # -- contents
 
