@@ -21,7 +21,7 @@ from onelog.protocols.amqp.frames import Publish
 if TYPE_CHECKING:
     from onelog.protocols.amqp.connection import Connection
 
-ROWS_PER_PASS: Final = 128
+ROWS_PER_PASS: Final = 256
 """Rows of a read that are neither staged nor plain acknowledgements, and that are dealt with before
 others have a turn: a read holds more than ten thousand of them."""
 ROUTES_MAX: Final = 256
