@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onelog.protocols.mqtt.packets import (
+    Disconnect,
     Puback,
     Pubcomp,
     Publish,
@@ -363,8 +364,10 @@ def test_a_packet_larger_than_the_broker_takes_ends_the_connection_with_0x95(dia
     assert ended.reason == 0x95
 
 
-@pytest.mark.parametrize("properties", [Properties(), Properties(content_type="text/plain")])
-@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize(
+    ("qos", "properties"),
+    [(1, Properties()), (2, Properties()), (2, Properties(content_type="text/plain"))],
+)
 def test_more_unanswered_publishes_than_the_broker_takes_end_the_connection_with_0x93(
     dial, qos, properties
 ):
@@ -378,6 +381,24 @@ def test_more_unanswered_publishes_than_the_broker_takes_end_the_connection_with
     ended = client.end()
     assert ended is not None
     assert ended.reason == 0x93
+
+
+def test_publishes_that_are_taken_in_turns_are_answered_or_end_the_connection_with_0x93(dial):
+    """Trap 4: answers between the turns make room; what has none ends the connection."""
+    client, topic = dial().connect(), unique()
+    most = client.connack.properties.receive_maximum or 0
+    rows = range(1, 2 * most)
+    typed = Properties(content_type="text/plain")
+    client.send(*(Publish(topic=topic, qos=1, packet_id=n, properties=typed) for n in rows))
+    answered = []
+    while len(answered) < len(rows):
+        packet = client.read()
+        if isinstance(packet, Disconnect):
+            assert packet.reason == 0x93
+            break
+        assert isinstance(packet, Puback)
+        answered.append(packet.packet_id)
+    assert answered == list(rows)[: len(answered)]
 
 
 def test_as_many_unanswered_publishes_as_the_broker_takes_are_answered(dial):

@@ -38,12 +38,13 @@ def gated(clock: ManualClock) -> GatedLog:
 
 
 async def synced(log: GatedLog, until: Callable[[], bool]) -> None:
-    """Let syncs through until something holds."""
+    """Let syncs through until something holds; what is fed may come passes after the last sync."""
     async with asyncio.timeout(10):
         while not until():
             log.gate.release()
-            assert await asyncio.to_thread(log.entered.acquire, timeout=10)
             await asyncio.sleep(0.001)
+    while log.gate.acquire(blocking=False):
+        pass  # the next sync waits again
 
 
 def collector(found: list[int]) -> LiveFeed:
