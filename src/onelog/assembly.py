@@ -10,7 +10,7 @@ import asyncio
 from pathlib import Path
 
 from onelog.base.clock import Clock, SystemClock
-from onelog.base.errors import Unavailable
+from onelog.base.errors import StorageError, Unavailable
 from onelog.broker import Authorizer, Broker, BrokerSettings, NamedViews, Quotas
 from onelog.broker.view_commands import run_view_command
 from onelog.metadata.local import LocalStore
@@ -28,8 +28,23 @@ from onelog.storage.segment import SegmentEngine
 
 
 async def open_store(data_dir: Path, clock: Clock) -> MetadataStore:
-    """Open the metadata store of a data directory."""
-    return await LocalStore.open(data_dir / "metadata.db", clock)
+    """Open the metadata store of a data directory; StorageError when it is gone and data is not."""
+    path = data_dir / "metadata.db"
+    await asyncio.to_thread(_check_store, path)
+    return await LocalStore.open(path, clock)
+
+
+def _check_store(path: Path) -> None:
+    """Data without the store that names it is not a new broker (I9): the store is made first."""
+    if path.exists() and path.stat().st_size:
+        return
+    data = [path.parent / "segment", path.parent / "kv"]
+    if any(next(root.glob(what), None) for root, what in zip(data, ("*/*", "*"), strict=True)):
+        raise StorageError(
+            f"{path} is missing, and beside it there is data that it must name: streams, users,"
+            " sessions. Restore it from a backup, then start again; to begin anew, choose an"
+            " empty data directory"
+        )
 
 
 def run_offline(data_dir: Path, command: bytes) -> bytes:

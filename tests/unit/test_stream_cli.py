@@ -78,6 +78,7 @@ def test_streams_of_a_running_server(tmp_path):
             (("create", "own", "--capture", "$SYS/#"), "belong to the broker"),
             (("create", "own", "--capture", "plant/#"), "captured by stream plant already"),
             (("alter", "~cursors", "--partitions", "2"), "belongs to the broker"),
+            (("start-over", "plant"), "only a damaged one can start over"),
             (("delete", "main"), "and stays"),
             (("delete", "nobody"), "there is no stream 'nobody'"),
         ):

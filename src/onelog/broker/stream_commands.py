@@ -57,6 +57,12 @@ class DeleteStream(msgspec.Struct, frozen=True, kw_only=True, tag="stream.delete
     name: str
 
 
+class StartStreamOver(msgspec.Struct, frozen=True, kw_only=True, tag="stream.start-over"):
+    """Give up what a damaged stream held, also one of the broker's own, at the next start."""
+
+    name: str
+
+
 class ListStreams(msgspec.Struct, frozen=True, kw_only=True, tag="stream.list"):
     """Show every stream but the broker's own."""
 
@@ -67,7 +73,9 @@ class ShowStream(msgspec.Struct, frozen=True, kw_only=True, tag="stream.show"):
     name: str
 
 
-StreamCommand = CreateStream | AlterStream | DeleteStream | ListStreams | ShowStream
+StreamCommand = (
+    CreateStream | AlterStream | DeleteStream | StartStreamOver | ListStreams | ShowStream
+)
 
 PARTITIONS_SHOWN: Final = 100
 """Of one stream; the admin API shows all of them, in pages."""
@@ -145,6 +153,9 @@ async def _run(broker: Broker, defaults: StreamDefaults, command: StreamCommand)
                     " stays"
                 )
             await streams.delete(_theirs(streams.get(command.name)).name)
+            return StreamAnswer()
+        case StartStreamOver():
+            await streams.start_over(command.name)
             return StreamAnswer()
         case ListStreams():
             shown = [stream for stream in streams.streams() if not stream.config.internal]

@@ -141,6 +141,18 @@ def build_streams(run_offline: RunOffline | None) -> App:
         perform(place, DeleteStream(name=name))
         _say(f"deleted stream {name} and its records")
 
+    @app.command(name="start-over")
+    def start_over(name: str, /, *, place: Place = HERE) -> None:
+        """Give up what a damaged stream held; it begins empty at the next start.
+
+        For a stream whose files are damaged or gone, also one of the broker's own, when there is
+        no backup. What is left of the files stays on the disk.
+        """
+        from onelog.broker.stream_commands import StartStreamOver  # noqa: PLC0415
+
+        perform(place, StartStreamOver(name=name))
+        _say(f"stream {name} begins empty at the next start: restart the server")
+
     @app.command(name="list")
     def list_command(*, place: Place = HERE) -> None:
         """List the streams."""

@@ -7,7 +7,8 @@ Rules:
 - A change takes effect in one moment; where the streams that lose topics by it end then is kept
   with those that gain them (`moves`).
 - Opening runs in threads, so that recovery of a large log does not hold the loop.
-- A damaged partition is opened as stopped: it refuses work, the others run.
+- A damaged partition is opened as stopped: it refuses work, the others run. One that held records
+  and whose files are gone is damaged (`begun`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from onelog.base.errors import (
     StreamNotFound,
 )
 from onelog.base.topics import is_exact, overlap
+from onelog.log.begun import Begun
 from onelog.log.config import StreamConfig, check_change, check_config
 from onelog.log.moves import Move, SourceKey, is_covered, moves_by, settle, with_move
 from onelog.log.opening import Deleting, Opener
@@ -34,7 +36,7 @@ from onelog.log.partition import Partition
 from onelog.log.resolution import Resolver
 from onelog.log.room import has_room
 from onelog.log.shared import Shared
-from onelog.log.stream import Stream, StreamRecord
+from onelog.log.stream import Stream, StreamRecord, begun_anew
 from onelog.log.syncer import Syncer
 from onelog.metadata.parts import in_parts
 from onelog.metadata.store import Compare, Delete, MetadataStore, Put
@@ -43,6 +45,8 @@ from onelog.storage.engine import Engine, PartitionKey
 
 _STREAMS = "streams/"
 _DELETING = "deleting/"
+_START_OVER = "start-over/"
+"""Streams whose data is given up at the next start."""
 LISTENER: Final = "streams-listener"
 """Incidents: who is told of changed streams raised."""
 _JOBS_MAX: Final = 256
@@ -77,7 +81,10 @@ class Catalog:
         self.troubles = troubles
         self.shared = Shared(syncer, clock, troubles)
         """What the partitions have in common."""
-        self._opener = Opener(engines, self.shared)
+        self.begun = Begun(store, troubles)
+        """Which partitions must not be empty."""
+        self.shared.begun = self._partition_begun
+        self._opener = Opener(engines, self.shared, self.begun)
         self._streams: dict[str, Stream] = {}
         self._ordered: list[Stream] | None = None
         """The streams by name; None: to be put in order."""
@@ -93,24 +100,27 @@ class Catalog:
             deleting = msgspec.json.decode(entry.value, type=Deleting)
             await self._opener.delete(deleting)
             await self._store.delete(entry.key)
+        await self.begun.load()
+        there = await self._opener.look()
+        anew = {entry.key for entry in (await self._store.range(_START_OVER)).entries}
         known: set[PartitionKey] = set()
         for entry in (await self._store.range(_STREAMS)).entries:
             record = msgspec.json.decode(entry.value, type=StreamRecord)
-            if self._opener.engine(record.config).volatile:
+            given_up = _START_OVER + record.config.name in anew
+            if given_up or self._opener.engine(record.config).volatile:
                 # Its offsets begin anew: positions that were kept must not be taken for these.
-                moves = tuple(msgspec.structs.replace(move, ends=()) for move in record.moves)
-                record = msgspec.structs.replace(record, id=_new_id(record.config), moves=moves)
+                record = begun_anew(record, _new_id(record.config))
                 await self._save([record])
+            if given_up:
+                await self._store.delete(_START_OVER + record.config.name)
             stream = await self._open_stream(record)
             self._apply(stream)
             known.update(stream.key(partition.id) for partition in stream.partitions)
         await self._settle_moves()
-        self.orphans = [
-            key
-            for engine in self._engines.values()
-            for key in engine.partitions()
-            if key not in known
-        ]
+        self.orphans = sorted(there - known)
+        await self.begun.forget_strangers(known)
+        self._note_begun()
+        await self.begun.settle()
 
     # -- looking up
 
@@ -367,6 +377,17 @@ class Catalog:
             await self._opener.in_chunks(stream.partitions, Partition.close_deleted)
             await self._opener.delete(deleting)
             await self._store.delete(_DELETING + record.id)
+            await self.begun.forget(record.id)
+
+    async def start_over(self, name: str) -> None:
+        """Give up what a damaged stream held: the next start makes it new, under another id.
+
+        What is left of it stays on the disk, as data of an unknown stream.
+        """
+        stream = self.get(name)
+        if all(partition.stopped is None for partition in stream.partitions):
+            raise Conflict(f"the stream {name!r} is sound: only a damaged one can start over")
+        await self._store.put(_START_OVER + name, b"")
 
     async def look_for_room(self) -> None:
         """After a write was refused for want of room: find out whether there is some again."""
@@ -382,10 +403,27 @@ class Catalog:
             closing = (partition.close() for partition in rows[at : at + _JOBS_MAX])
             done = await asyncio.gather(*closing, return_exceptions=True)
             failures += [error for error in done if error is not None]
+        self._note_begun()
+        await self.begun.settle()
         if failures:
             raise failures[0]
 
     # -- inside
+
+    def _note_begun(self) -> None:
+        """Write down which partitions hold durable records."""
+        self.begun.note(
+            stream.key(partition.id)
+            for stream in self._streams.values()
+            if not self._opener.engine(stream.config).volatile
+            for partition in stream.partitions
+            if partition.log.durable_offset > 0
+        )
+
+    def _partition_begun(self, partition: Partition) -> None:
+        stream = self._streams.get(partition.stream)
+        if stream is not None and not self._opener.engine(stream.config).volatile:
+            self.begun.note([stream.key(partition.id)])
 
     def _check_captures(self, config: StreamConfig) -> None:
         for text in sorted(config.captures):

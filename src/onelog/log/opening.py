@@ -22,6 +22,7 @@ from onelog.base.errors import (
     StorageFull,
 )
 from onelog.base.ids import PartitionId
+from onelog.log.begun import Begun
 from onelog.log.config import StreamConfig
 from onelog.log.partition import Partition
 from onelog.log.shared import Shared
@@ -49,9 +50,22 @@ class Deleting(msgspec.Struct, frozen=True):
 class Opener:
     """Opens partitions over the engines that there are."""
 
-    def __init__(self, engines: Mapping[str, Engine], shared: Shared) -> None:
+    def __init__(self, engines: Mapping[str, Engine], shared: Shared, begun: Begun) -> None:
         self._engines = engines
         self._shared = shared
+        self._begun = begun
+        self._there: frozenset[PartitionKey] | None = None
+        """The partitions that the engines hold; None: not looked yet."""
+
+    async def look(self) -> frozenset[PartitionKey]:
+        """Which partitions there are, before any is opened: to open may mean to make."""
+
+        def look() -> frozenset[PartitionKey]:
+            engines = self._engines.values()
+            return frozenset(key for engine in engines for key in engine.partitions())
+
+        self._there = await self._shared.syncer.run(look)
+        return self._there
 
     def engine(self, config: StreamConfig) -> Engine:
         """The engine that a stream is stored in."""
@@ -106,7 +120,8 @@ class Opener:
     def _open(self, record: StreamRecord, number: PartitionId) -> Partition:
         """In a thread: open one, as stopped when it is damaged."""
         config = record.config
-        engine = self.engine(config)
+        engine, key = self.engine(config), PartitionKey(record.id, number)
+        must_hold = key in self._begun
 
         def wrap(log: PartitionLog) -> Partition:
             return Partition(
@@ -121,7 +136,11 @@ class Opener:
 
         log: PartitionLog | None = None
         try:
-            log = engine.open(PartitionKey(record.id, number), config.log_settings())
+            if must_hold and self._there is not None and key not in self._there:
+                raise _vanished(config.name, number)  # nothing is made where it was
+            log = engine.open(key, config.log_settings())
+            if must_hold and log.end_offset == 0:
+                raise _vanished(config.name, number)
             return wrap(log)
         except (PartitionStopped, CorruptBatch) as error:
             # Damage shows at the recovery, or when the batches are replayed.
@@ -144,6 +163,14 @@ class Opener:
             PartitionKey(deleting.id, PartitionId(number)) for number in range(deleting.partitions)
         ]
         await self.in_chunks(keys, engine.delete)
+
+
+def _vanished(stream: str, number: PartitionId) -> PartitionCorrupt:
+    return PartitionCorrupt(
+        f"{stream}/{number} held records, and its files are gone. Restore the partition from a"
+        f" backup or a replica, then restart; or give up what the stream held with `onelog stream"
+        f" start-over '{stream}'`, then restart"
+    )
 
 
 def _damage(name: str, error: OnelogError) -> PartitionStopped:

@@ -44,8 +44,9 @@ class Partition(Lookup):
     """One partition of a stream."""
 
     __slots__ = (
-        "_clock", "_shared", "_syncer", "_syncing", "_unsnapshotted_bytes", "durability", "epochs",
-        "leader_epoch", "message_bytes_max", "records_appended", "syncs", "timestamps",
+        "_clock", "_has_begun", "_shared", "_syncer", "_syncing", "_unsnapshotted_bytes",
+        "durability", "epochs", "leader_epoch", "message_bytes_max", "records_appended",
+        "syncs", "timestamps",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +76,8 @@ class Partition(Lookup):
         self._syncer = shared.syncer
         self._clock = clock
         self._syncing = False
+        self._has_begun = log.durable_offset > 0
+        """Whether it was told that this partition holds durable records."""
         self._unsnapshotted_bytes = 0
 
     # -- writing
@@ -243,6 +246,9 @@ class Partition(Lookup):
         durable, saved = result
         if not saved:
             self._unsnapshotted_bytes = SNAPSHOT_BYTES
+        if not self._has_begun:
+            self._has_begun = True
+            self._shared.begun(self)
         self._advance(durable)
         if self.durability is Durability.FSYNC and self.end_offset > durable:
             self.request_sync()

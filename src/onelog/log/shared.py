@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 from onelog.base.clock import Clock
 from onelog.log.room import Room
 from onelog.log.sync_watch import SyncWatch
@@ -9,12 +12,16 @@ from onelog.log.syncer import Syncer
 from onelog.log.visibility import UnseenBytes
 from onelog.observe.troubles import Troubles
 
+if TYPE_CHECKING:
+    from onelog.log.partition import Partition
+
 
 class Shared:
     """One for all partitions."""
 
     __slots__ = (
-        "clock", "room", "syncer", "syncs", "torn_bytes", "torn_tails", "troubles", "unseen",
+        "begun", "clock", "room", "syncer", "syncs", "torn_bytes", "torn_tails", "troubles",
+        "unseen",
     )  # fmt: skip
 
     def __init__(self, syncer: Syncer, clock: Clock, troubles: Troubles) -> None:
@@ -27,3 +34,9 @@ class Shared:
         self.torn_tails = 0
         """Partitions whose end was cut when they were opened."""
         self.torn_bytes = 0
+        self.begun: Callable[[Partition], None] = _ignore
+        """Told of a partition's first durable records."""
+
+
+def _ignore(_partition: Partition) -> None:
+    pass

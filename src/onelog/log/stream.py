@@ -44,6 +44,16 @@ class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
         return list(zip(starts, counts, strict=True))
 
 
+def begun_anew(record: StreamRecord, new_id: str) -> StreamRecord:
+    """The record of a stream that holds nothing any more, and whose offsets begin at 0."""
+    # Where records began to carry their topic is an offset of what is gone: all of them do now.
+    fixed = record.fixed_topic if record.fixed_until is None else None
+    moves = tuple(msgspec.structs.replace(move, ends=()) for move in record.moves)
+    return msgspec.structs.replace(
+        record, id=new_id, moves=moves, fixed_topic=fixed, fixed_until=None, past_captures=()
+    )
+
+
 class Stream:
     """A stream that is open on this node."""
 

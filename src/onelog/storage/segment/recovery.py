@@ -35,7 +35,9 @@ from onelog.storage.segment.topics import derive_entries
 
 CLEANED: Final = ".cleaned"
 _SEGMENT_FILE: Final = re.compile(r"(\d{20})(\.cleaned)?\.(log|index|timeindex|topics)")
-_REPAIR: Final = "restore the file from a replica or a backup, or delete the partition"
+_REPAIR: Final = (
+    "restore the file from a replica or a backup, or give the stream up (onelog stream start-over)"
+)
 
 
 @dataclass(slots=True)

@@ -317,7 +317,7 @@ class LogWriter:
         """Damage was read: stop, and say where."""
         reason = (
             f"{where}: {error}; the partition is stopped: restore the file from a replica or a "
-            "backup, or delete the partition"
+            "backup, or give the stream up (onelog stream start-over)"
         )
         with self.lock:
             return self._stop(PartitionCorrupt(reason))

@@ -1,0 +1,92 @@
+"""Which partitions have held records durably: so that what vanished is not taken for what is new.
+
+Rules:
+- A partition that has begun never ends at offset 0 again. One that does lost its files: that is
+  damage (I9, ADR 14). One that never began lost nothing, and may be made anew.
+- A row in the metadata store is written once per partition, soon after its first sync; for data of
+  older versions when it is first opened. The store is elsewhere than the partition's files.
+- What is durable comes first and the row after it, so that a crash leaves no row too many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from onelog.base.ids import PartitionId
+from onelog.metadata.store import Delete, MetadataStore, Put
+from onelog.observe.troubles import Troubles
+from onelog.storage.engine import PartitionKey
+
+_BEGUN: Final = "begun/"
+FAILED: Final = "partition-begun"
+"""Incidents: it could not be written down that partitions hold records."""
+
+
+class Begun:
+    """The partitions that must not be empty."""
+
+    def __init__(self, store: MetadataStore, troubles: Troubles) -> None:
+        self._store = store
+        self._troubles = troubles
+        self._known: set[PartitionKey] = set()
+        self._pending: set[PartitionKey] = set()
+        self._writing: asyncio.Task[None] | None = None
+
+    async def load(self) -> None:
+        """Read what was written down."""
+        entries = (await self._store.range(_BEGUN)).entries
+        self._known = {_key_of(entry.key) for entry in entries}
+
+    def __contains__(self, key: PartitionKey) -> bool:
+        return key in self._known
+
+    def note(self, keys: Iterable[PartitionKey]) -> None:
+        """These hold durable records: it is written down soon, those of one moment together."""
+        self._pending.update(key for key in keys if key not in self._known)
+        if self._pending and self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write())
+
+    async def settle(self) -> None:
+        """Wait until all that was noted is written down, or could not be."""
+        if self._writing is not None:
+            await self._writing
+
+    async def _write(self) -> None:
+        try:
+            while self._pending:
+                keys = sorted(self._pending)
+                await self._store.write([Put(_row_of(key), b"") for key in keys])
+                self._known.update(keys)
+                self._pending.difference_update(keys)
+        except Exception as error:  # noqa: BLE001 - told; nobody waits for it
+            # What is pending is tried again with the next one, and at the next start.
+            self._troubles.note(FAILED, "metadata", error)
+        finally:
+            self._writing = None
+
+    async def forget(self, stream_id: str) -> None:
+        """A stream is gone, by will: so may its files be."""
+        self._pending = {key for key in self._pending if key.stream_id != stream_id}
+        await self.settle()
+        gone = {key for key in self._known if key.stream_id == stream_id}
+        if gone:
+            self._known -= gone
+            await self._store.delete(f"{_BEGUN}{stream_id}/", prefix=True)
+
+    async def forget_strangers(self, known: set[PartitionKey]) -> None:
+        """Forget partitions of streams that are no more."""
+        strangers = self._known - known
+        if strangers:
+            await self._store.write([Delete(_row_of(key)) for key in sorted(strangers)])
+            self._known -= strangers
+
+
+def _row_of(key: PartitionKey) -> str:
+    return f"{_BEGUN}{key.stream_id}/{int(key.partition)}"
+
+
+def _key_of(row: str) -> PartitionKey:
+    stream_id, _, number = row.removeprefix(_BEGUN).rpartition("/")
+    return PartitionKey(stream_id, PartitionId(int(number)))
