@@ -3,8 +3,8 @@
 Rules: each case runs on a broker of the base and on one of this tree, over and over: A, B, A, B.
 The figure is what one second of the broker's CPU moves, because the machine's other work disturbs
 it least. Other work only ever slows a round down, so the value compares the best quarter of the
-rounds of both, and who goes first changes from round to round. The base is checked out below `build`
-and its kernel is compiled there once. `--base-tree` takes a folder that is there already.
+rounds of both, and who goes first changes from round to round. The base is checked out below
+`build` and its kernel is compiled there once. `--base-tree` takes a folder that is there already.
 """
 
 from __future__ import annotations

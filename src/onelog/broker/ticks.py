@@ -147,21 +147,20 @@ def finish_rows(
     rows: list[tuple[Call, int, int]], error: OnelogError | None, troubles: Troubles
 ) -> None:
     """Tell every call that has records in a stage."""
-    count = 0
-    last = rows[0][0]
-    if len(rows) == 1:
-        _finish_call(last, 1, error, troubles)
-        return
-    for ticket, _place, _index in rows:  # a call's records lie side by side
-        if ticket is not last:
-            _finish_call(last, count, error, troubles)
-            last, count = ticket, 0
+    last, count = rows[0][0], 0
+    for call, _place, _index in rows:  # a call's records lie side by side
+        if call is not last:
+            try:
+                last.finish(count, error)
+            except Exception as failure:  # noqa: BLE001 - isolated: the others are answered
+                _tell(last, failure, troubles)
+            last, count = call, 0
         count += 1
-    _finish_call(last, count, error, troubles)
-
-
-def _finish_call(call: Call, count: int, error: OnelogError | None, troubles: Troubles) -> None:
     try:
-        call.finish(count, error)
-    except Exception as failure:  # noqa: BLE001 - isolated, and told: the others are answered
-        troubles.note("publish-answer", type(call).__name__, failure)
+        last.finish(count, error)
+    except Exception as failure:  # noqa: BLE001 - isolated, and told
+        _tell(last, failure, troubles)
+
+
+def _tell(call: Call, failure: Exception, troubles: Troubles) -> None:
+    troubles.note("publish-answer", type(call).__name__, failure)

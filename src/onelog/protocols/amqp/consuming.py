@@ -96,9 +96,10 @@ class Consuming:
     @property
     def room(self) -> int:
         """How many messages that are to be acknowledged may be sent on this channel now."""
-        if not self._channel.connection.is_writable or not self._is_flowing:
+        connection = self._channel.connection
+        if not connection.is_writable or not self._is_flowing:
             return 0
-        room = self._channel.connection.hub.limits.unacked - self._held.size - self._aside
+        room = connection.hub.limits.unacked - self._held.size - self._aside
         if self._channel_prefetch:
             room = min(room, self._channel_prefetch - self._counted)
         return room

@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from onelog.kernel import AmqpInput, AmqpRoute
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from onelog.protocols.amqp.connection import Connection
 
 ROWS_PER_PASS: Final = 256
-"""Rows of a read that are neither staged nor plain acknowledgements, and that are dealt with before
-others have a turn: a read holds more than ten thousand of them."""
+"""Rows of a read that are not staged, and that are dealt with before others have a turn: a read
+holds more than ten thousand of them."""
 ROUTES_MAX: Final = 256
 """Ways of publishes that a connection remembers."""
 TURN: Final = "rows of a read that wait for their turn"
@@ -55,10 +56,16 @@ class Reading:
         if self._generation != connection.hub.generation:
             self._generation = connection.hub.generation
             connection.input.forget()
-        whole, found = connection.input.take(data, connection.hub.clock.now_ms())
-        rows = iter(found)
-        if self._deal_with(whole, rows):
-            self._wait(whole, rows)
+        whole, rows = connection.input.take(data, connection.hub.clock.now_ms())
+        if len(rows) > ROWS_PER_PASS:
+            self._take_in_turns(whole, rows)
+            return
+        for row in rows:
+            if (kind := row[0]) == frames.STAGED:
+                _kind, number, count, stage, start, end = row
+                connection.channels[number].publishing.staged(count, stage, (whole, start, end))
+            elif kind != frames.ACK or not self._take_ack(*row[1:]):
+                self._take_event(whole, row)
 
     def add_route(self, publish: Publish, properties: bytes, route: AmqpRoute) -> None:
         """Let publishes like this one be staged without a look, until something changes."""
@@ -69,23 +76,9 @@ class Reading:
             connection.input.forget()
         connection.input.add_route(publish.channel, publish.names, properties, route)
 
-    def _deal_with(self, whole: bytes, rows: Iterator[Row]) -> bool:
-        """Deal with rows; whether some may be left, because others have their turn now."""
+    def _take_event(self, whole: bytes, row: Row) -> None:
         connection = self._connection
-        left = ROWS_PER_PASS
-        for row in rows:
-            if (kind := row[0]) == frames.STAGED:
-                self._count(whole, row)
-            elif kind != frames.ACK or not self._take_ack(*row[1:]):
-                connection.take(frames.event_of(row, memoryview(whole), connection.frame_bytes_max))
-                left -= 1
-                if not left:
-                    return True
-        return False
-
-    def _count(self, whole: bytes, row: Row) -> None:
-        _kind, number, count, stage, start, end = row
-        self._connection.channels[number].publishing.staged(count, stage, (whole, start, end))
+        connection.take(frames.event_of(row, memoryview(whole), connection.frame_bytes_max))
 
     def _take_ack(self, number: int, tag: int, multiple: bool) -> bool:
         """basic.ack; False where it is not plain."""
@@ -97,19 +90,20 @@ class Reading:
 
     # -- many rows
 
-    def _wait(self, whole: bytes, rows: Iterator[Row]) -> None:
-        """Keep the rows of a read that are left, but for those that are being written now."""
+    def _take_in_turns(self, whole: bytes, rows: list[Row]) -> None:
+        """Count what is being written now; the other rows wait for their turn."""
+        channels = self._connection.channels
         waiting: list[Row] = []
         for row in rows:
             if row[0] == frames.STAGED:
-                self._count(whole, row)
+                _kind, number, count, stage, start, end = row
+                channels[number].publishing.staged(count, stage, (whole, start, end))
             else:
                 waiting.append(row)
-        if waiting:
-            self.is_behind = True
-            self._whole, self._rows = whole, iter(waiting)
-            self._connection.pause(TURN)
-            self._connection.hub.loop.call_soon(self._go_on)
+        self.is_behind = True
+        self._whole, self._rows = whole, iter(waiting)
+        self._connection.pause(TURN)
+        self._go_on()
 
     def _go_on(self) -> None:
         connection = self._connection
@@ -117,7 +111,11 @@ class Reading:
             self.drop()
             return
         try:
-            if self._deal_with(self._whole, self._rows):
+            turn = list(islice(self._rows, ROWS_PER_PASS))
+            for row in turn:
+                if row[0] != frames.ACK or not self._take_ack(*row[1:]):
+                    self._take_event(self._whole, row)
+            if len(turn) == ROWS_PER_PASS:
                 connection.hub.loop.call_soon(self._go_on)
                 return
             later = bytes(self._later)
