@@ -186,3 +186,56 @@ def test_no_list_of_listeners_can_be_broken_by_one_of_them():
     ]
     assert not bare
     assert unguarded_calls(ast.parse("for hook in hooks:\n    hook(1)")) == [2]
+
+
+BLAME = {"error", "exception", "warning", "critical"}
+REGISTER = "src/onelog/observe/troubles.py"
+OTHER_PROCESSES = ("src/onelog/spark/", "src/onelog/pipelines/", "src/onelog/cli/")
+"""They are clients of a broker and have no register."""
+
+
+def is_log_call(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in BLAME
+        and isinstance(node.func.value, ast.Name)
+        and node.func.value.id in {"_log", "log", "logger", "logging"}
+    )
+
+
+def catches_everything(handler: ast.ExceptHandler) -> bool:
+    names = ast.walk(handler.type) if handler.type is not None else ()
+    wide = {"Exception", "BaseException"}
+    return handler.type is None or any(isinstance(n, ast.Name) and n.id in wide for n in names)
+
+
+def untold_failures(tree: ast.AST) -> list[int]:
+    """Lines where an unexpected error goes to the log or the loop, and not to `Troubles`."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ExceptHandler) and catches_everything(node):
+            found |= {inner.lineno for inner in ast.walk(node) if is_log_call(inner)}
+        if is_log_call(node) and (
+            node.func.attr == "exception" or any(one.arg == "exc_info" for one in node.keywords)
+        ):
+            found.add(node.lineno)
+        if isinstance(node, ast.Attribute) and node.attr == "call_exception_handler":
+            found.add(node.lineno)
+    return sorted(found)
+
+
+def test_every_failure_that_is_isolated_is_in_the_register():
+    """What only the log knows is neither counted nor at /health, and can fill the log."""
+    bypasses = [
+        f"{name_of(path)}:{line}"
+        for path in MODULES
+        if name_of(path) != REGISTER and not name_of(path).startswith(OTHER_PROCESSES)
+        for line in untold_failures(ast.parse(path.read_text()))
+    ]
+    assert not bypasses
+    wide = "try:\n    f()\nexcept Exception as e:\n    _log.error(str(e))"
+    assert untold_failures(ast.parse(wide)) == [4]
+    assert untold_failures(ast.parse("_log.error('x', exc_info=e)")) == [1]
+    assert untold_failures(ast.parse("loop.call_exception_handler({})")) == [1]
+    assert not untold_failures(ast.parse(wide.replace("Exception", "OnelogError")))

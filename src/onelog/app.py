@@ -131,7 +131,7 @@ class Server:
         self.health.register("state", lambda: None if self._state == "running" else self._state)
         self.troubles = Troubles(clock)
         self.health.register("troubles", self.troubles.problem)
-        self.metrics = Registry()
+        self.metrics = Registry(self.troubles)
         self.metrics.register("troubles", self.troubles.samples)
         self.metrics.register("process", self._samples)
 
@@ -147,7 +147,7 @@ class Server:
         """Start, call `on_ready`, serve until `request_stop`, shut down cleanly."""
         with lock_data_dir(Path(self._loaded.config.data_dir)):
             endpoints = Endpoints(self.health, self.metrics, self.info, self.troubles)
-            desk = Desk(self.health, self.info)
+            desk = Desk(self.health, self.info, self.troubles)
             async with (
                 self._admin(endpoints) as admin_end,
                 self._management(desk),

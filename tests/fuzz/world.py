@@ -184,9 +184,11 @@ class World:
 
     def _http(self, broker: Broker) -> dict[str, Callable[[], Any]]:
         health = Health()
-        endpoints = Endpoints(health, Registry(), _info, Troubles(SystemClock()))
+        endpoints = Endpoints(
+            health, Registry(Troubles(SystemClock())), _info, Troubles(SystemClock())
+        )
         endpoints.broker = View(broker)
-        desk = Desk(health, _info)
+        desk = Desk(health, _info, Troubles(SystemClock()))
         desk.open(self._management, self._authenticator)
         made = {}
         applications = {"http": build_application(endpoints), "management": build_management(desk)}

@@ -110,7 +110,7 @@ def info() -> ServerInfo:
 
 @pytest.fixture
 def endpoints() -> Endpoints:
-    return Endpoints(Health(), Registry(), info, Troubles(SystemClock()))
+    return Endpoints(Health(), Registry(Troubles(SystemClock())), info, Troubles(SystemClock()))
 
 
 def client_of(endpoints: Endpoints, host: str = "localhost") -> httpx.AsyncClient:
@@ -222,6 +222,9 @@ async def test_a_bug_is_a_500_without_its_insides(endpoints):
     response = await get(endpoints, "/api/v1/streams")
     assert response.status_code == 500
     assert "secret" not in response.text
+    (row,) = endpoints.troubles.rows()
+    assert (row.kind, row.place) == ("http-request", "admin")
+    assert row.facts == {"path": "/api/v1/streams"}
 
 
 async def test_ready_is_503_with_the_reason_while_a_check_fails():
@@ -229,7 +232,8 @@ async def test_ready_is_503_with_the_reason_while_a_check_fails():
     health.register("disk", lambda: "no room")
     health.register("loop", lambda: None)
     response = await get(
-        Endpoints(health, Registry(), info, Troubles(SystemClock())), "/health/ready"
+        Endpoints(health, Registry(Troubles(SystemClock())), info, Troubles(SystemClock())),
+        "/health/ready",
     )
     assert response.status_code == 503
     assert response.json() == {"status": "failing", "checks": {"disk": "no room", "loop": "ok"}}
@@ -249,7 +253,7 @@ async def test_every_loopback_name_is_served(endpoints, host):
 
 
 async def test_metrics_are_read_at_scrape_time_and_named_once_per_family():
-    registry = Registry()
+    registry = Registry(Troubles(SystemClock()))
     value = 0
 
     def source():
@@ -278,7 +282,7 @@ async def test_streams_are_measured_only_while_the_broker_is_open(endpoints):
 
 
 async def test_a_failing_metrics_source_does_not_blind_the_scrape():
-    registry = Registry()
+    registry = Registry(Troubles(SystemClock()))
 
     def broken():
         yield Sample("onelog_before", "Before.", "gauge", 1)

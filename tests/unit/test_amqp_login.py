@@ -147,6 +147,7 @@ async def test_a_fault_while_a_login_is_checked_is_told(tmp_path):
             assert refused.value.short == "connection 541"
 
         await on(node, work)
+        assert node.hub.broker.troubles.count("amqp-connection") == 1
 
 
 async def test_nothing_is_sent_behind_the_close_of_who_did_not_wait_for_the_tune(tmp_path):

@@ -121,7 +121,8 @@ def test_status_shows_what_lasts_first_and_where_the_server_listens(capsys):
     )  # fmt: skip
     rows = [
         TroubleInfo(kind="live-listener", place="main/1", error="ValueError: x\ny", count=1_200,
-                    first_ms=1, last_ms=9_000, standing=False),
+                    first_ms=1, last_ms=9_000, standing=False,
+                    facts={"offset": 7, "topic": "a/b"}),
         TroubleInfo(kind="disk-full", place="main/3", error="no space", count=1, first_ms=5,
                     last_ms=5, standing=True),
     ]  # fmt: skip
@@ -136,7 +137,7 @@ def test_status_shows_what_lasts_first_and_where_the_server_listens(capsys):
     assert lines[1] == "  troubles: disk-full"
     assert lines[2].startswith("  disk-full at main/3: no space (since 1970-01-0")
     assert lines[3].startswith("  protocol at amqp: it did not start (since")
-    assert "  live-listener at main/1: ValueError: x y (last at" in lines[4]
+    assert "  live-listener at main/1: ValueError: x y (offset 7, topic a/b, last at" in lines[4]
     assert lines[4].endswith(", 1,200 times)")
     assert lines[-2].split() == ["mqtt", "listening", "127.0.0.1:1883", "mqtt://here:1883"]
     assert lines[-1].split()[:3] == ["amqp_tls", "in", "trouble"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from onelog.admin.endpoints import Endpoints
 from onelog.base.clock import ManualClock
 from onelog.observe import Health, Registry, Troubles
-from onelog.observe.troubles import LOG_EVERY_S, PLACES_MAX
+from onelog.observe.troubles import FACT_CHARS_MAX, FACTS_MAX, LOG_EVERY_S, PLACES_MAX
 from tests.unit.test_admin import get, info
 
 
@@ -48,7 +48,7 @@ def test_what_is_kept_is_bounded_whatever_happens_where():
 
 async def test_health_lists_troubles_and_says_degraded():
     troubles = Troubles(ManualClock())
-    endpoints = Endpoints(Health(), Registry(), info, troubles)
+    endpoints = Endpoints(Health(), Registry(troubles), info, troubles)
     assert (await get(endpoints, "/health")).json()["status"] == "ok"
     troubles.note("live-listener", "main/3", ValueError("poison"))
     answer = await get(endpoints, "/health")
@@ -57,3 +57,23 @@ async def test_health_lists_troubles_and_says_degraded():
     (row,) = answer.json()["troubles"]
     assert (row["kind"], row["place"], row["count"]) == ("live-listener", "main/3", 1)
     assert "poison" in row["error"]
+
+
+async def test_health_shows_topic_partition_and_offset_of_the_last_incident():
+    troubles = Troubles(ManualClock())
+    endpoints = Endpoints(Health(), Registry(troubles), info, troubles)
+    troubles.note("live-listener", "mqtt main/3", ValueError("poison"), offset=7, topic="a/b")
+    troubles.note("live-listener", "mqtt main/3", ValueError("poison"), offset=9, topic="a/c")
+    (row,) = (await get(endpoints, "/health")).json()["troubles"]
+    assert row["place"] == "mqtt main/3"
+    assert row["facts"] == {"offset": 9, "topic": "a/c"}
+
+
+def test_facts_are_bounded_whatever_a_peer_chose():
+    troubles = Troubles(ManualClock())
+    many = {f"fact{number}": Untellable() for number in range(20)}
+    troubles.note("live-listener", "main/3", ValueError("x"), topic="t" * 65_535, none=None, **many)
+    (row,) = troubles.rows()
+    assert row.facts["topic"] == "t" * FACT_CHARS_MAX
+    assert len(row.facts) == FACTS_MAX
+    assert "none" not in row.facts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -12,10 +14,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from onelog.admin.endpoints import Endpoints, refuse
 from onelog.admin.guard import names_loopback
 from onelog.base.errors import InvalidRequest, NotFound, OnelogError, Unavailable
-from onelog.observe import get_logger
 
-_log = get_logger("admin")
-
+BUG: Final = "http-request"
+"""Incidents: a request of the admin or the management API met a fault of ours."""
 _STATUS: dict[type[OnelogError], tuple[int, str]] = {
     NotFound: (404, "not_found"),
     InvalidRequest: (400, "invalid_request"),
@@ -26,7 +27,7 @@ _STATUS: dict[type[OnelogError], tuple[int, str]] = {
 
 def build_application(endpoints: Endpoints) -> Starlette:
     """The admin application."""
-    return Starlette(
+    application = Starlette(
         routes=endpoints.routes(),
         middleware=[Middleware(LoopbackHostOnly)],
         exception_handlers={
@@ -35,6 +36,8 @@ def build_application(endpoints: Endpoints) -> Starlette:
             Exception: _on_bug,
         },
     )
+    application.state.troubles = endpoints.troubles
+    return application
 
 
 class LoopbackHostOnly:
@@ -76,5 +79,5 @@ async def _on_own_error(_request: Request, error: Exception) -> Response:
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:
-    _log.error("admin request failed", path=request.url.path, exc_info=error)
+    request.app.state.troubles.note(BUG, "admin", error, path=request.url.path)
     return refuse(500, "internal", "the request failed; the server's log says why")

@@ -37,6 +37,8 @@ class TroubleInfo(msgspec.Struct, frozen=True, kw_only=True):
     last_ms: int
     standing: bool
     """Whether it lasts; else it is an incident that is over."""
+    facts: dict[str, str | int] = {}
+    """Of the last incident: the offset and the topic, if it concerned a record, and others."""
 
 
 class StreamInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -57,7 +57,7 @@ class Endpoints:
         info: Callable[[], ServerInfo],
         troubles: Troubles,
     ) -> None:
-        self._troubles = troubles
+        self.troubles = troubles
         self._health = health
         self._metrics = metrics
         self._info = info
@@ -89,7 +89,7 @@ class Endpoints:
     async def health(self, _request: Request) -> Response:
         """Every check, and what went wrong inside and was survived; 503 as for readiness."""
         report = self._health.ready()
-        troubles = self._troubles.rows()
+        troubles = self.troubles.rows()
         status = "failing" if not report.ok else "degraded" if troubles else "ok"
         body = {
             "status": status,
@@ -169,6 +169,7 @@ def _trouble_info(row: Trouble) -> TroubleInfo:
         first_ms=row.first_ms,
         last_ms=row.last_ms,
         standing=row.standing,
+        facts=row.facts,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -41,6 +42,10 @@ MAIN = "main"
 """The built-in stream: the home of every topic that no other stream captures."""
 STATE_UNKNOWN = "state-unknown"
 """Standing: what an internal stream keeps cannot be read."""
+CHECKPOINT = "cursor-checkpoint"
+"""Incidents: positions of cursors could not be written; they are tried again."""
+SESSION = "session-end"
+"""Incidents: a session could not be ended; it is tried again."""
 
 _log = get_logger("broker")
 
@@ -80,7 +85,7 @@ class Broker:
         self._engines = engines
         self._clock = clock
         self._settings = settings
-        self._syncer = Syncer(settings.sync_threads)
+        self._syncer = Syncer(settings.sync_threads, self.troubles)
         self.streams = Catalog(store, engines, self._syncer, clock, self.troubles)
         self.live = Live(self.streams, self.troubles, "mqtt")
         self.authorizer: Authorizer
@@ -129,16 +134,12 @@ class Broker:
         checkpoints = await CheckpointStore.open(
             streams, clock, self._settings.checkpoint_interval_s
         )
-        checkpoints.on_error = lambda error: _log.error(
-            "cursor checkpoint failed", error=str(error)
-        )
+        checkpoints.on_error = partial(self.troubles.note, CHECKPOINT, CURSORS)
         if checkpoints.unknown is not None:
             self.troubles.stand(STATE_UNKNOWN, CURSORS, checkpoints.unknown, blocks=True)
         self.cursors = CursorDesk(registry, checkpoints, self.publisher, clock, authorizer)
         self.sessions = Sessions(self.store, clock, self._end_session)
-        self.sessions.on_error = lambda error: _log.error(
-            "a session could not be ended", error=str(error)
-        )
+        self.sessions.on_error = partial(self.troubles.note, SESSION, "sessions")
         await self.sessions.open()
         self.views = NamedViews(self.store, clock, self.troubles)
         await self.views.open()

@@ -108,7 +108,9 @@ def _print_troubles(troubles: list[TroubleInfo]) -> None:
         at = datetime.fromtimestamp(at_ms / 1000, UTC).astimezone()
         when = f"{'since' if row.standing else 'last at'} {at:%Y-%m-%d %H:%M:%S}{times}"
         line = Text(f"  {row.kind} at {row.place}", style="red" if row.standing else "yellow")
-        line.append(f": {' '.join(row.error.split())} ({when})", style="default")
+        facts = "".join(f"{name} {value}, " for name, value in row.facts.items())
+        told = " ".join(f"{row.error} ({facts}{when})".split())
+        line.append(f": {told}", style="default")
         OUT.print(line)
     if rows[TROUBLES_SHOWN:]:
         OUT.print(f"  … and {len(rows) - TROUBLES_SHOWN} more: see /health")

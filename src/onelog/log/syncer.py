@@ -2,7 +2,7 @@
 
 Rules: a job's answer comes back on the loop that asked, those that end together in one go. `close`
 waits for running jobs. Group commit is the partition's: it has at most one sync here, which serves
-every append before it.
+every append before it. Who raises over an answer is told to `Troubles`, and the others get theirs.
 """
 
 from __future__ import annotations
@@ -11,8 +11,13 @@ import asyncio
 from collections.abc import Callable
 from queue import SimpleQueue
 from threading import Lock, Thread
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
+from onelog.base.clock import SystemClock
+from onelog.observe.troubles import Troubles
+
+ANSWER: Final = "disk-answer"
+"""Incidents: who waited for the disk raised over its answer."""
 T = TypeVar("T")
 
 Done = Callable[[Any, BaseException | None], None]
@@ -21,10 +26,11 @@ Done = Callable[[Any, BaseException | None], None]
 class Syncer:
     """A few threads for blocking storage work."""
 
-    __slots__ = ("_answers", "_jobs", "_lock", "_loop", "_threads")
+    __slots__ = ("_answers", "_jobs", "_lock", "_loop", "_threads", "_troubles")
 
-    def __init__(self, threads: int = 4) -> None:
+    def __init__(self, threads: int = 4, troubles: Troubles | None = None) -> None:
         self._loop = asyncio.get_running_loop()
+        self._troubles = troubles or Troubles(SystemClock())
         self._jobs: SimpleQueue[tuple[Callable[[], Any], Done] | None] = SimpleQueue()
         self._answers: list[tuple[Done, Any, BaseException | None]] = []
         self._lock = Lock()
@@ -59,8 +65,8 @@ class Syncer:
             try:
                 done(result, error)
             except Exception as problem:  # noqa: BLE001 - the others are told nevertheless
-                context = {"message": "an answer of the disk was not taken", "exception": problem}
-                self._loop.call_exception_handler(context)
+                place = getattr(done, "__qualname__", repr(done))
+                self._troubles.note(ANSWER, place, problem)
 
     def start(
         self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]

@@ -20,6 +20,7 @@ from onelog.net.peer import Peer, StreamProtocol
 from onelog.net.server import ProxySettings, ServedListener, start_listener
 from onelog.net.tls import Tls, TlsSettings
 from onelog.net.websocket import WebSocketSettings
+from onelog.observe import Troubles
 
 
 class BoundListener(msgspec.Struct, frozen=True):
@@ -123,22 +124,23 @@ class ProtocolListeners:
         self,
         factory: Factory,
         handshake_timeout_s: float,
+        troubles: Troubles,
     ) -> None:
         """Accept connections; `factory` makes the protocol of each."""
         self._factory = factory
         for bound in self.bound[len(self._served) :]:
-            self._served.append(
-                await start_listener(
-                    bound.listener,
-                    lambda peer, bound=bound: self._factory(bound, peer),  # type: ignore[misc]
-                    self.gate,
-                    tls=bound.tls,
-                    websocket=bound.websocket,
-                    proxy=bound.proxy,
-                    handshake_timeout_s=handshake_timeout_s,
-                    write_timeout_s=self._write_timeout_s,
-                )
+            served = await start_listener(
+                bound.listener,
+                lambda peer, bound=bound: self._factory(bound, peer),  # type: ignore[misc]
+                self.gate,
+                tls=bound.tls,
+                websocket=bound.websocket,
+                proxy=bound.proxy,
+                handshake_timeout_s=handshake_timeout_s,
+                write_timeout_s=self._write_timeout_s,
             )
+            served.troubles = troubles
+            self._served.append(served)
 
     def addresses(self, scheme: str) -> list[tuple[Listener, str]]:
         """What is bound, and its address as people write it."""

@@ -23,6 +23,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from onelog.base.clock import SystemClock
 from onelog.base.errors import ConfigError, ProtocolViolation
 from onelog.net import proxy as proxy_header
 from onelog.net.gate import Gate
@@ -31,10 +32,12 @@ from onelog.net.pace import PacedTransport
 from onelog.net.peer import Peer, ProtocolFactory, StreamProtocol, Via
 from onelog.net.tls import Tls
 from onelog.net.websocket import WebSocketServer, WebSocketSettings
-from onelog.observe import get_logger
+from onelog.observe import Troubles, get_logger
 
 _log = get_logger("net")
 
+HANDSHAKE: Final = "handshake"
+"""Incidents: a connection met a fault of ours before its protocol began."""
 BACKLOG: Final = 1_024
 ACCEPTS_PER_PASS: Final = 64
 """Connections taken per wake-up of the loop, so that a storm does not starve the others."""
@@ -68,6 +71,8 @@ class ServedListener:
         write_timeout_s: float,
     ) -> None:
         self.listener = listener
+        self.troubles = Troubles(SystemClock())
+        """Where faults of ours are told; the protocol gives the one of its broker."""
         self.gate = gate
         self._factory = factory
         self._tls = tls
@@ -175,8 +180,9 @@ class ServedListener:
         if not self._handshakes.pop(task).made:
             sock.close()
             self.gate.leave(arrival.host_key)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("handshake broke", listener=self.listener.name, exc_info=task.exception())
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.troubles.note(HANDSHAKE, self.listener.name, error)
 
     async def _read_proxy_header(self, sock: socket.socket, arrival: _Arrival) -> None:
         if self._trusted:

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from prometheus_client import Metric, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
-from onelog.observe.logging import get_logger
+if TYPE_CHECKING:
+    from onelog.observe.troubles import Troubles
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 _SLICE_SAMPLES: Final = 500
 
-_log = get_logger("metrics")
+SOURCE: Final = "metrics-source"
+"""Incidents: who is asked for numbers at a scrape raised."""
 
 
 class Sample(NamedTuple):
@@ -40,7 +42,8 @@ Source = Callable[[], Iterable[Sample]]
 class Registry:
     """Everything that a scrape shows."""
 
-    def __init__(self) -> None:
+    def __init__(self, troubles: Troubles) -> None:
+        self._troubles = troubles
         self._sources: dict[str, Source] = {}
         self._process = ProcessCollector(registry=None)
         self.errors = 0
@@ -67,9 +70,9 @@ class Registry:
             try:
                 for sample in source():
                     _add(families, sample)
-            except Exception:  # noqa: BLE001  one broken source must not blind the whole scrape
+            except Exception as error:  # noqa: BLE001  one broken source must not blind a scrape
                 self.errors += 1
-                _log.exception("metrics source failed", source=name)
+                self._troubles.note(SOURCE, name, error)
         _add(
             families,
             Sample(

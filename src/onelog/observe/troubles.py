@@ -8,7 +8,8 @@ Rules:
   poisoned stream cannot fill the log.
 - A *standing* trouble (`stand`) lasts until `clear`: a protocol that could not start, a disk that
   is full. It keeps the process from being ready only if `blocks` says so.
-- What is kept is bounded (`PLACES_MAX`), whatever peers can provoke.
+- What is kept is bounded (`PLACES_MAX`), whatever peers can provoke; so are the facts of the last
+  incident at a place (`FACTS_MAX`, `FACT_CHARS_MAX`): which offset, which topic.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from onelog.observe.metrics import Sample
 
 LOG_EVERY_S: Final = 10.0
 PLACES_MAX: Final = 256
+FACTS_MAX: Final = 8
+FACT_CHARS_MAX: Final = 200
 _OTHER: Final = "elsewhere"
 """The place of incidents beyond the bound."""
 _TEXT_CHARS_MAX: Final = 500
@@ -46,6 +49,8 @@ class Trouble(msgspec.Struct, kw_only=True):
     blocks: bool = False
     """Whether the process is not ready while it stands."""
     logged_at: float = float("-inf")
+    facts: dict[str, str | int] = {}
+    """Of the last incident here: offset, topic, and what else was told."""
 
 
 class Troubles:
@@ -62,6 +67,7 @@ class Troubles:
         """An incident: it is over, what it touched was left out."""
         self._counts[kind] = self._counts.get(kind, 0) + 1
         row = self._row(kind, place, error)
+        row.facts = _bounded(facts)
         now = self._clock.monotonic()
         if now - row.logged_at >= LOG_EVERY_S:
             row.logged_at = now
@@ -72,7 +78,7 @@ class Troubles:
                 error=_text_of(error),
                 count=row.count,
                 exc_info=error,
-                **facts,
+                **row.facts,
             )
 
     def tell(self, kind: str, listeners: Iterable[Callable[..., object]], *facts: object) -> None:
@@ -154,11 +160,23 @@ class Troubles:
         return row
 
 
+def _bounded(facts: dict[str, object]) -> dict[str, str | int]:
+    """What is kept and shown of facts, some of which peers choose."""
+    kept: dict[str, str | int] = {}
+    for name, value in facts.items():
+        if value is not None and len(kept) < FACTS_MAX:
+            kept[name] = value if isinstance(value, int) else _told(value)[:FACT_CHARS_MAX]
+    return kept
+
+
+def _told(value: object) -> str:
+    try:
+        return str(value)
+    except Exception as failure:  # noqa: BLE001  what cannot even be told
+        return f"(its text failed with {type(failure).__name__})"
+
+
 def _text_of(error: BaseException | str) -> str:
     if isinstance(error, str):
         return error[:_TEXT_CHARS_MAX]
-    try:
-        text = str(error)
-    except Exception as failure:  # noqa: BLE001  an error that cannot even be told
-        text = f"(its text failed with {type(failure).__name__})"
-    return f"{type(error).__name__}: {text}"[:_TEXT_CHARS_MAX]
+    return f"{type(error).__name__}: {_told(error)}"[:_TEXT_CHARS_MAX]

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from onelog.admin.application import BUG
 from onelog.admin.guard import names_loopback
 from onelog.admin.rabbitmq.broker_paths import BrokerPaths
 from onelog.admin.rabbitmq.connection_paths import ConnectionPaths
@@ -40,9 +41,6 @@ from onelog.base.errors import (
     QuotaExceeded,
     Unavailable,
 )
-from onelog.observe import get_logger
-
-_log = get_logger("amqp")
 
 _BAD_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 _REALM: Final = {"www-authenticate": 'Basic realm="OneLog Management"'}
@@ -73,7 +71,7 @@ def build_management(desk: Desk) -> Starlette:
     async def index(_request: Request) -> Response:
         return answer({"name": "onelog", "paths": [route.path for route in routes]})
 
-    return Starlette(
+    application = Starlette(
         routes=[*routes, Route("/", index), Route("/api", index)],
         middleware=[Middleware(Guard)],
         exception_handlers={
@@ -82,6 +80,8 @@ def build_management(desk: Desk) -> Starlette:
             Exception: _on_bug,
         },
     )
+    application.state.troubles = desk.troubles
+    return application
 
 
 def refuse(status: int, error: str, reason: Any, headers: dict[str, str] | None = None) -> Response:
@@ -142,5 +142,5 @@ async def _on_own_error(request: Request, error: Exception) -> Response:
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:
-    _log.error("a management request failed", path=request.url.path, exc_info=error)
+    request.app.state.troubles.note(BUG, "management", error, path=request.url.path)
     return refuse(500, "internal_server_error", "the request failed; the server's log says why")

@@ -12,7 +12,7 @@ from onelog.admin.contract import ServerInfo
 from onelog.admin.rabbitmq.contract import Amqp
 from onelog.admin.rabbitmq.requests import Who, log_in
 from onelog.base.errors import Unavailable
-from onelog.observe import Health
+from onelog.observe import Health, Troubles
 from onelog.security.authenticator import Authenticator
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -23,9 +23,10 @@ Table = Mapping[str, Mapping[str, Handler]]
 class Desk:
     """Set `open` once AMQP is served, and `close` before it stops."""
 
-    def __init__(self, health: Health, info: Callable[[], ServerInfo]) -> None:
+    def __init__(self, health: Health, info: Callable[[], ServerInfo], troubles: Troubles) -> None:
         self.health = health
         self.info = info
+        self.troubles = troubles
         self._amqp: Amqp | None = None
         self._authenticator: Authenticator | None = None
 

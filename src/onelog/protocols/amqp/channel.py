@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pamqp import commands
 
 from onelog.base.errors import OnelogError
-from onelog.observe import get_logger
 from onelog.protocols.amqp import frames
 from onelog.protocols.amqp.consuming import Consuming
-from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
+from onelog.protocols.amqp.errors import BUG, AmqpError, Reply, amqp_error
 from onelog.protocols.amqp.frames import Ack, ContentHead, Event, Frame, Publish
 from onelog.protocols.amqp.handlers import AFTER_PUBLISHES, HANDLERS, Work, letters_before
 from onelog.protocols.amqp.publishing import Publishing
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from onelog.protocols.amqp.connection import Connection
     from onelog.protocols.amqp.vhosts import VirtualHost
 
-_log = get_logger("amqp")
 
 _LINE_ENDS: Final = frozenset("\r\n")
 _CLOSE: Final = commands.Channel.Close.index.to_bytes(4, "big")
@@ -208,7 +206,7 @@ class Channel:
             except OnelogError as error:
                 self.fail(amqp_error(error), method)
             except Exception as error:  # noqa: BLE001 - a bug ends one connection
-                _log.exception("an AMQP method failed", method=method.name)
+                self.connection.hub.broker.troubles.note(BUG, method.name, error)
                 self.connection.fail(AmqpError(Reply.INTERNAL_ERROR, str(error)), method)
             finally:
                 self._busy = False

@@ -27,7 +27,7 @@ from onelog.net import Peer, StreamTransport
 from onelog.observe import get_logger
 from onelog.protocols.amqp import frames
 from onelog.protocols.amqp.channel import Channel
-from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
+from onelog.protocols.amqp.errors import BUG, AmqpError, Reply, amqp_error
 from onelog.protocols.amqp.frames import Ack, Event, Frame, Publish
 from onelog.protocols.amqp.handshake import Handshake
 from onelog.protocols.amqp.reading import TURN, Reading
@@ -130,7 +130,7 @@ class Connection:
     def fail_with(self, error: BaseException) -> None:
         """Close the connection with whatever went wrong."""
         if not isinstance(error, OnelogError):
-            _log.error("an AMQP connection failed", peer=self.name, exc_info=error)
+            self.hub.broker.troubles.note(BUG, self.state.value, error, peer=self.name)
             error = AmqpError(Reply.INTERNAL_ERROR, str(error))
         self.fail(amqp_error(error))
 

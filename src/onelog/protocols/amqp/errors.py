@@ -36,6 +36,8 @@ class Reply(IntEnum):
     INTERNAL_ERROR = 541
 
 
+BUG: Final = "amqp-connection"
+"""Incidents: a fault of ours, which ended a connection."""
 HARD: Final = frozenset(
     {
         Reply.CONNECTION_FORCED,

@@ -19,7 +19,6 @@ from onelog.config import Config
 from onelog.kernel import AmqpEnvelopes
 from onelog.metadata.store import Delete, Put
 from onelog.net import Peer
-from onelog.observe import get_logger
 from onelog.protocols.amqp.addresses import DEFAULT_VHOST
 from onelog.protocols.amqp.confirms import ACK, NACK
 from onelog.protocols.amqp.definitions import KINDS, MADE, ROOT, decode_row, parse_key
@@ -41,7 +40,8 @@ if TYPE_CHECKING:
     from onelog.protocols.amqp.connection import Connection
     from onelog.protocols.amqp.publishing import Publishing, Run
 
-_log = get_logger("amqp")
+BACKGROUND: Final = "amqp-background"
+"""Incidents: work that belongs to no connection failed."""
 
 CLEAN_KEY: Final = "amqp/clean"
 """There when the last run ended in order."""
@@ -289,8 +289,9 @@ class Hub:
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("AMQP work in the background failed", error=str(task.exception()))
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.broker.troubles.note(BACKGROUND, "amqp", error)
 
     # -- who
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _log = get_logger("amqp")
 
 STREAM: Final = "~amqp-transactions"
+FAILED: Final = "amqp-commit"
+"""Incidents: a commit failed."""
 RETRY_S: Final = 1.0
 
 Settle = Callable[[str, Sequence[Settlement]], None]
@@ -88,8 +90,9 @@ class Intents:
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("a commit failed", error=str(task.exception()))
+        error = None if task.cancelled() else task.exception()
+        if error is not None:  # whoever asked is told, too, if it is still there
+            self._broker.troubles.note(FAILED, STREAM, error)
 
     async def _commit(
         self,

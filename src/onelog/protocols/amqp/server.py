@@ -75,6 +75,7 @@ class AmqpServer:
         await self._listeners.serve(
             lambda _bound, peer: Connection(hub, peer),
             self._config.amqp.limits.login_timeout_ms / 1000,
+            hub.broker.troubles,
         )
 
     async def close(self) -> None:

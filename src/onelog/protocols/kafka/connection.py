@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
 
 _log = get_logger("kafka")
+BUG: Final = "kafka-request"
+"""Incidents: a request met a fault of ours, which ended its connection."""
 
 Frame = tuple[bytes | bytearray, int, int]
 """A request: the buffer that holds it, where it begins and where it ends in it."""
@@ -336,7 +338,7 @@ class Connection:
         error = None if task.cancelled() else task.exception()
         if error is not None:  # its slot stays empty, and nothing behind it could be answered
             if not isinstance(error, OnelogError):
-                _log.error("a Kafka request failed", exc_info=error)
+                self.hub.broker.troubles.note(BUG, "raw", error)
             self.fail(error)
 
     async def _raw(self, slot: Slot, step: RawStep, data: bytes) -> None:
@@ -360,7 +362,7 @@ class Connection:
             self.fail(error)
             return
         except Exception as error:  # noqa: BLE001 - one request's bug ends one connection
-            _log.exception("a Kafka request failed", api=api.key.name, version=version)
+            self.hub.broker.troubles.note(BUG, api.key.name, error, version=version)
             self.fail(error)
             return
         slot.finish(pieces)

@@ -53,6 +53,7 @@ class KafkaServer:
             await self._listeners.serve(
                 lambda bound, peer: Connection(hub, peer, cast("KafkaListener", bound.settings)),
                 settings.limits.login_timeout_ms / 1000,
+                hub.broker.troubles,
             )
         except BaseException:
             await hub.close()

@@ -108,7 +108,7 @@ class Hub:
         self.loop = asyncio.get_running_loop()
         self.counters = Counters()
         checks = broker.authorizer.checks_delivery
-        self.deliveries = Deliveries(broker.authorizer) if checks else None
+        self.deliveries = Deliveries(broker.authorizer, broker.troubles) if checks else None
         self.fanout = MqttFanout(
             delivery_properties, None if self.deliveries is None else self.deliveries.allows_session
         )

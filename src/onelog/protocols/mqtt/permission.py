@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from onelog.broker import Action, Authorizer, Principal
-from onelog.observe import get_logger
+from onelog.observe import Troubles
 
 if TYPE_CHECKING:
     from onelog.protocols.mqtt.session import MqttSession
@@ -17,14 +17,16 @@ if TYPE_CHECKING:
 ANSWERS_MAX: Final = 100_000
 """Answers that are remembered."""
 
-_log = get_logger("mqtt")
+FAILED: Final = "authorizer"
+"""Incidents: the authorizer raised over a delivery, which is refused."""
 
 
 class Deliveries:
     """Who may have what."""
 
-    def __init__(self, authorizer: Authorizer) -> None:
+    def __init__(self, authorizer: Authorizer, troubles: Troubles) -> None:
         self._authorizer = authorizer
+        self._troubles = troubles
         self._known: dict[tuple[Principal, str], bool] = {}
 
     def allows(self, principal: Principal, topic: str) -> bool:
@@ -45,7 +47,7 @@ class Deliveries:
         try:
             return self._authorizer.allows(principal, Action.DELIVER, topic)
         except Exception as error:  # noqa: BLE001 - in the middle of a delivery to others
-            _log.error("the authorizer failed", user=principal.name, topic=topic, error=repr(error))
+            self._troubles.note(FAILED, "mqtt", error, user=principal.name, topic=topic)
             return False
 
     def forget(self) -> None:

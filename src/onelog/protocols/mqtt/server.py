@@ -92,7 +92,9 @@ class MqttServer:
 
     async def _serve(self, hub: Hub) -> None:
         await self._listeners.serve(
-            lambda _bound, peer: Connection(hub, peer), hub.limits.connect_timeout_ms / 1000
+            lambda _bound, peer: Connection(hub, peer),
+            hub.limits.connect_timeout_ms / 1000,
+            hub.broker.troubles,
         )
 
     async def close(self) -> None:
