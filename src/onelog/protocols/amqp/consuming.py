@@ -96,20 +96,21 @@ class Consuming:
     @property
     def room(self) -> int:
         """How many messages that are to be acknowledged may be sent on this channel now."""
+        return self.room_for(None, no_ack=False)
+
+    def room_for(self, queue: Queue | None, *, no_ack: bool) -> int:
+        """How many messages of a queue may be sent to one of its consumers here now."""
         connection = self._channel.connection
         if not connection.is_writable or not self._is_flowing:
             return 0
         room = connection.hub.limits.unacked - self._held.size - self._aside
         if self._channel_prefetch:
             room = min(room, self._channel_prefetch - self._counted)
-        return room
-
-    def room_for(self, queue: Queue, *, no_ack: bool) -> int:
-        """How many messages of a queue may be sent to one of its consumers here now."""
-        room = self.room
         if no_ack and room > 0:
             room = _NO_BOUND  # they count for nothing, but wait where the prefetch is used up
-        return self._turns.room(queue, room) if self._turns.is_due else room
+        if queue is not None and self._turns.is_due:
+            room = self._turns.room(queue, room)
+        return room
 
     def may_deliver(self) -> None:
         """There may be room again."""
