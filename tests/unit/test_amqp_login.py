@@ -15,6 +15,7 @@ from pamqp import frame as frames
 from structlog.testing import capture_logs
 
 from onelog.base.clock import SystemClock
+from onelog.protocols.amqp.connection import Connection as AmqpConnection
 from onelog.security.authenticator import Authenticator, SecuritySettings
 from onelog.security.tokens import TokenSettings
 from tests.conformance.amqp_raw import Connection, Ended, Raw, Refused
@@ -182,14 +183,13 @@ async def test_one_secret_is_checked_at_a_time(tmp_path):
         await on(node, work)
 
 
-async def test_secrets_that_are_not_checked_cost_no_task_each(tmp_path):
+async def test_secrets_that_are_not_checked_cost_no_task_each(tmp_path, monkeypatch):
     """They are answered as they come: a flood of them must not fill the memory."""
     async with serving(tmp_path) as node:
 
         def work(raw: Raw) -> None:
             raw.open()
-            (connection,) = node.hub.connections
-            connection.run = None  # type: ignore[method-assign, assignment]
+            monkeypatch.setattr(AmqpConnection, "run", None)
             update = frames.marshal(Connection.UpdateSecret(new_secret="x", reason=""), 0)
             raw.send_bytes(update * 3)
             for _ in range(3):

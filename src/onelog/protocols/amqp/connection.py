@@ -60,6 +60,15 @@ class State(Enum):
 class Connection:
     """A peer that speaks AMQP. All methods run on the loop."""
 
+    __slots__ = (
+        "__weakref__", "_handshake", "_heard_at", "_opening", "_paused_by", "_resumed",
+        "_tasks", "_timer", "_transport", "_unwritten_bytes", "_waiting_bytes", "_writing",
+        "body_bytes", "channel_max", "channels", "connected_ms", "frame_bytes_max",
+        "heartbeat_s", "hub", "identity", "input", "is_blocked", "login_name", "mechanism",
+        "name", "peer", "principal", "properties", "reading", "received_bytes",
+        "sent_bytes", "state", "vhost",
+    )  # fmt: skip
+
     def __init__(self, hub: Hub, peer: Peer) -> None:
         self.hub = hub
         self.peer = peer

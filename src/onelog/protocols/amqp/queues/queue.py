@@ -49,6 +49,14 @@ _DELIVERY_COUNT: Final = "x-delivery-count"
 class Queue:
     """One queue of a virtual host."""
 
+    __slots__ = (
+        "__weakref__", "_at_once", "_batch", "_clock", "_idle_timer", "_keys", "_length",
+        "_loop", "_pumping", "_purge", "_ready", "acked", "consumers", "cursor",
+        "delivered", "delivered_no_ack", "expiry", "got", "got_no_ack", "got_nothing",
+        "had_consumers", "is_deleted", "owner", "published", "record", "redelivered",
+        "settings", "takes_runs", "unacked", "uncertain", "vhost", "window",
+    )  # fmt: skip
+
     def __init__(
         self,
         vhost: VirtualHost,
