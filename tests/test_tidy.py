@@ -239,3 +239,41 @@ def test_every_failure_that_is_isolated_is_in_the_register():
     assert untold_failures(ast.parse("_log.error('x', exc_info=e)")) == [1]
     assert untold_failures(ast.parse("loop.call_exception_handler({})")) == [1]
     assert not untold_failures(ast.parse(wide.replace("Exception", "OnelogError")))
+
+
+ATTRIBUTES_MAX = 29
+"""CPython 3.11 keeps the attributes of an object in its class's table up to 30; beyond that each
+look-up is that of an ordinary dict, and every method of the object slower."""
+
+
+def attributes_of(tree: ast.ClassDef) -> set[str]:
+    """What the methods of a class set on `self`."""
+    return {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    }
+
+
+def has_slots(tree: ast.ClassDef) -> bool:
+    return any(
+        isinstance(target, ast.Name) and target.id == "__slots__"
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+    )
+
+
+def test_a_class_with_many_attributes_has_slots():
+    slow = [
+        f"{name_of(path)}: {node.name}"
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+        and not has_slots(node)
+        and len(attributes_of(node)) > ATTRIBUTES_MAX
+    ]
+    assert not slow

@@ -63,6 +63,14 @@ a read holds more than a hundred thousand of the smallest ones."""
 class Connection:
     """One MQTT connection, over whatever transport."""
 
+    __slots__ = (
+        "__weakref__", "_is_lost", "_resting", "_taken", "_task", "_timer", "_under_way",
+        "_unread", "_written", "aliases", "connect_packet", "data_received", "door",
+        "entered", "exchange", "gone", "hub", "identity", "input", "is_entering", "is_slow",
+        "keep_alive", "output", "peer", "principal", "published", "receiving", "session",
+        "state", "transport", "version", "will",
+    )  # fmt: skip
+
     def __init__(self, hub: Hub, peer: Peer) -> None:
         self.hub = hub
         self.peer = peer
