@@ -195,10 +195,11 @@ async def test_what_waits_for_its_turn_goes_with_its_connection(tmp_path, taken)
         with raw:
             (connection,) = node.hub.connections
             before = len(taken)
+            reading = connection.reading
             connection.data_received(HEARTBEAT * COUNT)
-            assert connection.reading.is_behind
+            assert reading.is_behind
             assert not connection._transport.is_reading()
             connection._transport.abort()
             await until(lambda: connection not in node.hub.connections)
-            await until(lambda: not connection.reading.is_behind)
+            await until(lambda: not reading.is_behind)
             assert len(taken) - before < COUNT

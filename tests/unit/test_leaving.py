@@ -96,7 +96,15 @@ VISITORS = {
     "onelog.net": {"_Guard", "PacedTransport", "WriteWatch"},
     "onelog.protocols.mqtt": {"Connection", "MqttSession", "KeepAlive", "Saver", "Inbound"},
     "onelog.protocols.kafka": {"Connection"},
-    "onelog.protocols.amqp": {"Queue", "ReadyList", "Window", "Purge", "Expiry"},
+    "onelog.protocols.amqp": {
+        "Connection",
+        "Channel",
+        "Queue",
+        "ReadyList",
+        "Window",
+        "Purge",
+        "Expiry",
+    },
     "onelog.cursors": {"RoutedCursor"},
 }
 """What a visit is made of: where, and the names of the types."""

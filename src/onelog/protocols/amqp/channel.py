@@ -361,6 +361,7 @@ class Channel:
         self._forget_content()
         if self.transaction is not None:
             self.transaction.rollback()
+            self.transaction = None
         self.consuming.close()
         self.publishing.close()
         self.stop_replies()

@@ -264,6 +264,7 @@ class Connection:
         self.state = State.CLOSED
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         self._handshake.end()
         self.hub.connections.discard(self)
         self.hub.counters.disconnects += 1
@@ -275,6 +276,8 @@ class Connection:
         if self.vhost is not None:
             self.hub.run(self.vhost.connection_gone(self))
         self._transport = None
+        # They hold us: none of the three would go before the cycle collector comes.
+        del self._handshake, self.reading
 
     def pause_writing(self) -> None:
         """The peer reads too slowly: its consumers get nothing for now."""

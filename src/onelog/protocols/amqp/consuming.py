@@ -41,6 +41,8 @@ class Consuming:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
+        """Not there when it is over: what a commit still settles needs the connection only."""
+        self._connection = channel.connection
         self.consumers: dict[str, Consumer] = {}
         self._held = HeldRuns()
         self._next_tag = 1
@@ -52,7 +54,7 @@ class Consuming:
         """Messages whose acknowledgement waits for a commit."""
         self._is_closed = False
         self._late: asyncio.TimerHandle | None = None
-        self._turns = Turns(self, channel.connection.hub.loop)
+        self._turns = Turns(channel.connection.hub.loop)
 
     @property
     def unacked(self) -> int:
@@ -100,7 +102,7 @@ class Consuming:
 
     def room_for(self, queue: Queue | None, *, no_ack: bool) -> int:
         """How many messages of a queue may be sent to one of its consumers here now."""
-        connection = self._channel.connection
+        connection = self._connection
         if not connection.is_writable or not self._is_flowing:
             return 0
         room = connection.hub.limits.unacked - self._held.size - self._aside
@@ -109,12 +111,12 @@ class Consuming:
         if no_ack and room > 0:
             room = _NO_BOUND  # they count for nothing, but wait where the prefetch is used up
         if queue is not None and self._turns.is_due:
-            room = self._turns.room(queue, room)
+            room = self._turns.room(queue, room, self.delivered)
         return room
 
     def may_deliver(self) -> None:
         """There may be room again."""
-        self._turns.begin()
+        self._turns.begin(self)
 
     # -- consumers
 
@@ -153,7 +155,7 @@ class Consuming:
 
     def queue_gone(self, queue: Queue) -> None:
         """A queue was deleted: its consumers are told, where the client understands that."""
-        told = self._channel.connection.is_able("consumer_cancel_notify")
+        told = self._connection.is_able("consumer_cancel_notify")
         for tag, consumer in list(self.consumers.items()):
             if consumer.queue is queue:
                 del self.consumers[tag]
@@ -168,7 +170,7 @@ class Consuming:
         tag = self._take_tags(1)
         if not consumer.no_ack:
             self._hold(tag, 1, delivery.queue, delivery.place, consumer)
-        connection = self._channel.connection
+        connection = self._connection
         exchange, key = deliveries.address(delivery.record)
         connection.write(
             [
@@ -190,11 +192,10 @@ class Consuming:
 
     def deliver_run(self, consumer: Consumer, place: int, count: int, data: Data) -> int:
         """Send messages that follow each other in `data`, as far as they are plain; how many."""
-        channel = self._channel
-        connection = channel.connection
+        connection = self._connection
         offset = place & OFFSET_MASK
         chosen = (
-            channel.number,
+            self._channel.number,
             consumer.wire_tag,
             self._next_tag,
             connection.frame_bytes_max,
@@ -216,7 +217,7 @@ class Consuming:
 
     def _send(self, method: Any, delivery: Delivery) -> None:
         body = delivery.record.value or b""
-        connection = self._channel.connection
+        connection = self._connection
         properties = deliveries.properties(
             delivery, connection.hub.clock.now_ms(), connection.frame_bytes_max
         )
@@ -225,13 +226,13 @@ class Consuming:
     def _hold(
         self, tag: int, count: int, queue: Queue, place: int, consumer: Consumer | None
     ) -> None:
-        loop = self._channel.connection.hub.loop
+        loop = self._connection.hub.loop
         self._held.add(Held(tag, count, queue, place, consumer, loop.time()))
         if consumer is not None:
             consumer.unacked += count
             self._counted += count
         if self._late is None:
-            timeout_s = self._channel.connection.hub.limits.ack_timeout_ms / 1000
+            timeout_s = self._connection.hub.limits.ack_timeout_ms / 1000
             self._late = loop.call_later(timeout_s, self._check_late)
 
     def _check_late(self) -> None:
@@ -240,7 +241,7 @@ class Consuming:
         oldest = self._held.oldest
         if oldest is None:
             return
-        hub = self._channel.connection.hub
+        hub = self._connection.hub
         timeout_ms = hub.limits.ack_timeout_ms
         left_s = oldest.since + timeout_ms / 1000 - hub.loop.time()
         if left_s > 0:
@@ -256,7 +257,7 @@ class Consuming:
 
     def get(self, queue: Queue, *, no_ack: bool) -> None:
         """basic.get. Raises AmqpError when the channel holds too much."""
-        limit = self._channel.connection.hub.limits.unacked
+        limit = self._connection.hub.limits.unacked
         if not no_ack and self._held.size + self._aside >= limit:
             raise AmqpError(
                 Reply.PRECONDITION_FAILED,
@@ -366,7 +367,7 @@ class Consuming:
 
     def _room_made(self, count: int) -> None:
         """A consumer's own queue was woken; where all of them waited, all are."""
-        limit = self._channel.connection.hub.limits.unacked
+        limit = self._connection.hub.limits.unacked
         if self._channel_prefetch or self._held.size + self._aside + count >= limit:
             self.may_deliver()
 
@@ -385,6 +386,7 @@ class Consuming:
         for consumer in consumers:
             if not consumer.queue.is_deleted:
                 consumer.queue.remove_consumer(consumer)
+        del self._channel  # it holds us: neither would go before the cycle collector comes
 
 
 def _unknown_tag(tag: int) -> AmqpError:

@@ -84,7 +84,7 @@ class Run:
         del count
         if error is None:
             # The queues take them in this pass, too; one of them may refuse its message.
-            self.publishing.channel.connection.hub.took(self)
+            self.publishing.connection.hub.took(self)
         elif isinstance(error, _PASSING) and self._came_as is not None:
             self.publishing.delay(self, self._came_as, error)
         else:
@@ -97,6 +97,9 @@ class Publishing:
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
+        """Not there when it is over: what is still on its way needs the connection only."""
+        self.connection = channel.connection
+        self._vhost = channel.vhost
         self.confirms = False
         self._confirms = Confirms()
         self._confirming = False
@@ -121,7 +124,7 @@ class Publishing:
         """What to wait for until every publish so far is in its queues; None: nothing."""
         if not self._unwritten:
             return None
-        future: asyncio.Future[None] = self.channel.connection.hub.loop.create_future()
+        future: asyncio.Future[None] = self.connection.hub.loop.create_future()
         self._waiters.append(future)
         return future
 
@@ -180,7 +183,7 @@ class Publishing:
 
     def _answer(self, method: Any, found: Properties, body: bytes) -> None:
         """An answer goes straight to who asked (direct reply-to), or back."""
-        consumer = self.channel.vhost.replies.find(method.routing_key)
+        consumer = self._vhost.replies.find(method.routing_key)
         if consumer is not None:
             consumer.deliver(method.routing_key, found, body)
         returned = (method, found, body) if consumer is None and method.mandatory else None
@@ -189,11 +192,11 @@ class Publishing:
     async def _publish_later(
         self, exchange: str, method: Any, found: Properties, body: bytes
     ) -> None:
-        await self.channel.vhost.streams.make(exchange)
+        await self._vhost.streams.make(exchange)
         self._publish_now(method, found, body)
 
     def _publish_now(self, method: Any, found: Properties, body: bytes) -> Outgoing:
-        outgoing = prepare(self.channel.vhost, method, found, body)
+        outgoing = prepare(self._vhost, method, found, body)
         self.send(outgoing)
         return outgoing
 
@@ -203,14 +206,14 @@ class Publishing:
         """The kernel has staged publishes of this channel."""
         run = self._begin(count, came_as)
         self._on_its_way(run)
-        self.channel.connection.hub.broker.publisher.await_stage(stage, run, count)
+        self.connection.hub.broker.publisher.await_stage(stage, run, count)
 
     def send(self, outgoing: Outgoing) -> None:
         """Write a publish, return it if it has to be, and confirm it when it is durable."""
         self.send_return(outgoing)
         run = self._begin(1, outgoing.message)
         if outgoing.message is None:
-            self.channel.connection.hub.counters.dropped += outgoing.returned is None
+            self.connection.hub.counters.dropped += outgoing.returned is None
             run.outcome = ACK
             self.confirm()
             return
@@ -225,11 +228,11 @@ class Publishing:
         if self.confirms and not self._closed:
             self._confirms.add(run)
         self.published += count
-        self.channel.connection.hub.counters.published += count
+        self.connection.hub.counters.published += count
         return run
 
     def _write(self, message: Message, run: Run) -> None:
-        connection = self.channel.connection
+        connection = self.connection
         assert connection.principal is not None
         try:
             connection.hub.broker.publisher.publish_for(
@@ -244,13 +247,13 @@ class Publishing:
 
     def _on_its_way(self, run: Run) -> None:
         self._unwritten += 1
-        self.channel.connection.publishes(run.size_bytes)
+        self.connection.publishes(run.size_bytes)
 
     def written_out(self, run: Run, outcome: int) -> None:
         """It is known how a run went."""
         run.outcome = outcome
         self._unwritten -= 1
-        self.channel.connection.publishes(-run.size_bytes)
+        self.connection.publishes(-run.size_bytes)
         if not self._unwritten:
             waiters, self._waiters = self._waiters, []
             for future in waiters:
@@ -261,7 +264,7 @@ class Publishing:
         """Tell what is known, at the end of this pass."""
         if self.confirms and not self._confirming and not self._closed:
             self._confirming = True
-            self.channel.connection.hub.loop.call_soon(self.confirm_now)
+            self.connection.hub.loop.call_soon(self.confirm_now)
 
     def confirm_now(self) -> None:
         """Tell what is known."""
@@ -271,8 +274,8 @@ class Publishing:
             frames = self._confirms.take(self.channel.number)
             if frames:
                 told = self._confirms.first_tag - before
-                self.channel.connection.hub.counters.confirmed += told
-                self.channel.connection.write_one(frames)
+                self.connection.hub.counters.confirmed += told
+                self.connection.write_one(frames)
 
     # -- no room
 
@@ -282,13 +285,13 @@ class Publishing:
             self.written_out(run, NACK)
             return
         if not self._delayed:
-            self.channel.connection.hub.loop.call_later(RETRY_S, self._try_again)
+            self.connection.hub.loop.call_later(RETRY_S, self._try_again)
         if isinstance(came_as, Message):
             self._delayed.append((came_as, run))
         else:
             self._delayed += self._apart(run, came_as)
-        self.channel.connection.input.forget()
-        self.channel.connection.block(str(error))
+        self.connection.input.forget()
+        self.connection.block(str(error))
 
     def _apart(self, run: Run, came_as: Again) -> list[tuple[Message, Run]]:
         """The messages of a run that the kernel staged, each by itself."""
@@ -297,7 +300,7 @@ class Publishing:
         for event in frames_of(data[start:end]):
             assert isinstance(event, Publish)
             found = decode_properties(event.properties)
-            message = prepare(self.channel.vhost, event, found, event.body).message
+            message = prepare(self._vhost, event, found, event.body).message
             part = Run(self, 1, message)
             parts.append(part)
             if message is None:
@@ -321,7 +324,7 @@ class Publishing:
                 self._write_again(message, run)
         if not self._delayed:
             # Whether there is room is known when they are written.
-            self.channel.connection.hub.loop.call_later(RETRY_S, self._unblock)
+            self.connection.hub.loop.call_later(RETRY_S, self._unblock)
 
     def _write_again(self, message: Message, run: Run) -> None:
         try:
@@ -331,13 +334,13 @@ class Publishing:
 
     def _unblock(self) -> None:
         if not self._delayed:
-            self.channel.connection.unblock()
+            self.connection.unblock()
 
     def send_return(self, outgoing: Outgoing) -> None:
         """Give a mandatory message back that no queue takes."""
-        if outgoing.returned is None:
+        if outgoing.returned is None or self._closed:
             return
-        self.channel.connection.hub.counters.returned += 1
+        self.connection.hub.counters.returned += 1
         method, properties, body = outgoing.returned
         self.channel.send_content(
             make_method(
@@ -355,6 +358,7 @@ class Publishing:
         """The channel is over; nobody is told any more."""
         self._closed = True
         self._confirms.clear()
+        del self.channel  # it holds us: neither would go before the cycle collector comes
 
 
 def _size_of(came_as: Message | Again | None) -> int:

@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 class Turns:
     """The queues of one channel, whose turn is next first."""
 
-    __slots__ = ("_consuming", "_loop", "_now", "_queues", "_upto", "is_due")
+    __slots__ = ("_loop", "_now", "_queues", "_upto", "is_due")
 
-    def __init__(self, consuming: Consuming, loop: asyncio.AbstractEventLoop) -> None:
-        self._consuming = consuming
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._queues: dict[Queue, int] = {}
         """How many consumers of the channel each has."""
@@ -46,21 +45,20 @@ class Turns:
         else:
             self._queues[queue] -= 1
 
-    def room(self, queue: Queue, room: int) -> int:
+    def room(self, queue: Queue, room: int, delivered: int) -> int:
         """How much of the channel's room a queue may use while a round is due."""
-        return min(room, self._upto - self._consuming.delivered) if queue is self._now else 0
+        return min(room, self._upto - delivered) if queue is self._now else 0
 
-    def begin(self) -> None:
+    def begin(self, consuming: Consuming) -> None:
         """There may be room again: let everybody have some of it, soon."""
         if len(self._queues) == 1:
             for queue in self._queues:
                 queue.wake()
         elif self._queues and not self.is_due:
             self.is_due = True
-            self._loop.call_soon(self._go_round)
+            self._loop.call_soon(self._go_round, consuming)
 
-    def _go_round(self) -> None:
-        consuming = self._consuming
+    def _go_round(self, consuming: Consuming) -> None:
         before = consuming.delivered
         try:
             left = len(self._queues)
@@ -76,4 +74,6 @@ class Turns:
         finally:
             self.is_due, self._now = False, None
         if consuming.room > 0 and consuming.delivered > before:
-            self.begin()  # who had something may have more, and others have their turn between
+            self.begin(
+                consuming
+            )  # who had something may have more, and others have their turn between
