@@ -1,5 +1,7 @@
 """How the tests are shared out among processes; `make test` has one for each core, up to four.
 
+What one test breaks does not stay broken for the next.
+
 Rules: a file stays whole, because its tests share brokers. Files that share what is slow to start
 stay together, and they begin first, so that nobody waits for them at the end. A busy machine is
 slow, and that is no finding of a property test.
@@ -7,9 +9,13 @@ slow, and that is no finding of a property test.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
+
+from onelog.base import faults
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
@@ -50,3 +56,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(
         key=lambda item: first.index(share) if (share := share_of(item.nodeid)) in first else 99
     )
+
+
+@pytest.fixture(autouse=True)
+def disarmed() -> Iterator[None]:
+    """A fault that a test arms ends with it."""
+    yield
+    faults.disarm()

@@ -168,3 +168,17 @@ def test_queues_share_the_socket_of_a_client_that_is_behind(call, writer, two, c
         if isinstance(frame, Basic.Deliver):
             found[frame.routing_key] += 1
     assert len(found) == 2, found
+
+
+def test_what_may_not_wait_reaches_a_channel_that_acknowledges_meanwhile(channel, writer):
+    """It has room all the time, also while its queues are asked in turn."""
+    names = [writer.queue(auto_delete=True, arguments={"x-message-ttl": 0}) for _ in range(2)]
+    channel.qos(100, whole_channel=True)
+    for name in names:
+        begin(channel, name)
+    channel.sync()
+    for number in range(TASKS):
+        writer.publish("", names[number % 2], str(number))
+        if number % 10 == 9:
+            for message in channel.messages(10):
+                channel.ack(message.tag)

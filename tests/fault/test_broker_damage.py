@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,12 +38,6 @@ TOPICS = [
     for partition in (0, 1)
 ]
 """A topic that lives in partition 0, and one in partition 1."""
-
-
-@pytest.fixture(autouse=True)
-def disarmed() -> Iterator[None]:
-    yield
-    faults.disarm()
 
 
 async def start(data: Path) -> Broker:

@@ -22,12 +22,6 @@ KEY = PartitionKey("s-1", 0)
 SETTINGS = LogSettings(segment_bytes=2_000, index_interval_bytes=256)
 
 
-@pytest.fixture(autouse=True)
-def disarmed() -> Iterator[None]:
-    yield
-    faults.disarm()
-
-
 @pytest.fixture
 def log(tmp_path: Path) -> SegmentLog:
     return SegmentEngine(tmp_path).open(KEY, SETTINGS)

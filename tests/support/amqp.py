@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from onelog.net import ConnectionLimits, Gate, bind, start_listener
 from onelog.protocols.amqp.connection import Connection
 from onelog.protocols.amqp.hub import Hub
 from onelog.security.authenticator import Authenticator
+from tests.conformance.amqp_raw import Raw
 from tests.support.brokers import FAST
 
 
@@ -62,3 +64,14 @@ async def serving(
         await served.wait_closed()
         await authenticator.close()
         await broker.close()
+
+
+async def talk(port: int, work: Callable[[Raw], Any]) -> Any:
+    """Run a client that waits, beside the loop that answers it."""
+
+    def run() -> Any:
+        with Raw(port) as raw:
+            return work(raw.open())
+
+    async with asyncio.timeout(30):
+        return await asyncio.to_thread(run)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -13,24 +12,7 @@ from onelog.broker import Action, Principal
 from onelog.config.amqp import AmqpLimits
 from onelog.protocols.amqp import dead_letters, transactions
 from tests.conformance.amqp_raw import Raw, RawChannel, Refused, Tx, until_message
-from tests.support.amqp import serving
-
-
-async def talk(port: int, work: Callable[[Raw], Any]) -> Any:
-    """Run a client that waits, beside the loop that answers it."""
-
-    def run() -> Any:
-        with Raw(port) as raw:
-            return work(raw.open())
-
-    async with asyncio.timeout(30):
-        return await asyncio.to_thread(run)
-
-
-@pytest.fixture(autouse=True)
-def disarmed():
-    yield
-    faults.disarm()
+from tests.support.amqp import serving, talk
 
 
 class NotTo:

@@ -16,24 +16,7 @@ from onelog.base.errors import QuotaExceeded
 from onelog.broker import LOCAL, Action, Message, Principal
 from onelog.config.amqp import AmqpLimits
 from tests.conformance.amqp_raw import Basic, Connection, Queue, Raw, RawChannel, Refused
-from tests.support.amqp import serving
-
-
-async def talk(port: int, work: Callable[[Raw], Any]) -> Any:
-    """Run a client that waits, beside the loop that answers it."""
-
-    def run() -> Any:
-        with Raw(port) as raw:
-            return work(raw.open())
-
-    async with asyncio.timeout(30):
-        return await asyncio.to_thread(run)
-
-
-@pytest.fixture(autouse=True)
-def disarmed():
-    yield
-    faults.disarm()
+from tests.support.amqp import serving, talk
 
 
 async def test_a_full_disk_blocks_publishers_until_there_is_room(tmp_path):

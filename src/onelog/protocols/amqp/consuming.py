@@ -101,7 +101,10 @@ class Consuming:
         return self.room_for(None, no_ack=False)
 
     def room_for(self, queue: Queue | None, *, no_ack: bool) -> int:
-        """How many messages of a queue may be sent to one of its consumers here now."""
+        """How many messages of a queue may be sent to one of its consumers here now.
+
+        None: how many there may be for a queue that has its turn.
+        """
         connection = self._connection
         if not connection.is_writable or not self._is_flowing:
             return 0

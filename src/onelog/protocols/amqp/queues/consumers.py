@@ -78,6 +78,14 @@ class Consumer:
             return room
         return min(room, self.prefetch - self.unacked)
 
+    @property
+    def room_in_turn(self) -> int:
+        """How many it may be sent when its queue has its turn, which may be a moment later."""
+        room = self.owner.room_for(None, no_ack=self.no_ack)
+        if self.no_ack or not self.prefetch:
+            return room
+        return min(room, self.prefetch - self.unacked)
+
     def deliver(self, delivery: Delivery) -> None:
         """Send it a message."""
         self.owner.deliver(self, delivery)
@@ -126,9 +134,9 @@ class Consumers:
                 del self._by_priority[consumer.priority]
 
     def have_room(self, count: int) -> bool:
-        """Whether so many messages could go out at once."""
+        """Whether so many messages could go out at once, or as soon as the queue has its turn."""
         for consumer in self._order:
-            count -= max(consumer.room, 0)
+            count -= max(consumer.room_in_turn, 0)
             if count <= 0:
                 return True
             if self._single_active:

@@ -96,6 +96,7 @@ class Queue:
         self._pumping = False
         self._batch = 1
         self._at_once: set[int] = set()
+        """What came while a consumer had room for it: it goes out, however short it lives."""
         self._purge = Purge(self)
         self.uncertain: dict[int, int] = {}
         """After a crash, per partition: below this, nobody knows what was handed out."""
@@ -175,12 +176,7 @@ class Queue:
             return False
         self._note(place)
         self.published += 1
-        if (
-            self.expiry.matters
-            and self._ready.size == len(self._at_once)
-            and self.consumers.have_room(self._ready.size + 1)
-        ):
-            # A message that goes out at once is sent, however short it lives (TTL 0).
+        if self.expiry.matters and self.consumers.have_room(self._ready.size + 1):
             self._at_once.add(place)
         self._ready.append(place, self._priority(record))
         self._length.add(place, record)
@@ -206,7 +202,9 @@ class Queue:
 
     def _drop_excess(self) -> None:
         while self._ready.size and self._length.is_exceeded(self._ready.size):
-            self.give_up(self._took(self._ready.take()), "maxlen")
+            place = self._took(self._ready.take())
+            self._at_once.discard(place)
+            self.give_up(place, "maxlen")
 
     def _took(self, place: int) -> int:
         """A place is no longer ready."""
@@ -243,9 +241,11 @@ class Queue:
             for place, record in self._read([self._took(self._ready.take()) for _ in range(count)]):
                 self._deliver(consumer, place, record)
             given += count
-        if self._at_once:
+        if self._at_once and self.consumers.have_room(1):
+            self.wake()  # others of the channel, or other queues, have their turn between
+        else:
             self._at_once.clear()
-        self.expiry.watch()
+            self.expiry.watch()
         self.window.leave()
         if given >= TURN:
             self.wake()
@@ -294,6 +294,8 @@ class Queue:
                 self.give_up(place, "expired", row)
             else:
                 answer.append((place, row))
+        if self._at_once:
+            self._at_once.difference_update(places)
         return answer
 
     def _records(self, places: list[int]) -> dict[int, Record]:
@@ -378,6 +380,7 @@ class Queue:
         """Settle everything that waits; how many that were."""
         gone = self.ready.cut()
         self._length.clear()
+        self._at_once.clear()
         count = gone.size
         self._purge.add(gone)
         return count
@@ -431,7 +434,7 @@ class Queue:
     def expire_head(self, now_ms: int) -> bool:
         """Give the head up if it has expired; whether it had."""
         place = self._ready.peek()
-        if place is None or self.is_deleted:
+        if place is None or place in self._at_once or self.is_deleted:
             return False
         record = self.record_at(place)
         if record is not None and self.expiry.ends_ms(record, now_ms) > now_ms:
