@@ -33,7 +33,14 @@ from tests.support.mqtt import until
 
 TIMES = 20
 """Visits that end in one way; there are ten ways and more, so two hundred come and go."""
-OURS = ("onelog.protocols.amqp.", "onelog.net.", "onelog.kernel.", "onelog.cursors.")
+OURS = (
+    "onelog.protocols.amqp.",
+    "onelog.net.",
+    "onelog.cursors.",
+    "onelog.kernel._native.amqp_",
+    "onelog.kernel.pure.amqp_",
+)
+"""Where the parts of a connection and of its queues are made."""
 REMEMBERED = {"Address"}
 """What is remembered on purpose, up to a bound, for whoever comes next."""
 
