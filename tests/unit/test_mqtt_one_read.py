@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from onelog.base.errors import StorageError
@@ -10,16 +12,19 @@ from onelog.log.partition import Partition
 from onelog.protocols.mqtt.codec import encode_packet
 from onelog.protocols.mqtt.packets import (
     Puback,
+    Pubcomp,
     Publish,
     Pubrec,
+    Pubrel,
     Suback,
     Subscribe,
     Subscription,
     Unsuback,
     Unsubscribe,
 )
+from onelog.protocols.mqtt.saving import WAITING_MAX
 from tests.support.brokers import FAST
-from tests.support.mqtt import Client, serving
+from tests.support.mqtt import Client, serving, until
 
 FSYNC = BrokerSettings(
     main=StreamConfig(name="main", captures=("#",), partitions=4, durability=Durability.FSYNC),
@@ -133,3 +138,81 @@ async def test_a_client_gets_what_it_published_before_it_unsubscribed(tmp_path, 
         await client.receive(Unsuback)
         assert (await client.message()).payload == b"1"
         assert await client.is_silent()
+
+
+async def handshake(client: Client, packet_id: int, count: int) -> list[tuple[str, int]]:
+    """The next answers to a publish of QoS 2, in their order."""
+    found = []
+    while len(found) < count:
+        answer = await client.receive((Pubrec, Pubcomp))
+        assert answer.packet_id == packet_id
+        found.append((type(answer).__name__, int(answer.reason)))
+    return found
+
+
+@pytest.mark.parametrize("settings", [FAST, FSYNC])
+@pytest.mark.parametrize("version", [4, 5])
+@pytest.mark.parametrize("kept", [False, True])
+async def test_pubcomp_never_precedes_the_pubrec_of_its_packet_id(
+    tmp_path, settings, version, kept
+):
+    """MQTT5 4.3.3, I4: what is released at once is durable first, too."""
+    async with serving(tmp_path, settings=settings) as node:
+        how = {"expiry_s": 60} if version == 5 else {"clean": False}
+        client = await node.client("c", version=version, **(how if kept else {}))
+        unknown = 0x92 if version == 5 else 0
+        write(client, publish(1, 2), Pubrel(1), Pubrel(1), publish(1, 2), Pubrel(1))
+        assert await handshake(client, 1, 5) == [
+            ("Pubrec", 0), ("Pubcomp", 0), ("Pubcomp", unknown), ("Pubrec", 0), ("Pubcomp", 0),
+        ]  # fmt: skip
+        reader = await node.client("r")
+        await reader.subscribe("t", 2)
+        assert client._arrived == []
+        (connection,) = (c for c in node.hub.connections if c.session.client_id == "c")
+        assert (connection.input.unanswered, len(connection.receiving)) == (0, 0)
+        assert sum(int(p.high_watermark) for p in node.broker.streams.get("main").partitions) == 2
+
+
+async def test_releases_that_wait_for_a_disk_that_hangs_are_bounded(tmp_path, monkeypatch):
+    """I8: each would cost fifty times its four bytes."""
+    async with serving(tmp_path) as node:
+        client = await node.client("c", expiry_s=60)
+        (connection,) = node.hub.connections
+        save, hanging, go_on = node.broker.cursors.save, asyncio.Event(), asyncio.Event()
+
+        async def hang(*cursors):
+            hanging.set()
+            await go_on.wait()
+            await save(*cursors)
+
+        monkeypatch.setattr(node.broker.cursors, "save", hang)
+        count = 3 * WAITING_MAX
+        write(client, *(Pubrel(number % 100 + 1) for number in range(count)))
+        try:
+            await hanging.wait()
+            await until(lambda: connection.input.suspended and connection.session.saver.is_full)
+            for _ in range(100):  # passes of the loop
+                await asyncio.sleep(0)
+            assert connection.input.suspended
+            assert len(connection.session.saver._waiting) <= WAITING_MAX
+        finally:
+            go_on.set()
+        answers = [await client.receive(Pubcomp) for _ in range(count)]
+        assert [row.packet_id for row in answers] == [n % 100 + 1 for n in range(count)]
+
+
+async def test_a_release_waits_for_a_publish_that_fails_and_then_finds_nothing(
+    tmp_path, monkeypatch
+):
+    async with serving(tmp_path) as node:
+        client = await node.client("c")
+
+        def fail(*_args, **_options):
+            raise StorageError("the disk is gone")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Partition, "append_built", fail)
+            write(client, publish(1, 2), Pubrel(1))
+            assert await handshake(client, 1, 2) == [("Pubrec", 0x80), ("Pubcomp", 0x92)]
+        write(client, publish(1, 2), Pubrel(1))
+        assert await handshake(client, 1, 2) == [("Pubrec", 0), ("Pubcomp", 0)]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from onelog.base.errors import StorageError
 from onelog.protocols.mqtt.packets import Connect, Disconnect, Publish
 from onelog.protocols.mqtt.properties import Properties
 from tests.support.mqtt import Client, serving, until
@@ -106,3 +109,24 @@ async def test_a_connection_that_ended_leaves_no_timer_behind(tmp_path):
         bad._writer.write(b"\x00\x00")
         await until(lambda: connection.state.value == "closed")
         assert keep_alive.cancelled()
+
+
+@pytest.mark.parametrize("error", [StorageError("the disk is gone"), RuntimeError("a fault")])
+async def test_a_session_that_could_not_be_saved_is_let_go_of(tmp_path, monkeypatch, error):
+    """Nobody waits for a publish that was never begun: the client's next connection is answered."""
+    async with serving(tmp_path) as node:
+        client = await node.client("c", expiry_s=60)
+        save = node.broker.cursors.save
+
+        async def fail(*_cursors):
+            raise error
+
+        monkeypatch.setattr(node.broker.cursors, "save", fail)
+        await client.send(Publish(topic="t", payload=b"x", qos=2, packet_id=1))
+        await client.receive(Disconnect)
+        monkeypatch.setattr(node.broker.cursors, "save", save)
+        back = await node.client("c", clean=False, expiry_s=60)
+        assert back.connack.session_present
+        assert await back.publish("t", "x", 2) == 0
+        (partition,) = (p for p in node.broker.streams.get("main").partitions if p.high_watermark)
+        assert partition.high_watermark == 1

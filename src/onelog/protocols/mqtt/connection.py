@@ -306,8 +306,11 @@ class Connection:
         """Answer when the session's state is durable, if it is to be, and that of `more`."""
         if self.session is None or not self.session.is_kept:
             answer()
-        else:
-            self.session.saver.then(answer, *more)
+            return
+        saver = self.session.saver
+        saver.then(answer, *more)
+        if saver.is_full and not self.input.suspended:
+            self.start(saver.finish())
 
     @property
     def is_publishing(self) -> bool:

@@ -180,19 +180,38 @@ def _settle(connection: Connection, packet_id: int, reason: ReasonCode) -> None:
     session.on_change()
 
 
-def _complete(connection: Connection, packet_id: int) -> None:
+def _complete(connection: Connection, packet_id: int, reason: ReasonCode) -> None:
     faults.hit("mqtt.released_saved")
     connection.end_answer(packet_id, 2)
-    connection.send(Pubcomp(packet_id))
+    connection.send(Pubcomp(packet_id, reason))
 
 
 def on_pubrel(connection: Connection, packet: Pubrel) -> None:
     """The client releases a publish of QoS 2: its packet id may come again."""
     session = connection.session
     assert session is not None
-    if session.inbound.release(packet.packet_id):
-        # Durably: the id may come again for another message as soon as this is answered.
-        connection.after_saving(lambda: _complete(connection, packet.packet_id))
+    if session.inbound.is_open(packet.packet_id):
+        connection.start(_release_answered(connection, packet.packet_id))
     else:
-        connection.end_answer(packet.packet_id, 2)
-        connection.send(Pubcomp(packet.packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
+        _release(connection, packet.packet_id)
+
+
+async def _release_answered(connection: Connection, packet_id: int) -> None:
+    """Release a publish whose PUBREC is still to come: that goes first (MQTT5 4.3.3, figure 4.3).
+
+    The client is not read meanwhile, so that however many it sends cost nothing.
+    """
+    assert connection.session is not None
+    await connection.session.inbound.finish()
+    if connection.session is not None:  # else it is released by the client's next connection
+        _release(connection, packet_id)
+
+
+def _release(connection: Connection, packet_id: int) -> None:
+    session = connection.session
+    assert session is not None
+    known = session.inbound.release(packet_id)
+    reason = ReasonCode.SUCCESS if known else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
+    # Durably: the id may come again for another message as soon as this is answered. One that is
+    # not known may be one whose release is just being saved.
+    connection.after_saving(lambda: _complete(connection, packet_id, reason))

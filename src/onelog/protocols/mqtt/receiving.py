@@ -2,6 +2,7 @@
 
 Rules (MQTT5 4.3.3):
 - A packet id that was received and not released is answered again and not published again.
+- It is released when its PUBREC was sent: a PUBREL that comes sooner waits for that.
 - A kept session writes down, before it appends, which place a packet id stands for: partition,
   producer id and sequence. After a crash the partition itself says whether that was appended. What
   was not is forgotten, so that the client's next try is published; what was, is only answered.
@@ -116,19 +117,23 @@ class Inbound:
                 finished(error)
 
         if session.is_kept:
-            self._saver.then(append)
+            # Not saved, it is not appended either: the connection ends, and the client tries again.
+            self._saver.then(append, undone=lambda: self._close(packet_id, appended=False))
         else:
             append()
 
     def _finished(self, packet_id: int, error: OnelogError | None, done: Done) -> None:
         faults.hit("mqtt.received_appended")
+        self._close(packet_id, appended=error is None)
+        done(error)
+
+    def _close(self, packet_id: int, *, appended: bool) -> None:
         self._open.discard(packet_id)
         if not self._open:
             self._idle.set()
-        if error is not None:
+        if not appended:
             self._received.pop(packet_id, None)
             self._sequences.clear()  # what was not appended is not counted
-        done(error)
 
     def _next_sequence(self, key: tuple[str, int], partition: Partition) -> int:
         if self.producer_id < 0:
