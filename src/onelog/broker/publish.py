@@ -45,6 +45,7 @@ from onelog.broker.ticks import (
     Tick,
     Ticket,
     Write,
+    drop_stale,
     finish_rows,
 )
 from onelog.kernel import (
@@ -59,6 +60,7 @@ from onelog.log.catalog import Catalog
 from onelog.log.partition import Appended, Partition
 from onelog.log.stream import Stream
 from onelog.log.syncer import Syncer
+from onelog.log.touched import TopicCache
 from onelog.observe.troubles import Troubles
 from onelog.record.batch import decode
 from onelog.record.record import Message
@@ -94,7 +96,7 @@ class Publisher:
         self._writes: deque[Write] = deque()
         """What ticks took and did not write yet."""
         self._ticking = False
-        self._homes: dict[str, Home] = {}
+        self._homes: TopicCache[Home] = TopicCache(_TOPIC_CACHE_MAX)
         self._loop = asyncio.get_running_loop()
         self.messages = 0
         self.ticks = 0
@@ -106,8 +108,9 @@ class Publisher:
     def _streams_changed(self) -> None:
         # What is staged was resolved with the old captures: it goes to its old home first.
         self.tick()
-        self._homes.clear()
-        self._stages.clear()
+        self._homes.drop(self._catalog.touched)
+        for name in self._catalog.changed:
+            drop_stale(self._stages, self._catalog.find(name))
 
     # -- publishing messages
 
@@ -268,9 +271,7 @@ class Publisher:
             check_topic(topic)
             stream, encoded = self._catalog.home(topic), topic.encode()
             home = stream, stream.partition_of(encoded), encoded
-            if len(self._homes) >= _TOPIC_CACHE_MAX:
-                self._homes.clear()
-            self._homes[topic] = home
+            self._homes.keep(topic, home)
         return home if partition is None else chosen_home(home, partition)
 
     # -- the tick

@@ -94,9 +94,27 @@ class Target:
         self.stream = stream
         self.partition = partition
         self.index_topics = stream.tags_topics
-        """As its builder was made: a change of streams makes new targets."""
+        """As its builder was made: when that changes, there is a new target (`drop_stale`)."""
         self.rows: list[tuple[Call, int, int]] = []
         """Of records staged here by calls: the call, the place in its answer, the index staged."""
+
+
+def drop_stale(stages: dict[Partition, Stage], stream: Stream | None) -> None:
+    """After a change of a stream (None: it is gone): forget stages that do not fit any more.
+
+    All others stay: who keeps one for a topic that was not touched must not find another beside it,
+    which would be written before or after it.
+    """
+    if stream is None:
+        stale = [partition for partition in stages if partition.stopped is not None]
+    else:
+        stale = [
+            partition
+            for partition in stream.partitions
+            if partition in stages and stages[partition].owner.index_topics != stream.tags_topics
+        ]
+    for partition in stale:
+        del stages[partition]
 
 
 class Tick:

@@ -173,10 +173,13 @@ class Reading:
     def sources(self) -> SourceSet:
         """Where it is read from, as the streams are now."""
         if self._set.generation != self._registry.generation:
-            old = dict(zip((s.key for s in self._set.sources), self._offsets, strict=True))
-            self._set = self._registry.resolve(self._set.filters)
-            self._offsets = array("q", (old.get(source.key, 0) for source in self._set.sources))
-            self._gated = self._set.gates is not None
+            known = self._set
+            found = self._registry.renew(known)
+            if found is not known:
+                old = dict(zip((s.key for s in known.sources), self._offsets, strict=True))
+                self._set = found
+                self._offsets = array("q", (old.get(source.key, 0) for source in found.sources))
+                self._gated = found.gates is not None
         return self._set
 
     def _limits(self) -> dict[int, int]:

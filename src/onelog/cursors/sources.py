@@ -1,8 +1,9 @@
 """Sources: the partitions that a set of filters reads from, shared by all cursors that ask alike.
 
-Rules: a source set is immutable. When streams change, the registry hands out a new one, and a
-cursor carries its positions over by (stream id, partition). Its gates say which sources wait for
-which others, because topics moved between them (`log/moves.py`).
+Rules: a source set is immutable. When a change of streams touches its filters, the registry hands
+out a new one, and a cursor carries its positions over by (stream id, partition); all others stay.
+Its gates say which sources wait for which others, because topics moved between them
+(`log/moves.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from onelog.kernel import TopicFilter, TopicTrie
 from onelog.log.catalog import Catalog
 from onelog.log.partition import Partition
 from onelog.log.stream import Stream
+from onelog.log.touched import ByFilters, Filters
 
+_SETS_MAX: Final = 10_000
 LISTENER: Final = "sources-listener"
 """Incidents: a cursor that is told of changed streams raised."""
 
@@ -51,6 +54,7 @@ class SourceSet:
         self.filters = filters
         self.sources = sources
         self.generation = generation
+        """The change of streams up to which the registry knows it to be current."""
         self.gates = gates
         self.exact = filters[0] if len(filters) == 1 and is_exact(filters[0]) else None
         # Both are made when the first record is looked at: an idle cursor needs neither.
@@ -96,25 +100,42 @@ class SourceRegistry:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self.troubles = catalog.troubles
-        self._cache: dict[tuple[str, ...], SourceSet] = {}
+        self._cache: ByFilters[SourceSet] = ByFilters()
         self._shared: dict[tuple[Source, ...], tuple[tuple[Source, ...], Gates | None]] = {}
-        self._listeners: set[Callable[[], None]] = set()
+        self._listeners: ByFilters[dict[Callable[[], None], None]] = ByFilters()
         self.generation = 0
         catalog.on_change.append(self._changed)
 
     def _changed(self) -> None:
         self.generation += 1
-        self._cache.clear()
-        self._shared.clear()
-        self.troubles.tell(LISTENER, self._listeners)
+        change = self._catalog.touched
+        for filters in self._cache.touched_by(change):
+            gone = self._cache.pop(filters)
+            assert gone is not None
+            self._shared.pop(gone.sources, None)  # sets of the same sources are all touched
+        for filters in self._listeners.touched_by(change):
+            self.troubles.tell(LISTENER, self._listeners.get(filters) or ())
 
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Call `listener` after each change of streams until it is ignored."""
-        self._listeners.add(listener)
+    def listen(self, filters: Filters, listener: Callable[[], None]) -> None:
+        """Call `listener` after each change of streams that touches these, until it is ignored."""
+        listeners = self._listeners.get(filters)
+        if listeners is None:
+            self._listeners.put(filters, {listener: None})
+        else:
+            listeners[listener] = None
 
-    def ignore(self, listener: Callable[[], None]) -> None:
+    def ignore(self, filters: Filters, listener: Callable[[], None]) -> None:
         """Stop calling."""
-        self._listeners.discard(listener)
+        listeners = self._listeners.get(filters)
+        if listeners is not None and listeners.pop(listener, 0) is None and not listeners:
+            self._listeners.pop(filters)
+
+    def renew(self, known: SourceSet) -> SourceSet:
+        """The sources of a set's filters as the streams are now: itself if nothing touched it."""
+        if self._cache.get(known.filters) is not known:
+            return self.resolve(known.filters)
+        known.generation = self.generation
+        return known
 
     def resolve(self, filters: Iterable[str]) -> SourceSet:
         """The sources of these filters as the streams are now."""
@@ -127,9 +148,11 @@ class SourceRegistry:
             if shared is None:
                 shared = self._shared[sources] = (sources, self._gates(sources))
             found = SourceSet(key, shared[0], self.generation, shared[1])
-            if len(self._cache) >= 10_000:
+            if len(self._cache) >= _SETS_MAX:
                 self._cache.clear()
-            self._cache[key] = found
+                self._shared.clear()
+            self._cache.put(key, found)
+        found.generation = self.generation
         return found
 
     def _sources(self, filters: tuple[str, ...]) -> Iterable[Source]:

@@ -35,7 +35,7 @@ class Wait:
         self._registry = registry
         self._waiters: list[Waiter] = []
         reading.keep_wait(self)
-        registry.listen(self._streams_changed)
+        registry.listen(reading.filters, self._streams_changed)
 
     def begin(self) -> None:
         """Look at the sources; calls back at once when one can be read or none ever will."""
@@ -74,7 +74,7 @@ class Wait:
         """Never call back."""
         self._done = True
         self._reading.drop_wait(self)
-        self._registry.ignore(self._streams_changed)
+        self._registry.ignore(self._reading.filters, self._streams_changed)
         for waiter in self._waiters:
             waiter.cancel()
         self._waiters.clear()

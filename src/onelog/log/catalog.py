@@ -38,6 +38,7 @@ from onelog.log.room import has_room
 from onelog.log.shared import Shared
 from onelog.log.stream import Stream, StreamRecord, begun_anew
 from onelog.log.syncer import Syncer
+from onelog.log.touched import Touched
 from onelog.metadata.parts import in_parts
 from onelog.metadata.store import Compare, Delete, MetadataStore, Put
 from onelog.observe.troubles import Troubles
@@ -71,9 +72,11 @@ class Catalog:
         self.before_change: list[Callable[[], None]] = []
         """Called before a stream changes: whoever holds staged records writes them now."""
         self.on_change: list[Callable[[], None]] = []
-        """Called after a change; `changed` says which streams to look at."""
+        """Called after a change; `changed` and `touched` say what to look at."""
         self.changed: frozenset[str] = frozenset()
         """The names of the streams that are new, other or gone since the change before."""
+        self.touched = Touched()
+        """The filters that the change concerns: everybody keeps what it knows of all others."""
         self._store = store
         self._engines = engines
         self._syncer = syncer
@@ -231,7 +234,7 @@ class Catalog:
                 await self._plan(record, moves)
             except BaseException:
                 stream.record = old
-                self._changed({stream.name})
+                self._changed({stream.name}, self._all_captures(stream))
                 raise
             fresh = await self._opener.open(record, len(stream.partitions))
             await self._carry_out(stream, record, moves, old=old.config, fresh=fresh)
@@ -243,7 +246,7 @@ class Catalog:
         for partition in stream.partitions:
             if partition.stopped is None:
                 partition.log.reconfigure(record.config.log_settings())
-        self._changed({stream.name})
+        self._changed({stream.name}, self._all_captures(stream))
 
     async def _plan(
         self, record: StreamRecord, moves: dict[str, Move], *, created: bool = False
@@ -369,11 +372,12 @@ class Catalog:
             del self._streams[name]
             self._ordered = None
             self._with_past.pop(name, None)
+            touched = self._all_captures(stream)
             self.resolver.replace(name, ())
             gone = StreamNotFound(f"the stream {name!r} was deleted")
             for partition in stream.partitions:
                 partition.stop(gone)
-            self._changed({name})
+            self._changed({name}, touched)
             await self._opener.in_chunks(stream.partitions, Partition.close_deleted)
             await self._opener.delete(deleting)
             await self._store.delete(_DELETING + record.id)
@@ -455,14 +459,21 @@ class Catalog:
         if stream.record.past_captures:
             self._with_past[stream.name] = stream
         self._last_birth_ms = max(self._last_birth_ms, stream.record.births()[-1][0])
+        touched = self._all_captures(stream)  # with those from before
         self.resolver.replace(stream.name, stream.config.captures)
-        self._changed({stream.name, *gained})
+        self._changed({stream.name, *gained}, touched)
+
+    def _all_captures(self, stream: Stream) -> set[str]:
+        """The filters that a stream captures, captured, or is about to capture."""
+        record = stream.record
+        before = self.resolver.captures(stream.name)
+        return {*before, *record.config.captures, *record.past_captures}
 
     def _before_change(self) -> None:
         self.troubles.tell(LISTENER, self.before_change)
 
-    def _changed(self, names: set[str]) -> None:
-        self.changed = frozenset(names)
+    def _changed(self, names: set[str], filters: set[str]) -> None:
+        self.changed, self.touched = frozenset(names), Touched(filters)
         # A change is made or not made as a whole, whoever raises over it.
         self.troubles.tell(LISTENER, self.on_change)
 

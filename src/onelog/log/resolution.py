@@ -2,8 +2,8 @@
 
 Rules (DESIGN §3): the most specific matching capture wins, level by level: literal before `+`
 before `#`. A filter is captured by one stream at most. Answers are cached; a change drops what it
-may have changed: exact captures their topics, wildcards everything. A change costs what it changes,
-not what there is: thousands of streams are made, and opened at a start, one after the other.
+touches (`touched`). A change costs what it changes, not what there is: thousands of streams are
+made, and opened at a start, one after the other.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from onelog.base.errors import Conflict, TopicNotFound
-from onelog.base.topics import is_exact
+from onelog.log.touched import TopicCache, Touched
 
 CACHE_TOPICS_MAX: Final = 200_000
 
@@ -34,7 +34,7 @@ class Resolver:
         self._captures: dict[str, str] = {}
         self._owned: dict[str, tuple[str, ...]] = {}
         self._root = _Node()
-        self._cache: dict[str, str] = {}
+        self._cache: TopicCache[str] = TopicCache(CACHE_TOPICS_MAX)
         self.generation = 0
 
     def owner(self, text: str) -> str | None:
@@ -58,15 +58,12 @@ class Resolver:
             self._owned[stream] = captures
         else:
             self._owned.pop(stream, None)
-        self._drop_cached(was ^ now)
+        self._cache.drop(Touched(was ^ now))
         self.generation += 1
 
-    def _drop_cached(self, changed: set[str]) -> None:
-        if all(map(is_exact, changed)):
-            for topic in changed:
-                self._cache.pop(topic, None)
-        else:
-            self._cache = {}
+    def captures(self, stream: str) -> tuple[str, ...]:
+        """The filters that a stream captures."""
+        return self._owned.get(stream, ())
 
     def home(self, topic: str) -> str:
         """The name of the stream that `topic` lives in."""
@@ -75,9 +72,7 @@ class Resolver:
             owner = _most_specific(self._root, topic.split("/"), 0)
             if owner is None:
                 raise TopicNotFound(f"no stream captures the topic {topic!r}")
-            if len(self._cache) >= CACHE_TOPICS_MAX:
-                self._cache.clear()
-            self._cache[topic] = owner
+            self._cache.keep(topic, owner)
         return owner
 
     def homes_of_topic(self, topic: str) -> list[str]:

@@ -332,7 +332,8 @@ class Hub:
         await drop_unused(self, partition)
 
     def _streams_changed(self) -> None:
-        self.generation += 1
+        if self.broker.streams.touched.filters:  # no topic lives in a stream of the broker's own
+            self.generation += 1
 
     # -- publishes
 
