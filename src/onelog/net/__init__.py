@@ -4,6 +4,7 @@ from onelog.net.binding import BoundListener, ProtocolListeners, words
 from onelog.net.gate import ConnectionLimits, Gate
 from onelog.net.listener import Listener, bind
 from onelog.net.peer import Peer, ProtocolFactory, StreamProtocol, StreamTransport
+from onelog.net.refusing import Refusing
 from onelog.net.server import ProxySettings, ServedListener, start_listener
 from onelog.net.tls import Tls, TlsSettings
 from onelog.net.websocket import WebSocketSettings
@@ -15,6 +16,7 @@ __all__ = [
     "ServedListener",
     "BoundListener",
     "ProtocolListeners",
+    "Refusing",
     "words",
     "Peer",
     "ProtocolFactory",

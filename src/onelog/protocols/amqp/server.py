@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from onelog.base.clock import Clock
 from onelog.broker import Broker
 from onelog.config import Config
-from onelog.net import Listener, ProtocolListeners
+from onelog.net import Listener, ProtocolListeners, Refusing
 from onelog.observe import Sample
 from onelog.protocols.amqp.connection import Connection
 from onelog.protocols.amqp.hub import Hub
@@ -31,8 +31,7 @@ class AmqpServer:
         self._clock = clock
         self._listeners = ProtocolListeners(clock, config.amqp.limits)
         self._hub: Hub | None = None
-        self._refusing: Hub | None = None
-        """The first that could not be opened: it refuses who connects, until another can be."""
+        self._refusing = Refusing(self._serve)
         self.management: Management | None = None
         """What management tools see and change; there once AMQP is served."""
 
@@ -51,25 +50,15 @@ class AmqpServer:
         if not self._listeners.bound:
             return
         hub = Hub(broker, authenticator, self._config, self._clock)
-        try:
-            await hub.open()
-            bound = [row.listener for row in self._listeners.bound]
-            management = Management(hub, {row.name: (row.host, row.port) for row in bound})
-            await management.open()
-            await self._serve(hub)
-        except BaseException as error:
-            await hub.abandon()
-            if isinstance(error, Exception) and self._refusing is None:
-                self._refusing = hub
-                await self._serve(hub)
-            raise
-        self._hub, self.management = hub, management
-        self._dismiss_refused()
+        self.management = await self._refusing.open(hub, self._recover(hub))
+        self._hub = hub
 
-    def _dismiss_refused(self) -> None:
-        refusing, self._refusing = self._refusing, None
-        if refusing is not None:
-            refusing.dismiss()
+    async def _recover(self, hub: Hub) -> Management:
+        await hub.open()
+        bound = [row.listener for row in self._listeners.bound]
+        management = Management(hub, {row.name: (row.host, row.port) for row in bound})
+        await management.open()
+        return management
 
     async def _serve(self, hub: Hub) -> None:
         await self._listeners.serve(
@@ -85,7 +74,7 @@ class AmqpServer:
         self.management = None
         if hub is not None:
             await hub.close()
-        self._dismiss_refused()
+        self._refusing.end()
         self._listeners.close()
 
     def samples(self) -> Iterator[Sample]:

@@ -21,6 +21,7 @@ from onelog.net import (
     BoundListener,
     Listener,
     ProtocolListeners,
+    Refusing,
     WebSocketSettings,
     words,
 )
@@ -47,8 +48,7 @@ class MqttServer:
         self._hub: Hub | None = None
         self._failed: Hub | None = None
         """One that could not be opened, and that guards what is retained."""
-        self._refusing: Hub | None = None
-        """The first that could not be opened: it refuses who connects, until another can be."""
+        self._refusing = Refusing(self._serve)
 
     @property
     def listeners(self) -> list[tuple[Listener, str]]:
@@ -73,22 +73,11 @@ class MqttServer:
             self._failed.unguard()
             self._failed = None
         try:
-            await hub.open()
-            await self._serve(hub)
-        except BaseException as error:
+            await self._refusing.open(hub, hub.open())
+        except BaseException:
             self._failed = hub
-            await hub.abandon()
-            if isinstance(error, Exception) and self._refusing is None:
-                self._refusing = hub
-                await self._serve(hub)
             raise
         self._hub = hub
-        self._dismiss_refused()
-
-    def _dismiss_refused(self) -> None:
-        refusing, self._refusing = self._refusing, None
-        if refusing is not None:
-            refusing.dismiss()
 
     async def _serve(self, hub: Hub) -> None:
         await self._listeners.serve(
@@ -103,7 +92,7 @@ class MqttServer:
         hub, self._hub = self._hub, None
         if hub is not None:
             await hub.close()
-        self._dismiss_refused()
+        self._refusing.end()
         self._listeners.close()
 
     def samples(self) -> Iterator[Sample]:
