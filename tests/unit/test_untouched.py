@@ -106,6 +106,6 @@ def test_a_cache_of_topics_is_bounded() -> None:
     cache: TopicCache[int] = TopicCache(10)
     for number in range(35):
         cache.keep(f"t/{number}", number)
-        assert len(cache) <= 10
-        assert cache[f"t/{number}"] == number
-        assert sum(map(len, cache._groups.values())) == len(cache)
+        assert len(cache.known) <= 10
+        assert cache.known[f"t/{number}"] == number
+        assert sum(map(len, cache._groups.values())) == len(cache.known)

@@ -96,7 +96,8 @@ class Publisher:
         self._writes: deque[Write] = deque()
         """What ticks took and did not write yet."""
         self._ticking = False
-        self._homes: TopicCache[Home] = TopicCache(_TOPIC_CACHE_MAX)
+        self._topics: TopicCache[Home] = TopicCache(_TOPIC_CACHE_MAX)
+        self._homes = self._topics.known
         self._loop = asyncio.get_running_loop()
         self.messages = 0
         self.ticks = 0
@@ -108,7 +109,7 @@ class Publisher:
     def _streams_changed(self) -> None:
         # What is staged was resolved with the old captures: it goes to its old home first.
         self.tick()
-        self._homes.drop(self._catalog.touched)
+        self._topics.drop(self._catalog.touched)
         for name in self._catalog.changed:
             drop_stale(self._stages, self._catalog.find(name))
 
@@ -271,7 +272,7 @@ class Publisher:
             check_topic(topic)
             stream, encoded = self._catalog.home(topic), topic.encode()
             home = stream, stream.partition_of(encoded), encoded
-            self._homes.keep(topic, home)
+            self._topics.keep(topic, home)
         return home if partition is None else chosen_home(home, partition)
 
     # -- the tick

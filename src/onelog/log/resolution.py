@@ -67,7 +67,7 @@ class Resolver:
 
     def home(self, topic: str) -> str:
         """The name of the stream that `topic` lives in."""
-        owner = self._cache.get(topic)
+        owner = self._cache.known.get(topic)
         if owner is None:
             owner = _most_specific(self._root, topic.split("/"), 0)
             if owner is None:

@@ -33,22 +33,23 @@ class Touched:
         self.filters = frozenset(filters)
 
 
-class TopicCache(dict[str, T]):
-    """What is known of topics, up to a number of them; a hit is a plain `get`."""
+class TopicCache(Generic[T]):
+    """What is known of topics, up to a number of them."""
 
-    __slots__ = ("_groups", "_limit")
+    __slots__ = ("_groups", "_limit", "known")
 
     def __init__(self, limit: int) -> None:
-        super().__init__()
         self._limit = limit
+        self.known: dict[str, T] = {}
+        """By topic, to be looked up; one and the same dict, a plain one, for it is asked often."""
         self._groups: dict[str, set[str]] = {}
         """First level → topics."""
 
     def keep(self, topic: str, value: T) -> None:
         """Remember something of a topic; when there are too many, of this one alone."""
-        if len(self) >= self._limit:
+        if len(self.known) >= self._limit:
             self._forget()
-        self[topic] = value
+        self.known[topic] = value
         self._groups.setdefault(topic.partition("/")[0], set()).add(topic)
 
     def drop(self, change: Touched) -> None:
@@ -58,22 +59,22 @@ class TopicCache(dict[str, T]):
             if level == _ROOT:
                 self._forget()
                 return
-            known = self._groups.get(level)
-            if not known:
+            near = self._groups.get(level)
+            if not near:
                 continue
             if is_exact(text):
-                gone = [text] if text in known else []
+                gone = [text] if text in near else []
             else:
                 matches = TopicFilter(text.encode()).matches
-                gone = [topic for topic in known if matches(topic.encode())]
+                gone = [topic for topic in near if matches(topic.encode())]
             for topic in gone:
-                del self[topic]
-            known.difference_update(gone)
-            if not known:
+                del self.known[topic]
+            near.difference_update(gone)
+            if not near:
                 del self._groups[level]
 
     def _forget(self) -> None:
-        self.clear()
+        self.known.clear()
         self._groups.clear()
 
 
