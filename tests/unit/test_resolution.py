@@ -131,10 +131,14 @@ def test_a_change_costs_what_it_changes_and_not_what_there_is() -> None:
     assert made <= 2 + 2_000
 
 
-def test_an_exact_capture_leaves_what_is_remembered_of_other_topics() -> None:
+@pytest.mark.parametrize("capture", ["a", "a/#", "a/+"])
+def test_a_capture_leaves_what_is_remembered_of_other_topics(capture: str) -> None:
     resolver = Resolver()
     resolver.replace("main", ("#",))
-    assert resolver.home("a") == resolver.home("b") == "main"
-    resolver.replace("a", ("a",))
-    assert resolver._cache == {"b": "main"}
-    assert resolver.home("a") == "a"
+    topics = ("a", "b", "a/1", "b/1")
+    assert {resolver.home(topic) for topic in topics} == {"main"}
+    resolver.replace("a", (capture,))
+    left = {topic for topic in topics if not covers(capture, topic)}
+    assert set(resolver._cache.known) == left
+    for topic in topics:
+        assert resolver.home(topic) == ("main" if topic in left else "a")
