@@ -20,8 +20,8 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, Writ
 from pyspark.sql.types import StructType
 
 from bench.report import Row, row, say
+from onelog.kafka_client import Access, Client
 from onelog.record.batch import build_batch
-from onelog.spark.client import Access, Client
 from tests.conformance.kafka_brokers import KafkaOnelog
 
 WARM_UP_BATCHES, WARM_UP_S, MEASURED_S = 20, 120.0, 20.0

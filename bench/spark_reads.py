@@ -14,8 +14,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from bench.report import Row, median, row, say, seconds
+from onelog.kafka_client import Access, Client
 from onelog.record.batch import build_batch
-from onelog.spark.client import Access, Client
 from tests.conformance.kafka_brokers import KafkaOnelog
 
 ROUNDS = 5

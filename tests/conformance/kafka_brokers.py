@@ -7,11 +7,12 @@ import itertools
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import trustme
 
 from bench.kafka_jars import jars
 from bench.kafka_peer import KafkaPeer
@@ -33,6 +34,26 @@ class KafkaOnelog(Onelog):
 
 
 KafkaServer = KafkaOnelog | KafkaPeer
+
+
+def serve_guarded(folder: Path) -> Iterator[Onelog]:
+    """A broker, for a fixture, that lets only `al,i=ce` in; by TLS too, with the CA in `ca.pem`."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    trustme.CA().cert_pem.write_to_path(folder / "other-ca.pem")
+    issued = authority.issue_cert("127.0.0.1", "localhost")
+    issued.private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
+    server = Onelog(
+        folder,
+        "security.anonymous=never",
+        "listeners.kafka_tls.enabled=true",
+        "listeners.kafka_tls.tls.cert_file=server.pem",
+        "listeners.kafka_tls.tls.key_file=server.pem",
+        listeners=("kafka_tls",),
+    ).start()
+    server.user("al,i=ce", "secret")
+    yield server
+    assert server.stop() == 0
 
 
 def unique(prefix: str = "t") -> str:

@@ -8,6 +8,7 @@ import json
 import pytest
 
 from onelog.base.errors import ConfigError
+from onelog.kafka_client import Client
 from onelog.pipelines.failures import PipelineFailed
 from onelog.pipelines.options import target_options
 from onelog.pipelines.runner import Run
@@ -15,7 +16,6 @@ from onelog.pipelines.spec import BrokerKeys, TableKeys
 from onelog.pipelines.sql import Query
 from onelog.pipelines.state import State
 from onelog.pipelines.tables import get_row
-from onelog.spark.client import Client
 from tests.conformance.kafka_brokers import unique
 from tests.spark.pipelines import job, parsed, place, run, send, table_rows
 from tests.spark.topics import access, make_topic

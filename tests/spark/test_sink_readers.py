@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 import pyarrow as pa
 import pytest
 
-from onelog.spark.client import Client
+from onelog.kafka_client import Client
 from onelog.spark.sink.columns import Layout
 from onelog.spark.sink.linking import Batch, Member, link
 from onelog.spark.sink.options import SinkOptions, sink_options

@@ -38,7 +38,7 @@ from onelog.base.errors import (
 )
 from onelog.base.names import to_kafka
 from onelog.cli.talk.kafka import murmur2 as murmur2_of_one
-from onelog.spark.client import Client
+from onelog.kafka_client import Client
 from onelog.spark.sink.columns import Layout, header_rows, layout_of
 from onelog.spark.sink.linking import Batch, Member, link
 from onelog.spark.sink.options import SinkOptions, sink_options

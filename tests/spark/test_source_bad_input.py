@@ -13,9 +13,9 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
 
 from onelog.base.errors import ConfigError
+from onelog.kafka_client import Client, fetch_request
 from onelog.kernel import ATTR_TRANSACTIONAL
 from onelog.record.batch import build_batch
-from onelog.spark.client import Client, fetch_request
 from onelog.spark.source.columns import source_ddl
 from onelog.spark.source.options import source_options
 from tests.conformance.kafka_brokers import unique

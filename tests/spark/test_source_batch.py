@@ -9,9 +9,9 @@ import paho.mqtt.client as mqtt
 import pytest
 from pyspark.sql.functions import spark_partition_id
 
+from onelog.kafka_client import Client, fetch_request
 from onelog.kernel import ATTR_TRANSACTIONAL
 from onelog.record.batch import build_batch
-from onelog.spark.client import Client, fetch_request
 from tests.conformance.kafka_brokers import unique
 from tests.spark.topics import access, append, make_topic, numbered, row, rows, servers
 

@@ -13,8 +13,8 @@ import pyspark
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+from onelog.kafka_client import Client
 from onelog.spark import lag
-from onelog.spark.client import Client
 from tests.conformance.kafka_brokers import unique
 from tests.spark.topics import access, append, make_topic, numbered, rows, servers
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from onelog.kafka_client import Access, Client, Produced
 from onelog.record.batch import Row, build_batch
-from onelog.spark.client import Access, Client, Produced
 from tests.conformance.mqtt_brokers import Onelog
 
 

@@ -110,7 +110,7 @@ def check_options(pipeline: Pipeline, place: Place) -> None:
 
 def check_topics(pipeline: Pipeline, place: Place) -> None:
     """Ask the broker for every topic that is read. Raises ConfigError that begins with the key."""
-    from onelog.spark.client import Client  # noqa: PLC0415 - only who validates
+    from onelog.kafka_client import Client  # noqa: PLC0415 - only who validates
     from onelog.spark.source.options import source_options as parsed  # noqa: PLC0415
     from onelog.spark.source.topics import find_topics  # noqa: PLC0415
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from onelog.base.errors import ConfigError
-from onelog.spark.client import MECHANISMS, Access, parse_servers
+from onelog.kafka_client import MECHANISMS, Access, parse_servers
 
 
 class Option(NamedTuple):
@@ -27,6 +27,7 @@ class Option(NamedTuple):
     aliases: tuple[str, ...] = ()
 
 
+CLIENT_ID: Final = "onelog-spark"
 SERVERS: Final = "ONELOG_SERVERS"
 """The variable of the environment that says `servers` where no option does."""
 
@@ -178,4 +179,5 @@ def access_of(given: Given) -> Access:
         key_password=given.text("tls.keyPassword"),
         check_hostname=given.flag("tls.checkHostname", default=True),
         timeout_s=60.0 if timeout_ms is None else timeout_ms / 1000,
+        client_id=CLIENT_ID,
     )

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from onelog.spark.client import Access, Client
+from onelog.kafka_client import Access, Client
 
 _idle: dict[Access, Client] = {}
 _settled = False

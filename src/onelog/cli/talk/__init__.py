@@ -3,8 +3,9 @@
 Why own ones: the three libraries that one would take are written for long-lived programs, bring
 their own threads and settings, and one of them a C library; a command that sends a message and
 ends needs a fraction of that. Each client here is a blocking socket and the sans-IO codecs that
-the broker has anyway. They share the format of records and the codecs with the broker, nothing
-else: they would talk to any other broker of the protocol, too.
+the broker has anyway; Kafka's is the one that Spark has, too (`onelog.kafka_client`). They share
+the format of records and the codecs with the broker, nothing else: they would talk to any other
+broker of the protocol, too.
 """
 
 from onelog.cli.talk.link import Link, Patience, Place

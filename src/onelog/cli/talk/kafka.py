@@ -2,7 +2,7 @@
 
 Rules: the topic is written as everywhere, `a/b`, and so is a filter; its Kafka name is made of it
 (docs/reference/names.md). Fields of a message are the reserved headers they are stored as. A
-reader sees committed records only.
+reader sees committed records only. A broker that is away is an error at once: a person waits.
 """
 
 from __future__ import annotations
@@ -12,20 +12,26 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final
 
-from onelog.base.errors import (
-    InvalidRequest,
-    NotAuthenticated,
-    OffsetOutOfRange,
-    TopicNotFound,
-    Unavailable,
-)
+from onelog.base.errors import CorruptBatch, OffsetOutOfRange, TopicNotFound
 from onelog.base.names import to_kafka
 from onelog.base.topics import is_exact
-from onelog.cli.talk import kafka_wire as wire
-from onelog.cli.talk.link import Link, Patience, Place
+from onelog.cli.talk.link import Patience, Place
 from onelog.cli.talk.messages import FIELD_NAMES, Message, Start, Wanted
-from onelog.kernel import ATTR_CONTROL, ATTR_TRANSACTIONAL, Slices
-from onelog.record.batch import Marker, build_batch, iterate_batches, read_marker
+from onelog.kafka_client import (
+    EARLIEST,
+    LATEST,
+    Access,
+    Client,
+    Fetched,
+    Part,
+    committed,
+    fetch_request,
+    refusal,
+)
+from onelog.kafka_client.codes import OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC
+from onelog.kafka_client.messages import only
+from onelog.kernel import Slices, scan_valid
+from onelog.record.batch import build_batch, decode
 from onelog.record.headers import (
     TOPIC,
     Headers,
@@ -34,12 +40,11 @@ from onelog.record.headers import (
     is_reserved,
     stored_name,
 )
-from onelog.record.wire import Reader, text
 
 WINDOW: Final = 64
 FETCH_WAIT_MS: Final = 1_000
 FETCH_BYTES: Final = 1 << 20
-ANSWER_BYTES_MAX: Final = 256 << 20
+CLIENT_ID: Final = "onelog-cli"
 _MAKING_S: Final = 10.0
 _BY_HEADER: Final = {row.header: row for row in FIELD_NAMES.values()}
 
@@ -48,66 +53,24 @@ class KafkaTalker:
     """A client of Kafka; `partition` is where it writes."""
 
     def __init__(self, place: Place, partition: int | None = None) -> None:
-        self._link = Link(place)
+        self._client = Client(_access(place))
         self._partition = partition
-        self._next_id = 0
-        self._open: deque[tuple[int, str]] = deque()
-        """Produces that are not answered, oldest first, and their topics."""
+        self._open: deque[tuple[Part, str]] = deque()
+        """Produces that are not answered, oldest first, and their topics as the user wrote them."""
         self._partitions: dict[str, list[int]] = {}
-        if place.user:
-            self._log_in(place)
-
-    def _log_in(self, place: Place) -> None:
-        reader = self._ask(wire.SASL_HANDSHAKE, text("PLAIN"))
-        code = reader.number("h")
-        if not code:
-            secret = f"\0{place.user}\0{place.password}".encode()
-            reader = self._ask(wire.SASL_AUTHENTICATE, len(secret).to_bytes(4, "big") + secret)
-            code = reader.number("h")
-        if code:
-            raise NotAuthenticated(f"{place} does not let {place.user} in: {wire.why(code)}")
-
-    # -- requests
-
-    def _send(self, api: int, body: bytes) -> int:
-        self._next_id += 1
-        self._link.send(wire.request(api, self._next_id, body))
-        return self._next_id
-
-    def _answer(self, wanted: int) -> Reader:
-        """The next answer, which is to this request: a broker answers in order."""
-        ends = time.monotonic() + self._link.place.answer_s
-        buffer = self._link.buffer
-        while True:
-            size = int.from_bytes(buffer[:4], "big") if len(buffer) >= 4 else -1
-            if size > ANSWER_BYTES_MAX:
-                raise Unavailable(f"{self._link.place} does not speak Kafka")
-            if 0 <= size <= len(buffer) - 4:
-                self._link.take(4)
-                reader = Reader(self._link.take(size))
-                if reader.number("i") != wanted:
-                    raise Unavailable(f"{self._link.place} answers what was not asked")
-                return reader
-            if not self._link.receive(max(0.0, ends - time.monotonic())):
-                raise Unavailable(f"{self._link.place} does not answer")
-
-    def _ask(self, api: int, body: bytes) -> Reader:
-        return self._answer(self._send(api, body))
+        self._client.connect()
 
     def _find(self, topic: str, *, create: bool) -> tuple[str, list[int]]:
         """The Kafka name of a topic or filter, and its partitions."""
         name = to_kafka(topic)
         known = self._partitions.get(name)
-        ends = time.monotonic() + _MAKING_S
-        while known is None:
+        if known is None:
             self.flush()
-            code, found = wire.read_metadata(
-                self._ask(wire.METADATA, wire.metadata_request(name, create=create))
-            )
-            if code == wire.NONE and found:
-                known = self._partitions[name] = sorted(found)
-            elif code != wire.NO_LEADER or time.monotonic() > ends:
-                raise TopicNotFound(f"{topic} ({name} in Kafka): {wire.why(code)}")
+            rows = self._client.topics([name], create=create, timeout_s=_MAKING_S)
+            if not rows or rows[0].code or not rows[0].partitions:
+                code = rows[0].code if rows else UNKNOWN_TOPIC
+                raise TopicNotFound(str(refusal(code, f"{topic} ({name} in Kafka)")))
+            known = self._partitions[name] = list(rows[0].partitions)
         return name, known
 
     # -- publishing
@@ -119,9 +82,9 @@ class KafkaTalker:
             self._read_answer()
         now_ms = message.timestamp_ms or time.time_ns() // 1_000_000
         row = (None, message.key, message.payload, _to_headers(message), now_ms)
-        chosen = self._choose(partitions, message.key)
-        body = wire.produce_request(name, chosen, build_batch([row]))
-        self._open.append((self._send(wire.PRODUCE, body), message.topic))
+        part = (name, self._choose(partitions, message.key))
+        self._client.post({part: build_batch([row])})
+        self._open.append((part, message.topic))
 
     def _choose(self, partitions: list[int], key: bytes | None) -> int:
         if self._partition is not None:
@@ -130,10 +93,10 @@ class KafkaTalker:
         return partitions[-1] if key is None else partitions[murmur2(key) % len(partitions)]
 
     def _read_answer(self) -> None:
-        number, topic = self._open.popleft()
-        code, said = wire.read_produce(self._answer(number))
-        if code:
-            raise InvalidRequest(f"the message to {topic} was refused: {said or wire.why(code)}")
+        part, topic = self._open.popleft()
+        row = only(self._client.posted(), part)
+        if row.code:
+            raise refusal(row.code, f"the message to {topic} was refused", row.said)
 
     def flush(self) -> None:
         """Return when every produce is answered."""
@@ -145,78 +108,86 @@ class KafkaTalker:
     def receive(self, wanted: Wanted, patience: Patience) -> Iterator[Message]:
         """Read a topic, or every topic that a filter matches."""
         name, partitions = self._find(wanted.filter, create=False)
-        positions = self._starts(name, partitions, wanted.start)
-        ends = self._offsets(name, partitions, wire.LATEST) if wanted.to_end else {}
-        skipped: dict[int, set[int]] = {}
+        parts = [(name, number) for number in partitions]
+        positions = self._starts(parts, wanted.start)
+        ends = self._offsets(parts, LATEST) if wanted.to_end else {}
         patience.refresh()
         while True:
-            for number in [
-                row for row in positions if wanted.to_end and positions[row] >= ends[row]
-            ]:
-                del positions[number]
+            for part in [row for row in positions if wanted.to_end and positions[row] >= ends[row]]:
+                del positions[part]
             left_s = patience.left_s(FETCH_WAIT_MS / 1000)
             if not positions or left_s <= 0:
                 return
-            body = wire.fetch_request(name, positions, int(left_s * 1000), FETCH_BYTES)
-            for row in wire.read_fetch(self._ask(wire.FETCH, body)):
-                if row.error == wire.OFFSET_OUT_OF_RANGE:
-                    raise OffsetOutOfRange(
-                        f"{wanted.filter} has no offset {positions[row.partition]} in partition"
-                        f" {row.partition}"
-                    )
-                if row.error:
-                    raise Unavailable(f"{wanted.filter} cannot be read: {wire.why(row.error)}")
-                open_ones = skipped.setdefault(row.partition, set())
-                for offset, slices, index in _committed(row, positions, open_ones):
-                    end = ends.get(row.partition, offset + 1)
-                    if offset < end:
+            request = fetch_request(
+                positions,
+                bytes_max=FETCH_BYTES,
+                part_bytes_max=FETCH_BYTES,
+                wait_ms=int(left_s * 1000),
+            )
+            for answer in self._client.fetch(request, left_s):
+                part = (answer.topic, answer.partition)
+                for offset, slices, index in _records(wanted.filter, answer, positions):
+                    if offset < ends.get(part, offset + 1):
                         patience.refresh()
-                        yield _to_message(wanted.filter, row.partition, slices, index)
+                        yield _to_message(wanted.filter, answer.partition, slices, index)
 
-    def _starts(self, name: str, partitions: list[int], start: Start) -> dict[int, int]:
+    def _starts(self, parts: list[Part], start: Start) -> dict[Part, int]:
         if start.kind == "offset":
-            first = self._offsets(name, partitions, wire.EARLIEST)
-            last = self._offsets(name, partitions, wire.LATEST)
-            return {row: min(max(start.value, first[row]), last[row]) for row in partitions}
+            first, last = self._offsets(parts, EARLIEST), self._offsets(parts, LATEST)
+            return {part: min(max(start.value, first[part]), last[part]) for part in parts}
         if start.kind != "time":
-            at = wire.EARLIEST if start.kind == "earliest" else wire.LATEST
-            return self._offsets(name, partitions, at)
-        found = self._offsets(name, partitions, start.value)
-        last = self._offsets(name, partitions, wire.LATEST)
-        return {row: last[row] if at < 0 else at for row, at in found.items()}
+            return self._offsets(parts, EARLIEST if start.kind == "earliest" else LATEST)
+        found, last = self._offsets(parts, start.value), self._offsets(parts, LATEST)
+        return {part: last[part] if at < 0 else at for part, at in found.items()}
 
-    def _offsets(self, name: str, partitions: list[int], timestamp_ms: int) -> dict[int, int]:
-        body = wire.list_offsets_request(name, partitions, timestamp_ms)
-        found = wire.read_list_offsets(self._ask(wire.LIST_OFFSETS, body))
-        for code, _offset in found.values():
-            if code:
-                raise Unavailable(f"the offsets of {name} cannot be read: {wire.why(code)}")
-        return {number: offset for number, (_code, offset) in found.items()}
+    def _offsets(self, parts: list[Part], timestamp_ms: int) -> dict[Part, int]:
+        return self._client.offsets(dict.fromkeys(parts, timestamp_ms))
 
     def settle(self) -> None:
         """Nothing: nobody remembers what was read."""
 
     def close(self) -> None:
         """Hang up."""
-        self._link.close()
+        self._client.close()
 
 
-def _committed(
-    row: wire.Fetched, positions: dict[int, int], skipped: set[int]
+def _access(place: Place) -> Access:
+    return Access(
+        servers=((place.host, place.port),),
+        user=place.user,
+        password=place.password,
+        tls=place.tls,
+        ca_file=place.ca_file,
+        ca_named="--ca-file",
+        timeout_s=0.0,
+        connect_s=place.answer_s,
+        answer_s=place.answer_s,
+        client_id=CLIENT_ID,
+    )
+
+
+def _records(
+    wanted: str, answer: Fetched, positions: dict[Part, int]
 ) -> Iterator[tuple[int, Slices, int]]:
-    """The records of a fetch that are not of aborted transactions; moves the position on."""
-    aborted = sorted(row.aborted, key=lambda pair: pair[1])
-    for info, slices in iterate_batches(row.records):
-        while aborted and aborted[0][1] <= info.last_offset:
-            skipped.add(aborted.pop(0)[0])
-        if info.attributes & ATTR_CONTROL:
-            if read_marker(row.records, info) is Marker.ABORT:
-                skipped.discard(info.producer_id)
-        elif not (info.attributes & ATTR_TRANSACTIONAL and info.producer_id in skipped):
-            for index in range(len(slices)):
-                if slices.offset(index) >= positions[row.partition]:
-                    yield slices.offset(index), slices, index
-        positions[row.partition] = max(positions[row.partition], info.last_offset + 1)
+    """The committed records of a fetch; moves the position on."""
+    part = (answer.topic, answer.partition)
+    at = positions[part]
+    if answer.code == OFFSET_OUT_OF_RANGE:
+        raise OffsetOutOfRange(f"{wanted} has no offset {at} in partition {answer.partition}")
+    if answer.code:
+        raise refusal(answer.code, f"{wanted} cannot be read")
+    # A copy: whoever takes the messages may ask the broker something between two of them.
+    answer = answer._replace(records=memoryview(bytes(answer.records)))
+    infos, _end, reason = scan_valid(answer.records)
+    if answer.records and not infos:
+        raise CorruptBatch(f"{wanted} cannot be read at offset {at}: {reason}")
+    for info in committed(answer, infos):
+        slices = decode(answer.records, info, check_crc=False)
+        for index in range(len(slices)):
+            if slices.offset(index) >= at:
+                yield slices.offset(index), slices, index
+    if infos:
+        positions[part] = max(at, infos[-1].last_offset + 1)
 
 
 def _to_headers(message: Message) -> Headers:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from onelog.spark.client import Client
+from onelog.kafka_client import Client
 from onelog.spark.lakehouse.columns import BadRow
 from onelog.spark.lakehouse.options import TableOptions
 from onelog.spark.sink.columns import Layout

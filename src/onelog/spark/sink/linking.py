@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from onelog.base.errors import ProtocolViolation, Unavailable
-from onelog.spark.client import Client, Reader, refusal
+from onelog.kafka_client import Client, Reader, refusal
 
 QUERY_CHARS_MAX: Final = 256
 API: Final = 20_000

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from onelog.base.errors import ConfigError
+from onelog.kafka_client import Access
 from onelog.record.compression import CODEC_NAMES
-from onelog.spark.client import Access
 from onelog.spark.options import CONNECTION, Given, Option, access_of
 from onelog.spark.sink.linking import QUERY_CHARS_MAX
 

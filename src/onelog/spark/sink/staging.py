@@ -23,9 +23,9 @@ import pyarrow as pa
 from onelog.base import names
 from onelog.base.errors import InvalidRequest, OnelogError, TopicNotFound
 from onelog.base.topics import is_exact
+from onelog.kafka_client import Client, NoTransactions, Part, Produced, Producer, refusal
 from onelog.kernel import ATTR_TRANSACTIONAL, BatchBuilder
 from onelog.record.batch import compress_batch
-from onelog.spark.client import Client, NoTransactions, Part, Produced, Producer, refusal
 from onelog.spark.sink.columns import Layout, Rows, rows_of
 from onelog.spark.sink.linking import Member
 from onelog.spark.sink.spreading import spread

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 )
 
 from onelog.base.errors import InvalidRequest
-from onelog.spark.client import Client
+from onelog.kafka_client import Client
 from onelog.spark.sink.columns import Layout, layout_of
 from onelog.spark.sink.linking import Batch, Member, link
 from onelog.spark.sink.options import SinkOptions

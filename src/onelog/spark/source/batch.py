@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from onelog.base.errors import ConfigError
-from onelog.spark.client import Client
+from onelog.kafka_client import Client
 from onelog.spark.source import loss
 from onelog.spark.source.options import SourceOptions
 from onelog.spark.source.planning import Sampler, Slice, Task, name_topics, plan

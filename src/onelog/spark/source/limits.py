@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-from onelog.spark.client import Part
+from onelog.kafka_client import Part
 from onelog.spark.source.options import Limits
 
 

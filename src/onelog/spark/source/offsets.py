@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from onelog.base.errors import InvalidRequest
-from onelog.spark.client import Part
+from onelog.kafka_client import Part
 
 Offsets = dict[str, dict[str, int]]
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 from onelog.base.errors import ConfigError, InvalidName
 from onelog.base.names import to_kafka
-from onelog.spark.client import EARLIEST, LATEST, Access
+from onelog.kafka_client import EARLIEST, LATEST, Access
 from onelog.spark.options import CONNECTION, Given, Option, access_of
 
 SPLIT_BYTES: Final = 256 << 20

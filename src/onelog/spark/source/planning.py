@@ -16,8 +16,8 @@ from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
+from onelog.kafka_client import Client, Named, Part, fetch_request
 from onelog.kernel import scan_valid
-from onelog.spark.client import Client, Named, Part, fetch_request
 from onelog.spark.source.options import SourceOptions
 
 TASK_BYTES_LEAST: Final = 8 << 20

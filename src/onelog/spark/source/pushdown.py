@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from onelog.spark.client import Client, Part
+from onelog.kafka_client import Client, Part
 from onelog.spark.source.planning import Slice
 
 OFFSET_MAX: Final = (1 << 63) - 1

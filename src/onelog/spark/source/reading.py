@@ -17,19 +17,17 @@ from typing import Final
 import pyarrow as pa
 
 from onelog.base.errors import CorruptBatch, OnelogError, Unavailable
+from onelog.kafka_client import Client, Fetched, Part, committed, fetch_request, refusal
+from onelog.kafka_client.codes import OFFSET_OUT_OF_RANGE
 from onelog.kernel import (
-    ATTR_CONTROL,
     ATTR_LOG_APPEND_TIME,
-    ATTR_TRANSACTIONAL,
     BatchInfo,
     decode_columns,
     scan_valid,
 )
 from onelog.kernel.types import BatchPiece
-from onelog.record.batch import Marker, inflated_records, read_marker
+from onelog.record.batch import inflated_records
 from onelog.spark.arrow import arrays_of
-from onelog.spark.client import Client, Fetched, Part, fetch_request, refusal
-from onelog.spark.client.codes import OFFSET_OUT_OF_RANGE
 from onelog.spark.source import loss
 from onelog.spark.source.columns import VALUE
 from onelog.spark.source.decoding import Convert, Place, as_text, decode_arrays
@@ -194,7 +192,7 @@ class _Maker:
         """What came of a slice, as Spark takes it."""
         pieces: list[tuple[BatchInfo, BatchPiece]] = []
         size = kind = 0
-        for info in _committed(answer, infos):
+        for info in committed(answer, infos):
             if info.base_offset >= row.end:
                 break
             stamped = info.attributes & ATTR_LOG_APPEND_TIME
@@ -251,17 +249,3 @@ def _damaged(row: Slice, info: BatchInfo, error: OnelogError) -> CorruptBatch:
         f" {info.last_offset} is damaged: {error}. Nothing of it was used; restore the partition"
         " from a backup or a replica, or read around it (startingOffsets, endingOffsets)"
     )
-
-
-def _committed(answer: Fetched, infos: list[BatchInfo]) -> Iterator[BatchInfo]:
-    """The batches that are neither markers nor of aborted transactions."""
-    aborted = sorted(answer.aborted, key=lambda pair: pair[1], reverse=True)
-    skipped: set[int] = set()
-    for info in infos:
-        while aborted and aborted[-1][1] <= info.last_offset:
-            skipped.add(aborted.pop()[0])
-        if info.attributes & ATTR_CONTROL:
-            if info.producer_id in skipped and (read_marker(answer.records, info) is Marker.ABORT):
-                skipped.discard(info.producer_id)
-        elif not (info.attributes & ATTR_TRANSACTIONAL and info.producer_id in skipped):
-            yield info

@@ -17,7 +17,7 @@ import pyspark
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from onelog.base.errors import ConfigError, OnelogError
-from onelog.spark.client import EARLIEST, LATEST, Client, Part
+from onelog.kafka_client import EARLIEST, LATEST, Client, Part
 from onelog.spark.source import loss
 from onelog.spark.source.limits import Admission
 from onelog.spark.source.offsets import from_spark, to_spark

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from onelog.base.errors import ConfigError, OffsetOutOfRange, TopicNotFound
 from onelog.base.topics import is_exact
-from onelog.spark.client import EARLIEST, LATEST, Client, Part, Topic, refusal
-from onelog.spark.client.codes import UNKNOWN_TOPIC
+from onelog.kafka_client import EARLIEST, LATEST, Client, Part, Topic, refusal
+from onelog.kafka_client.codes import UNKNOWN_TOPIC
 from onelog.spark.source.options import Topics, Where
 
 

@@ -1,15 +1,13 @@
-"""The requests of Kafka that the connector sends, and in which versions."""
+"""The requests of Kafka that our client sends, and in which versions."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 from typing import Final
 
-CLIENT_ID: Final = "onelog-spark"
-
 
 class Api(IntEnum):
-    """The requests that the connector sends, by their numbers."""
+    """The requests that our client sends, by their numbers."""
 
     PRODUCE = 0
     FETCH = 1

@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator
 from typing import Final
 
 from onelog.base.errors import NotAuthenticated
-from onelog.spark.client.access import Access
+from onelog.kafka_client.access import Access
 
 Login = Generator[bytes, bytes, None]
 

@@ -1,4 +1,4 @@
-"""The requests and answers of the connector's client, each beside the other.
+"""The requests and answers of the client, each beside the other.
 
 Rules: no socket here. A refusal inside an answer is kept as a code; who asked says what it means.
 A partition is named by (topic, number).
@@ -12,8 +12,8 @@ from itertools import groupby
 from typing import Final, NamedTuple, TypeVar
 
 from onelog.base.errors import ProtocolViolation
-from onelog.record.wire import Reader, array, blob, number, text
-from onelog.spark.client import codes
+from onelog.kafka_client import codes
+from onelog.kafka_client.wire import Reader, array, blob, number, text
 
 EARLIEST: Final = -2
 LATEST: Final = -1

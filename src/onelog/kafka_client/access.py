@@ -1,16 +1,19 @@
 """Where the broker is and how one gets in: addresses, TLS, login.
 
 Rules: an `Access` is plain values, so that it travels to executors with a task. A password is
-never shown: not in a repr, not in an error.
+never shown: not in a repr, not in an error. TLS is imported by who uses it: a command of a moment
+mostly does not.
 """
 
 from __future__ import annotations
 
-import ssl
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import ConfigError
+
+if TYPE_CHECKING:
+    import ssl
 
 PORT: Final = 9092
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -47,17 +50,26 @@ class Access:
     key_password: str = field(default="", repr=False)
     check_hostname: bool = True
     timeout_s: float = 60.0
-    """How long a broker that is away is looked for before the task fails."""
+    """How long a broker that is away is looked for before a call fails; 0: one try."""
+    connect_s: float = 10.0
+    answer_s: float = 30.0
+    """How long a broker may take to answer, beside what the request itself waits."""
+    client_id: str = "onelog"
+    """Who the broker's log and quotas say that we are."""
+    ca_named: str = "option tls.ca:"
+    """What the user calls `ca_file`, for errors."""
 
     def __str__(self) -> str:
         return ",".join(f"{host}:{port}" for host, port in self.servers)
 
     def context(self) -> ssl.SSLContext:
         """The TLS context that the options describe. Raises ConfigError."""
+        import ssl  # noqa: PLC0415
+
         try:
             context = ssl.create_default_context(cafile=self.ca_file or None)
         except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"option tls.ca: {self.ca_file}: {error}") from error
+            raise ConfigError(f"{self.ca_named} {self.ca_file}: {error}") from error
         context.check_hostname = self.check_hostname
         if self.cert_file:
             try:

@@ -1,10 +1,11 @@
-"""The connector's client: each request as a call, tried again while the broker is away.
+"""The client itself: each request as a call, tried again while the broker is away.
 
 Rules:
 - A call returns what was asked or raises an OnelogError that names the topic or the server.
 - A connection that breaks is made anew and the request is sent again, until `Access.timeout_s`
   has passed without success. Whoever calls must bear a request that took effect twice; for writes
   the broker's sequence numbers see to it.
+- What is posted is sent once: its answer is read later, in order, before anything else is asked.
 - Not for several threads at once: a task has a client of its own.
 """
 
@@ -17,12 +18,12 @@ from types import TracebackType
 from typing import Final, TypeVar
 
 from onelog.base.errors import OnelogError
-from onelog.record.wire import Reader
-from onelog.spark.client import codes, messages
-from onelog.spark.client.access import Access
-from onelog.spark.client.link import Link, open_link
-from onelog.spark.client.messages import Fetched, Named, Part, Produced, Producer, Topic
-from onelog.spark.client.wire import Api
+from onelog.kafka_client import codes, messages
+from onelog.kafka_client.access import Access
+from onelog.kafka_client.apis import Api
+from onelog.kafka_client.link import Link, open_link
+from onelog.kafka_client.messages import Fetched, Named, Part, Produced, Producer, Topic
+from onelog.kafka_client.wire import Reader
 
 PAUSE_S: Final = 0.05
 """How long to wait before the second try; doubled each time, up to the next."""
@@ -39,6 +40,8 @@ class Client:
         self._link: Link | None = None
         self._ahead: bytes | None = None
         """A fetch that was sent and not read yet."""
+        self._posted = 0
+        """Produces that were sent and not read yet."""
 
     def __enter__(self) -> Client:
         return self
@@ -56,8 +59,14 @@ class Client:
         if self._link is not None:
             self._link.close()
         self._link = self._ahead = None
+        self._posted = 0
 
     # -- requests
+
+    def connect(self) -> None:
+        """Connect and log in now, in one try; else the first call does it. Raises Unavailable."""
+        if self._link is None:
+            self._link = open_link(self.access)
 
     def call(
         self,
@@ -67,25 +76,28 @@ class Client:
         *,
         version: int | None = None,
         wait_s: float = 0.0,
+        timeout_s: float | None = None,
     ) -> T:
         """Send a request and read its answer with `read`.
 
-        Whatever raises a retriable error, `read` too, is tried again.
+        Whatever raises a retriable error, `read` too, is tried again, for so long as `access`
+        says, or `timeout_s`.
         """
 
         def work(link: Link) -> T:
             self._drop_ahead(link)
             return read(link.ask(api, body, version=version, wait_s=wait_s))
 
-        return self._try(work)
+        return self._try(work, timeout_s)
 
     def _drop_ahead(self, link: Link) -> None:
         if self._ahead is not None:
             self._ahead = None
             link.answer()
 
-    def _try(self, work: Callable[[Link], T]) -> T:
-        ends = time.monotonic() + self.access.timeout_s
+    def _try(self, work: Callable[[Link], T], timeout_s: float | None = None) -> T:
+        assert not self._posted, "the answers to what was posted come first"
+        ends = time.monotonic() + (self.access.timeout_s if timeout_s is None else timeout_s)
         pause_s = PAUSE_S
         while True:
             try:
@@ -103,7 +115,13 @@ class Client:
 
     # -- topics and offsets
 
-    def topics(self, names: Iterable[str] | None = None, *, create: bool = False) -> list[Topic]:
+    def topics(
+        self,
+        names: Iterable[str] | None = None,
+        *,
+        create: bool = False,
+        timeout_s: float | None = None,
+    ) -> list[Topic]:
         """What the broker says of topics; of all that it lists when none are named."""
         body = messages.metadata_request(names, create=create)
 
@@ -114,7 +132,7 @@ class Client:
                     raise codes.refusal(row.code, f"topic {row.name}")
             return found
 
-        return self.call(Api.METADATA, body, read)
+        return self.call(Api.METADATA, body, read, timeout_s=timeout_s)
 
     def offsets(self, asked: Mapping[Part, int]) -> dict[Part, int]:
         """Per partition its offset at a time in ms, EARLIEST or LATEST; -1: nothing so late."""
@@ -228,6 +246,32 @@ class Client:
             return found
 
         return self.call(Api.PRODUCE, messages.produce_request(batches, transactional_id), read)
+
+    def post(self, batches: Mapping[Part, bytes | memoryview]) -> None:
+        """Send what `produce` would and do not wait: `posted` reads the answer."""
+
+        def work(link: Link) -> None:
+            self._drop_ahead(link)
+            link.send(Api.PRODUCE, messages.produce_request(batches, None))
+
+        self.connect()
+        self._once(work)
+        self._posted += 1
+
+    def posted(self) -> dict[Part, Produced]:
+        """The answer to the oldest post that has none: durable or refused."""
+        assert self._posted, "nothing was posted"
+        found = self._once(lambda link: messages.read_produce(link.answer()))
+        self._posted -= 1
+        return found
+
+    def _once(self, work: Callable[[Link], T]) -> T:
+        assert self._link is not None
+        try:
+            return work(self._link)
+        except OnelogError:
+            self.close()  # whatever else was posted: nobody knows how it fared
+            raise
 
     def end(self, transactional_id: str, producer: Producer, *, commit: bool) -> None:
         """Commit or abort a transaction."""

@@ -1,16 +1,12 @@
-"""Does the connector's own Kafka client say what it means, get in, and live through a restart?"""
+"""Does our own Kafka client say what it means, get in, and live through a restart?"""
 
 from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-import trustme
-from pyspark.errors import PySparkException
 
 from onelog.base.errors import (
     ConfigError,
@@ -20,10 +16,7 @@ from onelog.base.errors import (
     ProtocolViolation,
     Unavailable,
 )
-from onelog.kernel import ATTR_CONTROL, ATTR_TRANSACTIONAL, scan_batches
-from onelog.record.batch import build_batch, iterate_batches
-from onelog.record.wire import Reader
-from onelog.spark.client import (
+from onelog.kafka_client import (
     EARLIEST,
     LATEST,
     MECHANISMS,
@@ -34,8 +27,11 @@ from onelog.spark.client import (
     messages,
     parse_servers,
 )
-from onelog.spark.client.wire import Api
-from tests.conformance.kafka_brokers import unique
+from onelog.kafka_client.apis import Api
+from onelog.kafka_client.wire import Reader
+from onelog.kernel import ATTR_CONTROL, ATTR_TRANSACTIONAL, scan_batches
+from onelog.record.batch import build_batch, iterate_batches
+from tests.conformance.kafka_brokers import KafkaOnelog, serve_guarded, unique
 from tests.conformance.mqtt_brokers import Onelog
 
 
@@ -64,9 +60,17 @@ def values(client: Client, topic: str, partition: int = 0, wait_ms: int = 0) -> 
 
 
 @pytest.fixture
-def client(broker) -> Iterator[Client]:
-    with Client(access(broker, timeout_s=10.0)) as made:
+def client(kafka_onelog) -> Iterator[Client]:
+    with Client(access(kafka_onelog, timeout_s=10.0)) as made:
         yield made
+
+
+@pytest.fixture
+def own_broker(tmp_path) -> Iterator[KafkaOnelog]:
+    """A broker of this test alone, to be killed and started again."""
+    server = KafkaOnelog(tmp_path).start()
+    yield server
+    server.stop()
 
 
 @pytest.fixture
@@ -98,6 +102,64 @@ def test_a_fetch_that_was_asked_ahead_is_answered_to_its_own_request_only(client
     assert client.fetch(first)[0].partition == 0
     client.fetch_ahead(first)
     assert client.offsets({(topic, 0): LATEST}) == {(topic, 0): 1}
+
+
+def test_what_is_posted_is_answered_later_and_in_order(client, topic) -> None:
+    for number in range(10):
+        client.post({(topic, 0): batch(str(number))})
+    answers = [client.posted()[topic, 0] for _ in range(10)]
+    assert [(row.code, row.base_offset) for row in answers] == [(0, at) for at in range(10)]
+    assert len(values(client, topic)) == 10
+
+
+def test_a_post_after_a_fetch_that_was_asked_ahead_has_its_own_answer(client, topic) -> None:
+    request = fetch_request({(topic, 0): 0}, bytes_max=99, part_bytes_max=99, wait_ms=0)
+    client.fetch(request)
+    client.fetch_ahead(request)
+    client.post({(topic, 0): batch("a")})
+    assert client.posted()[topic, 0].code == 0
+
+
+def test_nothing_else_is_asked_before_the_answers_to_what_was_posted(client, topic) -> None:
+    client.post({(topic, 0): batch("a")})
+    with pytest.raises(AssertionError, match="posted"):
+        client.topics()
+    client.posted()
+    client.topics()
+
+
+def test_a_post_is_not_sent_twice_when_the_broker_dies(own_broker) -> None:
+    with Client(access(own_broker, timeout_s=30.0)) as client:
+        client.topics(["t"], create=True)
+        client.post({("t", 0): batch("a")})
+        client.posted()
+        client.post({("t", 0): batch("b")})
+        own_broker.kill()
+        # What was answered before the kill may still be read; then the connection is at its end.
+        with pytest.raises(Unavailable):
+            client.posted()
+            client.post({("t", 0): batch("c")})
+            client.posted()
+        own_broker.start()
+        client.topics(["t"])  # connects anew, and owes no answer
+        assert values(client, "t") in ([b"a"], [b"a", b"b"])
+
+
+def test_a_client_says_who_it_is_and_waits_no_longer_than_it_was_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        made = Access(
+            servers=(("127.0.0.1", listener.getsockname()[1]),),
+            timeout_s=0.0,
+            answer_s=0.05,
+            client_id="a-name",
+        )
+        client = Client(made)
+        client.connect()
+        peer, _address = listener.accept()
+        with peer, client:
+            with pytest.raises(Unavailable, match="does not answer"):
+                client.topics()
+            assert b"a-name" in peer.recv(1 << 16)
 
 
 def test_offsets_are_those_of_the_ends_and_of_times(client, topic) -> None:
@@ -191,23 +253,7 @@ def test_a_broker_that_is_not_there_is_named() -> None:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory) -> Iterator[Onelog]:
-    folder: Path = tmp_path_factory.mktemp("spark-login")
-    authority = trustme.CA()
-    authority.cert_pem.write_to_path(folder / "ca.pem")
-    trustme.CA().cert_pem.write_to_path(folder / "other-ca.pem")
-    issued = authority.issue_cert("127.0.0.1", "localhost")
-    issued.private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
-    server = Onelog(
-        folder,
-        "security.anonymous=never",
-        "listeners.kafka_tls.enabled=true",
-        "listeners.kafka_tls.tls.cert_file=server.pem",
-        "listeners.kafka_tls.tls.key_file=server.pem",
-        listeners=("kafka_tls",),
-    ).start()
-    server.user("al,i=ce", "secret")
-    yield server
-    assert server.stop() == 0
+    yield from serve_guarded(tmp_path_factory.mktemp("login"))
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["tcp", "tls"])
@@ -226,28 +272,6 @@ def test_a_user_gets_in(guarded, mechanism, tls) -> None:
     assert "secret" not in repr(made)
     with Client(made) as client:
         client.topics()
-
-
-def test_spark_gets_in_with_options(guarded, spark) -> None:
-    secure = f"localhost:{guarded.ports['kafka_tls']}"
-    made = Access(
-        servers=parse_servers(secure), user="al,i=ce", password="secret", tls=True,
-        ca_file=str(guarded.folder / "ca.pem"),
-    )  # fmt: skip
-    with Client(made) as client:
-        client.topics(["secured"], create=True)
-        # Of today: Spark may take longer to start than retention leaves a record of 1970.
-        client.produce({("secured", 0): batch("a", since_ms=int(time.time() * 1000))})
-    options = {
-        "servers": secure, "user": "al,i=ce", "password": "secret", "subscribe": "secured",
-        "sasl.mechanism": "SCRAM-SHA-256", "tls.ca": str(guarded.folder / "ca.pem"),
-        "columns": "value", "startingOffsets": '{"secured":{"0":0,"1":0,"2":0,"3":0}}',
-    }  # fmt: skip
-    frame = spark.read.format("onelog")
-    assert [bytes(row[0]) for row in frame.options(**options).load().collect()] == [b"a"]
-    with pytest.raises(PySparkException, match="does not let al,i=ce in") as told:
-        frame.options(**options | {"password": "wrong-one"}).load().count()
-    assert "wrong-one" not in str(told.value)
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

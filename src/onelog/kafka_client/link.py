@@ -8,21 +8,15 @@ is seen of an answer is good until the next one is read.
 from __future__ import annotations
 
 import socket
-import ssl
 import time
 from typing import Final
 
 from onelog.base.errors import NotAuthenticated, OnelogError, ProtocolViolation, Unavailable
-from onelog.record import wire
-from onelog.record.wire import Reader
-from onelog.spark.client import codes
-from onelog.spark.client.access import Access, Address
-from onelog.spark.client.login import LOGINS
-from onelog.spark.client.wire import CLIENT_ID, VERSIONS, Api
+from onelog.kafka_client import codes, wire
+from onelog.kafka_client.access import Access, Address
+from onelog.kafka_client.apis import VERSIONS, Api
+from onelog.kafka_client.wire import Reader
 
-CONNECT_S: Final = 10.0
-ANSWER_S: Final = 30.0
-"""How long a broker may take to answer, beside what the request itself waits."""
 ANSWER_BYTES_MAX: Final = 256 << 20
 RECEIVE_BUFFER_BYTES: Final = 4 << 20
 KEPT_BYTES_MAX: Final = 32 << 20
@@ -34,13 +28,15 @@ class Link:
 
     def __init__(self, address: Address, access: Access) -> None:
         self._address = address
+        self._client_id = access.client_id
+        self._answer_s = access.answer_s
         self._number = 0
         self._waiting: list[int] = []
         self._buffer = bytearray()
         self.broken = False
         """Whether bytes were lost: nothing can be asked any more."""
         try:
-            self._socket = socket.create_connection(address, CONNECT_S)
+            self._socket = socket.create_connection(address, access.connect_s)
         except OSError as error:
             raise Unavailable(f"nothing answers at {self} ({error})") from error
         try:
@@ -59,6 +55,8 @@ class Link:
         return "{}:{}".format(*self._address)
 
     def _secure(self, access: Access) -> None:
+        import ssl  # noqa: PLC0415
+
         context = access.context()
         try:
             self._socket = context.wrap_socket(self._socket, server_hostname=self._address[0])
@@ -73,6 +71,8 @@ class Link:
         if code:
             offered = ", ".join(name for name in reader.rows(reader.string) if name)
             raise NotAuthenticated(f"{self} offers {offered}, not {access.mechanism}")
+        from onelog.kafka_client.login import LOGINS  # noqa: PLC0415
+
         steps = LOGINS[access.mechanism](access)
         said = next(steps)
         while True:
@@ -102,8 +102,8 @@ class Link:
         self._number = (self._number + 1) & 0x7FFF_FFFF
         chosen = VERSIONS[api] if version is None else version
         try:
-            self._socket.settimeout(ANSWER_S)
-            self._socket.sendall(wire.request(api, chosen, self._number, CLIENT_ID, body))
+            self._socket.settimeout(self._answer_s)
+            self._socket.sendall(wire.request(api, chosen, self._number, self._client_id, body))
         except OSError as error:
             self.broken = True
             raise Unavailable(f"the connection to {self} broke ({error})") from error
@@ -112,7 +112,7 @@ class Link:
     def answer(self, wait_s: float = 0.0) -> Reader:
         """The answer to the oldest request that has none."""
         assert self._waiting, "nothing was asked"
-        ends = time.monotonic() + ANSWER_S + wait_s
+        ends = time.monotonic() + self._answer_s + wait_s
         broken, self.broken = self.broken, True  # until the whole answer is here
         size = int.from_bytes(self._read(4, ends), "big")
         if not 4 <= size <= ANSWER_BYTES_MAX:
