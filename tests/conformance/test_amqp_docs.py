@@ -44,7 +44,7 @@ def test_every_reply_code_is_answered():
 
 
 def test_every_known_difference_to_rabbitmq_is_explained():
-    section = PAGE.partition("## Where RabbitMQ")[2].partition("\nAlso:")[0]
+    section = PAGE.partition("## Where RabbitMQ")[2].partition("\nMore differences:")[0]
     explained = set(re.findall(r"`(test_\w+)`", section))
     assert explained == {name.partition("[")[0] for name in DIFFERENCES}
 
