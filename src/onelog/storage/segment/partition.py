@@ -161,7 +161,10 @@ class SegmentLog(LogWriter):
             for number in range(max(0, bisect_right(bases, first) - 1), len(segments)):
                 if bases[number] >= below or len(found) >= limit:
                     break
-                found += segments[number].offsets_of_topic(topic_hash, first, limit - len(found))
+                rows = segments[number].offsets_of_topic(topic_hash, first, limit - len(found))
+                if number + 1 < len(bases):  # entries of what a truncation cut off stay
+                    del rows[bisect_left(rows, bases[number + 1]) :]
+                found += rows
             return [Offset(offset) for offset in found[: bisect_left(found, below)]]
 
         if not self._settings.topic_index:
@@ -250,45 +253,42 @@ class SegmentLog(LogWriter):
         if new_end <= start:  # nothing that may be read is left
             cut, start = truncation.Cut([], None, 0, new_end), new_end
         active = self._empty_segment(new_end)
+        kept = list(cut.kept)
+        rows = [segment.row() for segment in kept]
         if cut.split is not None:
-            base, created_ms = cut.split.base_offset, cut.split.created_ms
-            last, highest = truncation.last_batch(cut.split, cut.size_bytes)
-            row = Row(base, cut.size_bytes, last, highest, created_ms)
-            stem = stem_of(self._directory, base)
-            active = Segment(stem, row, self._shared, self.lock, self._settings)
+            rows.append(truncation.shortened(cut.split, cut.size_bytes))
+            kept.append(self._sealed_segment(rows[-1]))
         gone = [segment for segment in segments if segment not in cut.kept]
-        rows = tuple(segment.row() for segment in cut.kept)
         intent = self._next(
-            start_offset=start, end_offset=new_end, sealed=rows, tail=active.row(), cut=True
+            start_offset=start, end_offset=new_end, sealed=tuple(rows), tail=active.row(), cut=True
         )
         self._save(intent)
         with self.lock:
             self._drop(gone)
             self._start, self._end, self._durable = start, new_end, new_end
             self._unsynced = []
-            for segment in cut.kept:
+            for segment in kept:
                 if not segment.sealed:
                     segment.seal()
-            self._publish([*cut.kept, active])
+            self._publish([*kept, active])
         try:
-            self._finish_cut(gone, cut, active)
+            self._finish_cut(gone, cut.split)
         except (OSError, StorageError) as error:
             self._give_up("truncate", error)
 
-    def _finish_cut(self, gone: list[Segment], cut: truncation.Cut, active: Segment) -> None:
-        """Bring the files to what the checkpoint says."""
-        if cut.split is not None:
-            truncation.copy_prefix(active, cut.size_bytes)
-            cut.split.let_go()
-            with self.lock:
-                active.let_go()  # its map is of the old file
-                active.prepare()
-        self._bury(segment for segment in gone if segment is not cut.split)
+    def _sealed_segment(self, row: Row) -> Segment:
+        stem = stem_of(self._directory, row.base_offset)
+        return Segment(stem, row, self._shared, self.lock, self._settings, sealed=True)
+
+    def _finish_cut(self, gone: list[Segment], split: Segment | None) -> None:
+        """Bring the files to what the checkpoint says. Nothing is appended before that."""
+        faults.hit("segment.truncate")
+        if split is not None:
+            split.let_go()  # its file is that of the shorter one now
+        self._bury(segment for segment in gone if segment is not split)
         state.drop_states(self._directory, self._end)
-        tail = active.row()
-        active.indexes.sync()
         sync_directory(self._directory)
-        self._save(self._next(tail=tail))
+        self._save(self._next())
 
     def _give_up(self, what: str, error: Exception) -> NoReturn:
         """A change was decided but not finished: only recovery can finish it."""

@@ -102,6 +102,7 @@ class Recovery:
                 known = msgspec.structs.replace(known, start_offset=0)
         sealed = [self._segment(row, sealed=True) for row in known.sealed]
         self._check_known(known)
+        self._give_back(known)
         tail = known.tail
         bases = sorted(base for base in self._logs if base >= tail.base_offset)
         size = self._logs.get(tail.base_offset, 0)
@@ -168,11 +169,14 @@ class Recovery:
         """Before files go because of a checkpoint: its own sync may be what failed."""
         found = [int(match[1]) for match in map(_SEGMENT_FILE.fullmatch, names) if match]
         if known.swap or known.cut or any(self._is_leftover(base, known, named) for base in found):
-            try:
-                self._box.save(known)
-            except OSError as error:
-                if not is_full(error):
-                    raise
+            self._save_again(known)
+
+    def _save_again(self, known: Checkpoint) -> None:
+        try:
+            self._box.save(known)
+        except OSError as error:
+            if not is_full(error):
+                raise
 
     def _is_leftover(self, base: int, known: Checkpoint, named: set[int]) -> bool:
         """Whether a segment was dropped: by trim, by a rewrite, or by truncate."""
@@ -208,6 +212,14 @@ class Recovery:
                 raise PartitionCorrupt(
                     f"{path} has {size} bytes, {row.size_bytes} were durable; {_REPAIR}"
                 )
+
+    def _give_back(self, known: Checkpoint) -> None:
+        """Cut off what truncations left behind the ends of sealed segments."""
+        longer = [row for row in known.sealed if self._logs[row.base_offset] > row.size_bytes]
+        if longer:
+            self._save_again(known)
+        for row in longer:
+            self._cut(row.base_offset, row.size_bytes)
 
     def _check_last_batch(self, tail: Row) -> None:
         """The batch that ends at the recovery point must be whole."""

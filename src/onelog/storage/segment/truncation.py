@@ -1,22 +1,24 @@
-"""Cuts the log's end off, so that a crash at any step leaves it cut or not cut.
+"""Where a log is cut, and what is left of the segment that the cut goes through.
 
-Rules: the checkpoint that says "cut" is the moment that counts; recovery finishes what follows.
-Live bytes are never cut in place, for readers may have them mapped: the kept ones are copied to a
-new file that takes the name.
+Rules: nothing is copied and nothing is cut in place, for readers may have the bytes mapped: the
+segment is sealed with fewer bytes than its file has, and the log goes on in a new one. What lies
+behind means nothing and goes at the next open. The last batch before the cut is found by the index.
 """
 
 from __future__ import annotations
 
-import os
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from onelog.base import faults
-from onelog.kernel import scan_batches
-from onelog.storage.segment.files import OpenFile
-from onelog.storage.segment.scan import Walk
-from onelog.storage.segment.segment import LOG, Segment
+import msgspec
 
-_COPY_BYTES = 8 * 1024 * 1024
+from onelog.kernel import crc32c, scan_batches
+from onelog.storage.segment.checkpoint import UNKNOWN, Row
+from onelog.storage.segment.index import POSITION_MASK
+from onelog.storage.segment.indexes import BadIndex
+from onelog.storage.segment.scan import Walk
+from onelog.storage.segment.segment import Segment
 
 
 class Cut(NamedTuple):
@@ -47,23 +49,42 @@ def find_cut(segments: list[Segment], end: int) -> Cut:
     return Cut(kept, None, 0, end)
 
 
-def last_batch(segment: Segment, size_bytes: int) -> tuple[int, int]:
-    """Position of the last batch below `size_bytes`, and the highest timestamp up to there."""
-    walk = Walk(segment.buffer(size_bytes), 0, size_bytes, -1, check_crc=False)
-    last, highest = 0, -1
-    for _, batches, at in walk.pieces():
-        last = at + batches[-1].position
+def shortened(segment: Segment, size_bytes: int) -> Row:
+    """The row of a segment of which only the first `size_bytes` count; a batch ends there."""
+    row = segment.row()
+    try:
+        offsets, times = segment.indexes.offsets(), segment.indexes.times()
+    except BadIndex:
+        offsets = times = ()
+    entries = bisect_left(offsets, size_bytes, key=lambda entry: entry & POSITION_MASK)
+    at = offsets[entries - 1] & POSITION_MASK if entries else 0
+    first = scan_batches(segment.buffer(size_bytes), at, False, 1)[0]
+    rel = first.base_offset - segment.base_offset
+    if not entries or row.index_bytes == UNKNOWN or offsets[entries - 1] >> 32 != rel:
+        at = entries = rel = 0
+        row = msgspec.structs.replace(row, index_bytes=UNKNOWN)
+    count = bisect_right(range(len(times) // 2), rel, key=lambda entry: times[2 * entry + 1])
+    highest = times[2 * count - 2] if entries and count else -1
+    walk = Walk(segment.buffer(size_bytes), at, size_bytes, -1, check_crc=False)
+    last = at
+    for _, batches, start in walk.pieces():
+        last = start + batches[-1].position
         highest = max(highest, *(info.max_timestamp_ms for info in batches))
-    return last, highest
+    plain = msgspec.structs.replace(
+        row, size_bytes=size_bytes, last_batch_at=last, max_timestamp_ms=highest
+    )
+    if plain.index_bytes == UNKNOWN:
+        return plain
+    index, timed = _bytes_of(offsets[:entries]), _bytes_of(times[: 2 * count])
+    return msgspec.structs.replace(
+        plain,
+        index_bytes=len(index),
+        index_crc=crc32c(index),
+        times_bytes=len(timed),
+        times_crc=crc32c(timed),
+    )
 
 
-def copy_prefix(segment: Segment, size_bytes: int) -> None:
-    """Put a file with the first `size_bytes` of the segment in the place of its log."""
-    path = segment.stem + LOG
-    view = memoryview(segment.buffer(size_bytes))
-    file = OpenFile(path + ".tmp", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    for at in range(0, size_bytes, _COPY_BYTES):
-        file.write(view[at : min(at + _COPY_BYTES, size_bytes)], at)
-    file.sync_all()
-    faults.hit("segment.truncate")
-    os.replace(path + ".tmp", path)  # noqa: PTH105
+def _bytes_of(entries: Sequence[int]) -> bytes:
+    """Entries of 8 bytes as their file has them."""
+    return bytes(memoryview(entries).cast("B")) if len(entries) else b""  # type: ignore[arg-type]
