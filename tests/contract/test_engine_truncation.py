@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from onelog.base.clock import ManualClock
+from onelog.base.ids import Offset
 from onelog.kernel import topic_hash
 from onelog.storage.engine import Engine, LogSettings, PartitionKey, PartitionLog
 from tests.batches import append, make_batch, read_all, spans
@@ -85,6 +86,34 @@ def test_a_cut_log_opens_as_it_was_and_grows(case: EngineCase, tmp_path: Path, c
         check(log, cut)
         write(log, grown)
         check(log, grown)
+        engine.close()
+
+
+def test_a_high_watermark_is_kept_and_grows_and_never_passes_the_end(
+    case: EngineCase, tmp_path: Path
+):
+    engine = case.make(tmp_path / "data", ManualClock())
+    log = engine.open(KEY, SMALL)
+    assert log.kept_high_watermark == 0
+    write(log, 40)
+    log.keep_high_watermark(Offset(30))
+    log.keep_high_watermark(Offset(20))
+    assert log.kept_high_watermark == 30
+    log.truncate(Offset(35))
+    assert log.kept_high_watermark == 30
+    log.truncate(Offset(25))
+    assert log.kept_high_watermark == 25
+    write(log, 40)
+    assert log.kept_high_watermark == 25
+    log.keep_high_watermark(Offset(1000))
+    assert log.kept_high_watermark == 40
+    write(log, 50)
+    log.sync()
+    log.trim(Offset(10))
+    engine.close()
+    if case.persistent:
+        engine = case.make(tmp_path / "data", ManualClock())
+        assert engine.open(KEY, SMALL).kept_high_watermark == 40
         engine.close()
 
 

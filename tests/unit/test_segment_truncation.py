@@ -6,13 +6,17 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from onelog.base import faults
 from onelog.base.clock import ManualClock
+from onelog.base.errors import PartitionCorrupt
+from onelog.base.ids import Offset
 from onelog.kernel import topic_hash
 from onelog.storage.engine import LogSettings, PartitionKey
 from onelog.storage.segment import SegmentEngine, truncation
+from onelog.storage.segment.checkpoint import Checkpoint, CheckpointFile, Row
 from onelog.storage.segment.partition import SegmentLog
 from onelog.storage.segment.scan import Piece, Walk
 from tests.batches import append, fill, make_batch, read_all, spans
@@ -21,7 +25,7 @@ KEY = PartitionKey("s-1", 0)
 SMALL = LogSettings(segment_bytes=2_000, index_interval_bytes=256)
 STEPS = (
     "segment.fsync", "segment.checkpoint", "segment.checkpoint.written", "segment.truncate",
-    "segment.unlink",
+    "segment.unlink", "segment.create",
 )  # fmt: skip
 
 
@@ -44,7 +48,7 @@ def test_a_cut_copies_nothing_and_the_rest_goes_at_the_next_open(tmp_path: Path)
     view = log.read(6, 1, 10)
     was = bytes(view)
     log.truncate(5)
-    assert log_files(tmp_path) == {name: (inode, size)}
+    assert log_files(tmp_path)[name] == (inode, size)
     assert bytes(view) == was, "who reads it goes on"
     fill(log, 3, size=60)
     assert firsts(log) == list(range(8))
@@ -107,6 +111,41 @@ def test_a_cut_through_a_segment_whose_index_is_gone_is_right(tmp_path: Path):
     engine.close()
 
 
+def test_what_was_cut_does_not_come_back_when_both_checkpoints_are_damaged(tmp_path: Path):
+    """I9: nobody knows which of the bytes count, so the partition stops."""
+    root = tmp_path / "data"
+    log = SegmentEngine(root).open(KEY, SMALL)
+    fill(log, 10, size=60)
+    log.truncate(5)
+    shutil.copytree(root, tmp_path / "image")
+    for path in (tmp_path / "image").rglob("checkpoint.*"):
+        path.write_bytes(b"\0" * 4096)
+    with pytest.raises(PartitionCorrupt, match="overlaps"):
+        SegmentEngine(tmp_path / "image").open(KEY, SMALL)
+    log.close()
+
+
+def test_a_kept_high_watermark_ends_where_a_torn_tail_was_cut(tmp_path: Path):
+    """It would count for other records once the log has grown past it."""
+    root = tmp_path / "data"
+    log = SegmentEngine(root).open(KEY, LogSettings())
+    fill(log, 10, size=60)
+    log.keep_high_watermark(Offset(9))
+    image = tmp_path / "image"
+    shutil.copytree(root, image)
+    log.close()
+    (path,) = image.rglob("*.log")
+    with path.open("r+b") as file:
+        file.seek(7 * len(make_batch(0, size=60)) + 70)
+        file.write(b"\xff")
+    for _ in range(2):
+        engine = SegmentEngine(image)
+        log = engine.open(KEY, LogSettings())
+        assert log.kept_high_watermark == 7
+        fill(log, 5)
+        engine.close()
+
+
 @pytest.mark.parametrize("end", [0, 3, 15, 31, 39])
 def test_a_crash_at_any_step_leaves_the_log_cut_or_not_cut(tmp_path: Path, end: int):
     """Each step is a copy of the files as kill -9 would leave them."""
@@ -154,3 +193,26 @@ def test_a_crash_at_any_step_leaves_the_log_cut_or_not_cut(tmp_path: Path, end: 
         assert firsts(engine.open(KEY, SMALL)) == list(range(was + 1))
         engine.close()
     assert seen == {40, end, end + 2}
+
+
+def test_a_truncation_that_older_software_began_is_finished(tmp_path: Path):
+    """It left the kept bytes in the tail, and kept no high watermark."""
+    engine = SegmentEngine(tmp_path)
+    log = engine.open(KEY, LogSettings())
+    fill(log, 10, size=60)
+    directory = log.directory
+    engine.close()
+    box = CheckpointFile(directory)
+    saved, _ = box.load()
+    assert saved is not None
+    size = saved.tail.size_bytes // 10
+    tail = Row(0, 5 * size, 4 * size, saved.tail.max_timestamp_ms, saved.tail.created_ms)
+    old = msgspec.msgpack.encode([1, 0, 5, [], msgspec.to_builtins(tail), [], True])
+    box.save(msgspec.msgpack.decode(old, type=Checkpoint))
+    engine = SegmentEngine(tmp_path)
+    log = engine.open(KEY, LogSettings())
+    assert firsts(log) == list(range(5))
+    assert log.kept_high_watermark == 0
+    fill(log, 2)
+    assert firsts(log) == list(range(7))
+    engine.close()

@@ -17,6 +17,7 @@ class StoppedLog:
     start_offset = Offset(0)
     end_offset = Offset(0)
     durable_offset = Offset(0)
+    kept_high_watermark = Offset(0)
     size_bytes = 0
     torn: TornTail | None = None
 
@@ -61,6 +62,10 @@ class StoppedLog:
         self._refuse()
 
     def truncate(self, end: Offset) -> None:
+        """Refused."""
+        self._refuse()
+
+    def keep_high_watermark(self, offset: Offset) -> None:
         """Refused."""
         self._refuse()
 

@@ -9,8 +9,9 @@ Rules that every engine keeps (tests/contract/test_engine.py holds each of them 
 - Offsets never move. Compaction leaves gaps; `read(offset)` answers from the first batch whose
   last offset is >= `offset`.
 - `append` and `read` never wait for the disk to sync. `sync`, `trim`, `truncate`, `save_state`,
-  `rewrite(...).commit`, `close` and `delete` may block: callers run them in a thread. Every method
-  may be called from any thread; engines lock for themselves and never hold a lock while they sync.
+  `keep_high_watermark`, `rewrite(...).commit`, `close` and `delete` may block: callers run them in
+  a thread. Every method may be called from any thread; engines lock for themselves and never hold a
+  lock while they sync.
 - `durable_offset` only grows (except by `truncate`) and never passes `end_offset`.
 - A failed sync stops the partition (`PartitionStopped`) until it is opened again: after a failed
   fsync the page cache can no longer be believed.
@@ -115,6 +116,11 @@ class PartitionLog(Protocol):
         ...
 
     @property
+    def kept_high_watermark(self) -> Offset:
+        """What was kept last, at most `end_offset`; 0: nothing was."""
+        ...
+
+    @property
     def torn(self) -> TornTail | None:
         """What opening it had to cut; None: nothing."""
         ...
@@ -174,7 +180,17 @@ class PartitionLog(Protocol):
         ...
 
     def truncate(self, end: Offset) -> None:
-        """Cut the log so that it ends at or before `end` (a batch is cut as a whole), durably."""
+        """Cut the log so that it ends at or before `end` (a batch is cut as a whole), durably.
+
+        It copies nothing, however large a segment is. Whoever appends meanwhile gets Conflict.
+        """
+        ...
+
+    def keep_high_watermark(self, offset: Offset) -> None:
+        """Keep durably that every record below `offset` is on all replicas that count.
+
+        It only grows, except by `truncate`; of an offset beyond the end, the end is kept.
+        """
         ...
 
     def roll(self) -> None:

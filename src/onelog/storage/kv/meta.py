@@ -38,6 +38,8 @@ class Meta(msgspec.Struct, array_like=True):
     end_offset: int
     next_segment: int
     segments: list[Segment]
+    high_watermark: int = 0
+    """What was kept of it last."""
 
 
 _decoder: Final = msgspec.msgpack.Decoder(Meta)

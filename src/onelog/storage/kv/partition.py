@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 
-from onelog.base.errors import Closed, Conflict, InvalidRequest, OffsetOutOfRange
+from onelog.base.errors import (
+    Closed,
+    Conflict,
+    InvalidRequest,
+    OffsetOutOfRange,
+    OnelogError,
+)
 from onelog.base.ids import Offset, TimestampMs
 from onelog.kernel import BatchBuilder
 from onelog.storage.engine import SegmentInfo, TornTail, seal_and_append
@@ -47,6 +53,11 @@ class KvLog(KvWriter):
         """Bytes of batches held."""
         with self.lock:
             return sum(segment.size_bytes for segment in self._segments)
+
+    @property
+    def kept_high_watermark(self) -> Offset:
+        """What was kept last; 0: nothing was."""
+        return Offset(self._kept)
 
     @property
     def torn(self) -> TornTail | None:
@@ -202,7 +213,25 @@ class KvLog(KvWriter):
         self._cuts += 1
         self._start, self._end = start, end
         self._durable = min(self._durable, end)
+        self._kept = min(self._kept, end)
         return gone
+
+    def keep_high_watermark(self, offset: Offset) -> None:
+        """Keep how far all replicas that count are, durably."""
+        with self.lock:
+            self._check_running()
+            offset = min(offset, self.end_offset)
+            if offset <= self._kept:
+                return
+            kept, self._kept = self._kept, int(offset)
+            change = new_batch()
+            self._put_meta(change)
+            try:
+                self._db.write(change, stall_s=_WAIT_S)
+            except OnelogError:
+                self._kept = kept
+                raise
+        self._db.sync()
 
     def _shortened(self, segment: Segment, end: int) -> tuple[int, Segment]:
         """Where the log ends when batches that reach `end` are gone, and the segment then."""

@@ -29,7 +29,7 @@ class KvWriter:
     """State and growth of one partition."""
 
     __slots__ = (
-        "_changed", "_clock", "_closed", "_cuts", "_db", "_durable", "_end", "_key",
+        "_changed", "_clock", "_closed", "_cuts", "_db", "_durable", "_end", "_kept", "_key",
         "_next_segment", "_number", "_segments", "_settings", "_start", "lock",
     )  # fmt: skip
 
@@ -45,7 +45,7 @@ class KvWriter:
         self._closed = False
         self._cuts = 0
         self._changed = False
-        self._start = self._end = self._next_segment = 0
+        self._start = self._end = self._kept = self._next_segment = 0
         self._segments: list[Segment] = []
         saved = db.get(keys.of_partition(number, keys.META))
         if saved is None:
@@ -72,6 +72,11 @@ class KvWriter:
         for last, row in contents.rows(self._db, self._number, active.number, active.counted):
             active.count(last, row.size_bytes, row.max_timestamp_ms)
             self._end = max(self._end, last + 1)
+        self._kept = min(meta.high_watermark, self._end)
+        if self._kept < meta.high_watermark:  # what was lost must not count once the log has grown
+            change = new_batch()
+            self._put_meta(change)
+            self._db.write(change, stall_s=60)
 
     def _clean_up(self) -> None:
         """Throw away what rewrites wrote that a crash ended."""
@@ -210,6 +215,7 @@ class KvWriter:
             self._end if end is None else end,
             self._next_segment,
             self._segments if segments is None else segments,
+            self._kept if end is None else min(self._kept, end),
         )
         change.put(keys.of_partition(self._number, keys.META), encode(meta))
 

@@ -47,6 +47,7 @@ class MemoryLog:
         self._start = 0
         self._end = 0
         self._size = 0
+        self._kept = 0
         self._cuts = 0
         self._closed = False
         self._runs = [self._fresh_run()]
@@ -73,6 +74,11 @@ class MemoryLog:
     def size_bytes(self) -> int:
         """Bytes of batches held."""
         return self._size
+
+    @property
+    def kept_high_watermark(self) -> Offset:
+        """What was kept last; 0: nothing was."""
+        return Offset(self._kept)
 
     @property
     def torn(self) -> TornTail | None:
@@ -232,11 +238,18 @@ class MemoryLog:
                 self._runs.pop()
             self._end = max(0, min(end, self._runs[-1].cut(end)))
             self._start = min(self._start, self._end)
+            self._kept = min(self._kept, self._end)
             self._size = sum(run.size_bytes for run in self._runs)
             if self._runs[-1].base_offset > self._end:
                 self._runs[-1] = self._fresh_run()
             for name, states in self._states.items():
                 self._states[name] = [kept for kept in states if kept[0] <= self._end]
+
+    def keep_high_watermark(self, offset: Offset) -> None:
+        """Keep it as long as the log itself."""
+        with self._lock:
+            self._need_open()
+            self._kept = max(self._kept, min(offset, self._end))
 
     def roll(self) -> None:
         """Seal the active run, unless it is empty."""

@@ -83,6 +83,11 @@ class SegmentLog(LogWriter):
             return self._sealed_bytes + self._active.size_bytes
 
     @property
+    def kept_high_watermark(self) -> Offset:
+        """What was kept last; 0: nothing was."""
+        return Offset(self._saved.high_watermark)
+
+    @property
     def torn(self) -> TornTail | None:
         """What recovery had to cut; None: nothing."""
         return self.recovery.torn
@@ -260,7 +265,12 @@ class SegmentLog(LogWriter):
             kept.append(self._sealed_segment(rows[-1]))
         gone = [segment for segment in segments if segment not in cut.kept]
         intent = self._next(
-            start_offset=start, end_offset=new_end, sealed=tuple(rows), tail=active.row(), cut=True
+            start_offset=start,
+            end_offset=new_end,
+            sealed=tuple(rows),
+            tail=active.row(),
+            cut=True,
+            high_watermark=min(self._saved.high_watermark, new_end),
         )
         self._save(intent)
         with self.lock:
@@ -272,7 +282,7 @@ class SegmentLog(LogWriter):
                     segment.seal()
             self._publish([*kept, active])
         try:
-            self._finish_cut(gone, cut.split)
+            self._finish_cut(gone, cut.split, active)
         except (OSError, StorageError) as error:
             self._give_up("truncate", error)
 
@@ -280,15 +290,26 @@ class SegmentLog(LogWriter):
         stem = stem_of(self._directory, row.base_offset)
         return Segment(stem, row, self._shared, self.lock, self._settings, sealed=True)
 
-    def _finish_cut(self, gone: list[Segment], split: Segment | None) -> None:
+    def _finish_cut(self, gone: list[Segment], split: Segment | None, active: Segment) -> None:
         """Bring the files to what the checkpoint says. Nothing is appended before that."""
         faults.hit("segment.truncate")
         if split is not None:
             split.let_go()  # its file is that of the shorter one now
         self._bury(segment for segment in gone if segment is not split)
+        if split is not None:
+            active.create()  # were both checkpoints lost, its name says where the log was cut
         state.drop_states(self._directory, self._end)
         sync_directory(self._directory)
         self._save(self._next())
+
+    def keep_high_watermark(self, offset: Offset) -> None:
+        """Keep how far all replicas that count are, durably."""
+        with self.maintenance:
+            with self.lock:
+                self._check_running()
+                offset = min(offset, self.end_offset)
+            if offset > self._saved.high_watermark:
+                self._save(self._next(high_watermark=int(offset)))
 
     def _give_up(self, what: str, error: Exception) -> NoReturn:
         """A change was decided but not finished: only recovery can finish it."""

@@ -120,6 +120,8 @@ class Recovery:
             segments = [*sealed, *scanned]
             known = self._make_durable(known, segments, end)
         self._stats.end_offset = end
+        # What was lost must not count once the log has grown past it.
+        known = msgspec.structs.replace(known, high_watermark=min(known.high_watermark, end))
         if drop_states(self._directory, end):
             sync_directory(self._directory)
         return Recovered(known, self._box, segments, end, self._stats)
@@ -322,7 +324,11 @@ class Recovery:
                 segment.indexes.sync()
         sync_path(self._directory)
         fresh = msgspec.structs.replace(
-            known, end_offset=end, sealed=tuple(rows[:-1]), tail=rows[-1]
+            known,
+            end_offset=end,
+            sealed=tuple(rows[:-1]),
+            tail=rows[-1],
+            high_watermark=min(known.high_watermark, end),
         )
         try:
             self._box.save(fresh)

@@ -130,14 +130,20 @@ class Segment:
 
     def write(self, data: Buffer, size: int) -> None:
         """Write bytes behind the last batch; OSError leaves the segment as it was."""
-        writer = self.writer
-        if writer is None:
-            writer = self.writer = WriteHandle(self.stem + LOG, self._shared.cache)
         if not self.exists:
-            faults.hit("segment.create")
-            writer.open(create=True)
-            self.exists = True
-        self._put(writer, data, size)
+            self.create()
+        self._put(self._handle(), data, size)
+
+    def create(self) -> None:
+        """Make the log's file, empty."""
+        faults.hit("segment.create")
+        self._handle().open(create=True)
+        self.exists = True
+
+    def _handle(self) -> WriteHandle:
+        if self.writer is None:
+            self.writer = WriteHandle(self.stem + LOG, self._shared.cache)
+        return self.writer
 
     def _put(self, writer: WriteHandle, data: Buffer, size: int) -> None:
         file = writer.open()
