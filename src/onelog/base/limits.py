@@ -1,6 +1,6 @@
-"""Every bound that no configuration key sets: what formats and sanity allow at most.
+"""Every bound that no configuration key sets.
 
-Each constant has one line that says what it bounds; docs/reference/limits.md lists them.
+The string behind each constant says what it bounds; docs/reference/limits.md lists them.
 """
 
 BATCH_BYTES_MAX = 64 * 1024 * 1024
@@ -31,19 +31,19 @@ CAPTURES_PER_STREAM_MAX = 10_000
 """Filters that one stream captures."""
 
 MOVES_PER_STREAM_MAX = 100
-"""Times that a stream took over topics of others which still hold records of them."""
+"""Moves of topics to one stream from streams that still hold records of these topics."""
 
 PARTITIONS_PER_REQUEST_MAX = 100_000
 """Topics and partitions that one Kafka request may name, together."""
 
 UNSEEN_BYTES_MAX = 128 * 1024 * 1024
-"""Bytes that partitions hold for live readers during a sync; the rest is read from the log."""
+"""Bytes that partitions hold for live readers during a sync; readers get more from the log."""
 
 VIEWS_MAX = 10_000
-"""Filters that were given a name."""
+"""Filters with a friendly name (Kafka views)."""
 
 LIVE_PARTITIONS_MAX = 65_536
-"""Partitions that exist at a time and that MQTT and AMQP follow; one beyond is told at /health."""
+"""Partitions that exist at one time and that MQTT and AMQP follow; /health reports any beyond."""
 
 RESERVED_NAMES_BYTES_MAX = 1024 * 1024
-"""Bytes of a list of names in a reserved header; a longer one counts as absent."""
+"""Bytes of a list of names in a reserved header; a longer list counts as absent."""

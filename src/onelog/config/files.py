@@ -1,4 +1,4 @@
-"""The files that a configuration names: whether they are there and can be read."""
+"""Checks that the files that a configuration names exist and can be read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onelog.config.problems import Problem
 
 
 def file_problems(config: Config) -> Iterator[Problem]:
-    """Files that what is turned on needs and that cannot be read."""
+    """The files that cannot be read, of everything that is enabled."""
     for path in known_keys():
         if not path.endswith("_file"):
             continue

@@ -1,7 +1,7 @@
 """The keys of the Kafka protocol: bounds of connections, topics, groups and transactions.
 
-Rules: every number that a peer can choose has a bound. Names follow what Kafka's own settings say,
-with the unit at the end.
+Rules: every number that a peer can choose has a bound. Names follow Kafka's own settings, with the
+unit at the end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _DAY_MS = 24 * 60 * _MINUTE_MS
 
 
 class KafkaLimits(ConnectionLimits, frozen=True, kw_only=True):
-    """What a client may ask for, and what the broker holds for it at most."""
+    """How much a client may ask for, and how much the broker holds for it."""
 
     request_bytes: Annotated[
         int, Meta(ge=4096, le=2**31 - 1, description="Bytes of one request.")
@@ -32,8 +32,8 @@ class KafkaLimits(ConnectionLimits, frozen=True, kw_only=True):
         Meta(
             ge=1,
             le=100_000,
-            description="Requests of one connection that wait for their turn; then nothing more "
-            "is read from it.",
+            description="Requests of one connection that wait for their turn; beyond it the "
+            "broker does not read the connection.",
         ),
     ] = 100
     fetch_bytes: Annotated[
@@ -44,19 +44,27 @@ class KafkaLimits(ConnectionLimits, frozen=True, kw_only=True):
     ] = 60_000
     login_timeout_ms: Annotated[
         int,
-        Meta(ge=100, le=600_000, description="Time for TLS, and for a login where one is needed."),
+        Meta(
+            ge=100,
+            le=600_000,
+            description="Time for TLS, and for the login if the listener needs one.",
+        ),
     ] = 10_000
     reauth_ms: Annotated[
         int,
         Meta(
             ge=0,
-            description="How long a login by SASL counts, after which the client logs in again on "
-            "the same connection or is closed (KIP-368); 0: for ever.",
+            description="How long a login by SASL counts. Then the client has to log in again "
+            "on the same connection (KIP-368), or the broker closes it; 0: for "
+            "ever.",
         ),
     ] = 0
     idle_ms: Annotated[
         int,
-        Meta(ge=1000, description="A connection without a request for so long is closed."),
+        Meta(
+            ge=1000,
+            description="The broker closes a connection that has sent no request for so long.",
+        ),
     ] = 10 * _MINUTE_MS
 
 
@@ -64,19 +72,21 @@ class KafkaTopics(Section, frozen=True, kw_only=True):
     """Topics that clients make."""
 
     auto_create: Annotated[
-        bool, Meta(description="Whether a client that asks for an unknown topic makes it.")
+        bool, Meta(description="Whether the first use of an unknown topic creates it.")
     ] = True
     partitions: Annotated[
         int,
         Meta(
             ge=1,
             le=PARTITIONS_PER_STREAM_MAX,
-            description="Partitions of a topic whose creator does not say how many.",
+            description="Partitions of a new topic if its creator names no number.",
         ),
     ] = 4
     partitions_total: Annotated[
         int,
-        Meta(ge=1, description="Partitions of all streams; past it no client makes a topic."),
+        Meta(
+            ge=1, description="Partitions of all streams; beyond it no client can create a topic."
+        ),
     ] = 100_000
 
 
@@ -97,7 +107,7 @@ class KafkaGroups(Section, frozen=True, kw_only=True):
     groups: Annotated[int, Meta(ge=1, description="Groups with members or offsets.")] = 100_000
     member_bytes: Annotated[
         int,
-        Meta(ge=1024, description="Bytes that one member may say about itself when it joins."),
+        Meta(ge=1024, description="Bytes of metadata that one member may send when it joins."),
     ] = _MIB
     group_bytes: Annotated[
         int,
@@ -140,29 +150,31 @@ class KafkaTransactions(Section, frozen=True, kw_only=True):
         int,
         Meta(
             ge=1,
-            description="Transactional ids that are remembered; past it the longest unused goes.",
+            description="Transactional ids that the broker keeps; beyond it, the id that was "
+            "unused for longest is deleted.",
         ),
     ] = 100_000
     partitions: Annotated[
         int, Meta(ge=1, description="Partitions and groups that one transaction may touch.")
     ] = 10_000
     id_expiry_ms: Annotated[
-        int, Meta(ge=1000, description="A transactional id unused for so long is forgotten.")
+        int, Meta(ge=1000, description="A transactional id that was unused for so long is deleted.")
     ] = 7 * _DAY_MS
     marks: Annotated[
         int,
         Meta(
             ge=1,
-            description="Queries (Spark) whose last linked batch is remembered; past it those of "
-            "finished jobs go, then new queries are refused.",
+            description="Queries (Spark) whose last linked batch the broker keeps. Beyond it, "
+            "marks of finished jobs are deleted; if there are none, new queries are"
+            " refused.",
         ),
     ] = 100_000
     mark_expiry_ms: Annotated[
         int,
         Meta(
             ge=1000,
-            description="A query that linked nothing for so long is forgotten: a batch that it "
-            "runs again then is written again.",
+            description="The mark of a query that linked nothing for so long is deleted: if the"
+            " query then runs its last batch again, the rows are written again.",
         ),
     ] = 365 * _DAY_MS
 

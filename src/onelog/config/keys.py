@@ -27,11 +27,11 @@ class Key(NamedTuple):
     default: Any
     description: str
     unit: str | None
-    """"bytes" or "ms" when strings such as "10GB" or "7d" are welcome."""
+    """"bytes" or "ms" if the key also takes strings such as "10GB" or "7d"; else None."""
     choices: tuple[str, ...]
-    """The words that are allowed, or none when any value of the type is."""
+    """The allowed words; empty if every value of the type is allowed."""
     wants_text: bool
-    """Whether an unquoted word is meant as it stands."""
+    """Whether an unquoted word is taken as text."""
     bounds: msgspec.Meta
 
     @property
@@ -53,7 +53,7 @@ def known_sections() -> types.MappingProxyType[str, type[Section]]:
 
 
 def nearest(name: str, known: list[str]) -> str:
-    """` (did you mean …?)` for a name that is not known, or nothing."""
+    """` (did you mean …?)` for an unknown name; empty if no known name is similar."""
     found = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f" (did you mean {found[0]}?)" if found else ""
 

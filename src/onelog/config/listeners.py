@@ -1,7 +1,7 @@
-"""The keys of listeners: where each one binds, and what stands before its protocol.
+"""The keys of listeners: addresses, TLS, and what stands before the protocol.
 
-Rules: loopback unless told otherwise. A listener with TLS is off until it has a certificate, one
-that web pages can reach until somebody asks for it.
+Rules: a listener binds loopback by default. A listener with TLS is off until it has a certificate;
+one that web pages can reach is off until a user enables it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from onelog.config.ports import DEFAULT_PORTS
 from onelog.config.section import Section
 
 Enabled = Annotated[bool, Meta(description="Whether the listener starts.")]
-Host = Annotated[str, Meta(min_length=1, description="Address to bind; 0.0.0.0 or :: is all.")]
-Port = Annotated[int, Meta(ge=0, le=65535, description="TCP port; 0 takes any free one.")]
+Host = Annotated[
+    str, Meta(min_length=1, description="Address to bind; 0.0.0.0 or :: binds all addresses.")
+]
+Port = Annotated[int, Meta(ge=0, le=65535, description="TCP port; 0 takes any free port.")]
 
 
 class AdminListener(Section, frozen=True, kw_only=True):
@@ -46,20 +48,28 @@ class AmqpManagementListener(AdminListener, frozen=True, kw_only=True):
 
 
 class ListenerTls(Section, frozen=True, kw_only=True):
-    """The TLS of the listener above. Changed files are taken without a restart."""
+    """The TLS of the listener above. Changed files take effect without a restart."""
 
     cert_file: Annotated[
-        str, Meta(description="PEM file: the certificate and those between it and the root.")
+        str,
+        Meta(
+            description="PEM file: the certificate, and the intermediate certificates up to the"
+            " root."
+        ),
     ] = ""
-    key_file: Annotated[str, Meta(description="PEM file: its key, without a password.")] = ""
+    key_file: Annotated[
+        str, Meta(description="PEM file: the key of the certificate, without a password.")
+    ] = ""
     client_ca_file: Annotated[
-        str, Meta(description="PEM file: who may sign client certificates.")
+        str, Meta(description="PEM file: the authorities that may sign client certificates.")
     ] = ""
     client_cert: Annotated[
         Literal["none", "optional", "required"],
-        Meta(description="Whether a client shows a certificate; its common name is the user."),
+        Meta(description="Whether clients show a certificate; its common name is the user."),
     ] = "none"
-    version_min: Annotated[Literal["1.2", "1.3"], Meta(description="Least TLS version.")] = "1.2"
+    version_min: Annotated[
+        Literal["1.2", "1.3"], Meta(description="Lowest TLS version that is accepted.")
+    ] = "1.2"
 
 
 class StreamListener(Section, frozen=True, kw_only=True):
@@ -76,7 +86,7 @@ class StreamListener(Section, frozen=True, kw_only=True):
         str,
         Meta(
             description="Networks of the proxies, joined by commas, such as 10.0.0.0/8; empty: "
-            "whoever can connect is believed."
+            "every peer that can connect is trusted as a proxy."
         ),
     ] = ""
 
@@ -96,7 +106,8 @@ class MqttTlsListener(StreamListener, frozen=True, kw_only=True):
 
 
 class MqttWebSocketListener(StreamListener, frozen=True, kw_only=True):
-    """MQTT over WebSocket. Off: web pages can reach it, and Kafka Connect has the same port."""
+    """MQTT over WebSocket. Off by default: web pages can reach it, and its port is Kafka
+    Connect's."""
 
     enabled: Enabled = False
     port: Port = DEFAULT_PORTS["mqtt_ws"]
@@ -106,9 +117,10 @@ class MqttWebSocketListener(StreamListener, frozen=True, kw_only=True):
     origins: Annotated[
         str,
         Meta(
-            description="Web pages that may connect, joined by commas, such as "
-            "https://example.org; *: all; empty: those that were loaded from the listener's own "
-            "address. Programs that are no browser are not asked."
+            description="Origins of web pages that may connect, joined by commas, such as "
+            "https://example.org; *: all; empty: only pages that were loaded from "
+            "the listener's own address. Programs other than browsers are not "
+            "checked."
         ),
     ] = ""
 
@@ -127,8 +139,8 @@ class KafkaListener(StreamListener, frozen=True, kw_only=True):
     advertised: Annotated[
         str,
         Meta(
-            description="host:port that clients are told to connect to; empty: the address that "
-            "they came to."
+            description="host:port that the broker gives to clients as its address; empty: the "
+            "address that the client connected to."
         ),
     ] = ""
 
@@ -156,7 +168,7 @@ class AmqpTlsListener(StreamListener, frozen=True, kw_only=True):
 
 
 class Listeners(Section, frozen=True, kw_only=True):
-    """What listens where."""
+    """All listeners."""
 
     admin: AdminListener = AdminListener()
     mqtt: MqttListener = MqttListener()

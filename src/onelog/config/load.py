@@ -1,8 +1,8 @@
 """Loads the configuration: defaults, then the file, then the environment, then `--set`.
 
-Rules: strict everywhere. An unknown key or variable is an error that names where it was written
-and the nearest known one; a value of the wrong type or out of bounds names its key. All errors are
-told at once, those of a file with their line. Nothing is started with half a configuration.
+Rules: strict everywhere. An unknown key or variable is an error that names its file, variable or
+flag, and the nearest known key. An error about a value names its key. The loader reports all errors
+at once, those of a file with their line. Nothing starts with half a configuration.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ RESERVED_ENV: Final = frozenset(
         "ONELOG_SERVERS",
     }
 )
-"""Variables that are read elsewhere and are no configuration keys."""
+"""Variables that other modules read, and that are not configuration keys."""
 
 _KUBERNETES_LINK = re.compile(r"ONELOG_(SERVICE|PORT)(_.*)?")
-"""What Kubernetes puts into every pod beside a Service that is named `onelog`."""
+"""Variables that Kubernetes sets in every pod when a Service has the name `onelog`."""
 
 _TOML_PLACE = re.compile(r" \(at line (\d+), column (\d+)\)")
 
 DEFAULT_FILE: Final = "onelog.toml"
-"""Read from the working directory when it is there and no file was named."""
+"""Read from the working directory, if it exists and no file was named."""
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """A configuration and where each of its values came from."""
+    """A configuration, and the origin of each of its values."""
 
     config: Config
     sources: dict[str, str]
     """Dotted path of each key → "default", the file, the variable, or "--set"."""
     file: Path | None
     lines: dict[str, int] = {}
-    """Dotted path of what the file says → its line."""
+    """Dotted path of each key and table in the file → its line."""
 
     def tell(self, problem: Problem) -> str:
-        """A problem with the place that it was written at."""
+        """The text of a problem, with the file and line, variable or flag that it stands in."""
         source = self.sources.get(problem.path, "default")
-        # What the file does not say at all is missing from its table.
+        # A key that is missing in the file is reported at the line of its table.
         if source in ("default", str(self.file)) and self.file is not None:
             path = problem.path
             while path and path not in self.lines:
@@ -85,7 +85,7 @@ def load(
     values: dict[str, Any] = {path: key.default for path, key in known_keys().items()}
     sources = dict.fromkeys(values, "default")
     wrong: dict[str, list[str]] = {}
-    """What is wrong, by the key that it is wrong with."""
+    """The errors of each key."""
     layers: tuple[Iterable[_Said], ...] = (
         _from_file(found, lines) if found else (),
         _from_environment(environ),
@@ -108,19 +108,19 @@ def load(
 
 
 class _Said(NamedTuple):
-    """A value that somebody gave a key, wherever."""
+    """A value for a key, from the file, the environment or a flag."""
 
     path: str
     value: Any
     name: str
-    """Who says it: the file, the variable, the flag."""
+    """The origin of the value: the file, the variable, the flag."""
     source: str
-    """The same with the line, as an error begins."""
+    """The origin with its line: an error begins with it."""
     problem: str = ""
-    """Why it cannot even be looked at."""
+    """Why the value cannot be checked at all; empty: it can."""
 
     def key(self) -> Key:
-        """The key that is meant. Raises ConfigError."""
+        """The key that the value is for. Raises ConfigError."""
         if self.problem:
             raise ConfigError(self.problem)
         return known_keys()[self.path]

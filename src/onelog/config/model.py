@@ -29,16 +29,16 @@ _MIB = 1024 * 1024
 
 
 class Node(Section, frozen=True, kw_only=True):
-    """Who this node is."""
+    """The identity of this node."""
 
     id: Annotated[int, Meta(ge=0, le=2**31 - 1, description="Number of this node.")] = 0
     name: Annotated[
-        str, Meta(min_length=1, max_length=100, description="Name of this node, for people.")
+        str, Meta(min_length=1, max_length=100, description="Name of this node, shown to people.")
     ] = "onelog"
 
 
 class Tokens(Section, frozen=True, kw_only=True):
-    """Logins with signed tokens (JWT), as SASL OAUTHBEARER brings them."""
+    """Logins with signed tokens (JWT), as in SASL OAUTHBEARER."""
 
     jwks_file: Annotated[
         str, Meta(description="File with the issuer's public keys (JWKS); empty: no tokens.")
@@ -51,24 +51,25 @@ class Tokens(Section, frozen=True, kw_only=True):
 
 
 class Security(Section, frozen=True, kw_only=True):
-    """Who may come in."""
+    """Which clients may connect."""
 
     anonymous: Annotated[
         Literal["loopback", "always", "never"],
         Meta(
-            description="Who may come without a name: peers of this machine on listeners that "
-            "bind loopback, everybody, or nobody."
+            description="Which clients may connect without a user name: clients on this machine"
+            " by listeners that bind loopback (loopback), all (always), or none "
+            "(never)."
         ),
     ] = "loopback"
     certificate_users_only: Annotated[
         bool,
-        Meta(description="Whether the name in a client certificate must be a user."),
+        Meta(description="Whether the name in a client certificate must be the name of a user."),
     ] = False
     tokens: Tokens = Tokens()
 
 
 class StreamDefaults(Section, frozen=True, kw_only=True):
-    """What a stream gets when its creation does not say otherwise."""
+    """Settings of a new stream, unless its creator chooses others."""
 
     engine: Annotated[Engine, Meta(description="Storage engine.")] = "segment"
     durability: Annotated[
@@ -82,14 +83,23 @@ class StreamDefaults(Section, frozen=True, kw_only=True):
         int, Meta(ge=1, le=PARTITIONS_PER_STREAM_MAX, description="Number of partitions.")
     ] = 1
     retention_age_ms: Annotated[
-        int, Meta(ge=-1, description='Records older than this may go; -1 or "unlimited": never.')
+        int,
+        Meta(
+            ge=-1,
+            description='Retention removes records older than this; -1 or "unlimited": never.',
+        ),
     ] = 7 * _DAY_MS
     retention_bytes: Annotated[
         int,
-        Meta(ge=-1, description='Bytes kept per stream; -1 or "unlimited": no bound.'),
+        Meta(ge=-1, description='Bytes that a stream keeps; -1 or "unlimited": no bound.'),
     ] = -1
     message_bytes_max: Annotated[
-        int, Meta(ge=128, le=BATCH_BYTES_MAX, description="Largest message that the stream takes.")
+        int,
+        Meta(
+            ge=128,
+            le=BATCH_BYTES_MAX,
+            description="Bytes of the largest message that the stream accepts.",
+        ),
     ] = 16 * _MIB
     segment_bytes: Annotated[
         int, Meta(ge=4096, le=1024 * _MIB, description="Size at which a segment is sealed.")
@@ -100,7 +110,7 @@ class StreamDefaults(Section, frozen=True, kw_only=True):
 
 
 class Defaults(Section, frozen=True, kw_only=True):
-    """Defaults of things that are created later."""
+    """Default settings of objects that are created later."""
 
     stream: StreamDefaults = StreamDefaults()
 
@@ -108,25 +118,31 @@ class Defaults(Section, frozen=True, kw_only=True):
 class MainStream(Section, frozen=True, kw_only=True):
     """The built-in stream `main`, home of every topic that no other stream captures.
 
-    Read when the data directory is made; later the stream itself is changed.
+    These keys count only when the data directory is created. Later, change the stream itself
+    (`onelog stream alter main`).
     """
 
     partitions: Annotated[
         int, Meta(ge=1, le=PARTITIONS_PER_STREAM_MAX, description="Number of partitions.")
     ] = 8
     retention_age_ms: Annotated[
-        int, Meta(ge=-1, description='Records older than this may go; -1 or "unlimited": never.')
+        int,
+        Meta(
+            ge=-1,
+            description='Retention removes records older than this; -1 or "unlimited": never.',
+        ),
     ] = 7 * _DAY_MS
     retention_bytes: Annotated[
-        int, Meta(ge=-1, description='Bytes kept; -1 or "unlimited": no bound.')
+        int, Meta(ge=-1, description='Bytes that the stream keeps; -1 or "unlimited": no bound.')
     ] = 10 * 1000**3
 
 
 class Log(Section, frozen=True, kw_only=True):
-    """The log that people read: what the server says on stderr."""
+    """The server's own log on stderr, for people."""
 
     level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="Least level written.")
+        Literal["debug", "info", "warning", "error"],
+        Meta(description="Lowest level that is written."),
     ] = "info"
     format: Annotated[
         Literal["auto", "console", "json"],
@@ -149,15 +165,16 @@ class Limits(Section, frozen=True, kw_only=True):
         int,
         Meta(
             ge=0,
-            description="Newest bytes of the log on disk that stay in the system's page cache; 0: "
-            "the system decides. A bound helps in containers and on virtual machines whose host "
-            "takes free memory back; what lies behind it is read from the disk.",
+            description="How many of the newest bytes of the log stay in the system's page "
+            "cache; 0: the system decides. A bound helps in containers, and on "
+            "virtual machines whose host takes free memory back. Older bytes are "
+            "read from the disk.",
         ),
     ] = 0
 
 
 class Cursors(Section, frozen=True, kw_only=True):
-    """Consumers' positions."""
+    """The state of consumers."""
 
     checkpoint_interval_ms: Annotated[
         int,
@@ -170,7 +187,11 @@ class Config(Section, frozen=True, kw_only=True):
 
     data_dir: Annotated[
         str,
-        Meta(min_length=1, description="Directory of all data, relative to where serve starts."),
+        Meta(
+            min_length=1,
+            description="Directory of all data, relative to the working directory of `onelog "
+            "serve`.",
+        ),
     ] = "./data"
     node: Node = Node()
     listeners: Listeners = Listeners()
@@ -196,7 +217,7 @@ def is_loopback(host: str) -> bool:
 
 
 def whole_problems(config: Config) -> Iterator[Problem]:
-    """What is wrong with it that no single key can say about itself."""
+    """Errors that concern several keys together."""
     listeners = config.listeners
     for name in ("admin", "amqp_management"):
         admin = getattr(listeners, name)
@@ -205,14 +226,14 @@ def whole_problems(config: Config) -> Iterator[Problem]:
             yield Problem(
                 path,
                 f"{path} = {admin.host!r} would open the API to other machines, "
-                "and it has no credentials yet: use 127.0.0.1, ::1 or localhost",
+                "but the API has no credentials yet: use 127.0.0.1, ::1 or localhost",
             )
     if listeners.amqp_management.enabled and not (
         listeners.amqp.enabled or listeners.amqp_tls.enabled
     ):
         yield Problem(
             "listeners.amqp_management.enabled",
-            "listeners.amqp_management is on, and AMQP is not: turn listeners.amqp on, too",
+            "listeners.amqp_management is enabled, but AMQP is not: enable listeners.amqp, too",
         )
     for name in ("mqtt_tls", "mqtt_wss", "kafka_tls", "amqp_tls"):
         listener = getattr(listeners, name)

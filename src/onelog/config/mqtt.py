@@ -1,4 +1,4 @@
-"""The keys of MQTT: what its listeners are, and the bounds of connections and sessions.
+"""The keys of MQTT: rules for topics, and the bounds of connections and sessions.
 
 Rules: every number that a peer can choose has a bound, and the defaults are safe for a broker that
 faces the internet.
@@ -15,16 +15,18 @@ from onelog.config.mqtt_rules import AutoSubscription, RewriteRule
 from onelog.config.section import Section
 
 PACKET_BYTES_MAX: Final = 268_435_455
-"""What a packet can say of its own length (MQTT5 1.5.5)."""
+"""The largest length that a packet can declare (MQTT5 1.5.5)."""
 
 
 class MqttLimits(Section, frozen=True, kw_only=True):
-    """What a client may ask for, and what the broker holds for it at most."""
+    """How much a client may ask for, and how much the broker holds for it."""
 
     packet_bytes: Annotated[
         int,
         Meta(
-            ge=1024, le=PACKET_BYTES_MAX, description="Bytes of one packet; told to MQTT 5 clients."
+            ge=1024,
+            le=PACKET_BYTES_MAX,
+            description="Bytes of one packet; CONNACK announces it to MQTT 5 clients.",
         ),
     ] = 1024 * 1024
     connect_packet_bytes: Annotated[
@@ -67,15 +69,16 @@ class MqttLimits(Section, frozen=True, kw_only=True):
         int,
         Meta(
             ge=0,
-            description="Messages that may wait for a client when it is back; the oldest are "
-            "skipped. 0: all that the log holds.",
+            description="Messages that may wait for a client when it connects again; the oldest"
+            " beyond it are skipped. 0: all messages in the log.",
         ),
     ] = 0
     outbox_bytes: Annotated[
         int,
         Meta(
             ge=4096,
-            description="Bytes that wait in memory for a slow client; beyond it reads the log.",
+            description="Bytes that wait in memory for a slow client; beyond it, its session "
+            "reads the log later.",
         ),
     ] = 1024 * 1024
     topic_alias_maximum: Annotated[
@@ -94,7 +97,7 @@ class MqttLimits(Section, frozen=True, kw_only=True):
         Meta(
             ge=100,
             le=600_000,
-            description="From the accepted socket to the accepted CONNECT, TLS included.",
+            description="Time from the accepted socket to the accepted CONNECT, including TLS.",
         ),
     ] = 10_000
     keep_alive_max_s: Annotated[
@@ -102,8 +105,8 @@ class MqttLimits(Section, frozen=True, kw_only=True):
         Meta(
             ge=0,
             le=65_535,
-            description="Longest keep-alive; MQTT 5 clients that ask for more or none are told "
-            "this one. 0: whatever the client asks for.",
+            description="Longest keep-alive. An MQTT 5 client that asks for a longer one, or "
+            "for none, gets this one. 0: no bound.",
         ),
     ] = 0
     session_expiry_max_s: Annotated[
@@ -125,7 +128,8 @@ class MqttLimits(Section, frozen=True, kw_only=True):
         Meta(
             ge=100,
             le=600_000,
-            description="How long a client may take no bytes at all while some wait for it.",
+            description="How long a client may read no byte although bytes wait for it; then "
+            "the broker closes the connection.",
         ),
     ] = 30_000
 
@@ -163,18 +167,19 @@ class MqttSystem(Section, frozen=True, kw_only=True):
     """The `$SYS` topics."""
 
     interval_ms: Annotated[
-        int, Meta(ge=100, description="How often their numbers are made anew.")
+        int, Meta(ge=100, description="How often the broker publishes new values.")
     ] = 10_000
 
 
 class Mqtt(Section, frozen=True, kw_only=True):
-    """MQTT beside its listeners."""
+    """MQTT, apart from its listeners."""
 
     rewrite: Annotated[
         tuple[RewriteRule, ...],
         Meta(
-            description="Rules that change topics, the first that matches counts: filter, to, "
-            'pattern (a regular expression), applies ("all", "publish" or "subscribe").'
+            description="Rules that rewrite topics; the first matching rule counts: filter, to,"
+            ' pattern (a regular expression), applies ("all", "publish" or '
+            '"subscribe").'
         ),
     ] = ()
     auto_subscribe: Annotated[
@@ -187,12 +192,12 @@ class Mqtt(Section, frozen=True, kw_only=True):
     redirect_to: Annotated[
         str,
         Meta(
-            description="Another server that clients are sent to, such as mqtt.example:1883; "
-            "empty: they are served here."
+            description="Another server that clients are redirected to, such as "
+            "mqtt.example:1883; empty: this server serves them."
         ),
     ] = ""
     redirect_permanent: Annotated[
-        bool, Meta(description="Whether they are told to remember it (0x9D instead of 0x9C).")
+        bool, Meta(description="Whether the redirection is permanent (0x9D instead of 0x9C).")
     ] = False
     limits: MqttLimits = MqttLimits()
     shares: MqttShares = MqttShares()

@@ -1,7 +1,6 @@
-"""The default port of every listener, also of those that do not exist yet.
+"""The default port of every listener.
 
-Rule: one table, so that no two listeners ever claim one port. A listener that is not built yet
-keeps its place here and has no configuration key.
+Rule: one table, so that no two listeners have the same default port.
 """
 
 from __future__ import annotations

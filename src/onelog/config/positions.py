@@ -1,8 +1,8 @@
-"""On which line of a TOML file a key is written, for errors that name it.
+"""Finds the line of each key in a TOML file, for errors.
 
-Rules: the file is valid TOML. It is taken apart into statements, each the fewest lines that are
-valid on their own: a comment, the head of a table, or a key and its value, however many lines that
-has. So strings and lists of several lines need no rules of their own.
+Rules: the file is valid TOML. The module splits it into statements. A statement is the smallest
+number of lines that are valid on their own: a comment, the head of a table, or a key and its value.
+So strings and lists of several lines need no rules of their own.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def lines_of_keys(text: str) -> dict[str, int]:
 
 
 def _statement(lines: list[str], start: int) -> tuple[dict[str, Any], int]:
-    """The statement that begins on a line, and the line behind it."""
+    """The statement that begins on a line, and the number of the next line."""
     for end in range(start + 1, len(lines) + 1):
         try:
             return tomllib.loads("\n".join(lines[start:end])), end
@@ -38,7 +38,7 @@ def _statement(lines: list[str], start: int) -> tuple[dict[str, Any], int]:
 
 
 def _note(tree: dict[str, Any], prefix: str, line: int, found: dict[str, int]) -> str:
-    """Note the line of everything that a statement names; the deepest path of it."""
+    """Note the line of every key that a statement names. Returns the deepest path."""
     deepest = prefix
     for name, value in tree.items():
         path = f"{prefix}.{name}" if prefix else name

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration: all of it at once, each with the place it was written at."""
+"""The errors of a configuration: all at once, each with the file and line that it stands in."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Problem(NamedTuple):
     path: str
     """The key or table, dotted."""
     text: str
-    """What is wrong with it and what would be right."""
+    """What is wrong with the key, and which values are right."""
 
 
 class ConfigProblems(ConfigError):
-    """Everything that is wrong with a configuration, a line for each."""
+    """All errors of a configuration, one line for each."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self.lines = tuple(lines)

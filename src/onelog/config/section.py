@@ -1,4 +1,4 @@
-"""What every table of the configuration is, and what those of several protocols have in common."""
+"""The base class of every table of the configuration, and keys that several protocols share."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectionLimits(Section, frozen=True, kw_only=True):
-    """How many connections a protocol takes, and for how long one may stand still."""
+    """How many connections a protocol accepts, and how long a connection may stall."""
 
     connections: Annotated[
-        int, Meta(ge=0, description="Connections at once; 0: as many as the system lets.")
+        int, Meta(ge=0, description="Connections at once; 0: as many as the system allows.")
     ] = 10_000
     connections_per_ip: Annotated[
         int, Meta(ge=0, description="Connections from one address at once; 0: no bound.")
@@ -29,6 +29,7 @@ class ConnectionLimits(Section, frozen=True, kw_only=True):
         Meta(
             ge=100,
             le=600_000,
-            description="How long a client may take no bytes at all while some wait for it.",
+            description="How long a client may read no byte although bytes wait for it; then "
+            "the broker closes the connection.",
         ),
     ] = 30_000
