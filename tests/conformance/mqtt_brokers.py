@@ -106,11 +106,15 @@ class Onelog(Server):
 
     def user(self, name: str, password: str, *options: str) -> None:
         """Make a user, as an operator does."""
+        self.command("user", "add", name, "--password-stdin", *options, stdin=password)
+
+    def command(self, *words: str, stdin: str = "") -> None:
+        """Run `onelog` where the server runs, as an operator does."""
         subprocess.run(
-            [sys.executable, "-m", "onelog", "user", "add", name, "--password-stdin", *options],
+            [sys.executable, "-m", "onelog", *words],
             cwd=self.folder,
             env=environment(),
-            input=password.encode(),
+            input=stdin.encode(),
             check=True,
             capture_output=True,
             timeout=DEADLINE_S,

@@ -21,12 +21,15 @@ from tests.conformance.amqp_management_brokers import Api, managed_onelog
 from tests.conformance.mqtt_brokers import Onelog, environment
 
 LACKS_TOOL = "rabbitmqadmin is missing: run 'apt-get install rabbitmq-server' as root"
+BOSS = "boss:of all"
+"""An administrator: who gives no name is none as soon as there is a user."""
 EVERYTHING = dict.fromkeys(("configure", "write", "read"), ".*")
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory) -> Iterator[Onelog]:
     found = managed_onelog(tmp_path_factory.mktemp("managed")).start()
+    found.user(*BOSS.split(":"), "--administrator")
     yield found
     assert found.stop() == 0
     assert not found.errors()
@@ -34,7 +37,7 @@ def server(tmp_path_factory) -> Iterator[Onelog]:
 
 @pytest.fixture
 def api(server) -> Api:
-    return Api(server)
+    return Api(server, BOSS)
 
 
 @pytest.fixture
@@ -134,7 +137,7 @@ def test_rabbitmqadmin_lists_with_every_depth(admin, server, what):
     channel = connection.channel()
     queue = channel.queue_declare("", exclusive=True).method.queue
     channel.basic_consume(queue, lambda *_: None)
-    Api(server).do("PUT", "/users/ann", {"password": "secret", "tags": ""})
+    Api(server, BOSS).do("PUT", "/users/ann", {"password": "secret", "tags": ""})
     empty = {"parameters", "policies", "operator_policies", "vhost_limits"}
     for depth in ("1", "2", "3"):
         printed = admin("-f", "long", "-d", depth, "list", what)
@@ -436,6 +439,28 @@ def test_credentials_are_taken_as_utf_8(api):
     word = base64.b64encode("jürgen:süß".encode()).decode()
     answer = api.ask("GET", "/whoami", headers={"authorization": f"Basic {word}"})
     assert answer.body["name"] == "jürgen"
+
+
+def test_who_gives_no_name_makes_the_first_user_and_changes_none(own):
+    server = own()
+    nobody = Api(server)
+    assert nobody.get("/whoami")["tags"] == ["administrator"]
+    ann = {"password": "secret", "tags": ""}
+    assert nobody.ask("PUT", "/users/ann", ann).status == 201
+    assert nobody.get("/whoami")["tags"] == ["management"]
+    for path in ("/users/ann", "/users/bob"):
+        assert nobody.ask("PUT", path, ann | {"password": "taken over"}).status == 401
+    assert nobody.ask("DELETE", "/users/ann").status == 401
+    assert nobody.ask("POST", "/users/bulk-delete", {"users": ["ann"]}).status == 401
+    assert nobody.ask("POST", "/definitions", {"users": [{"name": "x", **ann}]}).status == 401
+    login = Api(server, "ann:secret")
+    assert login.ask("PUT", "/users/bob", ann).status == 401
+    server.command("user", "promote", "ann")
+    assert login.get("/whoami")["tags"] == ["administrator"]
+    assert login.ask("PUT", "/users/bob", ann).status == 201
+    server.command("user", "demote", "ann")
+    assert login.ask("PUT", "/users/bob", ann).status == 401
+    assert nobody.get("/overview")["object_totals"]["queues"] == 0, "all else is as before"
 
 
 def test_only_administrators_change_other_users(api, server):

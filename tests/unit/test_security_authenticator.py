@@ -176,6 +176,31 @@ async def test_a_change_by_another_writer_of_the_store_is_seen(store, door):
     await threads.close()
 
 
+async def test_who_has_no_name_is_an_administrator_only_while_there_is_no_user(store, door):
+    assert door.is_administrator("anonymous")
+    assert not door.is_administrator("somebody")
+    await door.users.add("bob", "pencil", scram=False)
+    assert not door.is_administrator("anonymous")
+    assert not door.is_administrator("bob")
+    await door.users.set_administrator("bob", True)
+    assert door.is_administrator("bob")
+    await door.users.set_administrator("bob", False)
+    assert not door.is_administrator("bob")
+    await door.users.remove("bob")
+    assert door.is_administrator("anonymous")
+    revision = await store.put("users/odd", b"not a record")
+    await door._table.reached(revision)
+    assert not door.is_administrator("anonymous"), "there is a user, whatever it is (I9)"
+
+
+async def test_to_be_an_administrator_outlives_a_new_password(door):
+    await door.users.add("bob", "pencil", scram=False)
+    await door.users.set_administrator("bob", True)
+    await door.users.set_password("bob", "crayon")
+    assert door.is_administrator("bob")
+    assert (await door.password("bob", b"crayon")).name == "bob"
+
+
 async def test_listeners_hear_of_each_user_that_changes(door):
     heard = []
     door.on_change(heard.append)

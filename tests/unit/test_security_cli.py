@@ -60,6 +60,16 @@ def test_users_of_a_stopped_server(capsys, typed):
     assert user("list") == 0
     assert "disabled" in capsys.readouterr().out
     assert user("enable", "alice") == 0
+    capsys.readouterr()
+    assert user("promote", "alice") == 0
+    assert capsys.readouterr().out == "user alice is an administrator in data\n"
+    assert user("list") == 0
+    assert "administrator" in capsys.readouterr().out
+    assert user("demote", "alice") == 0
+    assert capsys.readouterr().out == "user alice is no administrator in data\n"
+    assert user("list") == 0
+    assert "administrator" not in capsys.readouterr().out
+    assert user("promote", "bob") == 1
     typed += ["crayon", "crayon"]
     assert user("passwd", "alice") == 0
     assert user("remove", "alice") == 0

@@ -27,6 +27,7 @@ from onelog.security.commands import (
     Command,
     ListUsers,
     RemoveUser,
+    SetAdministrator,
     SetDisabled,
     SetPassword,
     UserInfo,
@@ -124,6 +125,18 @@ def build_users(run_offline: RunOffline | None) -> App:
         _say(f"enabled user {name} {perform(place, SetDisabled(name=name, disabled=False))[1]}")
 
     @app.command
+    def promote(name: str, /, *, place: Place = HERE) -> None:
+        """Make a user an administrator: it may change other users."""
+        where = perform(place, SetAdministrator(name=name, administrator=True))[1]
+        _say(f"user {name} is an administrator {where}")
+
+    @app.command
+    def demote(name: str, /, *, place: Place = HERE) -> None:
+        """Let a user be an administrator no more."""
+        where = perform(place, SetAdministrator(name=name, administrator=False))[1]
+        _say(f"user {name} is no administrator {where}")
+
+    @app.command
     def remove(name: str, /, *, place: Place = HERE) -> None:
         """Remove a user."""
         _say(f"removed user {name} {perform(place, RemoveUser(name=name))[1]}")
@@ -142,7 +155,7 @@ def _show(found: Answer, where: str) -> None:
         return
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("user", overflow="fold")
-    for title in ("state", "SCRAM", "changed"):
+    for title in ("state", "role", "SCRAM", "changed"):
         table.add_column(title, no_wrap=True)
     for user in found.users:
         table.add_row(*map(Text, _row(user)), style="dim" if user.disabled else "")
@@ -153,6 +166,7 @@ def _row(user: UserInfo) -> tuple[str, ...]:
     return (
         user.name,
         "disabled" if user.disabled else "enabled",
+        "administrator" if user.administrator else "user",
         "yes" if user.scram else "no",
         _date(user.changed_ms),
     )

@@ -177,11 +177,14 @@ class Authenticator:
     def is_administrator(self, name: str) -> bool:
         """Whether somebody may change other users.
 
-        Who comes without a name is that as well, as `guest` is in RabbitMQ: it is somebody on this
-        machine, or nobody is let in so (`security.anonymous`).
+        Who comes without a name may make the first user, as `guest` may in RabbitMQ, where such are
+        let in (`security.anonymous`). As soon as there is one, whatever may be known of it, only
+        administrators change users.
         """
         found = self._table.get(name)
-        return name == ANONYMOUS.name if found is None else found.user.administrator
+        if found is None:
+            return name == ANONYMOUS.name and self._table.is_empty
+        return found.user.administrator
 
     def on_change(self, listener: Callable[[str], None]) -> Callable[[], None]:
         """Call `listener` with the name of each user that changes, to look at its connections.

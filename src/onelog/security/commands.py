@@ -51,6 +51,13 @@ class SetDisabled(msgspec.Struct, frozen=True, kw_only=True, tag="user.disable")
     disabled: bool
 
 
+class SetAdministrator(msgspec.Struct, frozen=True, kw_only=True, tag="user.administrator"):
+    """Let a user change other users, or no more."""
+
+    name: str
+    administrator: bool
+
+
 class RemoveUser(msgspec.Struct, frozen=True, kw_only=True, tag="user.remove"):
     """Forget a user."""
 
@@ -61,7 +68,7 @@ class ListUsers(msgspec.Struct, frozen=True, kw_only=True, tag="user.list"):
     """Show every user."""
 
 
-Command = AddUser | SetPassword | SetDisabled | RemoveUser | ListUsers
+Command = AddUser | SetPassword | SetDisabled | SetAdministrator | RemoveUser | ListUsers
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -88,6 +95,10 @@ class UserDesk(Protocol):
 
     async def set_disabled(self, name: str, disabled: bool) -> None:
         """Let a user no longer in, or in again."""
+        ...
+
+    async def set_administrator(self, name: str, administrator: bool) -> None:
+        """Let a user change other users, or no more."""
         ...
 
     async def remove(self, name: str) -> None:
@@ -162,6 +173,8 @@ async def _run(desk: UserDesk, command: Command) -> Answer:
             await desk.set_password(command.name, command.password)
         case SetDisabled():
             await desk.set_disabled(command.name, command.disabled)
+        case SetAdministrator():
+            await desk.set_administrator(command.name, command.administrator)
         case RemoveUser():
             await desk.remove(command.name)
         case ListUsers():

@@ -43,6 +43,8 @@ class UserTable:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._users: dict[str, KnownUser] = {}
+        self._unreadable: set[str] = set()
+        """Users that there are, but nothing is known of them."""
         self._revision = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._watch: Watch | None = None
@@ -77,6 +79,11 @@ class UserTable:
     def __len__(self) -> int:
         return len(self._users)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no user at all."""
+        return not self._users and not self._unreadable
+
     async def reached(self, revision: int) -> None:
         """Wait until the changes up to a revision of `users/` apply here."""
         if revision <= self._revision:
@@ -95,6 +102,7 @@ class UserTable:
         found = await self._store.range(PREFIX)
         self._watch = await self._store.watch(PREFIX, found.revision + 1)
         before, self._users = self._users, {}
+        self._unreadable.clear()
         for entry in found.entries:
             self._put(entry)
         for name in before.keys() | self._users.keys():
@@ -125,6 +133,7 @@ class UserTable:
                 self._put(event.entry)
             else:
                 self._users.pop(event.entry.key.removeprefix(PREFIX), None)
+                self._unreadable.discard(event.entry.key.removeprefix(PREFIX))
             self._tell(event.entry.key.removeprefix(PREFIX))
         self._advance(events[0].entry.mod_revision)
 
@@ -135,7 +144,9 @@ class UserTable:
         except msgspec.MsgspecError as error:
             _log.error("a user's record cannot be read", user=name, error=str(error))
             self._users.pop(name, None)
+            self._unreadable.add(name)
             return
+        self._unreadable.discard(name)
         self._users[name] = KnownUser(user, entry.mod_revision)
 
     def _tell(self, name: str) -> None:

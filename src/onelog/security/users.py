@@ -93,8 +93,15 @@ class Users:
 
     async def set_disabled(self, name: str, disabled: bool) -> None:
         """Let a user no longer in, or in again. Raises NotFound."""
+        await self._change(name, disabled=disabled)
+
+    async def set_administrator(self, name: str, administrator: bool) -> None:
+        """Let a user change other users, or no more. Raises NotFound."""
+        await self._change(name, administrator=administrator)
+
+    async def _change(self, name: str, **fields: bool) -> None:
         entry, user = await self._get(name)
-        changed = msgspec.structs.replace(user, disabled=disabled, changed_ms=self._clock.now_ms())
+        changed = msgspec.structs.replace(user, changed_ms=self._clock.now_ms(), **fields)
         await self._replace(entry, _put(changed))
 
     async def remove(self, name: str) -> None:

@@ -70,13 +70,17 @@ class DefinitionPaths:
         body = await json_body(request, wrong="failed_to_parse_json")
         vhost = part(request, "vhost") if "vhost" in request.path_params else None
         users = _rows(body, "users")
-        if users:
+        if not all(self._is_known(row) for row in users):  # those that are known stay as they are
             need_administrator(self._desk, request)
         for row in _rows(body, "permissions"):
             check_permission(row)
         await self._desk.amqp.define(body, vhost)
         await self._make_users(users)
         return Response(status_code=204)
+
+    def _is_known(self, row: Row) -> bool:
+        name = row.get("name")
+        return isinstance(name, str) and self._desk.authenticator.knows(name)
 
     async def _make_users(self, rows: list[Row]) -> None:
         authenticator = self._desk.authenticator

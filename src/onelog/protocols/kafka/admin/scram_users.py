@@ -45,7 +45,7 @@ def _check_asker(hub: Hub, request: Request, action: Action, names: Iterable[str
         raise KafkaError(
             ErrorCode.cluster_authorization_failed,
             "only an administrator sees and changes other users"
-            " (`onelog user add NAME --administrator` makes one)",
+            " (`onelog user promote NAME` makes one)",
         )
 
 
