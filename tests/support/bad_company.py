@@ -40,6 +40,16 @@ class BadCompany:
         self.visits: Counter[str] = Counter()
         """Visits by their kind, and those that did not get what they came for."""
         self.failed: Counter[str] = Counter()
+        self.visitors: dict[str, Callable[[], None]] = {
+            "MQTT": self._visit_mqtt,
+            "MQTT session": self._visit_session,
+            "MQTT over WebSocket": self._visit_websocket,
+            "AMQP": self._visit_amqp,
+            "AMQP queue": self._visit_queue,
+            "Kafka": self._visit_kafka,
+        }
+        self.only = ""
+        """The kind of visitors that come and go now; empty: all of them."""
 
     def begin(self, *work: Callable[[], None]) -> None:
         """Let them loose."""
@@ -113,16 +123,13 @@ class BadCompany:
 
     def come_and_go(self) -> None:
         """One client of some kind, which leaves without a word."""
-        kind = random.choice(
-            (self._visit_mqtt, self._visit_session, self._visit_amqp, self._visit_queue,
-             self._visit_kafka, self._visit_websocket)
-        )  # fmt: skip
+        kind = self.only or random.choice(list(self.visitors))
         try:
-            kind()
+            self.visitors[kind]()
         except GONE:
-            self.failed[kind.__name__] += 1
+            self.failed[kind] += 1
             raise
-        self.visits[kind.__name__] += 1
+        self.visits[kind] += 1
         self.done += 1
         self._stop.wait(0.02)
 
@@ -207,3 +214,44 @@ class Watch:
         rss = " ".join(str(row >> 20) for row in self.rss_bytes[::step])
         files = " ".join(map(str, self.files[::step]))
         return f"RSS in MiB: {rss}; descriptors: {files}"
+
+
+class Growth:
+    """What visitors of each kind leave behind, so that who leaks is read off a table.
+
+    All kinds together say only that something grows. So they come by turns, each kind alone for a
+    while and then all of them, and what the server grew by meanwhile is that kind's. The first
+    half of the rounds does not count: what is bounded fills up.
+    """
+
+    ROUNDS = 12
+    TOGETHER = "all together"
+
+    def __init__(self, bad: BadCompany, watch: Watch) -> None:
+        self._bad = bad
+        self._watch = watch
+        self._bytes: Counter[str] = Counter()
+        self._visits: Counter[str] = Counter()
+
+    def look_for(self, seconds: float) -> None:
+        """Let them come by turns for so long, and look."""
+        kinds = [self.TOGETHER, *self._bad.visitors]
+        turn_s = seconds / self.ROUNDS / len(kinds)
+        self._watch.look()
+        for number in range(self.ROUNDS):
+            for kind in kinds:
+                self._bad.only = "" if kind == self.TOGETHER else kind
+                bytes_before, visits_before = self._watch.rss_bytes[-1], self._bad.visits.total()
+                self._watch.look_for(turn_s, turn_s / 2)
+                if number >= self.ROUNDS // 2:
+                    self._bytes[kind] += self._watch.rss_bytes[-1] - bytes_before
+                    self._visits[kind] += self._bad.visits.total() - visits_before
+
+    def words(self) -> str:
+        """A row for each kind: what it left behind, in all and for each visit."""
+        rows = [f"{'what grew meanwhile':<22}{'visits':>10}{'KiB':>10}{'bytes a visit':>15}"]
+        for kind, visits in self._visits.items():
+            grown = self._bytes[kind]
+            each = round(grown / visits) if visits else 0
+            rows.append(f"{kind:<22}{visits:>10}{grown >> 10:>10}{each:>15}")
+        return "\n".join(rows)
