@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from onelog.base import faults
 from onelog.protocols.amqp import connection
 from tests.conformance.amqp_raw import (
     PROTOCOL,
@@ -264,3 +265,22 @@ async def test_channels_that_come_and_go_on_one_connection_leave_nothing(
                 await asyncio.to_thread(end, raw)
             assert not await left_behind(before)
             assert len(node.hub.connections) == 1
+
+
+async def test_who_leaves_while_there_is_no_room_takes_everything_along(tmp_path: Path):
+    """What it published waits for room on the disk."""
+
+    async with serving(tmp_path) as node:
+        before = await warm_up(node, leaves_without_a_word)
+        for _ in range(3):
+            with Raw(node.port) as raw:
+                await asyncio.to_thread(lambda raw=raw: settle_in(raw.open()))
+                channel = await asyncio.to_thread(raw.channel)
+                await asyncio.to_thread(channel.confirm)
+                faults.arm("segment.write", faults.fail_with(28))
+                for number in range(3):
+                    channel.publish("amq.topic", "a.b", str(number))
+                await asyncio.to_thread(raw.expect, 0, Connection.Blocked)
+            faults.disarm()  # who is blocked is not read: that it left is seen when there is room
+            await until(lambda: not node.hub.connections)
+        assert not await left_behind(before)

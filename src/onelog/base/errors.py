@@ -167,3 +167,16 @@ class ProtocolViolation(OnelogError):
 
 class DataDirLocked(OnelogError):
     """Another process holds the data directory."""
+
+
+def without_frames(error: OnelogError) -> OnelogError:
+    """An error that is kept, or told to others: without the frames that it came through.
+
+    Those hold everything that was worked on, and through their callers the one who keeps the error:
+    a cycle, which lies about until the collector comes, with a batch in it that was not written.
+    """
+    part: BaseException | None = error
+    while part is not None:
+        part.__traceback__ = None
+        part = part.__cause__ or part.__context__
+    return error

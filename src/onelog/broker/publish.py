@@ -25,6 +25,7 @@ from onelog.base.errors import (
     NotAuthorized,
     OnelogError,
     StorageError,
+    without_frames,
 )
 from onelog.base.ids import Offset
 from onelog.base.topics import check_topic
@@ -334,7 +335,7 @@ class Publisher:
             appended = partition.append_built(builder, index_topics=target.index_topics)
         except Exception as error:  # noqa: BLE001 - the callers of this stage get it, no other does
             failure = error if isinstance(error, OnelogError) else StorageError(str(error))
-            self._finish(write, failure)
+            self._finish(write, without_frames(failure))
             return
         finally:
             if not builder.count:
