@@ -144,7 +144,7 @@ def test_every_error_is_told_at_once_each_with_its_line(write):
         "--set log: expected key=value, such as log.level=debug",
         "--set main.partitions = 0: expected `int` >= 1, such as 8 (the default)",
         f"{file}:14: listeners.admin.host = '0.0.0.0' would open the API to other machines, but"
-        " has no credentials yet: use 127.0.0.1, ::1 or localhost",
+        " the API has no credentials yet: use 127.0.0.1, ::1 or localhost",
         f"{file}:15: listeners.kafka_tls.tls.cert_file is missing: the listener needs a certificate"
         " and its key",
         f"{file}:15: listeners.kafka_tls.tls.key_file is missing: the listener needs a certificate"
