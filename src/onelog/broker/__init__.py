@@ -43,6 +43,7 @@ from onelog.log.config import Cleanup, Compaction, Retention, StreamConfig
 from onelog.log.internal import check_known, kept_batches
 from onelog.log.partition import Durability, Partition, Timestamps
 from onelog.log.stream import Stream
+from onelog.log.touched import Touched
 from onelog.record.record import Message, Record
 
 __all__ = [
@@ -90,6 +91,7 @@ __all__ = [
     "DeadLetter",
     "TableCursor",
     "Stream",
+    "Touched",
     "Partition",
     "StreamConfig",
     "Retention",

@@ -33,6 +33,10 @@ PAGE_BYTES = 1024 * 1024
 PAGE_REVISIONS = 512
 """A page of history ends after this many revisions or bytes of values, at a whole revision."""
 
+CACHE_KIB = 2048
+"""What SQLite may hold of the file in memory. It fills with the history, some hundred bytes per
+revision, and stays: not a leak, but that is what it looks like until it is full."""
+
 _APPLICATION_ID = 0x4F4E454C
 _SCHEMA_VERSION = 1
 _SCHEMA = f"""
@@ -277,6 +281,7 @@ def _open(path: Path) -> sqlite3.Connection:
         sql.execute("PRAGMA locking_mode = EXCLUSIVE")
         sql.execute("PRAGMA journal_mode = WAL")
         sql.execute("PRAGMA synchronous = FULL")
+        sql.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
         sql.execute("BEGIN IMMEDIATE")  # takes the lock now, not at the first write
         version = sql.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:

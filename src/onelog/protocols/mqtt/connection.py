@@ -196,8 +196,10 @@ class Connection:
 
     def _part(self) -> None:
         """The hub knows the connection until nothing of it is under way: closing waits for that."""
-        if self._is_lost and not self._under_way:
+        if self._is_lost and not self._under_way and not self.gone.is_set():
             self.hub.connections.discard(self)
+            if self.input.version:  # it was opened up
+                self.hub.routes.leave(self.principal)
             self.gone.set()
             # What holds a connection lets go of it here: the cycle collector comes too seldom.
             self.input.owner = None
@@ -285,7 +287,7 @@ class Connection:
     def open_up(self) -> None:
         """The client is accepted: let the kernel take its plain packets."""
         hub, principal = self.hub, self.principal
-        self.input.routes = hub.routes(principal)
+        self.input.routes = hub.routes.join(principal)
         self.input.resolve = lambda topic: hub.resolve(principal, topic)
         self.input.packet_bytes_max = hub.limits.packet_bytes
         self.input.version = self.version

@@ -42,6 +42,7 @@ from onelog.protocols.mqtt.replay import open_replay
 from onelog.protocols.mqtt.retained import CURSOR as RETAINED_CURSOR
 from onelog.protocols.mqtt.retained import Retained
 from onelog.protocols.mqtt.rewrite import Rewriter
+from onelog.protocols.mqtt.routes import RouteTable
 from onelog.protocols.mqtt.shares import Shares
 from onelog.protocols.mqtt.special import Special, parse_address
 from onelog.protocols.mqtt.subscribed import Subscribed
@@ -55,9 +56,6 @@ if TYPE_CHECKING:
 
 PASS_BYTES_MAX: Final = 1024 * 1024
 """Bytes read from one connection before the others have a turn."""
-
-ROUTES_MAX: Final = 100_000
-"""Topics whose way into the log is remembered per principal."""
 
 
 class Counters:
@@ -129,7 +127,7 @@ class Hub:
         self.redirect = features.redirect
         self.producer_ids = ProducerIds(broker.store)
         self.retained: Retained
-        self._routes: dict[Principal, dict[bytes, MqttRoute]] = {}
+        self.routes = RouteTable(is_rewritten=bool(self.rewriter))
         self._undo = ExitStack()
         hang(self._undo, broker.publisher.on_tick, self._tick)
         hang(self._undo, broker.streams.on_change, self._streams_changed)
@@ -207,10 +205,6 @@ class Hub:
 
     # -- the way in
 
-    def routes(self, principal: Principal) -> dict[bytes, MqttRoute]:
-        """The known routes of a principal; connections of one principal share them."""
-        return self._routes.setdefault(principal, {})
-
     def fits(self, topic: bytes) -> bool:
         """Whether a topic or filter is within the limits."""
         limits = self.limits
@@ -237,10 +231,8 @@ class Hub:
             return None
         if found is None:
             return None
-        routes = self.routes(principal)
-        if len(routes) >= ROUTES_MAX:
-            routes.clear()
-        route = routes[topic] = MqttRoute(text.encode(), *found)
+        route = MqttRoute(text.encode(), *found)
+        self.routes.keep(principal, topic, route)
         return route
 
     def _user_changed(self, name: str) -> None:
@@ -249,14 +241,13 @@ class Hub:
                 connection.user_changed()
 
     def _permissions_changed(self) -> None:
-        self._streams_changed()  # routes say who may publish
+        self.routes.forget()  # they say who may publish
         if self.deliveries is not None:
             self.deliveries.forget()
             self.fanout.forget_plans()
 
     def _streams_changed(self) -> None:
-        for routes in self._routes.values():
-            routes.clear()
+        self.routes.drop(self.broker.streams.touched)
 
     # -- acknowledgements
 

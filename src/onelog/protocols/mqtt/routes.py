@@ -1,0 +1,111 @@
+"""Routes: which way the plain publishes of a topic go, remembered per principal for the kernel.
+
+Rules:
+- Whether a principal may publish is part of the answer, so each has its own; all its connections
+  share them, and they go with the last one (I8).
+- What is remembered is bounded, for each and for all together. Who asks for too many topics loses
+  his own first.
+- A change of streams drops the routes of topics that it touches, where they go to: a topic may have
+  been rewritten.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from onelog.base.topics import is_exact
+from onelog.broker import Principal, Touched
+from onelog.kernel import MqttRoute, TopicFilter
+
+ROUTES_MAX: Final = 100_000
+"""Topics whose way into the log is remembered per principal."""
+
+ALL_ROUTES_MAX: Final = 400_000
+"""The same for all principals together."""
+
+
+class Routes:
+    """The known routes of one principal."""
+
+    __slots__ = ("by_topic", "connections")
+
+    def __init__(self) -> None:
+        self.by_topic: dict[bytes, MqttRoute] = {}
+        """Where the kernel looks: it needs a plain dict, and always the same."""
+        self.connections = 0
+
+
+class RouteTable:
+    """The routes of everybody who is connected."""
+
+    def __init__(self, *, is_rewritten: bool) -> None:
+        self._is_rewritten = is_rewritten
+        """Whether a topic may go elsewhere than it says."""
+        self._known: dict[Principal, Routes] = {}
+        self._count = 0
+        """Routes of all: exact, as only this class adds and removes any."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def principals(self) -> int:
+        """How many have routes, or may have."""
+        return len(self._known)
+
+    def join(self, principal: Principal) -> dict[bytes, MqttRoute]:
+        """A connection of a principal begins, and looks in these; it calls `leave` at its end."""
+        routes = self._known.get(principal)
+        if routes is None:
+            routes = self._known[principal] = Routes()
+        routes.connections += 1
+        return routes.by_topic
+
+    def leave(self, principal: Principal) -> None:
+        """A connection of a principal is gone."""
+        routes = self._known[principal]
+        routes.connections -= 1
+        if not routes.connections:
+            del self._known[principal]
+            self._clear(routes)
+
+    def keep(self, principal: Principal, topic: bytes, route: MqttRoute) -> None:
+        """Remember the route of a topic for a principal that is connected."""
+        routes = self._known[principal]
+        if len(routes.by_topic) >= ROUTES_MAX:
+            self._clear(routes)
+        elif self._count >= ALL_ROUTES_MAX:
+            self.forget()
+        self._count += topic not in routes.by_topic
+        routes.by_topic[topic] = route
+
+    def forget(self) -> None:
+        """Nothing that is known need be true any more."""
+        for routes in self._known.values():
+            self._clear(routes)
+
+    def drop(self, change: Touched) -> None:
+        """Forget the routes that a change of streams touches."""
+        for text in change.filters:
+            for routes in self._known.values():
+                for topic in self._found(routes.by_topic, text):
+                    del routes.by_topic[topic]
+                    self._count -= 1
+
+    def _found(self, by_topic: dict[bytes, MqttRoute], text: str) -> list[bytes]:
+        """The topics whose messages go to where a filter matches."""
+        wanted = text.encode()
+        if is_exact(text) and not self._is_rewritten:
+            return [wanted] if wanted in by_topic else []
+        matches = TopicFilter(wanted).matches
+        # What it begins with is compared first: that is far cheaper.
+        begins = wanted.partition(b"+")[0].partition(b"#")[0].removesuffix(b"/")
+        return [
+            topic
+            for topic, route in by_topic.items()
+            if route.topic.startswith(begins) and matches(route.topic)
+        ]
+
+    def _clear(self, routes: Routes) -> None:
+        self._count -= len(routes.by_topic)
+        routes.by_topic.clear()
