@@ -64,6 +64,15 @@ def test_cancelled_waiters_of_an_idle_partition_cost_bounded_memory() -> None:
     assert calls == [4]
 
 
+def test_when_the_last_waiter_is_cancelled_no_append_looks_for_anybody() -> None:
+    waiters = Waiters(unexpected)
+    rows = [waiters.add(Offset(offset), note([], offset)) for offset in range(5)]
+    for row in rows:
+        assert waiters.rows
+        row.cancel()
+    assert not waiters.rows
+
+
 def test_a_callback_may_wait_again_and_cancel_others_while_advance_runs() -> None:
     waiters, calls = Waiters(unexpected), list[int]()
     others = [waiters.add(Offset(2), note(calls, 2)) for _ in range(200)]

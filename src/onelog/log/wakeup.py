@@ -36,7 +36,7 @@ class Waiter:
         self._waiters = waiters
 
     def cancel(self) -> None:
-        """Never call back. The heap lets go of it later, at the latest when half are dead."""
+        """Never call back. The heap lets go of it later: when half are dead, or all."""
         if self.callback is not None:
             self.callback = None
             if self._waiters is not None:
@@ -60,7 +60,9 @@ class Waiters:
     def forget_one(self) -> None:
         """One of the waiters was cancelled."""
         self._live -= 1
-        if len(self.rows) > 64 and len(self.rows) > 2 * self._live:
+        if not self._live:
+            self.rows.clear()  # an append need not look for anybody
+        elif len(self.rows) > 64 and len(self.rows) > 2 * self._live:
             self._drop_cancelled()
 
     def add(self, offset: Offset, callback: Callback) -> Waiter:
