@@ -155,6 +155,22 @@ def test_an_engine_with_a_stopped_partition_is_not_marked_clean(tmp_path: Path):
     assert not SegmentEngine(tmp_path).was_clean
 
 
+def test_a_stop_that_cannot_be_noted_is_an_error_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    engine = SegmentEngine(tmp_path)
+    fill(engine.open(KEY, SETTINGS), 1)
+    monkeypatch.setattr("onelog.storage.segment.engine.sync_directory", fail)
+    with pytest.raises(StorageError, match="nothing is lost"):
+        engine.close()
+    monkeypatch.undo()
+    assert SegmentEngine(tmp_path).open(KEY, SETTINGS).end_offset == 1
+
+
+def fail(*_arguments: object) -> None:
+    raise OSError(errno.EIO, "the disk failed")
+
+
 def test_no_room_for_a_checkpoint_does_not_fail_the_sync(tmp_path: Path, log: SegmentLog):
     faults.arm("segment.checkpoint", faults.fail_with(errno.ENOSPC))
     fill(log, 60, size=60)

@@ -13,63 +13,34 @@ What is checked after each start, against what the clients of this run were told
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import random
-import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-from onelog.base.clock import ManualClock
-from onelog.base.errors import OnelogError
-from onelog.base.ids import Offset
 from onelog.broker import (
     EARLIEST,
     LOCAL,
-    Broker,
-    BrokerSettings,
     Durability,
     Message,
     QueueSettings,
     StreamConfig,
 )
-from onelog.broker import broker as broker_module
-from onelog.log.partition import Partition
-from onelog.record.batch import iterate_batches
-from onelog.storage.segment import SegmentEngine
-from tests.simulation.disk import Disk
-from tests.simulation.machine import MemoryStore, SimulatedSyncer, VirtualLoop
+from tests.simulation.world import Work, World, number_of, rows_of
 
-SETTINGS = BrokerSettings(
-    main=StreamConfig(name="main", captures=("#",), partitions=1, segment_bytes=4096),
-    checkpoint_interval_s=0.05,
-    maintenance_interval_s=0.4,
-    flush_interval_s=0.1,
-)
 LOOSE = StreamConfig(
     name="loose", captures=("loose/#",), durability=Durability.OS, segment_bytes=4096
 )
-STEPS = (6, 16)
-LIVES = (1, 2)
 Place = tuple[str, int]
 """Stream and offset; each has one partition."""
 
 
-class Life:
-    """The run of one seed, over several lives of its broker."""
+class Life(World):
+    """Publishers, a reader, a queue, a session, and an operator."""
 
     def __init__(self, seed: int, folder: Path) -> None:
-        self.chance = random.Random(seed)
-        self.clock = ManualClock()
-        self.disk = Disk(folder, self.chance)
-        self.folder = folder
-        self.rows: dict[str, Any] = {}
-        self.broker: Broker
-        self.calls: set[asyncio.Task[None]] = set()
-        self.count = 0
+        super().__init__(seed, folder)
         self.attempted: dict[bytes, str] = {}
-        """Value → topic, in the order of the attempts."""
+        """Value → topic."""
         self.acknowledged: dict[Place, bytes] = {}
         self.seen: dict[Place, bytes] = {}
         self.trim_asked = self.trimmed = 0
@@ -79,35 +50,18 @@ class Life:
         self.made: set[str] = set()
         self.unmaking: set[str] = set()
         self.gone: set[str] = set()
-        self.sick = False
-        """The disk failed: the partition refuses until the next start."""
-        self.is_dark = False
-        """The last life ended with the power."""
 
-    async def run(self) -> None:
-        """All lives, then a last look, sometimes also after a clean stop."""
-        for _ in range(self.chance.randint(*LIVES)):
-            await self.start()
-            for _ in range(self.chance.randint(*STEPS)):
-                await self.step()
-            await self.die()
-        await self.start()
-        await self.read_rest()
-        await self.broker.close()
-        if self.chance.random() < 0.25:
-            await self.start()
-            await self.broker.close()
+    def works(self) -> Sequence[Work]:
+        """What somebody may do next."""
+        return (
+            self.publish, self.publish, self.publish, self.publish, self.rest, self.read,
+            self.take_queue, self.take_session, self.trim, self.make_stream, self.fail_disk,
+        )  # fmt: skip
 
-    async def start(self) -> None:
-        """Open on what the last life left, and check it."""
-        engines: Any = {"segment": SegmentEngine(self.folder, self.clock)}
-        store: Any = MemoryStore(self.rows)
-        self.broker = await Broker.open(store, engines, self.clock, SETTINGS)
-        self.sick = False
-        stopped = [str(row.stopped) for row in self.broker.stopped_partitions()]
-        assert not stopped, stopped
+    async def begin(self) -> None:
+        """Check what was kept, and go on."""
         if self.broker.streams.find("loose") is None:
-            await self.broker.streams.create(LOOSE)
+            await self.broker.streams.create(self.on_engine(LOOSE))
         self.check_streams()
         for name in ("main", "loose"):
             self.check_log(name)
@@ -123,55 +77,13 @@ class Life:
         )
         self.held = {row.packet_id: row.record for row in self.session.redeliver()}
 
-    async def die(self) -> None:
-        """By a stop, a kill, or the power: at this very moment."""
-        how = self.chance.choice(("stop", "kill", "power", "power"))
-        if how == "stop":
-            await asyncio.gather(*self.calls)
-            with contextlib.suppress(OnelogError):  # a partition that the disk stopped
-                await self.broker.close()
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            task.cancel()
-        await asyncio.sleep(0)
-        self.calls.clear()
-        asyncio.get_running_loop()._scheduled.clear()  # type: ignore[attr-defined]
-        del self.broker, self.reader, self.queue, self.session
-        self.is_dark = how == "power" or self.sick
-        if self.is_dark:
-            self.disk.cut_power()
-
     # -- what clients do
-
-    async def step(self) -> None:
-        """One thing that somebody does."""
-        work = self.chance.choice(
-            (self.publish, self.publish, self.publish, self.publish, self.rest, self.read,
-             self.take_queue, self.take_session, self.trim, self.make_stream, self.fail_disk)
-        )  # fmt: skip
-        try:
-            await work()
-        except OnelogError:
-            assert self.sick, "refused although nothing is wrong"
-
-    def later(self, work: Any) -> None:
-        """Let something go on beside the rest."""
-
-        async def guarded() -> None:
-            try:
-                await work()
-            except OnelogError:
-                assert self.sick, "refused although nothing is wrong"
-
-        task = asyncio.get_running_loop().create_task(guarded())
-        self.calls.add(task)
-        task.add_done_callback(self.calls.discard)
 
     async def publish(self) -> None:
         messages = []
         for _ in range(self.chance.randint(1, 4)):
             topic = self.chance.choice(("keep/1", "keep/2", "loose/1"))
-            value = b"%d." % self.count + bytes(self.chance.choice((0, 10, 900)))
-            self.count += 1
+            value = self.next_value()
             self.attempted[value] = topic
             messages.append(Message(topic, value))
 
@@ -181,9 +93,6 @@ class Life:
                 self.acknowledged[place.stream, int(place.offset)] = message.value or b""
 
         self.later(tell)
-
-    async def rest(self) -> None:
-        await asyncio.sleep(self.chance.random() * 0.2)
 
     async def read(self) -> None:
         for record in self.reader.fetch(20):
@@ -246,13 +155,9 @@ class Life:
         else:
             name = f"made-{self.count}"
             self.count += 1
-            await self.broker.streams.create(StreamConfig(name=name, captures=(f"{name}/#",)))
+            config = StreamConfig(name=name, captures=(f"{name}/#",))
+            await self.broker.streams.create(self.on_engine(config))
             self.made.add(name)
-
-    async def fail_disk(self) -> None:
-        if self.chance.random() < 0.2:
-            self.sick = True
-            self.disk.fails_next = self.chance.randint(1, 3)
 
     # -- what must hold
 
@@ -264,14 +169,13 @@ class Life:
     def check_log(self, name: str) -> None:
         partition = self.broker.streams.get(name).partitions[0]
         start, end = int(partition.start_offset), int(partition.end_offset)
-        held = contents(partition)
+        held = {offset: value or b"" for offset, (_key, value) in rows_of(partition).items()}
         assert list(held) == list(range(start, end)), f"{name}: offsets are not dense"
         strange = [value for value in held.values() if value not in self.attempted]
         assert not strange, f"{name}: nobody sent {strange[:2]}"
         assert len(set(held.values())) == len(held), f"{name}: a record is there twice"
-        order = {value: number for number, value in enumerate(self.attempted)}
         for topic in ("keep/1", "keep/2", "loose/1"):
-            numbers = [order[v] for v in held.values() if self.attempted[v] == topic]
+            numbers = [number_of(v) for v in held.values() if self.attempted[v] == topic]
             assert numbers == sorted(numbers), f"{topic}: the order changed"
         if name == "main":
             assert self.trimmed <= start <= self.trim_asked, f"{start} is not what was trimmed"
@@ -290,10 +194,10 @@ class Life:
         offset = found.get(main, 0)
         assert self.committed <= offset <= self.commit_asked, "a commit is lost"
 
-    async def read_rest(self) -> None:
+    async def finish(self) -> None:
         """Everything that was not settled comes, once."""
         partition = self.broker.streams.get("main").partitions[0]
-        everything = set(contents(partition))
+        everything = set(rows_of(partition))
         left = []
         while more := self.queue.acquire("c", 50):
             left += [int(row.record.offset) for row in more]
@@ -315,34 +219,3 @@ class Life:
         assert not self.settled[name] & set(left), f"{name}: a settled record is back"
         lost = everything - set(left) - self.settling[name]
         assert not lost, f"{name}: {sorted(lost)[:5]} never come"
-
-
-def contents(partition: Partition) -> dict[int, bytes]:
-    """Every record that readers see."""
-    found: dict[int, bytes] = {}
-    offset = partition.start_offset
-    while len(data := partition.read(offset, 1 << 20)):
-        for info, slices in iterate_batches(data):
-            for at in range(len(slices)):
-                if slices.offset(at) >= offset:
-                    found[int(slices.offset(at))] = bytes(slices.value(at) or b"")
-            offset = Offset(info.last_offset + 1)
-    return found
-
-
-def simulate(seed: int, folder: Path) -> Life:
-    """Run a seed; whatever it raises is a finding."""
-    life = Life(seed, folder)
-    ids = random.Random(seed)
-    problems: list[Any] = []
-    SimulatedSyncer.chance = random.Random(seed + 1)
-    with (
-        patch.object(broker_module, "Syncer", SimulatedSyncer),
-        patch.object(secrets, "token_hex", lambda size: ids.randbytes(size).hex()),
-        life.disk.attached(),
-        asyncio.Runner(loop_factory=lambda: VirtualLoop(life.clock)) as runner,
-    ):
-        runner.get_loop().set_exception_handler(lambda _loop, row: problems.append(row))
-        runner.run(life.run())
-    assert not problems, problems[:3]
-    return life

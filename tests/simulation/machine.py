@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from onelog.base.clock import ManualClock
 from onelog.metadata.local_rules import check_txn
 from onelog.metadata.store import Compare, Delete, Entry, Event, Op, Put, Range, TxnResult
+from onelog.observe.troubles import Troubles
 
 T = TypeVar("T")
 
@@ -67,8 +68,8 @@ class SimulatedSyncer:
 
     chance = random.Random(0)
 
-    def __init__(self, threads: int = 4) -> None:
-        del threads
+    def __init__(self, threads: int = 4, troubles: Troubles | None = None) -> None:
+        del threads, troubles
         self._loop = asyncio.get_running_loop()
 
     def start(

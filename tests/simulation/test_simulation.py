@@ -1,87 +1,114 @@
-"""Five thousand lives of a broker whose disk forgets what was not synced (I1, I3, I4, I5).
+"""Five thousand lives of brokers whose disk forgets what was not synced (I1, I3, I4, I5).
 
-A failure names its seed; `ONELOG_SEED=… pytest tests/simulation -k one_seed` runs that one again.
+A failure names its world and seed; `ONELOG_SEED=Life:12 pytest tests/simulation -k one_seed` runs
+that one again. Most seeds go to the world of plain use; each other world has what its cost allows.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import random
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-import structlog
 
 from onelog.base.clock import ManualClock
 from onelog.log.partition import Partition
 from onelog.storage.engine import LogSettings
 from onelog.storage.segment import SegmentEngine
 from tests.logs import KEY, make_partition, put, row
+from tests.simulation.compacting import Compacting
 from tests.simulation.disk import Disk
-from tests.simulation.life import Life, simulate
+from tests.simulation.following import Following
+from tests.simulation.life import Life
+from tests.simulation.rocks import CompactingOnRocks, LifeOnRocks
+from tests.simulation.seeds import run_seed, run_seeds
+from tests.simulation.thinning import Thinning
+from tests.simulation.transactions import Transactions
+from tests.simulation.world import World
 
-SEEDS = 5_000
-SHARES = 10
-"""Tests that the seeds are shared out to."""
-LONG_SEEDS = 50_000
-IN_MEMORY = Path("/dev/shm")
-"""Where files cost no disk."""
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """A partition that the disk stopped is told of; here that happens thousands of times."""
-    before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    yield
-    structlog.configure(**before)
-
-
-def run_seed(seed: int) -> Life:
-    with tempfile.TemporaryDirectory(dir=IN_MEMORY if IN_MEMORY.is_dir() else None) as folder:
-        disk = Path(folder) / "disk"
-        disk.mkdir()
-        return simulate(seed, disk)
-
-
-def run_seeds(seeds: range) -> None:
-    for seed in seeds:
-        try:
-            run_seed(seed)
-        except Exception as error:
-            raise AssertionError(f"ONELOG_SEED={seed}: {error}") from error
+SHARES: dict[type[World], int] = {
+    Life: 2_300,
+    Transactions: 600,
+    Compacting: 800,
+    Thinning: 500,
+    Following: 600,
+    LifeOnRocks: 120,
+    CompactingOnRocks: 80,
+}
+"""How the five thousand seeds are shared out."""
+EACH = 200
+"""Seeds of one test, so that cores can share them."""
+LONG_FACTOR = 10
+"""`make fault` runs so many times as many, other ones each time."""
+PARTS = [
+    (world, first, min(first + EACH, count))
+    for world, count in SHARES.items()
+    for first in range(0, count, EACH)
+]
+WORLDS = {world.__name__: world for world in SHARES}
 
 
-@pytest.mark.parametrize("share", range(SHARES))
-def test_no_crash_takes_back_what_anybody_was_told(share):
-    each = SEEDS // SHARES
-    run_seeds(range(share * each, (share + 1) * each))
+@pytest.mark.parametrize(
+    ("world", "first", "end"), PARTS, ids=[f"{row[0].__name__}-{row[1]}" for row in PARTS]
+)
+def test_no_crash_takes_back_what_anybody_was_told(world, first, end):
+    run_seeds(world, range(first, end))
 
 
 @pytest.mark.fault_long
-def test_no_crash_of_many_takes_back_what_anybody_was_told():
-    first = random.randrange(SEEDS, 1 << 40)
-    run_seeds(range(first, first + LONG_SEEDS))
+@pytest.mark.parametrize("world", SHARES, ids=WORLDS)
+def test_no_crash_of_many_takes_back_what_anybody_was_told(world):
+    first = random.randrange(SHARES[Life], 1 << 40)
+    run_seeds(world, range(first, first + LONG_FACTOR * SHARES[world]))
 
 
-def test_one_seed_runs_the_same_every_time():
-    seed = int(os.environ.get("ONELOG_SEED") or 4)
-    one, two = run_seed(seed), run_seed(seed)
-    assert one.acknowledged
-    assert one.acknowledged == two.acknowledged
-    assert one.settled == two.settled
+def named_seeds() -> list[tuple[type[World], int]]:
+    """What `ONELOG_SEED` names, or one of each world."""
+    asked = os.environ.get("ONELOG_SEED")
+    if not asked:
+        return [(world, 4) for world in SHARES]
+    name, _, seed = asked.rpartition(":")
+    return [(WORLDS[name or Life.__name__], int(seed))]
+
+
+@pytest.mark.parametrize(("world", "seed"), named_seeds())
+def test_one_seed_runs_the_same_every_time(world, seed):
+    one, two = run_seed(world, seed), run_seed(world, seed)
+    assert one.count, "nobody did anything"
     assert one.clock.monotonic() == two.clock.monotonic()
+    for name in ("acknowledged", "known", "settled", "seen", "attempted", "txns", "count"):
+        assert getattr(one, name, None) == getattr(two, name, None), name
 
 
-def test_the_seeds_reach_what_they_are_for():
-    lives = [run_seed(seed) for seed in range(40)]
-    for name in ("acknowledged", "seen", "committed", "trimmed", "made", "gone"):
+REACHED: dict[type[World], tuple[str, ...]] = {
+    Life: ("acknowledged", "seen", "committed", "trimmed", "made", "gone"),
+    Transactions: ("acknowledged", "seen", "sequence", "txns"),
+    Compacting: ("known", "firm", "altered", "compacted", "may_compact", "deleting"),
+    Thinning: ("acknowledged", "settled", "thinned", "trimmed"),
+    Following: ("fed", "stumbles", "gaps", "tailed", "moved"),
+    LifeOnRocks: ("acknowledged", "seen", "committed", "trimmed", "made"),
+    CompactingOnRocks: ("known", "firm", "altered", "compacted"),
+}
+
+
+@pytest.mark.parametrize("world", REACHED, ids=WORLDS)
+def test_the_seeds_reach_what_they_are_for(world):
+    lives = [run_seed(world, seed) for seed in range(40)]
+    for name in REACHED[world]:
         assert any(getattr(life, name) for life in lives), f"no life has {name}"
+
+
+def test_the_seeds_settle_in_queues_and_sessions():
+    lives = [run_seed(Life, seed) for seed in range(40)]
     assert any(life.settled["queue"] for life in lives)
     assert any(life.settled["session"] for life in lives)
+
+
+def test_the_seeds_end_transactions_in_every_way():
+    txns = [txn for seed in range(60) for txn in run_seed(Transactions, seed).txns]
+    ends = {(txn.wish, txn.told) for txn in txns}
+    assert {("commit", True), ("abort", True), ("", False)} <= ends
+    assert any(txn.has_offsets for txn in txns)
 
 
 @pytest.mark.parametrize("names", [True, False], ids=["names", "bytes"])
@@ -96,7 +123,7 @@ def test_a_disk_that_lies_about_its_syncs_is_found_out(monkeypatch, names):
     monkeypatch.setattr(Disk, "_fsync", lie)
     monkeypatch.setattr(Disk, "_fdatasync", lie)
     with pytest.raises(AssertionError, match="ONELOG_SEED"):
-        run_seeds(range(60))
+        run_seeds(Life, range(60))
 
 
 class Worst(random.Random):

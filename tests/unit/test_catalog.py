@@ -174,6 +174,19 @@ async def test_a_change_reaches_the_running_partitions_and_survives(node: Node) 
     await node.stop()
 
 
+async def test_what_is_seen_of_a_stream_that_says_fsync_is_durable(node: Node) -> None:
+    """ADR 2: also what came while it said `os`, once the change is answered."""
+    catalog = await node.start()
+    config = StreamConfig(name="s", captures=("a",), durability=Durability.OS)
+    stream = await catalog.create(config)
+    partition = stream.partitions[0]
+    put(partition, row(b"k", b"1"))
+    assert partition.log.durable_offset < partition.high_watermark
+    await catalog.alter(change(config, durability=Durability.FSYNC))
+    assert partition.log.durable_offset == partition.high_watermark
+    await node.stop()
+
+
 async def test_what_cannot_be_changed_is_refused_and_nothing_changes(node: Node) -> None:
     catalog = await node.start()
     await catalog.create(MAIN)

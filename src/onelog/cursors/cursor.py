@@ -28,6 +28,8 @@ from onelog.cursors.wait import Wait
 from onelog.observe.troubles import Troubles
 from onelog.record.record import Record
 
+_OFFSET_MAX: Final = 2**63 - 1
+
 
 class CursorKind(StrEnum):
     """The five kinds (DESIGN §7)."""
@@ -126,6 +128,16 @@ def _is_stopped(source: Source) -> bool:
     return source.partition.stopped is not None
 
 
+def known_end(source: Source) -> int:
+    """Up to where what a cursor remembers of a source counts after a restart.
+
+    A log that lost its end (memory engine, power cut at level `os`) reuses offsets: what is written
+    there next must not be taken for read. Of one that could not be opened nobody knows the end:
+    what is remembered counts as it is when the partition is back.
+    """
+    return _OFFSET_MAX if _is_stopped(source) else int(source.partition.end_offset)
+
+
 class Reading:
     """Positions over sources, reading forward, waiting: the part that all cursors share."""
 
@@ -158,9 +170,7 @@ class Reading:
         kept = {(row.stream_id, row.partition): row.offset for row in positions}
 
         def start(source: Source) -> int:
-            # A log that lost its end (memory engine, power cut at level `os`) reuses offsets:
-            # what is written there next must not be taken for read.
-            return min(kept.get(source.key, 0), source.partition.end_offset)
+            return min(kept.get(source.key, 0), known_end(source))
 
         return cls(registry, registry.resolve(filters), start)
 

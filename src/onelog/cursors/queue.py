@@ -29,6 +29,7 @@ from onelog.cursors.cursor import (
     Reading,
     Start,
     ignore_change,
+    known_end,
 )
 from onelog.cursors.delivery import DeadLetter, Delivery, QueueSettings, Reason
 from onelog.cursors.holdings import Held, Holdings
@@ -116,7 +117,7 @@ class QueueCursor:
         body = msgspec.msgpack.decode(state.body, type=_Body)
         reading = Reading.restore(registry, state.filters, state.positions)
         cursor = cls(state.name, reading, clock, body.settings)
-        ends = {source.key: source.partition.end_offset for source in reading.sources.sources}
+        ends = {source.key: known_end(source) for source in reading.sources.sources}
         for row in body.lanes:
             key = (row.stream_id, row.partition)
             if key in ends:

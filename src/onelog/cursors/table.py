@@ -24,6 +24,7 @@ from onelog.cursors.cursor import (
     Reading,
     Start,
     ignore_change,
+    known_end,
 )
 from onelog.cursors.reader import expires_at, read_at
 from onelog.cursors.session import always
@@ -117,7 +118,18 @@ class TableCursor:
             for row in msgspec.msgpack.decode(blob, type=list[_Row]):
                 table._set(row)
         table._dirty = 0
+        kept = {(row.stream_id, row.partition): row.offset for row in state.positions}
+        if any(kept.get(row.key, 0) > known_end(row) for row in reading.sources.sources):
+            table._begin_anew()
         return table
+
+    def _begin_anew(self) -> None:
+        """A log lost its end: what lay there had replaced and removed rows. All is read again."""
+        read = {source.key for source in self.reading.sources.sources}
+        for row in [row for row in self._rows.values() if (row.stream_id, row.partition) in read]:
+            self._remove(row.topic)
+        for index in range(len(self.reading.sources.sources)):
+            self.reading.seek(index, 0)
 
     @property
     def filters(self) -> tuple[str, ...]:
@@ -132,16 +144,33 @@ class TableCursor:
     def catch_up(self, limit: int = 10_000) -> bool:
         """Read forward; False when there is more to read (call again after letting others run)."""
         for index, record in self.reading.read(limit):
-            if not self._accepts(record):
+            key = self.reading.sources.sources[index].key
+            if not self._accepts(record) or self._has_newer(index, key, record):
                 continue
             if record.value:
-                key = self.reading.sources.sources[index].key
                 self._set(_Row(record.topic, *key, record.offset))
             else:
                 self._remove(record.topic)
         if self._dirty:
             self.on_change()
         return not self.reading.is_behind()
+
+    def _has_newer(self, index: int, key: tuple[str, int], record: Record) -> bool:
+        """Whether the row of a topic lies where it moved to from here.
+
+        While an old home is stopped the new one is read ahead of it.
+        """
+        number, gates = self._ids.get(record.topic), self.reading.sources.gates
+        if number is None or gates is None:
+            return False
+        row = self._rows[number]
+        if (row.stream_id, row.partition) == key:
+            return False
+        at = self.reading.find(row.stream_id, row.partition)
+        return at is not None and any(
+            row.offset >= end and any(old == index and record.offset < upto for old, upto in after)
+            for end, after in gates.get(at, ())
+        )
 
     async def start_following(self, *, once: bool = False) -> None:
         """Catch up, then stay at the end by wake-up; returns when it has caught up once.

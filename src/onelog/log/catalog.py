@@ -30,13 +30,13 @@ from onelog.base.errors import (
 from onelog.base.topics import is_exact, overlap
 from onelog.log.begun import Begun
 from onelog.log.config import StreamConfig, check_change, check_config
-from onelog.log.moves import Move, SourceKey, is_covered, moves_by, settle, with_move
+from onelog.log.moves import Move, SourceKey, is_covered, moves_by, with_move
 from onelog.log.opening import Deleting, Opener
-from onelog.log.partition import Partition
+from onelog.log.partition import Durability, Partition
 from onelog.log.resolution import Resolver
 from onelog.log.room import has_room
 from onelog.log.shared import Shared
-from onelog.log.stream import Stream, StreamRecord, begun_anew
+from onelog.log.stream import Stream, StreamRecord, begun_anew, settle_records
 from onelog.log.syncer import Syncer
 from onelog.log.touched import Touched
 from onelog.metadata.parts import in_parts
@@ -227,7 +227,8 @@ class Catalog:
             self.check_altered(config)
             self._before_change()
             record = self._changed_record(stream, config, self._next_birth_ms())
-            moves = moves_by(stream, old.config, config, self._near(old.config, config))
+            near = self._near(old.config, config)
+            moves = moves_by(stream, old.config, config, near, is_plan=True)
             if record.fixed_until != old.fixed_until:
                 self._tag_from_now(stream, record)
             try:
@@ -238,6 +239,9 @@ class Catalog:
                 raise
             fresh = await self._opener.open(record, len(stream.partitions))
             await self._carry_out(stream, record, moves, old=old.config, fresh=fresh)
+            was, now = old.config.durability, config.durability
+            if now is Durability.FSYNC and was is not now:
+                await stream.make_durable()
             return stream
 
     def _tag_from_now(self, stream: Stream, record: StreamRecord) -> None:
@@ -299,10 +303,9 @@ class Catalog:
                 break
             planned = moves  # somebody wrote a topic for the first time since
             await self._plan(record, planned)
-        exact = {name: moves.get(name, move) for name, move in planned.items()}
-        stream.record = self._moved(record, exact)
-        for name in exact.keys() - {stream.name}:
-            self._streams[name].record = self._moved(self._streams[name].record, exact)
+        stream.record = self._moved(record, moves)
+        for name in moves.keys() - {stream.name}:
+            self._streams[name].record = self._moved(self._streams[name].record, moves)
         config = record.config
         for partition in stream.partitions:
             partition.promise(config.durability)
@@ -312,18 +315,15 @@ class Catalog:
                 partition.log.reconfigure(config.log_settings())
         # All at once: a topic's partition follows from their number.
         stream.partitions += fresh
-        self._apply(stream, exact.keys())
-        if exact:
-            await self._save([self._streams[name].record for name in exact])
+        self._apply(stream, moves.keys())
+        if planned:
+            await self._save([self._streams[name].record for name in planned])
 
     async def _settle_moves(self) -> None:
-        """The process ended while a change took effect: all that there is now comes first."""
-        ends = {key: int(partition.end_offset) for key, partition in self._partitions().items()}
-        for stream in self.streams():
-            if not all(move.is_exact for move in stream.record.moves):
-                moves = settle(stream.record.moves, ends)
-                stream.record = msgspec.structs.replace(stream.record, moves=moves)
-                await self._save([stream.record])
+        """The process ended while a change took effect, or logs lost their end."""
+        settled = settle_records(self.streams(), lambda config: self._near(None, config))
+        if settled:
+            await self._save(settled)
 
     def _next_birth_ms(self) -> int:
         """Now, and after everything that was born before, so that age is an order."""

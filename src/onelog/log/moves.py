@@ -7,7 +7,11 @@ Rules:
 - The same holds inside a stream whose number of partitions grew.
 - A move is kept in the record of the stream that gained, so that it holds over restarts. It is
   written down with the change, and once more with its offsets when the change took effect. If the
-  process ends in between, all that the old homes hold at the next start is read first.
+  process ends in between, all that the old homes hold at the next start is read first: also what
+  came after the change was written down, which is why that names every partition of theirs. A new
+  stream that nobody has written to yet is looked at anew at each start instead.
+- One moment is not covered: a stream grew, the new partitions count, and the process ends before
+  that is written. A topic that went from one old partition to another then may lose its order.
 """
 
 from __future__ import annotations
@@ -46,20 +50,28 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
 
 
 def moves_by(
-    stream: Stream, old: StreamConfig | None, new: StreamConfig, streams: Sequence[Stream]
+    stream: Stream,
+    old: StreamConfig | None,
+    new: StreamConfig,
+    streams: Sequence[Stream],
+    *,
+    is_plan: bool = False,
 ) -> dict[str, Move]:
-    """Who gains topics by a change of a stream at this moment, by name; `old` None: it is new."""
+    """Who gains topics by a change of a stream at this moment, by name; `old` None: it is new.
+
+    A plan names partitions that hold nothing, too: until it is carried out they may come to.
+    """
     others = [other for other in streams if other.name != new.name]
     was, now = set(() if old is None else old.captures), set(new.captures)
     found: dict[str, Move] = {}
-    rows = _ends(others, now - was)
+    rows = _ends(others, now - was, is_plan)
     if old is not None and new.partitions > old.partitions:
-        rows += _all_ends(stream, stream.partitions)
+        rows += _all_ends(stream, stream.partitions, is_plan)
     if rows:
         found[new.name] = Move(_own_ends(stream), tuple(rows))
     for other in others:
         gained = {text for text in was - now if _touches(other.config.captures, text)}
-        left = _ends([stream], gained)
+        left = _ends([stream], gained, is_plan)
         if left:
             found[other.name] = Move(_own_ends(other), tuple(left))
     return found
@@ -73,13 +85,39 @@ def is_covered(found: Mapping[str, Move], kept: Mapping[str, Move]) -> bool:
     )
 
 
-def settle(moves: tuple[Move, ...], ends: Mapping[SourceKey, int]) -> tuple[Move, ...]:
-    """Moves after a start: one whose moment is not known waits for all that is there now."""
+def settle(
+    moves: tuple[Move, ...], ends: Mapping[SourceKey, int], stream_id: str
+) -> tuple[Move, ...]:
+    """The moves of a stream after a start; `ends` of all partitions that could be opened.
+
+    One whose moment is not known waits for all there is now. None waits for more than there is:
+    where a log lost its end, what is written there next came after the move.
+    """
     return tuple(
-        move
-        if move.is_exact
-        else Move(move.ends, tuple((key, max(end, ends.get(key, 0))) for key, end in move.after))
+        _cut(move if move.is_exact else _settled(move, ends, stream_id), ends, stream_id)
         for move in moves
+    )
+
+
+def _settled(move: Move, ends: Mapping[SourceKey, int], stream_id: str) -> Move:
+    after = tuple((key, max(end, ends.get(key, 0))) for key, end in move.after)
+    # Where a stream grew its own partitions come first: none of them waits for itself.
+    first = {number: end for (holder, number), end in after if holder == stream_id}
+    own = tuple(max(end, first.get(number, end)) for number, end in enumerate(move.ends))
+    return Move(own, after)
+
+
+def _cut(move: Move, ends: Mapping[SourceKey, int], stream_id: str) -> Move:
+    own = cut_off(move.ends, ends, stream_id)
+    return Move(own, tuple((key, min(end, ends.get(key, end))) for key, end in move.after))
+
+
+def cut_off(
+    offsets: tuple[int, ...], ends: Mapping[SourceKey, int], stream_id: str
+) -> tuple[int, ...]:
+    """Offsets that are remembered of a stream's partitions, as far as these reach by now."""
+    return tuple(
+        min(offset, ends.get((stream_id, number), offset)) for number, offset in enumerate(offsets)
     )
 
 
@@ -108,14 +146,17 @@ def _own_ends(stream: Stream) -> tuple[int, ...]:
     return tuple(int(partition.end_offset) for partition in stream.partitions)
 
 
-def _ends(streams: Iterable[Stream], filters: set[str]) -> list[tuple[SourceKey, int]]:
+def _ends(
+    streams: Iterable[Stream], filters: set[str], is_plan: bool
+) -> list[tuple[SourceKey, int]]:
     """Where partitions end that may hold records of these filters."""
     found: list[tuple[SourceKey, int]] = []
     for stream in streams:
         captures = (*stream.config.captures, *stream.record.past_captures)
         shared = {text for text in filters if _touches(captures, text)}
         if shared:
-            found += _all_ends(stream, _holding(stream, shared))
+            holding = stream.partitions if is_plan else _holding(stream, shared)
+            found += _all_ends(stream, holding, is_plan)
     return found
 
 
@@ -144,10 +185,12 @@ def _may_hold(partition: Partition, topic: bytes) -> bool:
     return offsets is None or bool(offsets)
 
 
-def _all_ends(stream: Stream, partitions: Iterable[Partition]) -> list[tuple[SourceKey, int]]:
+def _all_ends(
+    stream: Stream, partitions: Iterable[Partition], is_plan: bool
+) -> list[tuple[SourceKey, int]]:
     """Every one of these partitions that holds something, and where it ends."""
     return [
         ((stream.record.id, int(partition.id)), int(partition.end_offset))
         for partition in partitions
-        if partition.end_offset > partition.start_offset
+        if is_plan or partition.end_offset > partition.start_offset
     ]

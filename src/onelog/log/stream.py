@@ -8,15 +8,21 @@ records from then on carry their topic, and the old ones keep the fixed one, up 
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
 import msgspec
 
 from onelog.base.errors import InvalidRequest
 from onelog.base.ids import PartitionId
 from onelog.kernel import topic_hash
 from onelog.log.config import StreamConfig
-from onelog.log.moves import Move
+from onelog.log.moves import Move, SourceKey, cut_off, moves_by, settle
 from onelog.log.partition import Partition
 from onelog.storage.engine import PartitionKey
+
+_SYNCS_AT_ONCE: Final = 256
 
 
 class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +97,21 @@ class Stream:
         """Bytes of batches that it holds."""
         return sum(partition.log.size_bytes for partition in self.partitions)
 
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nobody has ever written to it, as far as is known."""
+        return all(row.stopped is None and not row.end_offset for row in self.partitions)
+
+    async def make_durable(self) -> None:
+        """Sync what is not: of a stream that says `fsync` all that is seen is durable (ADR 2)."""
+        unsynced = [
+            row
+            for row in self.partitions
+            if row.stopped is None and row.log.durable_offset < row.end_offset
+        ]
+        for at in range(0, len(unsynced), _SYNCS_AT_ONCE):
+            await asyncio.gather(*(row.flush() for row in unsynced[at : at + _SYNCS_AT_ONCE]))
+
     def key(self, partition: PartitionId) -> PartitionKey:
         """The storage key of one of its partitions."""
         return PartitionKey(self.record.id, partition)
@@ -113,3 +134,45 @@ class Stream:
         if until is None or (partition < len(until) and offset < until[partition]):
             return self.record.fixed_topic
         return None
+
+
+def settle_records(
+    streams: Sequence[Stream], near: Callable[[StreamConfig], list[Stream]]
+) -> list[StreamRecord]:
+    """Let streams that were just opened remember no offsets beyond their ends; what changed by it.
+
+    `near` names the streams that may have held topics of a new one.
+    """
+    ends = {
+        (stream.record.id, int(partition.id)): int(partition.end_offset)
+        for stream in streams
+        for partition in stream.partitions
+        if partition.stopped is None
+    }
+    changed = []
+    for stream in streams:
+        record = _settled(stream, ends, near)
+        if record != stream.record:
+            stream.record = record
+            changed.append(record)
+    return changed
+
+
+def _settled(
+    stream: Stream,
+    ends: Mapping[SourceKey, int],
+    near: Callable[[StreamConfig], list[Stream]],
+) -> StreamRecord:
+    record, until = stream.record, stream.record.fixed_until
+    record = msgspec.structs.replace(
+        record,
+        moves=settle(record.moves, ends, record.id),
+        fixed_until=None if until is None else cut_off(until, ends, record.id),
+    )
+    if not stream.is_untouched:
+        return record
+    older = [row for row in near(record.config) if row.record.created_ms < record.created_ms]
+    move = moves_by(stream, None, record.config, older).get(stream.name)
+    if move is None:
+        return record
+    return msgspec.structs.replace(record, moves=(move,), fixed_topic=None)

@@ -180,5 +180,14 @@ class SegmentEngine:
         if failure is not None:
             raise failure
         if self._all_clean and all(log.clean for log in held):
+            self._mark_clean()
+
+    def _mark_clean(self) -> None:
+        try:
             OpenFile(str(self._root / MARKER), os.O_WRONLY | os.O_CREAT).sync_all()
             sync_directory(self._root)
+        except OSError as error:
+            raise StorageError(
+                f"the stop could not be noted in {self._root} ({error}): nothing is lost, the next"
+                " start reads the end of every log"
+            ) from error
