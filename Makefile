@@ -8,8 +8,11 @@ BASE   ?= HEAD~1
 
 BIN      := $(VENV)/bin
 PY       := $(BIN)/python
-PIP      := $(PY) -m pip --quiet --disable-pip-version-check
 SEEN     := $(PY) -m pip --disable-pip-version-check
+PIP      := $(SEEN) --quiet
+# The versions that were tested together; `make CONSTRAINTS= …` takes the newest.
+CONSTRAINTS ?= constraints.txt
+PINNED   := install $(if $(CONSTRAINTS),--constraint $(CONSTRAINTS)) --requirement /dev/stdin
 PYTEST   := $(PY) -m pytest
 KERNEL   := $(wildcard setup.py) $(shell find src/onelog/kernel -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi' -o -name '*.h')
 STAMP    := $(VENV)/.stamp
@@ -27,7 +30,7 @@ SHORT := -m "not fault_long and not kafka_peer and not rabbitmq_peer and not spa
 
 .DEFAULT_GOAL := help
 .PHONY: help run example-iot example-pipeline spark setup check format test test-pure conformance conformance-kafka \
-        conformance-amqp conformance-spark fuzz fault soak bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark bench-against docs clean
+        conformance-amqp conformance-spark constraints fuzz fault soak bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark bench-against docs clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,7 +55,7 @@ check: $(STAMP)-dev ## Format, lint, types, floors, tidiness (under a minute)
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(PYTEST) tests/test_tidy.py
+	$(PYTEST) tests/test_tidy.py tests/test_packaging.py
 
 format: $(STAMP)-dev ## Format the sources and fix what lint can fix
 	$(BIN)/ruff format --quiet .
@@ -118,6 +121,9 @@ bench-spark: $(STAMP)-dev ## Measure the Spark sources and sinks against Spark's
 bench-against: $(STAMP)-dev ## Measure this tree beside the commit BASE, per CPU; prints a table, writes JSON
 	$(PY) -m bench.against --base $(BASE) $(ARGS)
 
+constraints: $(STAMP)-dev ## Write constraints.txt anew: the versions that are installed here
+	$(PY) tools/pin.py
+
 docs: $(STAMP)-dev ## Write the generated reference pages anew
 	$(PY) tools/gen_config_docs.py
 	$(PY) tools/gen_limits_docs.py
@@ -136,37 +142,37 @@ $(STAMP)-venv:
 	@$(PYTHON) -m venv $(VENV)
 	@touch $@
 
-$(STAMP)-run: $(STAMP)-venv pyproject.toml $(KERNEL)
+$(STAMP)-run: $(STAMP)-venv pyproject.toml $(CONSTRAINTS) $(KERNEL)
 	@echo "onelog: the first start installs what OneLog needs and compiles its kernel: two to five minutes, once"
 	@echo "onelog: 1 of 2: installing the libraries that it needs"
-	@$(PY) tools/dev_requirements.py --runtime | $(SEEN) install --requirement /dev/stdin
+	@$(PY) tools/dev_requirements.py --runtime | $(SEEN) $(PINNED)
 	@echo "onelog: 2 of 2: compiling the kernel, the longest part"
 	@# Where a compiler is, a kernel that does not compile is an error and not a slow server.
 	@# pip shows nothing of a build that works: the build itself tells this shell how far it is.
 	@if sh tools/provision $(PY) compiles; then export ONELOG_REQUIRE_NATIVE=1; fi; \
-	    ONELOG_PROGRESS=/proc/$$$$/fd/1 $(PIP) install --editable .
+	    PIP_CONSTRAINT="$(CONSTRAINTS)" ONELOG_PROGRESS=/proc/$$$$/fd/1 $(PIP) install --editable .
 	@$(PY) tools/report_kernel.py
 	@touch $@
 
 # The clients that the example of the guide is written with.
 $(STAMP)-clients: $(STAMP)-run
-	@$(PY) tools/dev_requirements.py paho-mqtt confluent-kafka pika | $(PIP) install --requirement /dev/stdin
+	@$(PY) tools/dev_requirements.py paho-mqtt confluent-kafka pika | $(PIP) $(PINNED)
 	@touch $@
 
 $(STAMP)-spark: $(STAMP)-run
 	@echo "onelog: installing Spark: about 600 MB, some minutes, only the first time"
-	@$(PY) tools/dev_requirements.py spark spark-connect | $(SEEN) install --requirement /dev/stdin
+	@$(PY) tools/dev_requirements.py spark spark-connect | $(SEEN) $(PINNED)
 	@touch $@
 
 # The clients, Spark and what draws the picture of the pipeline's example.
 $(STAMP)-pipeline: $(STAMP)-run
 	@echo "onelog: installing Spark and the clients of the example: about 600 MB, some minutes, only the first time"
-	@$(PY) tools/dev_requirements.py spark paho-mqtt pika matplotlib | $(SEEN) install --requirement /dev/stdin
+	@$(PY) tools/dev_requirements.py spark paho-mqtt pika matplotlib | $(SEEN) $(PINNED)
 	@touch $@
 
 $(STAMP)-dev: $(STAMP)-run
 	@echo "onelog: installing what tests and checks need"
-	@$(PY) tools/dev_requirements.py | $(PIP) install --requirement /dev/stdin
+	@$(PY) tools/dev_requirements.py | $(PIP) $(PINNED)
 	@sh tools/provision $(PY) tests
 	@# Clients of the conformance tests; without npm and Maven their tests are skipped.
 	@if command -v npm >/dev/null 2>&1; then \

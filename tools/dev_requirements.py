@@ -1,7 +1,7 @@
 """Prints the extras and the `dev` group of pyproject.toml, a package per line, for any pip.
 
 With names as arguments: only these packages, as the group asks for them, and extras of these names.
-With `--runtime`: what OneLog itself needs, and nothing else.
+With `--runtime`: what OneLog itself needs, and the library of every storage engine.
 """
 
 from __future__ import annotations
@@ -21,5 +21,5 @@ wanted += [
     if not chosen or re.split(r"[\[<>=]", row)[0] in chosen
 ]
 if chosen == {"--runtime"}:
-    wanted = project["project"]["dependencies"]
+    wanted = project["project"]["dependencies"] + extras["rocksdb"]
 sys.stdout.write("\n".join(wanted) + "\n")

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from onelog import kernel
+from onelog.kernel.condition import kernel_warning
 
-if kernel.COMPILED:
-    sys.stdout.write("onelog: kernel compiled\n")
-else:
-    sys.stdout.write("onelog: kernel interpreted: correct, but slow; it was not compiled here\n")
+sys.stdout.write(f"onelog: {kernel_warning() or 'kernel compiled'}\n")

@@ -37,6 +37,7 @@ from onelog.broker import MAIN, Broker, BrokerSettings, Durability, Retention, S
 from onelog.broker.stream_commands import run_stream_command
 from onelog.broker.view_commands import run_view_command
 from onelog.config import Config, Loaded
+from onelog.kernel.condition import kernel_warning
 from onelog.metadata.store import MetadataStore
 from onelog.net import Listener, bind
 from onelog.net.control import ControlServer
@@ -367,6 +368,7 @@ class Server:
             python=platform.python_version(),
             event_loop=type(asyncio.get_running_loop()).__module__.partition(".")[0],
             kernel="compiled" if kernel.COMPILED else "interpreted",
+            kernel_warning=kernel_warning(),
             data_dir=config.data_dir,
             config_file=str(self._loaded.file) if self._loaded.file else None,
             started_ms=self._started_ms,
@@ -395,6 +397,8 @@ async def _closing(servers: list[ProtocolServer]) -> AsyncIterator[None]:
 def serve(loaded: Loaded, on_ready: Callable[[ServerInfo], None]) -> None:
     """Run `onelog serve` in this process until SIGTERM or SIGINT."""
     configure_logging(loaded.config.log.level, loaded.config.log.format)
+    if kernel_warning():
+        _log.warning(kernel_warning())
     arm_from_environment(os.environ.get("ONELOG_FAULTS", ""))
     raise_open_files_limit(loaded.config.limits.open_files_max)
     keep_freed_memory()

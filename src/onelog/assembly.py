@@ -7,10 +7,11 @@ by the caller for as long as the broker lives.
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 
 from onelog.base.clock import Clock, SystemClock
-from onelog.base.errors import StorageError, Unavailable
+from onelog.base.errors import ConfigError, StorageError, Unavailable
 from onelog.broker import Authorizer, Broker, BrokerSettings, NamedViews, Quotas
 from onelog.broker.view_commands import run_view_command
 from onelog.metadata.local import LocalStore
@@ -20,7 +21,6 @@ from onelog.security.commands import failed, run_command, subject_of
 from onelog.security.hashing import HashThreads
 from onelog.security.users import Users
 from onelog.storage.engine import Engine
-from onelog.storage.kv import KvEngine
 from onelog.storage.lazy import LazyEngine
 from onelog.storage.lock import lock_data_dir
 from onelog.storage.memory import MemoryEngine
@@ -98,8 +98,23 @@ async def open_broker(
             SegmentEngine, data_dir / "segment", clock, page_cache_bytes=settings.page_cache_bytes
         ),
         "memory": MemoryEngine(clock),
-        "kv": LazyEngine(kv_root, lambda: KvEngine(kv_root, clock)),
+        "kv": LazyEngine(kv_root, lambda: _open_kv(kv_root, clock)),
     }
     return await Broker.open(
         store, engines, clock, settings, authorizer=authorizer, quotas=quotas, troubles=troubles
     )
+
+
+def _open_kv(root: Path, clock: Clock) -> Engine:
+    """RocksDB is an extra: who has no stream of this engine needs no library for it."""
+    try:
+        from onelog.storage.kv import KvEngine  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name != "rocksdict":
+            raise
+        raise ConfigError(
+            f"a stream has the engine kv (its data: {root}), which is RocksDB, and its library"
+            f" rocksdict is not installed: {sys.executable} -m pip install 'onelog[rocksdb]', then"
+            " start the broker again; streams of the engines segment and memory need no library"
+        ) from error
+    return KvEngine(root, clock)

@@ -121,6 +121,8 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     event_loop: str
     kernel: Literal["compiled", "interpreted"]
+    kernel_warning: str = ""
+    """What is wrong with it and what to do; empty: nothing."""
     data_dir: str
     config_file: str | None
     started_ms: int

@@ -69,7 +69,7 @@ def build(serve: Serve, run_offline: RunOffline | None = None) -> App:
     app = App(
         name="onelog",
         help="OneLog: one append-only log, read and written by every messaging protocol.",
-        version=onelog.__version__,
+        version=_version,
         error_console=render.ERRORS,
     )
 
@@ -83,7 +83,7 @@ def build(serve: Serve, run_offline: RunOffline | None = None) -> App:
     @app.command
     def version() -> None:
         """Print the version."""
-        render.OUT.print(onelog.__version__)
+        render.OUT.print(_version())
 
     @app.command
     def status(*, config: ConfigFile = None, assignments: Assignments = ()) -> None:
@@ -100,6 +100,14 @@ def build(serve: Serve, run_offline: RunOffline | None = None) -> App:
     add_sql(app)
     add_messaging(app)
     return app
+
+
+def _version() -> str:
+    """The version; a kernel that is not what it should be is told beside it."""
+    from onelog.kernel.condition import kernel_warning  # noqa: PLC0415 - only who asks loads it
+
+    render.print_warning(kernel_warning())
+    return onelog.__version__
 
 
 def _build_config() -> App:

@@ -32,6 +32,14 @@ def print_error(message: str) -> None:
     ERRORS.print(line)
 
 
+def print_warning(message: str, where: Console = ERRORS) -> None:
+    """One line about what works, and should be otherwise; nothing when it is empty."""
+    if message:
+        line = Text("onelog: warning: ", style="bold yellow")
+        line.append(message, style="not bold default")
+        where.print(line)
+
+
 def print_whole(table: Table) -> None:
     """Print a table as wide as it is: a path that is broken or cut cannot be copied."""
     table.width = OUT.measure(table, options=OUT.options.update(max_width=10_000)).maximum
@@ -46,6 +54,7 @@ def print_ready(info: ServerInfo) -> None:
     OUT.print(f"\n[bold]OneLog {info.version}[/] is running. Stop it with Ctrl-C.\n")
     print_whole(table)
     OUT.print()
+    print_warning(info.kernel_warning, OUT)  # stderr is the log's
 
 
 def _rows(info: ServerInfo) -> list[tuple[Text, Text]]:
@@ -86,6 +95,7 @@ def print_status(status: Status) -> None:
         f"{_STATES.get(health.status, health.status)}, up {_duration(info.uptime_s)},"
         f" pid {info.pid}"
     )
+    print_warning(info.kernel_warning)
     for name, outcome in health.checks.items():
         if outcome != "ok":
             OUT.print(Text(f"  {name}: {outcome}", style="red"))

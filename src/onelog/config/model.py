@@ -71,7 +71,9 @@ class Security(Section, frozen=True, kw_only=True):
 class StreamDefaults(Section, frozen=True, kw_only=True):
     """Settings of a new stream, unless its creator chooses others."""
 
-    engine: Annotated[Engine, Meta(description="Storage engine.")] = "segment"
+    engine: Annotated[
+        Engine, Meta(description="Storage engine; `kv` needs the extra `onelog[rocksdb]`.")
+    ] = "segment"
     durability: Annotated[
         Durability,
         Meta(

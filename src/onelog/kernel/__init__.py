@@ -2,7 +2,8 @@
 
 Rules: nothing here knows sockets, files or time. Buffers are borrowed for the call. Bad bytes raise
 CorruptBatch, whatever they are. The compiled module is used when it is there; `ONELOG_PURE=1` asks
-for the interpreted twin, from which the types are read too.
+for the interpreted twin, from which the types are read too. That one stands in where the compiled
+one cannot be loaded, and `kernel/condition.py` says so.
 """
 
 import os
@@ -31,6 +32,8 @@ from onelog.kernel.types import (
 
 COMPILED: bool
 """Whether the compiled kernel is in use."""
+WHY_INTERPRETED = ""
+"""Why the compiled kernel could not be loaded; empty: it was, or it was not asked for."""
 
 if TYPE_CHECKING:
     from onelog.kernel.pure import (
@@ -99,7 +102,8 @@ elif os.environ.get("ONELOG_PURE") == "1":
 else:
     try:
         from onelog.kernel._native import *  # noqa: F403
-    except ImportError:
+    except ImportError as error:
+        WHY_INTERPRETED = str(error)
         from onelog.kernel.pure import *  # noqa: F403
 
 COMPILED = not BatchBuilder.__module__.startswith("onelog.kernel.pure")
@@ -132,6 +136,7 @@ __all__ = [
     "tag_batch",
     "view_batches",
     "COMPILED",
+    "WHY_INTERPRETED",
     "ATTR_CODEC_MASK",
     "ATTR_CONTROL",
     "ATTR_DELETE_HORIZON",
