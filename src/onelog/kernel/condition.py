@@ -18,8 +18,8 @@ SLOWER: Final = "whose hot loops take 40 to 200 times as long"
 """Building and decoding a batch of 5,000 records of 100 bytes, measured."""
 _HERE: Final = Path(__file__).parent / "_native"
 _COMPILE: Final = (
-    "compile it: `make run` in a checkout, or `pip install --force-reinstall --no-deps onelog`"
-    " where a C compiler and Python's headers are; then restart"
+    "compile it: `make run` in a checkout, elsewhere `pip install --no-cache-dir --force-reinstall"
+    " --no-deps onelog`, where a C compiler and Python's headers are; then restart"
 )
 
 
