@@ -167,6 +167,21 @@ def test_a_stop_that_cannot_be_noted_is_an_error_of_ours(
     assert SegmentEngine(tmp_path).open(KEY, SETTINGS).end_offset == 1
 
 
+@pytest.mark.parametrize("left", [0, 1], ids=["nothing left", "later ones left"])
+def test_segments_behind_one_that_lost_all_are_not_the_log(tmp_path: Path, left: int):
+    """A log that begins with a hole would keep its readers at it for ever. Found by a seed."""
+    log = SegmentEngine(tmp_path).open(KEY, SETTINGS)
+    fill(log, 100, size=60)  # several segments, and no sync
+    files = sorted(tmp_path.rglob("*.log"))
+    assert len(files) > 1
+    for file in files[: 1 if left else None]:
+        file.write_bytes(b"")
+    again = SegmentEngine(tmp_path).open(KEY, SETTINGS)
+    assert again.end_offset == again.start_offset == 0
+    fill(again, 1)
+    assert firsts(again) == [0]
+
+
 def fail(*_arguments: object) -> None:
     raise OSError(errno.EIO, "the disk failed")
 

@@ -245,7 +245,7 @@ class Recovery:
         found: list[Segment] = []
         offset = known.end_offset
         for number, base in enumerate(bases):
-            if not self._follows(base, offset, found):
+            if not self._follows(base, offset, found[-1] if found else known.tail):
                 self._drop(bases[number:])
                 break
             row = known.tail if base == known.tail.base_offset else Row(base, 0)
@@ -269,9 +269,9 @@ class Recovery:
             found.append(self._segment(Row(max(offset, known.tail.base_offset), 0)))
         return found, offset
 
-    def _follows(self, base: int, offset: int, found: list[Segment]) -> bool:
-        """Whether a segment may come next; if not, one before it is missing."""
-        if not found or base == offset or base - found[-1].base_offset > REL_MAX:
+    def _follows(self, base: int, offset: int, last: Segment | Row) -> bool:
+        """Whether a segment may come next; if not, one before it is missing or lost its records."""
+        if base in (offset, last.base_offset) or base - last.base_offset > REL_MAX:
             return True
         # Without a checkpoint nobody knows which segments compaction left with a gap.
         if self._damaged and base < offset:
