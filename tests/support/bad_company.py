@@ -247,6 +247,14 @@ class Growth:
                     self._bytes[kind] += self._watch.rss_bytes[-1] - bytes_before
                     self._visits[kind] += self._bad.visits.total() - visits_before
 
+    def beyond(self, spare_bytes: int, visit_bytes: int) -> list[str]:
+        """The kinds that left more behind than so much, and so much for each visit."""
+        return [
+            kind
+            for kind, grown in self._bytes.items()
+            if grown > spare_bytes + visit_bytes * self._visits[kind]
+        ]
+
     def words(self) -> str:
         """A row for each kind: what it left behind, in all and for each visit."""
         rows = [f"{'what grew meanwhile':<22}{'visits':>10}{'KiB':>10}{'bytes a visit':>15}"]
