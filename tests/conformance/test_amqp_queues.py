@@ -285,6 +285,18 @@ def test_a_consumer_gets_all_of_a_burst_whatever_the_length(channel, writer):
     channel.ask(Queue.Delete(queue=queue), Queue.DeleteOk)
 
 
+@pytest.mark.parametrize("limit", ["x-max-length", "x-max-length-bytes"])
+def test_what_a_consumer_has_room_for_needs_no_length(channel, limit):
+    queue = channel.queue(exclusive=True, arguments={limit: 0})
+    channel.publish("", queue, "nobody")
+    assert channel.count(queue) == 0
+    channel.consume(queue, no_ack=True)
+    for text in "123":
+        channel.publish("", queue, text)
+    assert channel.texts(3) == ["1", "2", "3"]
+    assert channel.count(queue) == 0
+
+
 def outcomes(writer, count) -> list[str]:
     """What each publish was told."""
     told: dict[int, str] = {}

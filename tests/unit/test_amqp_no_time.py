@@ -1,4 +1,4 @@
-"""A message that may not wait (TTL 0): does it go out whenever a consumer can take it?
+"""A message that may not wait (TTL 0, no length): does it go out whenever a consumer can take it?
 
 It also comes while the queues of a channel are about to be asked in turn (`turns.py`), or while
 more comes than a queue hands out in one go.
@@ -90,6 +90,27 @@ async def test_what_the_prefetch_has_no_room_for_ends_at_once(tmp_path):
 
         await talk(node.port, work)
         await until(lambda: not any(queue._at_once for queue in queues(node).values()))
+
+
+@pytest.mark.usefixtures("due")
+@pytest.mark.parametrize("prefetch", [6, 20])
+async def test_what_is_too_much_for_a_queue_goes_out_while_a_round_is_due(tmp_path, prefetch):
+    """What its consumer has no room for is dropped, down to the length, from the head."""
+    async with serving(tmp_path) as node:
+
+        def work(raw: Raw) -> None:
+            channel, (name, _other) = consume_two(raw, prefetch, **{"x-max-length": 1})
+            for number in range(9):
+                channel.publish("", name, str(number))
+            sent = min(prefetch, 9)
+            assert channel.texts(sent) == [str(number) for number in range(sent)]
+            assert channel.count(name) == (sent < 9)
+            channel.ack(0, multiple=True)
+            if sent < 9:
+                assert channel.message().text == "8"
+            assert channel.is_silent(0.1)
+
+        await talk(node.port, work)
 
 
 async def test_more_than_one_turn_of_them_goes_out(tmp_path):

@@ -96,7 +96,8 @@ class Queue:
         self._pumping = False
         self._batch = 1
         self._at_once: set[int] = set()
-        """What came while a consumer had room for it: it goes out, however short it lives."""
+        """What came while a consumer had room for it: it goes out, however short it may live and
+        the queue may be."""
         self._purge = Purge(self)
         self.uncertain: dict[int, int] = {}
         """After a crash, per partition: below this, nobody knows what was handed out."""
@@ -176,12 +177,13 @@ class Queue:
             return False
         self._note(place)
         self.published += 1
-        if self.expiry.matters and self.consumers.have_room(self._ready.size + 1):
+        is_pressed = self.expiry.matters or self._length.is_full(self._ready.size, record)
+        if is_pressed and self.consumers.have_room(self._ready.size + 1):
             self._at_once.add(place)
         self._ready.append(place, self._priority(record))
         self._length.add(place, record)
-        self._drop_excess()
         if not self._at_once:
+            self._drop_excess()
             self.expiry.watch()
         self.wake()
         return True
@@ -201,10 +203,10 @@ class Queue:
         return read_number(record.headers, PRIORITY, PRIORITY_MAX) or 0
 
     def _drop_excess(self) -> None:
+        if self.may_refuse:
+            return  # what comes back may be too much, and stays
         while self._ready.size and self._length.is_exceeded(self._ready.size):
-            place = self._took(self._ready.take())
-            self._at_once.discard(place)
-            self.give_up(place, "maxlen")
+            self.give_up(self._took(self._ready.take()), "maxlen")
 
     def _took(self, place: int) -> int:
         """A place is no longer ready."""
@@ -245,6 +247,8 @@ class Queue:
             self.wake()  # others of the channel, or other queues, have their turn between
         else:
             self._at_once.clear()
+            if not self.takes_runs:
+                self._drop_excess()
             self.expiry.watch()
         self.window.leave()
         if given >= TURN:
@@ -365,7 +369,7 @@ class Queue:
             record = self.record_at(place) if self.needs_records else None
             self._ready.put_back(place, self._priority(record))
             self._length.add(place, record)
-        if self.settings.overflow == "drop-head":
+        if not self._at_once:
             self._drop_excess()
         self.expiry.watch()
         self.wake()
