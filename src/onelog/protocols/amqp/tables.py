@@ -19,6 +19,7 @@ from onelog.protocols.amqp.errors import AmqpError, Reply
 
 _LONG: Final = struct.Struct(">I")
 _SIGNED_64: Final = struct.Struct(">q")
+_DOUBLE: Final = struct.Struct(">d")
 _SIZES: Final[dict[int, int]] = {
     ord(letter): size
     for letters, size in (("tbB", 1), ("su", 2), ("Iif", 4), ("lLdT", 8), ("D", 5), ("V", 0))
@@ -92,12 +93,14 @@ def encode_table(table: Mapping[str, Any]) -> bytes:
 
 
 def encode_value(value: Any) -> bytes:
-    """A value with the letter of its type; integers are 64 bit, as RabbitMQ writes them."""
+    """A value with the letter of its type; numbers have 64 bits, as RabbitMQ writes them."""
     if isinstance(value, str | bytes):
         text = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
         return b"S" + _LONG.pack(len(text)) + text
     if isinstance(value, int) and not isinstance(value, bool):
         return b"l" + _SIGNED_64.pack(value)
+    if isinstance(value, float):
+        return b"d" + _DOUBLE.pack(value)
     if isinstance(value, list):
         inner = b"".join(map(encode_value, value))
         return b"A" + _LONG.pack(len(inner)) + inner
