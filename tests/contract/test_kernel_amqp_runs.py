@@ -248,12 +248,30 @@ def test_damaged_batches_are_refused_by_both_kernels(rows, seed) -> None:
 
 def envelopes(kernel: Any) -> Any:
     """What is known of two topics, with and without a header."""
-    found = kernel.AmqpEnvelopes(100)
+    found = kernel.AmqpEnvelopes(100_000)
     for topic in TOPICS[:2]:
         for headers in HEADER_SETS[:2]:
             names = b"\x01x" + bytes((len(topic),)) + topic
             found.add(topic, headers, names, b"\x10\x00" + bytes((len(headers),)))
     return found
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_envelopes_are_bounded_in_bytes_whatever_the_topics_are(kernel) -> None:
+    found = kernel.AmqpEnvelopes(1_000_000)
+    for number in range(300):
+        topic = b"%05d" % number + bytes(65_000 if number % 2 else 10)
+        found.add(topic, (), b"\x01x\x01y", b"\x00\x00")
+        assert found.held_bytes <= 1_000_000
+        assert 0 < len(found) <= 1_000_000 // 256
+    again = found.held_bytes
+    for _ in range(10):
+        found.add(topic, (), b"\x01x\x01y", b"\x00\x00")
+        assert found.held_bytes <= again, "what is added again counts once"
+    count = len(found)
+    found.add(bytes(2_000_000), (), b"", b"")
+    assert found.held_bytes <= 1_000_000
+    assert len(found) < count + 1
 
 
 @given(

@@ -143,7 +143,7 @@ def _run_goes_out(record: Record, found: Any) -> None:
     data = build_batch([(None, record.key, record.value, record.headers, 0)])
     sent = []
     for kernel in (pure, native):
-        envelopes = kernel.AmqpEnvelopes(10)
+        envelopes = kernel.AmqpEnvelopes(1 << 20)
         envelopes.add(*found)
         sent.append(kernel.encode_deliveries(data, 0, 1, 1, b"tag", 1, 4096, envelopes, 1 << 20))
     assert sent[0] == sent[1]

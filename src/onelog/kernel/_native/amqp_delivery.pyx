@@ -248,22 +248,40 @@ cdef inline unsigned char *_put_frame(
     return p + 7
 
 
+cdef enum:
+    # What an envelope costs beside its bytes, about: objects, and its place in the dict.
+    ENVELOPE_OVERHEAD = 256
+
+
 cdef class AmqpEnvelopes:
-    """Names and properties of deliveries by what the record says, for `encode_deliveries`."""
+    """Names and properties of deliveries by what the record says, for `encode_deliveries`.
+
+    What is known is bounded in bytes, `ENVELOPE_OVERHEAD` for each one included.
+    """
 
     cdef dict known
-    cdef readonly Py_ssize_t most
+    cdef readonly Py_ssize_t bytes_max
+    cdef readonly Py_ssize_t held_bytes
 
-    def __init__(self, Py_ssize_t most):
+    def __init__(self, Py_ssize_t bytes_max):
         self.known = {}
-        self.most = most
+        self.bytes_max = bytes_max
+        self.held_bytes = 0
+
+    def __len__(self):
+        return len(self.known)
 
     def add(self, bytes topic not None, headers, bytes names not None, bytes properties not None):
         """Records of a topic with these headers are delivered with these names and properties."""
         cdef bytes key = len(topic).to_bytes(4, "little") + topic + encode_headers(headers)
-        if len(self.known) >= self.most:
+        cdef Py_ssize_t size = len(key) + len(names) + len(properties) + ENVELOPE_OVERHEAD
+        if key in self.known or self.held_bytes + size > self.bytes_max:
+            # Of one that is added again nobody knows what it counted.
             self.known.clear()
-        self.known[key] = (names, properties)
+            self.held_bytes = 0
+        if size <= self.bytes_max:
+            self.known[key] = (names, properties)
+            self.held_bytes += size
 
 
 cdef object _key(bytes_at data, const Span *span, Py_ssize_t headers):

@@ -83,14 +83,25 @@ def _add(rows: list[Row], row: Row) -> None:
     rows.append(row)
 
 
+ENVELOPE_OVERHEAD = 256
+"""What an envelope costs beside its bytes, about: objects, and its place in the dict."""
+
+
 class AmqpEnvelopes:
-    """Names and properties of deliveries by what the record says, for `encode_deliveries`."""
+    """Names and properties of deliveries by what the record says, for `encode_deliveries`.
 
-    __slots__ = ("_known", "most")
+    What is known is bounded in bytes, `ENVELOPE_OVERHEAD` for each one included.
+    """
 
-    def __init__(self, most: int) -> None:
+    __slots__ = ("_known", "bytes_max", "held_bytes")
+
+    def __init__(self, bytes_max: int) -> None:
         self._known: dict[tuple[bytes, bytes], tuple[bytes, bytes]] = {}
-        self.most = most
+        self.bytes_max = bytes_max
+        self.held_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._known)
 
     def add(
         self,
@@ -100,9 +111,15 @@ class AmqpEnvelopes:
         properties: bytes,
     ) -> None:
         """Records of a topic with these headers are delivered with these names and properties."""
-        if len(self._known) >= self.most:
+        key = (topic, encode_headers(headers))
+        size = 4 + len(topic) + len(key[1]) + len(names) + len(properties) + ENVELOPE_OVERHEAD
+        if key in self._known or self.held_bytes + size > self.bytes_max:
+            # Of one that is added again nobody knows what it counted.
             self._known.clear()
-        self._known[topic, encode_headers(headers)] = (names, properties)
+            self.held_bytes = 0
+        if size <= self.bytes_max:
+            self._known[key] = (names, properties)
+            self.held_bytes += size
 
     def find(self, batch: Batch, span: Span) -> tuple[bytes, bytes] | None:
         """The envelope of a record; None when it is not known."""

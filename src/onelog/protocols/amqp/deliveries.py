@@ -7,7 +7,6 @@ record alone is remembered; an *envelope* is all of it, for the kernel to encode
 from __future__ import annotations
 
 import sys
-from functools import lru_cache
 from typing import Final
 
 from onelog.base.ids import Offset, TimestampMs
@@ -20,15 +19,19 @@ from onelog.protocols.amqp.tables import change_table
 from onelog.record import headers as names
 from onelog.record.headers import Headers
 
-PROPERTIES_REMEMBERED: Final = 4096
+PROPERTIES_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Bytes of properties that are remembered, with the headers that they follow from."""
+_ENTRY_OVERHEAD: Final = 256
+_HEADER_OBJECTS: Final = 160
+"""What one that is remembered costs beside its bytes, and each of its headers, about."""
 PLAIN_HEADERS_MAX: Final = 8
 FRAME_BYTES_MIN: Final = 4096
 """The smallest frame that a client may ask for."""
 _HEADER_OVERHEAD: Final = 8 + 12
 """Bytes of a content header's frame beside the properties."""
 PLAIN_BYTES_MAX: Final = 1024
-"""Bytes of headers that are remembered with their properties, here and in the hub's envelopes: so
-what is remembered is bounded in bytes, not only in number."""
+"""Bytes of headers that are remembered with their properties, here and in the hub's envelopes:
+large ones would drive out all others."""
 _VARYING: Final = frozenset(
     {names.EXPIRY, names.REPLY_TO, names.CORRELATION, names.MESSAGE_ID, names.TIMESTAMP}
 )
@@ -90,11 +93,39 @@ def _plain_properties(headers: Headers) -> bytes | None:
     if len(headers) > PLAIN_HEADERS_MAX:
         return None
     size = sum(len(name) + len(value or b"") for name, value in headers)
-    return _remembered(headers) if size <= PLAIN_BYTES_MAX else None
+    if size > PLAIN_BYTES_MAX:
+        return None
+    found = _remembered.known.get(headers)
+    if found is None:
+        found = _found_properties(headers)
+        if found is not None:  # else there are as many of them as messages
+            _remembered.keep(headers, size, found)
+    return found
 
 
-@lru_cache(maxsize=PROPERTIES_REMEMBERED)
-def _remembered(headers: Headers) -> bytes | None:
+class _Remembered:
+    """Properties by headers, bounded in bytes as a whole."""
+
+    __slots__ = ("held_bytes", "known")
+
+    def __init__(self) -> None:
+        self.known: dict[Headers, bytes] = {}
+        self.held_bytes = 0
+
+    def keep(self, headers: Headers, size: int, found: bytes) -> None:
+        """Remember the properties of headers of so many bytes; when there is no room, only them."""
+        size += len(found) + _ENTRY_OVERHEAD + _HEADER_OBJECTS * len(headers)
+        if self.held_bytes + size > PROPERTIES_BYTES_MAX:
+            self.known.clear()
+            self.held_bytes = 0
+        self.known[headers] = found
+        self.held_bytes += size
+
+
+_remembered: Final = _Remembered()
+
+
+def _found_properties(headers: Headers) -> bytes | None:
     if any(name in _VARYING for name, _value in headers):
         return None
     record = Record("", 0, Offset(0), "", TimestampMs(0), b"", b"", headers)

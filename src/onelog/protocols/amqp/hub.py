@@ -45,8 +45,9 @@ BACKGROUND: Final = "amqp-background"
 
 CLEAN_KEY: Final = "amqp/clean"
 """There when the last run ended in order."""
-ENVELOPES_MAX: Final = 16_384
-"""Names and properties of deliveries that are remembered."""
+ENVELOPES_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Bytes of names and properties of deliveries that are remembered, with the topics and headers that
+they are of: about 20,000 of usual size."""
 
 
 QUEUE_COUNTERS: Final = (
@@ -147,7 +148,7 @@ class Hub:
         self.connections: set[Connection] = set()
         self.follower = Follower(self)
         self.vhosts = VirtualHosts(self)
-        self.envelopes = AmqpEnvelopes(ENVELOPES_MAX)
+        self.envelopes = AmqpEnvelopes(ENVELOPES_BYTES_MAX)
         """Names and properties of deliveries, as they were sent of late."""
         self.generation = 0
         """Counts changes after which a publish may go another way."""
