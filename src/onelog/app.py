@@ -2,8 +2,8 @@
 
 Rules: the only module that names the event loop. Start: lock the data directory, bind every port,
 answer health probes, recover the broker, then say "ready". Stop: the same backwards, so that
-everything acknowledged is on disk before the lock goes. A protocol that cannot recover is listed
-as failed and tried again; the others are served.
+everything acknowledged is on disk before the lock goes. Protocols are known by their table
+(`serving`); one that cannot recover is tried again, and the others are served.
 """
 
 from __future__ import annotations
@@ -16,49 +16,48 @@ import os
 import platform
 import resource
 import signal
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import onelog
 from onelog import kernel
 from onelog.admin.contract import ListenerInfo, ServerInfo
 from onelog.admin.endpoints import Endpoints
-from onelog.admin.rabbitmq.application import build_management
-from onelog.admin.rabbitmq.desk import Desk
 from onelog.admin.samples import broker_samples
-from onelog.admin.server import AdminServer, HttpServer
+from onelog.admin.server import AdminServer
 from onelog.admin.view import View
 from onelog.assembly import open_broker, open_store
 from onelog.base.clock import Clock, SystemClock
-from onelog.base.errors import ConfigError, Unavailable
+from onelog.base.commands import Commands
+from onelog.base.errors import Unavailable
 from onelog.base.faults import arm_from_environment
-from onelog.broker import MAIN, Broker, BrokerSettings, Durability, Retention, StreamConfig
-from onelog.broker.stream_commands import run_stream_command
-from onelog.broker.view_commands import run_view_command
+from onelog.broker import (
+    MAIN,
+    Broker,
+    BrokerSettings,
+    Durability,
+    Retention,
+    StreamConfig,
+    stream_commands,
+    view_commands,
+)
 from onelog.config import Config, Loaded
 from onelog.kernel.condition import kernel_warning
 from onelog.metadata.store import MetadataStore
 from onelog.net import Listener, bind
 from onelog.net.control import ControlServer
 from onelog.observe import Health, Registry, Sample, Troubles, configure_logging, get_logger
-from onelog.protocols.amqp.server import AmqpServer
-from onelog.protocols.kafka.server import KafkaServer
-from onelog.protocols.mqtt.server import MqttServer
+from onelog.security import commands as user_commands
 from onelog.security.authenticator import Authenticator, SecuritySettings
-from onelog.security.commands import run_command, subject_of
 from onelog.security.tokens import TokenSettings
+from onelog.serving import PROTOCOLS, ProtocolServer, Surroundings, served
 from onelog.storage.lock import lock_data_dir
 
 _log = get_logger("app")
 
 _EXIT_FORCED: Final = 130
-PROTOCOL_TROUBLE: Final = "protocol"
-"""Standing: a protocol could not start. Who connects is refused; of Kafka, which has no word for
-that, who connects waits."""
-RETRY_FIRST_S: Final = 1.0
-RETRY_LAST_S: Final = 60.0
-"""How long a protocol that could not start waits, doubled each time."""
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 
@@ -81,39 +80,6 @@ def broker_settings(config: Config) -> BrokerSettings:
         checkpoint_interval_s=config.cursors.checkpoint_interval_ms / 1000,
         page_cache_bytes=config.limits.page_cache_bytes,
     )
-
-
-class ProtocolServer(Protocol):
-    """All listeners of one protocol, and what is behind them."""
-
-    @property
-    def listeners(self) -> list[tuple[Listener, str]]:
-        """What is bound, and the address as clients write it."""
-        ...
-
-    def bind(self) -> None:
-        """Take every port, or none."""
-        ...
-
-    async def start(self, broker: Broker, authenticator: Authenticator) -> None:
-        """Accept connections: the broker is open."""
-        ...
-
-    async def close(self) -> None:
-        """Let everybody go. Idempotent."""
-        ...
-
-    def samples(self) -> Iterable[Sample]:
-        """Numbers for the metrics."""
-        ...
-
-
-PROTOCOLS: Final[dict[str, Callable[[Config, Clock], ProtocolServer]]] = {
-    "mqtt": MqttServer,
-    "kafka": KafkaServer,
-    "amqp": AmqpServer,
-}
-"""Every protocol that is served."""
 
 
 class Server:
@@ -148,18 +114,15 @@ class Server:
         """Start, call `on_ready`, serve until `request_stop`, shut down cleanly."""
         with lock_data_dir(Path(self._loaded.config.data_dir)):
             endpoints = Endpoints(self.health, self.metrics, self.info, self.troubles)
-            desk = Desk(self.health, self.info, self.troubles)
             async with (
                 self._admin(endpoints) as admin_end,
-                self._management(desk),
                 self._protocols() as protocols,
                 self._broker() as broker,
             ):
                 if broker is not None and not self._stop.is_set():
                     async with (
                         self._security(broker) as authenticator,
-                        _closing(list(protocols.values())),
-                        self._served(protocols, broker, authenticator, desk),
+                        served(protocols, broker, authenticator, self.troubles),
                     ):
                         endpoints.broker = View(broker)
                         self._watch(broker)
@@ -168,7 +131,6 @@ class Server:
                         on_ready(self.info())
                         await self._until_stop_or(admin_end)
                         endpoints.broker = None
-                        desk.close()
                 if not self._stop.is_set():
                     raise Unavailable("the admin listener ended by itself")
                 _log.info("stopping")
@@ -195,73 +157,19 @@ class Server:
             listener.close()
 
     @contextlib.asynccontextmanager
-    async def _management(self, desk: Desk) -> AsyncIterator[None]:
-        """RabbitMQ's management API; it answers 503 until AMQP is served."""
-        settings = self._loaded.config.listeners.amqp_management
-        if not settings.enabled:
-            yield
-            return
-        listener = bind("amqp_management", settings.host, settings.port)
-        self._listening(listener, f"http://{listener.address}/")
-        try:
-            server = HttpServer(listener, build_management(desk), settings.connections_max)
-            server.start()
-            try:
-                yield
-            finally:
-                await server.close()
-        finally:
-            listener.close()
-
-    @contextlib.asynccontextmanager
-    async def _served(
-        self,
-        protocols: dict[str, ProtocolServer],
-        broker: Broker,
-        authenticator: Authenticator,
-        desk: Desk,
-    ) -> AsyncIterator[None]:
-        """Serve every protocol; one that fails to start is tried again, and keeps none waiting."""
-
-        async def start(name: str) -> bool:
-            server = protocols[name]
-            try:
-                await server.start(broker, authenticator)
-            except ConfigError:
-                raise
-            except Exception as error:  # noqa: BLE001  the others are served
-                self.troubles.stand(PROTOCOL_TROUBLE, name, error, blocks=False)
-                return False
-            self.troubles.clear(PROTOCOL_TROUBLE, name)
-            if isinstance(server, AmqpServer) and server.management is not None:
-                desk.open(server.management, authenticator)
-            return True
-
-        async def retry(name: str) -> None:
-            delay_s = RETRY_FIRST_S
-            while True:
-                await asyncio.sleep(delay_s)
-                if await start(name):
-                    _log.info("a protocol that had failed is served", protocol=name)
-                    return
-                delay_s = min(2 * delay_s, RETRY_LAST_S)
-
-        failed = [name for name in protocols if not await start(name)]
-        retries = [asyncio.create_task(retry(name)) for name in failed]
-        try:
-            yield
-        finally:
-            for task in retries:
-                task.cancel()
-            await asyncio.gather(*retries, return_exceptions=True)
-
-    @contextlib.asynccontextmanager
     async def _protocols(self) -> AsyncIterator[dict[str, ProtocolServer]]:
         """The listeners of every protocol, bound; they are served once the broker is open."""
         servers: dict[str, ProtocolServer] = {}
+        around = Surroundings(
+            config=self._loaded.config,
+            clock=self._clock,
+            health=self.health,
+            troubles=self.troubles,
+            info=self.info,
+        )
         async with contextlib.AsyncExitStack() as closing:
             for name, make in PROTOCOLS.items():
-                server = make(self._loaded.config, self._clock)
+                server = make(around)
                 closing.push_async_callback(server.close)
                 server.bind()
                 servers[name] = server
@@ -307,7 +215,7 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def _security(self, broker: Broker) -> AsyncIterator[Authenticator]:
-        """Who peers are, and the control socket of `onelog user`, `view` and `stream`."""
+        """Who peers are, and the control socket, by which commands reach the running server."""
         assert self._store is not None
         chosen = self._loaded.config.security
         settings = SecuritySettings(
@@ -323,17 +231,17 @@ class Server:
         authenticator = await Authenticator.open(self._store, self._clock, settings, self.troubles)
         self.metrics.register("security", authenticator.samples)
 
-        async def run(message: bytes) -> bytes:
-            match subject_of(message):
-                case "view":
-                    return await run_view_command(broker.views, message)
-                case "stream":
-                    defaults = self._loaded.config.defaults.stream
-                    return await run_stream_command(broker, defaults, message)
-                case _:
-                    return await run_command(authenticator.users, message)
-
-        control = ControlServer(Path(self._loaded.config.data_dir), run)
+        defaults = self._loaded.config.defaults.stream
+        commands = Commands(
+            {
+                user_commands.SUBJECT: partial(user_commands.run_command, authenticator.users),
+                view_commands.SUBJECT: partial(view_commands.run_view_command, broker.views),
+                stream_commands.SUBJECT: partial(
+                    stream_commands.run_stream_command, broker, defaults
+                ),
+            }
+        )
+        control = ControlServer(Path(self._loaded.config.data_dir), commands.run)
         try:
             await control.start()
             yield authenticator
@@ -383,15 +291,6 @@ class Server:
         yield Sample("onelog_uptime_seconds", "Seconds since the start.", "gauge", info.uptime_s)
         ready = float(self.health.ready().ok)
         yield Sample("onelog_ready", "Whether every readiness check passes.", "gauge", ready)
-
-
-@contextlib.asynccontextmanager
-async def _closing(servers: list[ProtocolServer]) -> AsyncIterator[None]:
-    try:
-        yield
-    finally:
-        for server in reversed(servers):
-            await server.close()
 
 
 def serve(loaded: Loaded, on_ready: Callable[[ServerInfo], None]) -> None:

@@ -8,16 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from functools import partial
 from pathlib import Path
 
 from onelog.base.clock import Clock, SystemClock
+from onelog.base.commands import Commands, failed
 from onelog.base.errors import ConfigError, StorageError, Unavailable
-from onelog.broker import Authorizer, Broker, BrokerSettings, NamedViews, Quotas
-from onelog.broker.view_commands import run_view_command
+from onelog.broker import (
+    Authorizer,
+    Broker,
+    BrokerSettings,
+    NamedViews,
+    Quotas,
+    stream_commands,
+    view_commands,
+)
 from onelog.metadata.local import LocalStore
 from onelog.metadata.store import MetadataStore
 from onelog.observe.troubles import Troubles
-from onelog.security.commands import failed, run_command, subject_of
+from onelog.security import commands as user_commands
 from onelog.security.hashing import HashThreads
 from onelog.security.users import Users
 from onelog.storage.engine import Engine
@@ -57,26 +66,34 @@ def run_offline(data_dir: Path, command: bytes) -> bytes:
         clock, threads = SystemClock(), HashThreads()
         store = await open_store(data_dir, clock)
         try:
-            match subject_of(command):
-                case "view":
-                    views = NamedViews(store, clock)
-                    await views.open()
-                    return await run_view_command(views, command)
-                case "stream":
-                    return failed(
-                        Unavailable(
-                            f"no server runs on {str(data_dir)!r}: start it with `onelog serve`;"
-                            " streams are made and changed while it runs"
-                        )
-                    )
-                case _:
-                    return await run_command(Users(store, threads, clock), command)
+            users = Users(store, threads, clock)
+            return await Commands(
+                {
+                    user_commands.SUBJECT: partial(user_commands.run_command, users),
+                    view_commands.SUBJECT: partial(_run_on_views, NamedViews(store, clock)),
+                    stream_commands.SUBJECT: partial(_needs_server, data_dir),
+                }
+            ).run(command)
         finally:
             await threads.close()
             await store.close()
 
     with lock_data_dir(data_dir):
         return asyncio.run(run())
+
+
+async def _run_on_views(views: NamedViews, command: bytes) -> bytes:
+    await views.open()
+    return await view_commands.run_view_command(views, command)
+
+
+async def _needs_server(data_dir: Path, _command: bytes) -> bytes:
+    return failed(
+        Unavailable(
+            f"no server runs on {str(data_dir)!r}: start it with `onelog serve`; streams are made"
+            " and changed while it runs"
+        )
+    )
 
 
 async def open_broker(

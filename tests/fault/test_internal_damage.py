@@ -16,7 +16,6 @@ import httpx2 as httpx
 import paho.mqtt.client as mqtt
 import pytest
 
-from onelog.app import PROTOCOL_TROUBLE
 from onelog.assembly import open_broker
 from onelog.base.clock import ManualClock, SystemClock
 from onelog.base.errors import CorruptBatch, Unavailable
@@ -40,6 +39,7 @@ from onelog.protocols.mqtt.hub import Hub as MqttHub
 from onelog.protocols.mqtt.retained_copies import STREAM as COPIES
 from onelog.protocols.mqtt.wills import STREAM as WILLS
 from onelog.security.authenticator import Authenticator
+from onelog.serving import PROTOCOL_TROUBLE
 from tests.support.brokers import read_all
 from tests.unit.test_app_protocols import HELLOS, amqp_refuses, is_answered
 from tests.unit.test_app_protocols import running as running_server

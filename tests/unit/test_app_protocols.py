@@ -23,6 +23,7 @@ from onelog.protocols.kafka.groups.coordinator import Groups
 from onelog.protocols.mqtt import server as mqtt_server
 from onelog.protocols.mqtt.retained import Retained
 from onelog.protocols.mqtt.wills import Wills
+from onelog.serving import starting
 from onelog.storage.lock import lock_data_dir
 from tests.support.mqtt import connect, until
 from tests.unit.test_admin_app import server_in
@@ -138,8 +139,8 @@ REFUSED = {"amqp": amqp_refuses, "kafka": kafka_waits, "mqtt": mqtt_refuses}
 async def test_a_protocol_that_cannot_recover_is_tried_again_while_the_others_are_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str, owner: Any, name: str
 ) -> None:
-    monkeypatch.setattr(app, "RETRY_FIRST_S", 0.01)
-    monkeypatch.setattr(app, "RETRY_LAST_S", 0.02)
+    monkeypatch.setattr(starting, "RETRY_FIRST_S", 0.01)
+    monkeypatch.setattr(starting, "RETRY_LAST_S", 0.02)
     brokers = seen_brokers(monkeypatch)
     fault = Fault(monkeypatch, owner, name)
     async with running(tmp_path) as (server, ports):
@@ -148,7 +149,7 @@ async def test_a_protocol_that_cannot_recover_is_tried_again_while_the_others_ar
         async with httpx.AsyncClient() as client:
             url = f"http://127.0.0.1:{ports['admin']}/health"
             told = (await client.get(url)).json()
-            (row,) = [row for row in told["troubles"] if row["kind"] == app.PROTOCOL_TROUBLE]
+            (row,) = [row for row in told["troubles"] if row["kind"] == starting.PROTOCOL_TROUBLE]
             assert (row["place"], row["standing"]) == (protocol, True)
             assert "poison" in row["error"]
             assert told["status"] == "degraded", "the others serve: the process is ready"
@@ -169,7 +170,7 @@ async def test_a_protocol_that_cannot_recover_is_tried_again_while_the_others_ar
 async def test_a_stop_while_a_protocol_is_tried_again_is_clean(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: str
 ) -> None:
-    monkeypatch.setattr(app, "RETRY_FIRST_S", 0.01)
+    monkeypatch.setattr(starting, "RETRY_FIRST_S", 0.01)
     owner, name = next(row[1:] for row in FAULTS if row[0] == protocol)
     fault = Fault(monkeypatch, owner, name)
     async with running(tmp_path) as (_server, ports):
@@ -215,7 +216,7 @@ async def test_what_is_retained_does_not_leave_while_mqtt_is_not_open(
 async def test_mqtt_delivers_once_after_it_was_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app, "RETRY_FIRST_S", 0.01)
+    monkeypatch.setattr(starting, "RETRY_FIRST_S", 0.01)
     fault = Fault(monkeypatch, Wills, "open")
     async with running(tmp_path) as (server, ports):
         await fault.met.wait()

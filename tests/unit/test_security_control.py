@@ -12,6 +12,7 @@ from functools import partial
 import pytest
 
 from onelog.base.clock import SystemClock
+from onelog.base.commands import Commands
 from onelog.base.errors import AlreadyExists, InvalidRequest, NotFound, OnelogError, Unavailable
 from onelog.metadata.local import LocalStore
 from onelog.net import control
@@ -168,6 +169,20 @@ async def test_users_are_changed_through_the_socket(tmp_path):
 async def test_a_command_that_is_not_understood_is_an_error_and_nothing_else(message):
     with pytest.raises(InvalidRequest, match="not understood"):
         decode_answer(await run_command(None, message))
+
+
+@pytest.mark.parametrize("message", [b"", b"[]", b"\xff", b'{"type":7}'])
+async def test_a_message_that_is_no_command_reaches_nobody(message):
+    with pytest.raises(InvalidRequest, match="not understood"):
+        decode_answer(await Commands({}).run(message))
+
+
+async def test_a_command_goes_to_the_room_of_its_subject_and_to_no_other():
+    commands = Commands({"user": echo})
+    assert await commands.run(b'{"type":"user.fly"}') == b'{"TYPE":"USER.FLY"}'
+    for message in (b'{"type":"users.fly"}', b'{"type":""}', b"{}"):
+        with pytest.raises(InvalidRequest, match="no command is about"):
+            decode_answer(await commands.run(message))
 
 
 def test_an_error_of_a_newer_server_is_still_an_error():

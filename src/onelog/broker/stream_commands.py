@@ -1,6 +1,6 @@
 """Commands on streams as messages: what `onelog stream` sends, and what runs them.
 
-Rules: a server gets them over its control socket (`security/commands.py` has the form). What a
+Rules: a server gets them over its control socket (`base/commands.py` has the form). What a
 command leaves out is the configuration's default, or stays as it is. Streams of the broker itself
 and those that a protocol makes (their captures begin with `$`) are not for people to change.
 """
@@ -12,13 +12,15 @@ from typing import Any, Final
 
 import msgspec
 
+from onelog.base.commands import failed, not_understood, raise_error
 from onelog.base.errors import InvalidRequest, NotAuthorized, OnelogError
 from onelog.broker.broker import MAIN, Broker
 from onelog.config.model import StreamDefaults
 from onelog.log.config import Cleanup, Retention, StreamConfig
 from onelog.log.partition import Durability
 from onelog.log.stream import Stream
-from onelog.security.commands import failed, raise_error
+
+SUBJECT: Final = "stream"
 
 
 class StreamChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -125,7 +127,7 @@ async def run_stream_command(broker: Broker, defaults: StreamDefaults, message: 
     try:
         command = msgspec.json.decode(message, type=StreamCommand)
     except msgspec.MsgspecError as error:
-        return failed(InvalidRequest(f"the command is not understood: {error}"))
+        return not_understood(error)
     try:
         return msgspec.json.encode(await _run(broker, defaults, command))
     except OnelogError as error:

@@ -1,16 +1,20 @@
 """Commands on named views as messages: what `onelog view` sends, and what runs them.
 
-Rules: as for commands on users (`security/commands.py`): the same message runs in a server, which
-gets it over its control socket, and on the data directory of a stopped one.
+Rules: as for commands on users: the same message runs in a server, which gets it over its control
+socket, and on the data directory of a stopped one; `base/commands.py` has the form.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
+from onelog.base.commands import failed, not_understood, raise_error
 from onelog.base.errors import InvalidRequest, OnelogError
 from onelog.broker.views import NamedView, NamedViews
-from onelog.security.commands import failed, raise_error
+
+SUBJECT: Final = "view"
 
 
 class CreateView(msgspec.Struct, frozen=True, kw_only=True, tag="view.create"):
@@ -47,7 +51,7 @@ async def run_view_command(views: NamedViews, message: bytes) -> bytes:
     try:
         command = msgspec.json.decode(message, type=ViewCommand)
     except msgspec.MsgspecError as error:
-        return failed(InvalidRequest(f"the command is not understood: {error}"))
+        return not_understood(error)
     try:
         match command:
             case CreateView():

@@ -1,18 +1,20 @@
 """Commands on users as messages: what `onelog user` sends, and what runs them.
 
 Rules: the same message runs in a server, which gets it over its control socket, and on the data
-directory of a stopped one. An error travels as its class in `base.errors` and its message. Nothing
-here is heavy to import, because the command line does.
+directory of a stopped one; `base/commands.py` has the form. Nothing here is heavy to import,
+because the command line does.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
-from onelog.base import errors
+from onelog.base.commands import failed, not_understood, raise_error
 from onelog.base.errors import InvalidRequest, OnelogError
+
+SUBJECT: Final = "user"
 
 
 class UserInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,18 +112,6 @@ class UserDesk(Protocol):
         ...
 
 
-class _Kind(msgspec.Struct, frozen=True):
-    type: str = ""
-
-
-def subject_of(message: bytes) -> str:
-    """What a message of the control socket is about, such as `user` or `view`; empty: unknown."""
-    try:
-        return msgspec.json.decode(message, type=_Kind).type.partition(".")[0]
-    except msgspec.MsgspecError:
-        return ""
-
-
 def encode_command(command: Command) -> bytes:
     """The message of a command."""
     return msgspec.json.encode(command)
@@ -132,7 +122,7 @@ async def run_command(desk: UserDesk, message: bytes) -> bytes:
     try:
         command = msgspec.json.decode(message, type=Command)
     except msgspec.MsgspecError as error:
-        return failed(InvalidRequest(f"the command is not understood: {error}"))
+        return not_understood(error)
     try:
         return msgspec.json.encode(await _run(desk, command))
     except OnelogError as error:
@@ -147,17 +137,6 @@ def decode_answer(message: bytes) -> Answer:
         raise InvalidRequest(f"the server's answer is not understood: {error}") from None
     raise_error(answer.error, answer.message)
     return answer
-
-
-def raise_error(name: str, message: str) -> None:
-    """Raise the error that an answer tells of, by its class; an empty name is none."""
-    if name:
-        raise _error_class(name)(message)
-
-
-def _error_class(name: str) -> type[OnelogError]:
-    kind = getattr(errors, name, None)
-    return kind if isinstance(kind, type) and issubclass(kind, OnelogError) else OnelogError
 
 
 async def _run(desk: UserDesk, command: Command) -> Answer:
@@ -180,8 +159,3 @@ async def _run(desk: UserDesk, command: Command) -> Answer:
         case ListUsers():
             return Answer(users=await desk.infos())
     return Answer()
-
-
-def failed(error: OnelogError) -> bytes:
-    """The message of an answer that tells of an error."""
-    return msgspec.json.encode(Answer(error=type(error).__name__, message=str(error)))

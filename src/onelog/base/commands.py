@@ -1,0 +1,69 @@
+"""The form of the commands that a running server takes, and the table of who runs which.
+
+Rules: a message is a JSON object whose `type` is `subject.verb`. Each room that takes commands
+names its subject; nobody here knows which there are. An error travels as its class in `base.errors`
+and its message. Nothing here is heavy to import, because the command line does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from onelog.base import errors
+from onelog.base.errors import InvalidRequest, OnelogError
+
+Runner = Callable[[bytes], Awaitable[bytes]]
+"""Runs the command of a message; the message of its answer, also when it failed."""
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a command that failed; every subject's answers have these fields, too."""
+
+    error: str
+    """The class of the error."""
+    message: str
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    type: str = ""
+
+
+class Commands:
+    """Who runs the commands of which subject."""
+
+    def __init__(self, runners: dict[str, Runner]) -> None:
+        self._runners = runners
+
+    async def run(self, message: bytes) -> bytes:
+        """Run the command of a message; the message of its answer, also when it failed."""
+        try:
+            subject = msgspec.json.decode(message, type=_Kind).type.partition(".")[0]
+        except msgspec.MsgspecError as error:
+            return not_understood(error)
+        runner = self._runners.get(subject)
+        if runner is None:
+            return failed(InvalidRequest(f"no command is about {subject!r} here"))
+        return await runner(message)
+
+
+def failed(error: OnelogError) -> bytes:
+    """The message of an answer that tells of an error."""
+    return msgspec.json.encode(Failure(error=type(error).__name__, message=str(error)))
+
+
+def not_understood(error: msgspec.MsgspecError) -> bytes:
+    """The answer to a message that is no command."""
+    return failed(InvalidRequest(f"the command is not understood: {error}"))
+
+
+def raise_error(name: str, message: str) -> None:
+    """Raise the error that an answer tells of, by its class; an empty name is none."""
+    if name:
+        raise _error_class(name)(message)
+
+
+def _error_class(name: str) -> type[OnelogError]:
+    kind = getattr(errors, name, None)
+    return kind if isinstance(kind, type) and issubclass(kind, OnelogError) else OnelogError
