@@ -162,7 +162,7 @@ async def test_a_protocol_that_cannot_recover_is_tried_again_while_the_others_ar
         (broker,) = brokers
         assert len(broker.maintenance.before_trim) == 1, "what failed let go of its hooks"
         assert len(broker.publisher.on_tick) == 1
-        assert len(broker.streams.get("main").partitions[0].feeds) == 2, "MQTT's and AMQP's"
+        assert len(broker.streams.get("main").partitions[0].visible.feeds) == 2, "MQTT's and AMQP's"
         assert server.troubles.standing() == []
 
 

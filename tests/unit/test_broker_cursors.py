@@ -170,7 +170,7 @@ async def test_a_dead_letter_that_cannot_be_handed_over_is_tried_again(
         if target is home_of(broker, "t")[1]:
             pytest.skip("both topics live in one partition")
         (delivery,) = queue.acquire("c")
-        target.stopped = PartitionStopped("it broke")
+        target.refusal = PartitionStopped("it broke")
         queue.release(delivery.token)
         clock = queue._clock
         for _ in range(3):
@@ -178,7 +178,7 @@ async def test_a_dead_letter_that_cannot_be_handed_over_is_tried_again(
             assert queue.pending() == 1
             clock.advance(1.1)  # type: ignore[attr-defined]
             queue.run_due()
-        target.stopped = None
+        target.refusal = None
         clock.advance(1.1)  # type: ignore[attr-defined]
         queue.run_due()
         letters = await broker.cursors.open_offset("letters", ["dead/q"], principal=LOCAL)
@@ -230,7 +230,7 @@ async def test_an_idle_cursor_costs_at_most_a_kilobyte(tmp_path: Path, kind: str
     assert main.partitions == MAIN_CONFIG.partitions
     async with running(tmp_path, BrokerSettings(main=main)) as broker:
         cursor_stream = broker.streams.get("~cursors").partitions[0]
-        cursor_stream.durability = Durability.OS  # for speed; what is measured stays the same
+        cursor_stream.promise(Durability.OS)  # for speed; what is measured stays the same
         await say(broker, "site/1/x", *map(str, range(300)))
         each = await measure(broker, kind, 1_000)
         print(f"{kind}: {each:.0f} bytes")  # noqa: T201 - shown when it fails

@@ -269,4 +269,4 @@ async def test_a_feed_that_is_stopped_can_be_started_by_another(tmp_path: Path) 
         await say(broker, "a", "3")
         assert [value for _stream, value in one.seen] == [b"1"]
         assert [value for _stream, value in two.seen] == [b"3"]
-        assert not broker.streams.get("main").partitions[0].feeds[1:]
+        assert not broker.streams.get("main").partitions[0].visible.feeds[1:]

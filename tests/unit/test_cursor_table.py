@@ -129,7 +129,7 @@ async def test_a_table_follows_by_wake_up_and_stops_when_it_is_closed(tmp_path: 
         assert spoken(table.find("t")) == ["t=1"]
         await broker.cursors.close_cursor(table)
         await say(broker, "t", "2")
-        assert sum(row.waiting for row in broker.streams.get("main").partitions) == 0
+        assert sum(row.visible.waiting for row in broker.streams.get("main").partitions) == 0
 
 
 async def test_a_table_on_a_stopped_partition_does_not_spin_and_goes_on_elsewhere(

@@ -146,7 +146,7 @@ async def test_a_fetch_at_the_end_waits_for_the_next_record(here):
     ((_, answer),) = await client.wait_for(1)
     (row,) = parts(answer)
     assert row.records == bytes(here.log().read(0, ALL)), "all of one pass is one answer"
-    assert here.log().waiting == 0
+    assert here.log().visible.waiting == 0
 
 
 async def test_a_fetch_waits_until_there_are_enough_bytes(here):
@@ -169,7 +169,7 @@ async def test_patience_ends_with_what_there_is(here):
     assert len(parts(answer)[0].records) == len(one)
     answer = await ask(client, 1, wait_ms=20)
     assert parts(answer)[0].records == b""
-    assert here.log().waiting == 0
+    assert here.log().visible.waiting == 0
 
 
 async def test_requests_behind_a_waiting_fetch_wait_too(here):
@@ -186,9 +186,9 @@ async def test_a_consumer_that_leaves_waits_for_nothing(here):
     """I8."""
     client = here.client()
     client.send(fetch(client, 0, 0, wait_ms=60_000))
-    assert here.log(0).waiting == here.log(1).waiting == 1
+    assert here.log(0).visible.waiting == here.log(1).visible.waiting == 1
     client.connection.connection_lost(None)
-    assert here.log(0).waiting == here.log(1).waiting == 0
+    assert here.log(0).visible.waiting == here.log(1).visible.waiting == 0
 
 
 async def test_nothing_new_begins_while_the_consumer_does_not_read(here):

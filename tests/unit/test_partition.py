@@ -163,13 +163,13 @@ async def test_waiting_counts_only_those_who_still_wait(syncer: Syncer, clock: M
     partition = make_partition(memory_log(clock), syncer, clock)
     waiting = partition.wait_visible(Offset(0))
     other = partition.wait_visible(Offset(1))
-    assert partition.waiting == 2
+    assert partition.visible.waiting == 2
     other.cancel()
     await asyncio.sleep(0)
-    assert partition.waiting == 1
+    assert partition.visible.waiting == 1
     put(partition, row(b"k", b"v"))
     await waiting
-    assert partition.waiting == 0
+    assert partition.visible.waiting == 0
 
 
 # -- appends

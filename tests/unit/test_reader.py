@@ -16,7 +16,7 @@ from onelog.broker import LOCAL, Durability, Message, StreamConfig
 from onelog.cursors.reader import READ_BYTES, expires_at, read_at, read_records
 from onelog.cursors.sources import Source, SourceSet
 from onelog.kernel import BatchBuilder
-from onelog.log.partition import Partition
+from onelog.log.lookup import Lookup
 from onelog.log.syncer import Syncer
 from onelog.record.headers import EXPIRY
 from onelog.record.record import Record
@@ -40,14 +40,14 @@ def one_source(log: OneStream, text: str) -> tuple[SourceSet, Source]:
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Bytes of each read of a partition."""
     sizes: list[int] = []
-    real = Partition.read
+    real = Lookup.read
 
-    def counted(self: Partition, *args: object, **more: object) -> memoryview:
+    def counted(self: Lookup, *args: object, **more: object) -> memoryview:
         data = real(self, *args, **more)  # type: ignore[arg-type]
         sizes.append(len(data))
         return data
 
-    monkeypatch.setattr(Partition, "read", counted)
+    monkeypatch.setattr(Lookup, "read", counted)
     return sizes
 
 

@@ -128,7 +128,7 @@ async def test_a_waiter_that_raises_keeps_nobody_from_being_told_and_the_next_sy
         assert len(told) == 2 * (number + 1)
     assert fed == [0, 1]
     assert partition.troubles.count(WAITER) == 4
-    assert partition.waiting == 0
+    assert partition.visible.waiting == 0
 
 
 async def test_when_a_partition_stops_a_waiter_that_raises_keeps_nobody_in_the_dark(
@@ -183,7 +183,7 @@ async def test_a_feed_that_is_let_go_gets_nothing_more_though_it_is_a_bound_meth
     partition.unfollow(follower.heard)
     put(partition, row(b"k", b"v"))
     assert follower.calls == 1
-    assert partition.feeds == ()
+    assert partition.visible.feeds == ()
 
 
 # -- another durability while somebody waits

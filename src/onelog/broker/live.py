@@ -251,7 +251,7 @@ class Live:
             source.busy = False
         if failure is not None:
             self._recover(source, failure)
-        elif source.position < source.partition.high_watermark:
+        elif source.position < source.partition.visible.high_watermark:
             infos = scan_batches(data, 0, False)
             if source.missed or source.position <= infos[-1].last_offset:
                 self._read_on(source)
@@ -284,7 +284,7 @@ class Live:
 
     def _wait(self, source: LiveSource) -> None:
         """Go on when the transaction that holds a source back is decided, if one does."""
-        if source.position < source.partition.high_watermark:
+        if source.position < source.partition.visible.high_watermark:
             decided = partial(self._decided, source)
             source.waiter = source.partition.when_stable(Offset(source.position), decided)
 

@@ -64,7 +64,7 @@ class LiveSource:
     @property
     def limit(self) -> int:
         """Where it is handed out to for now."""
-        end = int(self.partition.last_stable_offset)
+        end = int(self.partition.visible.last_stable_offset)
         number = int(self.partition.id)
         return min(end, *(move.end_of(number) for move in self.held)) if self.held else end
 

@@ -230,11 +230,11 @@ class Publisher:
         """Where plain messages of a topic are staged and how large they may be.
 
         None when each message needs a look: the principal may not publish there, the partition
-        is stopped, or quotas count.
+        takes none, or quotas count.
         """
         stream, target, _topic = self._home(topic, None)
         if (
-            target.stopped is not None
+            target.refusal is not None
             or not isinstance(self._quotas, Unlimited)
             or not self._authorizer.allows(principal, Action.PUBLISH, topic)
         ):
@@ -253,8 +253,8 @@ class Publisher:
         """The message's size, if it may be published."""
         if not self._authorizer.allows(principal, Action.PUBLISH, message.topic):
             raise NotAuthorized(f"{principal.name} may not publish to {message.topic}")
-        if target.stopped is not None:
-            raise target.stopped
+        if target.refusal is not None:
+            raise target.refusal
         if message.timestamp_ms > TIMESTAMP_MS_MAX:
             raise InvalidRequest(f"a timestamp is at most {TIMESTAMP_MS_MAX} ms")
         size = topic_bytes + len(message.value or b"") + len(message.key or b"")
@@ -345,12 +345,12 @@ class Publisher:
             name, partition_id, base = target.stream.name, partition.id, appended.base_offset
             for ticket, place, index in rows:
                 ticket.results[place] = Published(name, partition_id, Offset(base + index))
-        if appended.end_offset <= partition.high_watermark:
+        if appended.end_offset <= partition.visible.high_watermark:
             if rows:
                 finish_rows(rows, None, self._troubles)
             write.tick.finish(write.number, None)
         else:
-            partition.when_visible(
+            partition.visible.when_visible(
                 Offset(appended.end_offset - 1), lambda error: self._finish(write, error)
             )
 

@@ -6,64 +6,72 @@ reads committed records. Damage that is found stops the partition (I9).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from onelog.base.errors import (
     Closed,
     CorruptBatch,
     OffsetOutOfRange,
+    OnelogError,
     PartitionCorrupt,
     PartitionStopped,
 )
 from onelog.base.ids import Offset, TimestampMs
 from onelog.kernel import decode_batch, scan_batches, topic_hash
-from onelog.log.producers import AbortedTxn
-from onelog.log.visibility import Visible
+from onelog.log.visibility import Visibility
 from onelog.record.batch import inflated_records
+from onelog.storage.engine import PartitionLog
 
 
-class Lookup(Visible):
+class Lookup:
     """A partition as its readers use it."""
 
-    __slots__ = ()
+    __slots__ = ("_log", "_place", "_stop", "_visible")
 
-    @property
-    def start_offset(self) -> Offset:
-        """First offset that may be read."""
-        return self.log.start_offset
-
-    def aborted_between(self, start: int, end: int) -> list[AbortedTxn]:
-        """Aborted transactions with records in [start, end)."""
-        return self.producers.aborted_between(start, end)
+    def __init__(
+        self,
+        place: str,
+        log: PartitionLog,
+        visible: Visibility,
+        stop: Callable[[OnelogError], None],
+    ) -> None:
+        self._place = place
+        self._log = log
+        self._visible = visible
+        self._stop = stop
+        """Told of damage that reading found."""
 
     def read(self, offset: Offset, max_bytes: int, *, committed: bool = False) -> memoryview:
         """Whole batches from `offset` on that readers may see; empty when there are none yet."""
-        upto = self.last_stable_offset if committed else self.high_watermark
+        visible = self._visible
+        upto = visible.last_stable_offset if committed else visible.high_watermark
         if offset >= upto:
-            self._refuse_if_stopped()
-            if offset > self.end_offset:
-                raise OffsetOutOfRange(
-                    f"offset {offset} lies after the end {self.end_offset}"
-                    f" of {self.stream}/{self.id}"
-                )
+            if visible.stopped is not None:
+                raise visible.stopped
+            end = self._log.end_offset
+            if offset > end:
+                raise OffsetOutOfRange(f"offset {offset} lies after the end {end} of {self._place}")
             return memoryview(b"")
         try:
-            return self.log.read(offset, max_bytes, upto)
+            return self._log.read(offset, max_bytes, upto)
         except Closed:
-            self._refuse_if_stopped()  # its stream was deleted
+            if visible.stopped is not None:  # its stream was deleted
+                raise visible.stopped from None
             raise
         except PartitionStopped as error:
-            self.stop(error)
+            self._stop(error)
             raise
 
     def offsets_of_topic(
         self, topic: bytes, start: Offset, upto: Offset, limit: int
     ) -> list[Offset] | None:
         """Offsets whose record probably has this topic; None when no index is kept."""
-        return self.log.offsets_of_topic(topic_hash(topic), start, upto, limit)
+        return self._log.offsets_of_topic(topic_hash(topic), start, upto, limit)
 
     def offset_for_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
         """The first visible record with a timestamp >= this one, and its timestamp."""
-        offset = self.log.offset_for_time(timestamp_ms)
-        while offset is not None and offset < self.high_watermark:
+        offset = self._log.offset_for_time(timestamp_ms)
+        while offset is not None and offset < self._visible.high_watermark:
             data = self.read(offset, 1)
             if not data:
                 return None
@@ -78,14 +86,14 @@ class Lookup(Visible):
 
     def max_timestamp(self) -> tuple[Offset, TimestampMs] | None:
         """The first visible record with the greatest timestamp; None of an empty partition."""
-        latest = max((row.max_timestamp_ms for row in self.log.segments()), default=None)
+        latest = max((row.max_timestamp_ms for row in self._log.segments()), default=None)
         return None if latest is None else self.offset_for_time(latest)
 
     def stop_damaged(self, offset: int, error: CorruptBatch) -> PartitionCorrupt:
         """Stop because stored bytes are not what was written; the error to raise."""
         failure = PartitionCorrupt(
-            f"{self.stream}/{self.id} is damaged at or after offset {offset}: {error}."
+            f"{self._place} is damaged at or after offset {offset}: {error}."
             " Restore the partition from a backup or a replica, then restart"
         )
-        self.stop(failure)
+        self._stop(failure)
         return failure

@@ -8,29 +8,37 @@ Rules:
 - Producer and epoch state is derived from the batches and snapshotted, never the truth itself.
 - A failed sync or found damage stops the partition: every waiter and every later call gets the
   error (I9).
+- It has parts, each with its own state and file: `visible` (what readers may see, who waits for it
+  and who is fed with it) and `lookup` (reading). Appending and syncing are here.
 All methods run on the loop's thread unless they say otherwise.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from onelog.base.errors import (
+    CorruptBatch,
     InvalidRecords,
     InvalidRequest,
     MessageTooLarge,
     OnelogError,
+    PartitionCorrupt,
     PartitionStopped,
     StorageError,
     StorageFull,
 )
-from onelog.base.ids import Offset, PartitionId
+from onelog.base.ids import Offset, PartitionId, TimestampMs
 from onelog.kernel import ATTR_CONTROL, BatchBuilder, BatchInfo, place_batches, scan_batches
 from onelog.log.lookup import Lookup
+from onelog.log.producers import AbortedTxn
 from onelog.log.promises import Appended, Durability, LiveFeed, Timestamps
 from onelog.log.replay import encode_state, note_batch, replay_state, try_save
 from onelog.log.shared import Shared
+from onelog.log.visibility import Visibility
+from onelog.log.wakeup import Callback, Waiter
 from onelog.record.batch import NO_TIME, Marker, append_time_of, build_marker, stamp_batch
 from onelog.storage.engine import PartitionLog
 
@@ -40,13 +48,14 @@ SNAPSHOT_BYTES: Final = 64 * 1024 * 1024
 """Appended bytes after which the derived state is snapshotted anew."""
 
 
-class Partition(Lookup):
+class Partition:
     """One partition of a stream."""
 
     __slots__ = (
-        "_clock", "_has_begun", "_shared", "_syncer", "_syncing", "_unsnapshotted_bytes",
-        "durability", "epochs", "leader_epoch", "message_bytes_max", "records_appended",
-        "syncs", "timestamps",
+        "_at_once", "_clock", "_durability", "_has_begun", "_is_noted", "_shared", "_syncer",
+        "_syncing", "_unsnapshotted_bytes", "end_offset", "epochs", "id", "leader_epoch", "log",
+        "lookup", "message_bytes_max", "place", "producers", "records_appended", "refusal",
+        "stopped", "stream", "syncs", "timestamps", "troubles", "visible",
     )  # fmt: skip
 
     def __init__(
@@ -60,25 +69,104 @@ class Partition(Lookup):
         shared: Shared,
         timestamps: Timestamps = Timestamps.CREATE,
     ) -> None:
-        clock = shared.clock
-        producers, self.epochs = replay_state(log, clock.now_ms())
+        self.stream = stream
+        self.id = partition
+        self.place = f"{stream}/{partition}"
+        """How logs and troubles name it."""
+        self.log = log
+        self._shared = shared
+        self._syncer = shared.syncer
+        self._clock = shared.clock
+        self.troubles = shared.troubles
+        self.producers, self.epochs = replay_state(log, self._clock.now_ms())
         # What survived the start is as durable as it will get; it is synced before it is shown.
         if durability is Durability.FSYNC and log.durable_offset < log.end_offset:
             log.sync()
-        super().__init__(stream, partition, log, producers, shared.troubles, shared.unseen)
-        self.durability = durability
+        self.end_offset = log.end_offset
+        self.visible = Visibility(
+            self.place, log, self.producers, shared.troubles, shared.unseen, self.end_offset
+        )
+        self.lookup = Lookup(self.place, log, self.visible, self.stop)
+        self.stopped: OnelogError | None = None
+        self.refusal: OnelogError | None = None
+        """Why nothing is appended; None: it is."""
+        self._durability = durability
+        self._at_once = durability is not Durability.FSYNC
+        """Whether what is written may be seen at once."""
         self.message_bytes_max = message_bytes_max
         self.timestamps = timestamps
         self.leader_epoch = self.epochs.latest
+        self._is_noted = bool(self.epochs.rows())
+        """Whether the history of epochs has the one that writes now."""
         self.records_appended = 0
         self.syncs = 0
-        self._shared = shared
-        self._syncer = shared.syncer
-        self._clock = clock
         self._syncing = False
         self._has_begun = log.durable_offset > 0
         """Whether it was told that this partition holds durable records."""
         self._unsnapshotted_bytes = 0
+
+    # -- what its parts say. Who asks often asks them.
+
+    @property
+    def start_offset(self) -> Offset:
+        """First offset that may be read."""
+        return self.log.start_offset
+
+    @property
+    def high_watermark(self) -> Offset:
+        """The end that readers see."""
+        return self.visible.high_watermark
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        """End of what is decided: no record of an open transaction lies below it."""
+        return self.visible.last_stable_offset
+
+    def read(self, offset: Offset, max_bytes: int, *, committed: bool = False) -> memoryview:
+        """Whole batches from `offset` on that readers may see; empty when there are none yet."""
+        return self.lookup.read(offset, max_bytes, committed=committed)
+
+    def offsets_of_topic(
+        self, topic: bytes, start: Offset, upto: Offset, limit: int
+    ) -> list[Offset] | None:
+        """Offsets whose record probably has this topic; None when no index is kept."""
+        return self.lookup.offsets_of_topic(topic, start, upto, limit)
+
+    def offset_for_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
+        """The first visible record with a timestamp >= this one, and its timestamp."""
+        return self.lookup.offset_for_time(timestamp_ms)
+
+    def max_timestamp(self) -> tuple[Offset, TimestampMs] | None:
+        """The first visible record with the greatest timestamp; None of an empty partition."""
+        return self.lookup.max_timestamp()
+
+    def stop_damaged(self, offset: int, error: CorruptBatch) -> PartitionCorrupt:
+        """Stop because stored bytes are not what was written; the error to raise."""
+        return self.lookup.stop_damaged(offset, error)
+
+    def aborted_between(self, start: int, end: int) -> list[AbortedTxn]:
+        """Aborted transactions with records in [start, end)."""
+        return self.producers.aborted_between(start, end)
+
+    def when_visible(self, offset: Offset, callback: Callback) -> Waiter | None:
+        """Call back when the record at `offset` is visible; at once (None) when it is already."""
+        return self.visible.when_visible(offset, callback)
+
+    def when_stable(self, offset: Offset, callback: Callback) -> Waiter | None:
+        """As `when_visible`, for readers of committed records: below the last stable offset."""
+        return self.visible.when_stable(offset, callback)
+
+    def wait_visible(self, offset: Offset) -> asyncio.Future[None]:
+        """A future for `when_visible`."""
+        return self.visible.wait_visible(offset)
+
+    def follow(self, feed: LiveFeed) -> None:
+        """Hand what becomes visible from now on to `feed`, too."""
+        self.visible.follow(feed, self.end_offset)
+
+    def unfollow(self, feed: LiveFeed) -> None:
+        """Hand nothing more to `feed`."""
+        self.visible.unfollow(feed)
 
     # -- writing
 
@@ -87,24 +175,26 @@ class Partition(Lookup):
 
         Whatever happens, the builder is empty afterwards.
         """
-        if self.stopped is not None or self.timestamps is Timestamps.APPEND:
+        if self.refusal is not None or self.timestamps is Timestamps.APPEND:
             return self._append_stamped(builder, index_topics=index_topics)
         base, count, epoch = self.end_offset, builder.count, self.leader_epoch
-        topics = builder.topics() if index_topics and self.topics_wanted else None
+        topics = builder.topics() if index_topics and self.visible.topics_wanted else None
         try:
             data = self.log.append_built(builder, epoch, index_topics=index_topics)
         except StorageError as error:
             self._refused(error)
             raise
         end = Offset(base + count)
-        self.epochs.note(epoch, base)
+        if not self._is_noted:
+            self._note_epoch(base)
+        self.records_appended += count
         self._appended(end, data, topics)
         return Appended(base, end)
 
     def _append_stamped(self, builder: BatchBuilder, *, index_topics: bool) -> Appended:
         topics = builder.topics() if index_topics else None
         batch = bytearray(builder.seal(self.end_offset, self.leader_epoch))
-        self._refuse_if_stopped()
+        self._refuse()
         info = stamp_batch(batch, scan_batches(batch, 0, False)[0], self._clock.now_ms())
         return self._write(batch, [info], topics)
 
@@ -125,7 +215,7 @@ class Partition(Lookup):
 
     def check_batch(self, info: BatchInfo) -> Appended | None:
         """Judge a batch that a client built: None to go on, or the append that it repeats."""
-        self._refuse_if_stopped()
+        self._refuse()
         if info.size_bytes > self.message_bytes_max:
             raise MessageTooLarge(
                 f"a batch of {info.size_bytes} bytes is larger than the"
@@ -153,7 +243,7 @@ class Partition(Lookup):
 
         Their offsets are set in place.
         """
-        self._refuse_if_stopped()
+        self._refuse()
         placed = place_batches(data, self.end_offset, self.leader_epoch)
         if self.timestamps is Timestamps.APPEND:
             now_ms = self._clock.now_ms()
@@ -165,7 +255,7 @@ class Partition(Lookup):
         self, marker: Marker, producer_id: int, producer_epoch: int, coordinator_epoch: int = 0
     ) -> Appended:
         """End a producer's transaction here with a control batch."""
-        self._refuse_if_stopped()
+        self._refuse()
         self.producers.check_marker(producer_id, producer_epoch)
         data = bytearray(
             build_marker(
@@ -188,23 +278,33 @@ class Partition(Lookup):
         for info in infos:
             if info.producer_id >= 0:
                 note_batch(self.producers, data, info, self._clock.now_ms())
-        self.epochs.note(infos[0].leader_epoch, base)
+        if not self._is_noted:
+            self._note_epoch(base)
+        self.records_appended += end - base
         self._appended(end, data)
         return Appended(base, end)
 
+    def _note_epoch(self, start: Offset) -> None:
+        self.epochs.note(self.leader_epoch, start)
+        self._is_noted = True
+
     def _appended(self, end: Offset, data: bytes | bytearray, topics: bytes | None = None) -> None:
         """The log ends at `end` now, behind `data`: let it be seen when it may be."""
-        self.records_appended += end - self.end_offset
         self.end_offset = end
         self._unsnapshotted_bytes += len(data)
-        if self.durability is Durability.FSYNC:
-            if self.feeds:
-                self._hold(end, data, topics)
-            self.request_sync()
+        visible = self.visible
+        if self._at_once:
+            visible.show(end, data, topics)
+            if self._unsnapshotted_bytes >= SNAPSHOT_BYTES:
+                self.request_sync()
             return
-        self._show(end, data, topics)
-        if self._unsnapshotted_bytes >= SNAPSHOT_BYTES:
-            self.request_sync()
+        if visible.feeds:
+            visible.hold(end, data, topics)
+        self.request_sync()
+
+    def _refuse(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
 
     def _refused(self, error: StorageError) -> None:
         """The log took nothing: it stopped, or there is no room."""
@@ -215,11 +315,17 @@ class Partition(Lookup):
 
     # -- durability
 
+    @property
+    def durability(self) -> Durability:
+        """What an answer promises."""
+        return self._durability
+
     def promise(self, durability: Durability) -> None:
         """Answer at another level from now on; who waits is answered as soon as it holds."""
-        self.durability = durability
-        if durability is not Durability.FSYNC and self.stopped is None:
-            self._advance(self.end_offset)
+        self._durability = durability
+        self._at_once = durability is not Durability.FSYNC
+        if self._at_once and self.stopped is None:
+            self.visible.advance(self.end_offset)
 
     def request_sync(self) -> None:
         """Begin to make everything appended so far durable, unless a sync runs already."""
@@ -249,8 +355,8 @@ class Partition(Lookup):
         if not self._has_begun:
             self._has_begun = True
             self._shared.begun(self)
-        self._advance(durable)
-        if self.durability is Durability.FSYNC and self.end_offset > durable:
+        self.visible.advance(durable)
+        if self._durability is Durability.FSYNC and self.end_offset > durable:
             self.request_sync()
 
     def _due_snapshot(self) -> bytes | None:
@@ -260,6 +366,12 @@ class Partition(Lookup):
         return encode_state(self.producers, self.epochs)
 
     # -- life
+
+    def stop(self, error: OnelogError) -> None:
+        """Refuse everything from now on, and tell everybody who waits."""
+        if self.stopped is None:
+            self.stopped = self.refusal = error
+            self.visible.stop(error)
 
     async def flush(self) -> None:
         """Sync now, whatever the durability level; returns when it is done."""

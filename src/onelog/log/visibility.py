@@ -3,6 +3,7 @@
 Rules:
 - `high_watermark` is the end that readers see. It only grows. Whom it passes is told in the same
   pass of the loop: first those who wait for an offset, then the feeds, with the batches in order.
+- Who wrote waits by `when_visible`, who reads by `when_stable` (or by both, and looks again).
 - A waiter or a feed that raises is isolated: `Troubles` has it, the others are told, a feed gets
   the next batch, and whoever wrote is answered as if nothing had been.
 - Batches that wait to be seen are held for the feeds up to a bound for all partitions. What is
@@ -16,7 +17,7 @@ from collections import deque
 from typing import Final
 
 from onelog.base.errors import OnelogError
-from onelog.base.ids import Offset, PartitionId
+from onelog.base.ids import Offset
 from onelog.base.limits import UNSEEN_BYTES_MAX
 from onelog.kernel import scan_batches
 from onelog.log.producers import Producers
@@ -36,43 +37,41 @@ WAITER: Final = "partition-waiter"
 class UnseenBytes:
     """How much is held for feeds until it is visible; shared by partitions."""
 
-    __slots__ = ("held", "limit", "overflows")
+    __slots__ = ("held", "limit", "overflows", "share")
 
     def __init__(self, limit: int = UNSEEN_BYTES_MAX) -> None:
         self.held = 0
         self.limit = limit
+        self.share = limit // 4
+        """What one partition may hold of it: one that waits long leaves the others their room."""
         self.overflows = 0
         """How often batches were let go of, to be read back from the log."""
 
 
-class Visible:
+class Visibility:
     """The visible part of a partition. All methods run on the loop's thread."""
 
     __slots__ = (
-        "_budget", "_feeding", "_gap_end", "_gap_start", "_late", "_scheduled", "_stable_waiters",
-        "_unseen", "_unseen_bytes", "_waiters", "end_offset", "fed_topics", "feeds",
-        "high_watermark", "id", "log", "place", "producers", "stopped", "stream", "topics_wanted",
-        "troubles",
+        "_budget", "_feeding", "_gap_end", "_gap_start", "_late", "_log", "_place", "_scheduled",
+        "_stable_waiters", "_troubles", "_unseen", "_unseen_bytes", "_waiters", "fed_topics",
+        "feeds", "high_watermark", "producers", "stopped", "topics_wanted",
     )  # fmt: skip
 
     def __init__(
         self,
-        stream: str,
-        partition: PartitionId,
+        place: str,
         log: PartitionLog,
         producers: Producers,
         troubles: Troubles,
         budget: UnseenBytes,
+        high_watermark: Offset,
     ) -> None:
-        self.stream = stream
-        self.id = partition
-        self.place = f"{stream}/{partition}"
-        """How logs and troubles name it."""
-        self.log = log
+        self._place = place
+        self._log = log
         self.producers = producers
-        self.troubles = troubles
+        self._troubles = troubles
         self.stopped: OnelogError | None = None
-        self.end_offset = self.high_watermark = log.end_offset
+        self.high_watermark = high_watermark
         self.feeds: tuple[LiveFeed, ...] = ()
         """Get each run of batches when it becomes visible, without reading the log back."""
         self.topics_wanted = False
@@ -80,6 +79,7 @@ class Visible:
         self.fed_topics: bytes | None = None
         """Of what is being fed: its topics as the topic index has them; None: look at the data."""
         self._waiters = Waiters(self._waiter_raised)
+        """Everybody who waits to be answered for a write, and readers of uncommitted records."""
         self._stable_waiters = Waiters(self._waiter_raised)
         self._budget = budget
         self._unseen: deque[tuple[Offset, bytes | bytearray, bytes | None]] = deque()
@@ -99,13 +99,13 @@ class Visible:
 
     # -- what becomes visible
 
-    def _hold(self, end: Offset, data: bytes | bytearray, topics: bytes | None) -> None:
+    def hold(self, end: Offset, data: bytes | bytearray, topics: bytes | None) -> None:
         """Keep batches that end at `end` for the feeds until they are visible."""
         size, budget = len(data), self._budget
         budget.held += size
         self._unseen_bytes += size
         self._unseen.append((end, data, topics))
-        if budget.held > budget.limit:
+        if budget.held > budget.limit or self._unseen_bytes > budget.share:
             budget.overflows += 1
             if self._gap_start == self._gap_end:
                 self._gap_start = Offset(int.from_bytes(self._unseen[0][1][:8], "big"))
@@ -117,7 +117,7 @@ class Visible:
         self._budget.held -= self._unseen_bytes
         self._unseen_bytes = 0
 
-    def _show(self, end: Offset, data: bytes | bytearray, topics: bytes | None) -> None:
+    def show(self, end: Offset, data: bytes | bytearray, topics: bytes | None) -> None:
         """Let batches that were just written be seen at once."""
         if (
             self._unseen
@@ -128,8 +128,8 @@ class Visible:
         ):
             # Whom this wakes may append in turn: what is seen stays in the order of the log.
             if self.feeds:
-                self._hold(end, data, topics)
-            self._advance(end)
+                self.hold(end, data, topics)
+            self.advance(end)
             return
         self.high_watermark = end
         self.producers.settle(end)
@@ -146,7 +146,7 @@ class Visible:
             if self._unseen or self._gap_start < self._gap_end:  # a feed wrote
                 self._feed()
 
-    def _advance(self, end: Offset) -> None:
+    def advance(self, end: Offset) -> None:
         """Everything below `end` is visible now."""
         if end > self.high_watermark:
             self.high_watermark = end
@@ -163,11 +163,11 @@ class Visible:
     def _has_gap(self) -> bool:
         return self._gap_start < self._gap_end
 
-    def follow(self, feed: LiveFeed) -> None:
-        """Hand what becomes visible from now on to `feed`, too."""
-        if not self.feeds and self.high_watermark < self.end_offset:
+    def follow(self, feed: LiveFeed, end: Offset) -> None:
+        """Hand what becomes visible from now on to `feed`, too; the log ends at `end`."""
+        if not self.feeds and self.high_watermark < end:
             # Nobody wanted what waits to be seen until now.
-            self._gap_start, self._gap_end = self.high_watermark, self.end_offset
+            self._gap_start, self._gap_end = self.high_watermark, end
         elif self._has_gap and self._gap_start < self.high_watermark:
             self._late[feed] = self.high_watermark
         self.feeds = (*self.feeds, feed)
@@ -205,7 +205,7 @@ class Visible:
         upto = min(self._gap_end, self.high_watermark)
         if self._gap_start < upto:
             try:
-                data = self.log.read(self._gap_start, SLICE_BYTES, upto)
+                data = self._log.read(self._gap_start, SLICE_BYTES, upto)
                 # One by one: a feed that reads the log itself may begin at any of them.
                 for info in scan_batches(data, 0, False):
                     batch = bytes(data[info.position : info.position + info.size_bytes])
@@ -213,7 +213,7 @@ class Visible:
                     self._give(batch, None)
             except Exception as error:  # noqa: BLE001 - what follows is fed nevertheless
                 if self.stopped is None:  # what stops tells of itself
-                    self.troubles.note(FEED, self.place, error, offset=int(self._gap_start))
+                    self._troubles.note(FEED, self._place, error, offset=int(self._gap_start))
                 self._gap_start = upto
         if not self._has_gap:
             self._late.clear()
@@ -239,7 +239,7 @@ class Visible:
 
     def _feed_raised(self, data: bytes | bytearray, error: Exception) -> None:
         offset = int.from_bytes(data[:8], "big")
-        self.troubles.note(FEED, self.place, error, offset=offset)
+        self._troubles.note(FEED, self._place, error, offset=offset)
 
     # -- waiting
 
@@ -269,11 +269,11 @@ class Visible:
 
     @property
     def waiting(self) -> int:
-        """How many wait, for the metrics."""
+        """How many wait."""
         return len(self._waiters) + len(self._stable_waiters)
 
     def _waiter_raised(self, offset: Offset, error: Exception) -> None:
-        self.troubles.note(WAITER, self.place, error, offset=int(offset))
+        self._troubles.note(WAITER, self._place, error, offset=int(offset))
 
     # -- the end
 
@@ -287,6 +287,16 @@ class Visible:
             self._waiters.fail(error)
             self._stable_waiters.fail(error)
 
-    def _refuse_if_stopped(self) -> None:
-        if self.stopped is not None:
-            raise self.stopped
+    def fail_writers(self, start: Offset, end: Offset, error: OnelogError) -> None:
+        """Tell who waits for a record in [start, end) to be visible that it may never be."""
+        self._waiters.fail_between(start, end, error)
+
+    def cut(self, end: Offset) -> None:
+        """The log ends at `end` now: what lay behind it is held for nobody any more."""
+        kept = [row for row in self._unseen if row[0] <= end]
+        self._let_go()
+        self._unseen.extend(kept)
+        self._unseen_bytes = sum(len(data) for _end, data, _topics in kept)
+        self._budget.held += self._unseen_bytes
+        self._gap_end = min(self._gap_end, end)
+        self._gap_start = min(self._gap_start, self._gap_end)

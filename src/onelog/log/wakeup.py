@@ -84,6 +84,14 @@ class Waiters:
         for _offset, _number, waiter in sorted(heap, key=lambda row: row[:2]):
             self._call(waiter, error)
 
+    def fail_between(self, start: Offset, end: Offset, error: OnelogError) -> None:
+        """Tell those who wait for an offset in [start, end) that it may never come."""
+        failed = sorted(row for row in self.rows if start <= row[0] < end)
+        self.rows[:] = [row for row in self.rows if not start <= row[0] < end]
+        heapq.heapify(self.rows)
+        for _offset, _number, waiter in failed:
+            self._call(waiter, error)
+
     def _call(self, waiter: Waiter, error: OnelogError | None) -> None:
         callback, waiter.callback = waiter.callback, None
         if callback is not None:

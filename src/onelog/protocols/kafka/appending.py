@@ -158,7 +158,7 @@ class Appends:
 
     def _wait(self, number: int, log: Partition, end: int, parts: list[Part]) -> None:
         """Settle parts once everything below `end` is durable; who asked for no answer does now."""
-        if end <= log.high_watermark:
+        if end <= log.visible.high_watermark:
             for produce, _rows, _at in parts:
                 self._settle(produce)
             return
@@ -169,7 +169,7 @@ class Appends:
             else:
                 self._settle(part[0])
         if waiting:
-            log.when_visible(Offset(end - 1), self._visible(number, waiting))
+            log.visible.when_visible(Offset(end - 1), self._visible(number, waiting))
 
     def _visible(self, number: int, parts: list[Part]) -> Callback:
         def done(error: OnelogError | None) -> None:

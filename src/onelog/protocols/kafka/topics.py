@@ -199,12 +199,12 @@ class StreamPartition:
     @property
     def high_watermark(self) -> int:
         """End of what a reader of everything sees."""
-        return self.log.high_watermark
+        return self.log.visible.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
         """End of what a reader of committed records sees."""
-        return self.log.last_stable_offset
+        return self.log.visible.last_stable_offset
 
     def fetch(self, offset: int, max_bytes: int, *, committed: bool) -> Fetched:
         """Whole batches from `offset` on, at least one when there is one."""
@@ -218,7 +218,7 @@ class StreamPartition:
                 f"offset {offset} of {log.stream}/{log.id} is not in {log.start_offset} to"
                 f" {log.high_watermark}"
             )
-        view = log.read(Offset(offset), max_bytes, committed=committed)
+        view = log.lookup.read(Offset(offset), max_bytes, committed=committed)
         if not view:
             return NOTHING
         return Fetched([view], len(view), self._aborted(offset, view) if committed else NO_ABORTED)

@@ -124,7 +124,7 @@ class _Watch:
         self._bits = bytearray(BIT_BYTES)
         """The hashes of exact topics that somebody waits or waited for."""
         self._wildcards = 0
-        place.log.topics_wanted = True
+        place.log.visible.topics_wanted = True
         place.log.follow(self._heard)
 
         def tell(error: OnelogError | None) -> None:
@@ -183,7 +183,7 @@ class _Watch:
             return
         log = self._place.log
         infos = scan_batches(data, 0, False)
-        topics = log.fed_topics
+        topics = log.visible.fed_topics
         if topics is not None and not self._wildcards and not meets_topics(topics, self._bits):
             self.heard_to = infos[-1].last_offset + 1
             return
