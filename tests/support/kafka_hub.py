@@ -25,6 +25,7 @@ from onelog.protocols.kafka.hub import Hub
 from onelog.record.batch import build_batch
 from onelog.security.authenticator import Authenticator
 from tests.support.brokers import running
+from tests.support.turns import passes_until
 
 DEADLINE_S = 30.0
 
@@ -129,6 +130,11 @@ class Client:
             data = data[size + 4 :]
             self._read += size + 4
         return found
+
+    async def wait_for_bytes(self) -> None:
+        """Until an answer is written, or the connection ended; it is not read yet."""
+        before, line = len(self.line.written), self.line
+        await passes_until(lambda: len(line.written) > before or line.closed)
 
     async def wait_for(self, count: int) -> list[Any]:
         """So many answers, as soon as they are there."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from typing import Any
 
@@ -17,6 +16,7 @@ from tests.support.kafka_admin import desk as admin_desk
 from tests.support.kafka_entities import entity
 from tests.support.kafka_hub import batch
 from tests.support.kafka_hub import desk as wire_desk
+from tests.support.turns import Others
 
 K = ApiKey
 E = ErrorCode
@@ -48,25 +48,6 @@ def looked_for(monkeypatch):
         return names
 
     return watch
-
-
-class Others:
-    """Somebody else on the loop, who counts the turns that he has."""
-
-    def __init__(self) -> None:
-        self.turns = 0
-
-    async def __aenter__(self) -> Others:
-        self._task = asyncio.create_task(self._count())
-        return self
-
-    async def __aexit__(self, *_error: object) -> None:
-        self._task.cancel()
-
-    async def _count(self) -> None:
-        while True:
-            await asyncio.sleep(0)
-            self.turns += 1
 
 
 def topics(name: str, rows: str | None, row: Any) -> list[dict[str, Any]]:

@@ -2,13 +2,15 @@
 
 Rules: a request may name `PARTITIONS_PER_REQUEST_MAX` topics and partitions, and to find out that
 there is no such topic takes a look at the log. So who goes through the rows of a request lets
-others have their turn (I8), and a topic that is not there is looked for once in a request.
+others have their turn (I8), after so many rows or so much time, whichever comes first; and a topic
+that is not there is looked for once in a request.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from time import perf_counter
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from onelog.base.errors import OnelogError
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 ROWS: Final = 50
 """Rows of a request that are served before it is the others' turn: a few milliseconds."""
+TURN_S: Final = 0.005
+"""Seconds after which it is the others' turn, however few rows that were."""
 
 T = TypeVar("T")
 
@@ -28,17 +32,35 @@ T = TypeVar("T")
 class Turns:
     """The turns of one request, counted over all of its rows, nested ones too."""
 
-    __slots__ = ("_rows",)
+    __slots__ = ("_ends_at", "_rows")
 
     def __init__(self) -> None:
         self._rows = 0
+        self._ends_at = perf_counter() + TURN_S
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the request has used up the time of its turn."""
+        return perf_counter() > self._ends_at
+
+    async def rest(self) -> None:
+        """Let others have their turn."""
+        await asyncio.sleep(0)
+        self._ends_at = perf_counter() + TURN_S
 
     async def over(self, rows: Iterable[T]) -> AsyncIterator[T]:
-        """Each row; others have their turn before every so many."""
+        """Each row; others have their turn before every so many, or after so much time."""
         for row in rows:
             self._rows += 1
-            if not self._rows % ROWS:
-                await asyncio.sleep(0)
+            if not self._rows % ROWS or perf_counter() > self._ends_at:
+                await self.rest()
+            yield row
+
+    async def timed(self, rows: Iterable[T]) -> AsyncIterator[T]:
+        """Each row; others have their turn after so much time only: rows are mostly cheap."""
+        for row in rows:
+            if perf_counter() > self._ends_at:
+                await self.rest()
             yield row
 
 

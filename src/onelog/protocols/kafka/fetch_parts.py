@@ -1,0 +1,137 @@
+"""One partition that a fetch asks for: what is read of it, what is told of it, and its wake-up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from onelog.base.errors import OnelogError
+from onelog.log.wakeup import Callback, Waiter
+from onelog.protocols.kafka.epochs import check_epoch
+from onelog.protocols.kafka.errors import ErrorCode, code_of
+from onelog.protocols.kafka.topics import NOTHING, Fetched, KafkaTopic, TopicPartition
+
+if TYPE_CHECKING:
+    from onelog.kernel.types import Buffer
+
+_NO_REPLICA: Final = -1
+_UNKNOWN: Final = -1
+_NOT_SAID: Final = -1
+
+Asked: TypeAlias = "tuple[int, int, int, int, int, int]"
+"""Partition, leader epoch, offset, epoch of the last fetch, start of the log, bytes at most."""
+Row: TypeAlias = (
+    "tuple[int, int, int, int, int, Sequence[tuple[int, int]] | None, int, list[Buffer] | bytes]"
+)
+"""As the kernel takes it (`kernel.types.FetchedRow`)."""
+
+
+class Wanted:
+    """One partition that a fetch asks for."""
+
+    __slots__ = (
+        "_waiter",
+        "_waits_at",
+        "error",
+        "heard_to",
+        "max_bytes",
+        "number",
+        "offset",
+        "passed_to",
+        "target",
+    )
+
+    def __init__(self, asked: Asked, topic: KafkaTopic | None, refusal: OnelogError | None) -> None:
+        self.number, epoch, self.offset, _fetched_epoch, _log_start, self.max_bytes = asked
+        self.target: TopicPartition | None = None
+        self.error = refusal
+        self.heard_to = _NOT_SAID
+        """Up to here it was looked at; news come behind it. Not said: all there is."""
+        self.passed_to = self.offset
+        """Of a view: up to here there is nothing to show, so that nobody looks there again."""
+        self._waits_at = 0
+        self._waiter: Waiter | None = None
+        if topic is not None:
+            try:
+                self.target = topic.partition(self.number)
+                check_epoch(self.target.log, epoch)
+            except OnelogError as error:
+                self.error = error
+
+    # -- waiting
+
+    def _end(self, *, committed: bool) -> int:
+        """Where a reader's records end now."""
+        target = self.target
+        if target is None:
+            return 0
+        return target.last_stable_offset if committed else target.high_watermark
+
+    def listen(self, callback: Callback, *, committed: bool) -> None:
+        """Be told of the next record."""
+        target = self.target
+        if target is not None:
+            end = self._end(committed=committed) if self.heard_to == _NOT_SAID else self.heard_to
+            offset = max(self.offset, end)
+            self._waits_at = offset
+            self._waiter = target.when_news(offset, committed=committed, callback=callback)
+
+    def hear(self) -> None:
+        """Wait no more; what was passed over meanwhile was for others."""
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            waiter.cancel()
+            if self.passed_to >= self._waits_at:
+                self.passed_to = max(self.passed_to, waiter.offset)
+
+    # -- reading
+
+    def read_and_mark(self, left: int, *, first: bool, committed: bool) -> Fetched:
+        """As `read`; what comes from now on is news, also before anybody listens."""
+        self.heard_to = _NOT_SAID
+        fetched = self.read(left, first=first, committed=committed)
+        if self.heard_to == _NOT_SAID:
+            self.heard_to = self._end(committed=committed)
+        return fetched
+
+    def read(self, left: int, *, first: bool, committed: bool) -> Fetched:
+        """What fits into `left` bytes; of the `first` that has something, one batch always."""
+        if self.error is not None or self.target is None or left <= 0:
+            return NOTHING
+        budget = min(self.max_bytes, left)
+        try:
+            fetched = self.target.fetch(self.passed_to, budget, committed=committed)
+        except OnelogError as error:
+            self.error = error
+            return NOTHING
+        self.note(fetched)
+        # One batch always comes; unless it is the only thing sent, it must fit.
+        return fetched if first or fetched.size_bytes <= budget else NOTHING
+
+    def note(self, fetched: Fetched) -> Fetched:
+        """Remember how far a look through a view went."""
+        self.heard_to = fetched.reached or _NOT_SAID
+        if not fetched.records:
+            self.passed_to = max(self.passed_to, fetched.reached)
+        return fetched
+
+    def row(self, fetched: Fetched, *, committed: bool) -> Row:
+        """What is told of it."""
+        target = self.target
+        if self.error is not None or target is None:
+            code = ErrorCode.unknown_server_error if self.error is None else code_of(self.error)
+            mark = start = stable = _UNKNOWN
+            if target is not None and code is not ErrorCode.unknown_topic_or_partition:
+                mark, stable = target.high_watermark, target.last_stable_offset
+                start = int(target.log.start_offset)
+            return (self.number, int(code), mark, stable, start, None, _NO_REPLICA, b"")
+        return (
+            self.number,
+            0,
+            target.high_watermark,
+            target.last_stable_offset,
+            int(target.log.start_offset),
+            fetched.aborted if committed else None,
+            _NO_REPLICA,
+            fetched.records or (fetched.filler(self.offset) if fetched.filler else b""),
+        )
