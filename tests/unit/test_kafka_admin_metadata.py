@@ -9,19 +9,30 @@ import pytest
 from onelog.protocols.kafka.apis import APIS, ApiKey
 from onelog.protocols.kafka.codec import encode_response
 from onelog.protocols.kafka.errors import ErrorCode
-from onelog.protocols.kafka.metadata_wire import Node, TopicRow, write_metadata
+from onelog.protocols.kafka.metadata_wire import MetadataWriter, Node, PartitionRow, TopicRow
 
 API = APIS[ApiKey.METADATA]
 ID = uuid.UUID(int=0x0123456789ABCDEF)
 NODE = Node(7, "h\u00e4st.example", 9092)
-TOPICS = [
-    TopicRow(0, "orders", ID, [(0, 0, 3), (5, 1, 4), (0, 2, 0)], 1 << 3),
-    TopicRow(3, "missing", None, [], -(2**31)),
-    TopicRow(0, "t" * 249, ID, [(0, number, 1) for number in range(300)], -(2**31)),
+Topic = tuple[TopicRow, list[PartitionRow]]
+TOPICS: list[Topic] = [
+    (TopicRow(0, "orders", ID, 1 << 3), [(0, 0, 3), (5, 1, 4), (0, 2, 0)]),
+    (TopicRow(3, "missing", None, -(2**31)), []),
+    (TopicRow(0, "t" * 249, ID, -(2**31)), [(0, number, 1) for number in range(300)]),
 ]
 
 
-def by_kio(version: int, topics: list[TopicRow]) -> bytes:
+def by_us(version: int, topics: list[Topic]) -> bytes:
+    writer = MetadataWriter(version, NODE)
+    rows = [
+        topic._replace(partition_count=len(parts), partitions=writer.partitions(parts))
+        for topic, parts in topics
+    ]
+    body = writer.answer("cluster", [writer.topic(row) for row in rows], 1 << 4)
+    return encode_response(API, version, 1, body)
+
+
+def by_kio(version: int, topics: list[Topic]) -> bytes:
     return encode_response(
         API,
         version,
@@ -46,11 +57,11 @@ def by_kio(version: int, topics: list[TopicRow]) -> bytes:
                             "isr_nodes": (7,),
                             "offline_replicas": (),
                         }
-                        for error, number, epoch in topic.partitions
+                        for error, number, epoch in parts
                     ],
                     "topic_authorized_operations": topic.operations,
                 }
-                for topic in topics
+                for topic, parts in topics
             ],
             "cluster_authorized_operations": 1 << 4,
         },
@@ -59,11 +70,9 @@ def by_kio(version: int, topics: list[TopicRow]) -> bytes:
 
 @pytest.mark.parametrize("version", range(API.first, API.last + 1))
 def test_metadata_is_written_as_the_general_codec_would(version: int) -> None:
-    body = write_metadata(version, NODE, "cluster", TOPICS, 1 << 4)
-    assert encode_response(API, version, 1, body) == by_kio(version, TOPICS)
+    assert by_us(version, TOPICS) == by_kio(version, TOPICS)
 
 
 def test_a_topic_that_was_asked_for_by_an_unknown_id_has_no_name() -> None:
-    topics = [TopicRow(100, None, ID, [], -(2**31))]
-    body = write_metadata(API.last, NODE, "cluster", topics, 1 << 4)
-    assert encode_response(API, API.last, 1, body) == by_kio(API.last, topics)
+    topics: list[Topic] = [(TopicRow(100, None, ID, -(2**31)), [])]
+    assert by_us(API.last, topics) == by_kio(API.last, topics)

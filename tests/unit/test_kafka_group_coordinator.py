@@ -194,9 +194,9 @@ async def test_an_empty_group_is_deleted_with_its_offsets(tmp_path):
     async with grouping(tmp_path) as rig:
         first = await rig.member()
         await rig.groups.offsets.commit("g", {("t", 0): (1, -1, ""), ("t", 1): (2, -1, "")})
-        assert await rig.groups.delete(["g"])["g"] is E.non_empty_group
+        assert await rig.groups.delete("g") is E.non_empty_group
         leave(rig, first)
-        answers = rig.groups.delete(["g", "unknown"])
+        answers = {name: rig.groups.delete(name) for name in ("g", "unknown")}
         assert await answers["g"] is E.none
         assert await answers["unknown"] is E.group_id_not_found
         assert rig.groups.find("g") is None
@@ -208,7 +208,7 @@ async def test_an_empty_group_is_deleted_with_its_offsets(tmp_path):
 async def test_a_commit_on_its_way_to_the_disk_is_deleted_with_its_group(tmp_path):
     async with grouping(tmp_path) as rig:
         commit = rig.groups.offsets.commit("g", {("t", 0): (1, -1, "")})
-        assert await rig.groups.delete(["g"])["g"] is E.none
+        assert await rig.groups.delete("g") is E.none
         await commit
         assert rig.groups.find("g") is None
         assert rig.groups.offsets.total == 0
@@ -224,10 +224,10 @@ async def test_a_group_that_cannot_be_deleted_is_still_there(tmp_path, monkeypat
         await rig.groups.offsets.commit("g", {("t", 0): (7, -1, "")})
         with monkeypatch.context() as patched:
             patched.setattr(KeptTable, "put", full)
-            assert await rig.groups.delete(["g"])["g"] is E.coordinator_not_available
+            assert await rig.groups.delete("g") is E.coordinator_not_available
         assert rig.groups.offsets.find("g").find("t", 0).offset == 7
         assert rig.groups.offsets.total == 1
-        assert await rig.groups.delete(["g"])["g"] is E.none
+        assert await rig.groups.delete("g") is E.none
 
 
 async def test_a_group_of_which_nothing_is_left_is_forgotten_at_the_next_look(tmp_path):

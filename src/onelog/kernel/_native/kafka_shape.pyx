@@ -21,16 +21,19 @@ from onelog.base.errors import InvalidRequest
 from onelog.kernel.violation import violation
 
 
-cdef int _array(Reader *reader, bytes_at step, bytes_at *after, list tagged) except -1:
+cdef int _array(
+    Reader *reader, bytes_at step, bytes_at *after, bint nullable, list tagged
+) except -1:
     cdef bytes_at body = step + 3
     cdef bytes_at before = reader.at
     cdef int64_t count = 0
     cdef int code
     after[0] = body + (step[1] << 8 | step[2])
-    code = take_length(reader, False, &count)
-    if code or count == -1:
-        return code
-    reader.at = before
+    if nullable:
+        code = take_length(reader, False, &count)
+        if code or count == -1:
+            return code
+        reader.at = before
     code = take_count(reader, step[0], &count)
     while code == 0 and count:
         count -= 1
@@ -74,7 +77,7 @@ cdef int _walk(Reader *reader, bytes_at step, bytes_at stop, list tagged) except
         elif kind == c"N":
             code = _structure(reader, step, &step, tagged)
         else:
-            code = _array(reader, step, &step, tagged)
+            code = _array(reader, step, &step, kind == c"A", tagged)
     return code
 
 

@@ -144,27 +144,56 @@ cdef inline bint _is_whole(const Look *look, const Head *head) noexcept nogil:
     )
 
 
+cdef struct Walk:
+    # The records of a batch, one after the other.
+    bytes_at data
+    bytes_at at
+    bytes_at end
+    int32_t last
+    int index
+
+
+cdef inline int _begin(
+    Walk *walk, const Head *head, bytes_at data, bytes_at end
+) noexcept nogil:
+    """Before the first record."""
+    walk.data = walk.at = data
+    walk.end = end
+    walk.last = -1
+    walk.index = 0
+    return BAD_COUNT if <Py_ssize_t> head.count * RECORD_BYTES_MIN > end - data else 0
+
+
+cdef inline int _next(Look *look, Walk *walk, const Head *head, Span *span) noexcept nogil:
+    """The next record, checked."""
+    cdef int code = read_span(walk.data, walk.at, walk.end, span)
+    if code == 0:
+        code = check_deltas(head, span, walk.last)
+    if code:
+        look.record = walk.index
+        return code
+    walk.last = span.offset_delta
+    walk.at = walk.data + span.end
+    walk.index += 1
+    return 0
+
+
 cdef int _keep(
     Look *look, TopicFilter wanted, const Head *head, bytes_at data, bytes_at end, Kept *kept
 ) noexcept nogil:
     """Check every record and note which match."""
-    cdef bytes_at at = data
     cdef bytes_at topic
     cdef Span span
-    cdef int32_t last = -1, size = 0
-    cdef int index, code
+    cdef Walk walk
+    cdef int32_t size = 0
+    cdef int code = _begin(&walk, head, data, end)
     memset(kept, 0, sizeof(Kept))
-    if <Py_ssize_t> head.count * RECORD_BYTES_MIN > end - data:
-        return BAD_COUNT
-    for index in range(head.count):
-        code = read_span(data, at, end, &span)
-        if code == 0:
-            code = check_deltas(head, &span, last)
+    if code:
+        return code
+    while walk.index < head.count:
+        code = _next(look, &walk, head, &span)
         if code:
-            look.record = index
             return code
-        last = span.offset_delta
-        at = data + span.end
         if look.known == LOOK:
             topic = topic_of(data, &span, &size)
             if size < 0 or not wanted.match(topic, size):
@@ -182,7 +211,7 @@ cdef int _keep(
         look.runs[kept.runs].start = span.start
         look.runs[kept.runs].end = span.end
         kept.runs += 1
-    return 0 if at == end else BATCH_TAIL
+    return 0 if walk.at == end else BATCH_TAIL
 
 
 cdef int _add_piece(
@@ -243,28 +272,22 @@ cdef inline bint _is_to_name(const Look *look, bytes_at data, const Span *span) 
 
 cdef int _name(Look *look, const Head *head, bytes_at data, bytes_at end) noexcept nogil:
     """What a view shows of a batch whose records all have the one topic and may not say it."""
-    cdef bytes_at at = data
     cdef Span span
-    cdef int32_t last = -1
-    cdef int index, code
+    cdef Walk walk
     cdef bint is_huge = False
     cdef int to_name = 0, shown = 0
-    if <Py_ssize_t> head.count * RECORD_BYTES_MIN > end - data:
-        return BAD_COUNT
-    for index in range(head.count):
-        code = read_span(data, at, end, &span)
-        if code == 0:
-            code = check_deltas(head, &span, last)
+    cdef int code = _begin(&walk, head, data, end)
+    if code:
+        return code
+    while walk.index < head.count:
+        code = _next(look, &walk, head, &span)
         if code:
-            look.record = index
             return code
-        last = span.offset_delta
-        at = data + span.end
         if head.base_offset + span.offset_delta >= look.start_offset:
             shown += 1
             to_name += _is_to_name(look, data, &span)
             is_huge = is_huge or HEADER_BYTES + span.end - span.start > BATCH_BYTES_MAX
-    if at != end:
+    if walk.at != end:
         return BATCH_TAIL
     if shown == 0:
         return 0

@@ -2,9 +2,10 @@
 
 Rules: a shape is a little program of bytes: `F n` takes n bytes, `S` a string, `B` bytes, `T` the
 tagged fields, `A m h l …` an array of elements of at least m bytes that the next h*256+l bytes of
-the program describe, `N h l …` a structure of which one byte says whether it is there (not below
-0). Strings, bytes and arrays may be null. A decoder that believes the counts in a request can be
-handed one that passed, and one that knows no tags when they were cut out.
+the program describe, `L m h l …` one that is never null, `N h l …` a structure of which one byte
+says whether it is there (not below 0). Strings, bytes and arrays of `A` may be null. A decoder that
+believes the counts in a request can be handed one that passed, and one that knows no tags when they
+were cut out.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ def _walk(reader: Reader, shape: bytes, at: int, stop: int, tagged: list[tuple[i
             at += 2 + size
         else:
             size = shape[at + 1] << 8 | shape[at + 2]
-            for _ in reader.nullable_count(shape[at]):
+            count = reader.nullable_count if step == b"A" else reader.count
+            for _ in count(shape[at]):
                 _walk(reader, shape, at + 3, at + 3 + size, tagged)
             at += 3 + size

@@ -26,7 +26,7 @@ from onelog.base.errors import ProtocolViolation
 from onelog.kernel import check_shape
 from onelog.protocols.kafka.apis import APIS, Api, ApiKey
 from onelog.protocols.kafka.encoding import structure_writer
-from onelog.protocols.kafka.schema import fields_of
+from onelog.protocols.kafka.schema import Field, fields_of
 
 Body = dict[str, Any]
 """An answer in kio's field names, whatever the version."""
@@ -36,6 +36,13 @@ _FRAME_TAGGED: Final = struct.Struct(">iib")
 """With an empty list of tags behind."""
 _NO_TAGS: Final = b"\0"
 _NEVER_FLEXIBLE: Final = 255
+_DURATION_MS_MAX: Final = 2**53
+"""Nearly what kio can hold, in both directions."""
+_TIMES: Final = ("timedelta_i64", "datetime_i64")
+"""Types of kio that cannot hold all that 64 bits can."""
+
+LONG_ROWS: Final = 1000
+"""Rows of an answer that are written at once: a few milliseconds."""
 
 FLEXIBLE_FROM: Final = bytes(
     min(APIS[key].flexible, _NEVER_FLEXIBLE) if key in APIS else _NEVER_FLEXIBLE
@@ -53,9 +60,10 @@ def decode_request(api: Api, version: int, frame: bytes, at: int) -> Any:
     )
     if tagged:
         frame, at = _without(frame, at, tagged), 0
+    for before in _durations(api.key, version):
+        frame = _saturated(frame, check_shape(frame, at, len(frame), before, False)[0])
     try:
         body, _size = _reader(api.key, version)(frame, at)
-        _check_arrays(body)
     except (SerialError, ValueError, OverflowError, LookupError) as error:
         raise ProtocolViolation(
             f"a request {api.key.name} version {version} cannot be read: {error}"
@@ -73,25 +81,35 @@ def _without(frame: bytes, at: int, tagged: list[tuple[int, int]]) -> bytes:
     return b"".join(pieces)
 
 
-def _check_arrays(body: Any) -> None:
-    """kio reads a null where the protocol has none; handlers count on an array there."""
-    schema: Any = type(body)
-    for name, is_nullable, has_structure in _arrays(schema):
-        rows = getattr(body, name)
-        if rows is None and not is_nullable:
-            raise ValueError(f"{name} is null")
-        if has_structure and rows:
-            for row in rows:
-                _check_arrays(row)
+def _saturated(frame: bytes, at: int) -> bytes:
+    """A request with a number of milliseconds at `at` that kio can hold: every client may send
+    what it likes, and 285,000 years are as good as for ever."""
+    value = int.from_bytes(frame[at : at + 8], "big", signed=True)
+    held = max(-_DURATION_MS_MAX, min(value, _DURATION_MS_MAX))
+    if held == value:
+        return frame
+    return frame[:at] + held.to_bytes(8, "big", signed=True) + frame[at + 8 :]
 
 
 @cache
-def _arrays(schema: Any) -> tuple[tuple[str, bool, bool], ...]:
-    """The arrays of a structure: name, whether it may be null, whether structures are in it."""
-    return tuple(
-        (field.name, field.is_nullable, field.structure is not None)
+def _durations(key: ApiKey, version: int) -> tuple[bytes, ...]:
+    """Of each duration of 64 bits in a request: the shape of what lies before it."""
+    schema: Any = load_request_schema(int(key), version)
+    before, found = b"", []
+    for field in fields_of(schema):
+        if field.structure is not None and _has_time(field.structure):
+            raise AssertionError(f"{schema} has a time in {field.name} that kio may not hold")
+        if field.kind in _TIMES:
+            assert not schema.__flexible__
+            found.append(before)
+        before += _field_shape(field, bool(schema.__flexible__))[0]
+    return tuple(found)
+
+
+def _has_time(schema: Any) -> bool:
+    return any(
+        field.kind in _TIMES or (field.structure is not None and _has_time(field.structure))
         for field in fields_of(schema)
-        if field.is_array and (not field.is_nullable or field.structure is not None)
     )
 
 
@@ -108,19 +126,24 @@ def _shape_of(schema: Any) -> tuple[bytes, int]:
     for field in fields_of(schema):
         if field.tag is not None:
             raise AssertionError(f"{schema} has a tag, {field.name}, that would be cut out")
-        part, part_least = (
-            _SHAPES[field.kind] if field.structure is None else _shape_of(field.structure)
-        )
-        if part in (b"S", b"B"):
-            part_least = 1 if flexible else part_least
-        if field.is_array:
-            part = b"A" + bytes((min(part_least, 255),)) + struct.pack(">H", len(part)) + part
-            part_least = 1 if flexible else 4
-        elif field.may_be_absent:
-            part, part_least = b"N" + struct.pack(">H", len(part)) + part, 1
+        part, part_least = _field_shape(field, flexible)
         program += part
         least += part_least
     return (program + b"T", least + 1) if flexible else (program, least)
+
+
+def _field_shape(field: Field, flexible: bool) -> tuple[bytes, int]:
+    """The program of a field, and the least bytes that it has."""
+    part, least = _SHAPES[field.kind] if field.structure is None else _shape_of(field.structure)
+    if part in (b"S", b"B"):
+        least = 1 if flexible else least
+    if field.is_array:
+        array = b"A" if field.is_nullable else b"L"  # kio would read a null in both
+        part = array + bytes((min(least, 255),)) + struct.pack(">H", len(part)) + part
+        return part, 1 if flexible else 4
+    if field.may_be_absent:
+        return b"N" + struct.pack(">H", len(part)) + part, 1
+    return part, least
 
 
 def _fixed(size: int) -> tuple[bytes, int]:
@@ -184,6 +207,22 @@ def encode_response(api: Api, version: int, correlation_id: int, body: Body | by
         _response_writer(api.key, version)(out, body)
     _FRAME.pack_into(out, 0, len(out) - 4, correlation_id)
     return bytes(out)
+
+
+def is_long(body: Body | bytes | None) -> bool:
+    """Whether an answer has so many rows that to write them would hold the loop."""
+    left, inside = LONG_ROWS, [body]
+    while inside:
+        part = inside.pop()
+        if not isinstance(part, dict):
+            continue
+        for rows in part.values():
+            if isinstance(rows, list):
+                left -= len(rows)
+                if left < 0:
+                    return True
+                inside += rows
+    return False
 
 
 @cache

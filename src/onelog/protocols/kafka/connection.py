@@ -23,7 +23,13 @@ from onelog.net import Peer, StreamTransport
 from onelog.observe import get_logger
 from onelog.protocols.kafka.answers import Slot
 from onelog.protocols.kafka.apis import PRIVATE, SERVED, Api, ApiKey
-from onelog.protocols.kafka.codec import FLEXIBLE_FROM, Body, decode_request, encode_response
+from onelog.protocols.kafka.codec import (
+    FLEXIBLE_FROM,
+    Body,
+    decode_request,
+    encode_response,
+    is_long,
+)
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.fetching import begin_fetch
 from onelog.protocols.kafka.handlers import HANDLERS
@@ -353,11 +359,7 @@ class Connection:
         api, version = request.api, request.version
         try:
             body = await self._answer(request)
-            pieces = (
-                []
-                if body is None
-                else [encode_response(api, version, request.correlation_id, body)]
-            )
+            pieces = [] if body is None else [await self._encoded(request, body)]
         except OnelogError as error:
             self.fail(error)
             return
@@ -366,6 +368,13 @@ class Connection:
             self.fail(error)
             return
         slot.finish(pieces)
+
+    async def _encoded(self, request: Request, body: Body | bytes) -> bytes:
+        asked = (request.api, request.version, request.correlation_id)
+        if not is_long(body):
+            return encode_response(*asked, body)
+        async with self.hub.long_answers:
+            return await asyncio.to_thread(encode_response, *asked, body)
 
     async def _answer(self, request: Request) -> Body | bytes | None:
         try:

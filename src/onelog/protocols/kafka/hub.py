@@ -90,6 +90,9 @@ class Hub:
         self.connections: set[Connection] = set()
         self.counters = Counters()
         self.cluster_id = ""
+        self.long_answers = asyncio.Lock()
+        """Held while an answer of many rows is written in a thread: one at a time, so that the loop
+        shares the interpreter with one such thread only."""
         self.producer_ids = ProducerIds(broker.store)
         self._groups = Recovered[Groups](GROUPS, broker.troubles)
         self._transactions = Recovered[Coordinator](TRANSACTIONS, broker.troubles)

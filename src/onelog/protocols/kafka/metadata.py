@@ -1,21 +1,24 @@
 """Metadata and DescribeCluster: which topics there are, and who leads them (this node).
 
 Rules: a topic that nobody made is made when the client and the settings both allow it. One topic's
-error stands beside that topic and leaves the others alone.
+error stands beside that topic and leaves the others alone. A topic that is named often is told of
+once, as Kafka does.
 """
 
 from __future__ import annotations
 
 import contextlib
 import uuid
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.errors import AlreadyExists, OnelogError
 from onelog.broker import Action
 from onelog.protocols.kafka.codec import Body, given
-from onelog.protocols.kafka.errors import ErrorCode, code_of
-from onelog.protocols.kafka.metadata_wire import Node, PartitionRow, TopicRow, write_metadata
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
+from onelog.protocols.kafka.metadata_wire import MetadataWriter, Node, PartitionRow, TopicRow
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.room import Room
 from onelog.protocols.kafka.topics import KafkaTopic, check_name
 from onelog.protocols.kafka.turns import Turns
 
@@ -33,29 +36,50 @@ TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 """The same for a cluster: nobody writes or reads one."""
 _ENDPOINT_BROKERS: Final = 1
+_PARTITION_BYTES: Final = 34
+"""Bytes of a partition in an answer, at most."""
+_ROWS_AT_ONCE: Final = 1000
+
+
+class _Answer:
+    """An answer in progress."""
+
+    __slots__ = ("operations", "room", "turns", "writer")
+
+    def __init__(self, hub: Hub, request: Request) -> None:
+        host, port = request.connection.advertised
+        self.writer = MetadataWriter(request.version, Node(hub.node_id, host, port))
+        self.turns, self.room = Turns(), Room()
+        asked = given(request.body, "include_topic_authorized_operations", False)
+        self.operations = TOPIC_OPERATIONS if asked else OPERATIONS_NOT_ASKED
 
 
 async def metadata(hub: Hub, request: Request) -> bytes:
     """Brokers and topics."""
-    asked = request.body.topics
-    rows: list[TopicRow]
+    asked, answer = request.body.topics, _Answer(hub, request)
+    write, turns = answer.writer.topic, answer.turns
     if asked is None or (not asked and request.version < _ALL_TOPICS_VERSION):
-        visible = Turns().over(_visible(hub, request))
-        rows = [_describe(hub, request, topic) async for topic in visible]
+        visible = turns.over(_visible(hub, request))
+        rows = [write(await _describe(answer, topic)) async for topic in visible]
     elif request.version < _BY_ID_VERSION and any(_is_by_id(row) for row in asked):
         refused = int(ErrorCode.invalid_request)
-        rows = [TopicRow(refused, row.name or "", None, (), OPERATIONS_NOT_ASKED) for row in asked]
+        rows = [
+            write(TopicRow(refused, row.name or "", None, OPERATIONS_NOT_ASKED))
+            async for row in turns.timed(asked)
+        ]
     else:
         create = given(request.body, "allow_auto_topic_creation", True)
-        rows = [await _one(hub, request, row, create=create) async for row in Turns().over(asked)]
-    host, port = request.connection.advertised
+        once = dict.fromkeys((row.name, given(row, "topic_id", None)) for row in asked)
+        rows = [
+            write(await _one(hub, request, answer, *row, create=create))
+            async for row in turns.over(once)
+        ]
     operations = (
         CLUSTER_OPERATIONS
         if given(request.body, "include_cluster_authorized_operations", False)
         else OPERATIONS_NOT_ASKED
     )
-    node = Node(hub.node_id, host, port)
-    return write_metadata(request.version, node, hub.cluster_id, rows, operations)
+    return answer.writer.answer(hub.cluster_id, rows, operations)
 
 
 def _is_by_id(row: Any) -> bool:
@@ -76,9 +100,15 @@ def broker_row(hub: Hub, connection: Connection) -> Body:
     return {"node_id": hub.node_id, "host": host, "port": port, "rack": None}
 
 
-async def _one(hub: Hub, request: Request, row: Any, *, create: bool) -> TopicRow:
-    name: str | None = row.name
-    wanted: uuid.UUID | None = given(row, "topic_id", None)
+async def _one(
+    hub: Hub,
+    request: Request,
+    answer: _Answer,
+    name: str | None,
+    wanted: uuid.UUID | None,
+    *,
+    create: bool,
+) -> TopicRow:
     try:
         if name is None:
             topic = hub.topics.by_id(wanted) if wanted is not None else None
@@ -93,7 +123,7 @@ async def _one(hub: Hub, request: Request, row: Any, *, create: bool) -> TopicRo
         hub.authorize(request.connection.principal, Action.SUBSCRIBE, topic)
     except OnelogError as error:
         return _missing(code_of(error), name, wanted)
-    return _describe(hub, request, topic)
+    return await _describe(answer, topic)
 
 
 async def _create(hub: Hub, request: Request, name: str) -> KafkaTopic | None:
@@ -111,18 +141,32 @@ async def _create(hub: Hub, request: Request, name: str) -> KafkaTopic | None:
 
 def _missing(code: ErrorCode, name: str | None, wanted: uuid.UUID | None) -> TopicRow:
     told = name if name is not None or wanted is not None else ""
-    return TopicRow(int(code), told, wanted, (), OPERATIONS_NOT_ASKED)
+    return TopicRow(int(code), told, wanted, OPERATIONS_NOT_ASKED)
 
 
-def _describe(hub: Hub, request: Request, topic: KafkaTopic) -> TopicRow:
-    asked = given(request.body, "include_topic_authorized_operations", False)
+async def _describe(answer: _Answer, topic: KafkaTopic) -> TopicRow:
+    count = topic.partition_count
+    try:
+        answer.room.take(count * _PARTITION_BYTES)
+    except KafkaError as error:
+        return _missing(error.code, topic.name, topic.id)
+    try:
+        pieces = [
+            answer.writer.partitions(_rows(topic, range(at, min(at + _ROWS_AT_ONCE, count))))
+            async for at in answer.turns.timed(range(0, count, _ROWS_AT_ONCE))
+        ]
+    except KafkaError:  # others had their turn, and a view shows fewer partitions now: ask again
+        return _missing(ErrorCode.leader_not_available, topic.name, topic.id)
+    return TopicRow(
+        int(ErrorCode.none), topic.name, topic.id, answer.operations, count, b"".join(pieces)
+    )
+
+
+def _rows(topic: KafkaTopic, numbers: range) -> Iterator[PartitionRow]:
     stopped = int(ErrorCode.leader_not_available)
-    partitions: list[PartitionRow] = []
-    for number in range(topic.partition_count):
+    for number in numbers:
         log = topic.partition(number).log
-        partitions.append((0 if log.stopped is None else stopped, number, log.leader_epoch))
-    operations = TOPIC_OPERATIONS if asked else OPERATIONS_NOT_ASKED
-    return TopicRow(int(ErrorCode.none), topic.name, topic.id, partitions, operations)
+        yield 0 if log.stopped is None else stopped, number, log.leader_epoch
 
 
 async def describe_cluster(hub: Hub, request: Request) -> Body:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from onelog.kernel import encode_uvarint
@@ -44,43 +44,58 @@ class TopicRow(NamedTuple):
     error_code: int
     name: str | None
     topic_id: uuid.UUID | None
-    partitions: Sequence[PartitionRow]
     operations: int
+    partition_count: int = 0
+    partitions: bytes = b""
+    """They are written already (`MetadataWriter.partitions`)."""
 
 
-def write_metadata(
-    version: int, node: Node, cluster_id: str, topics: Sequence[TopicRow], operations: int
-) -> bytes:
-    """The body of the answer at a version; `operations` are the client's on the cluster."""
-    out = bytearray()
-    string, count, end = _forms(version)
-    if version >= 3:
-        out += _I32.pack(0)  # nobody is throttled
-    out += count(1) + _I32.pack(node.id) + string(node.host) + _I32.pack(node.port)
-    if version >= 1:
-        out += string(None)  # no rack
-    out += end
-    if version >= 2:
-        out += string(cluster_id)
-    if version >= 1:
-        out += _I32.pack(node.id)  # the controller
-    out += count(len(topics))
-    pack = _row_writer(version, node.id)
-    for topic in topics:
-        out += topic.error_code.to_bytes(2, "big", signed=True) + string(topic.name)
+class MetadataWriter:
+    """Writes an answer at a version, topic by topic: an answer of a million partitions is never
+    there as anything but its bytes."""
+
+    def __init__(self, version: int, node: Node) -> None:
+        self._version = version
+        self._node = node
+        self._string, self._count, self._end = _forms(version)
+        self._pack = _row_writer(version, node.id)
+
+    def partitions(self, rows: Iterable[PartitionRow]) -> bytes:
+        """Some partitions of a topic."""
+        pack = self._pack
+        return b"".join([pack(*row) for row in rows])
+
+    def topic(self, row: TopicRow) -> bytes:
+        """A topic with its partitions."""
+        version = self._version
+        out = row.error_code.to_bytes(2, "big", signed=True) + self._string(row.name)
         if version >= _TOPIC_ID_VERSION:
-            out += (topic.topic_id or _NO_ID).bytes
+            out += (row.topic_id or _NO_ID).bytes
         if version >= 1:
             out += b"\0"  # the broker's own streams are no topics
-        out += count(len(topic.partitions))
-        out += b"".join([pack(*row) for row in topic.partitions])
+        out += self._count(row.partition_count) + row.partitions
         if version >= _OPERATIONS_VERSION:
-            out += _I32.pack(topic.operations)
-        out += end
-    if _OPERATIONS_VERSION <= version < _NO_CLUSTER_OPERATIONS_VERSION:
-        out += _I32.pack(operations)
-    out += end
-    return bytes(out)
+            out += _I32.pack(row.operations)
+        return out + self._end
+
+    def answer(self, cluster_id: str, topics: Sequence[bytes], operations: int) -> bytes:
+        """The body of the answer; `operations` are the client's on the cluster."""
+        version, node, string = self._version, self._node, self._string
+        out = b""
+        if version >= 3:
+            out += _I32.pack(0)  # nobody is throttled
+        out += self._count(1) + _I32.pack(node.id) + string(node.host) + _I32.pack(node.port)
+        if version >= 1:
+            out += string(None)  # no rack
+        out += self._end
+        if version >= 2:
+            out += string(cluster_id)
+        if version >= 1:
+            out += _I32.pack(node.id)  # the controller
+        end = self._end
+        if _OPERATIONS_VERSION <= version < _NO_CLUSTER_OPERATIONS_VERSION:
+            end = _I32.pack(operations) + end
+        return b"".join((out, self._count(len(topics)), *topics, end))
 
 
 def _forms(

@@ -24,6 +24,7 @@ from onelog.protocols.kafka.apis import ApiKey
 from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.room import FULL, Room
 from onelog.protocols.kafka.topics import KafkaTopic, check_name
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ _REPLICAS: Final = 1
 
 async def create_topics(hub: Hub, request: Request) -> bytes:
     """Topics, each with its own stream; or views, where a filter is given."""
-    named = Counter(row.name for row in request.body.topics)
+    named, room = Counter(row.name for row in request.body.topics), Room()
     answers = []
     for row in {row.name: row for row in request.body.topics}.values():
         body: Body
@@ -51,18 +52,21 @@ async def create_topics(hub: Hub, request: Request) -> bytes:
             body, rows = await _create(hub, request, row)
         except OnelogError as error:
             body = {"name": row.name, "error_code": code_of(error), "error_message": str(error)}
-        told = rows if request.version >= _SETTINGS_VERSION else ()
-        answers.append(
-            element(
-                ApiKey.CREATE_TOPICS,
-                request.version,
-                "topics",
-                body,
-                [created_row(request.version, each) for each in told],
-            )
-        )
+        answers.append(_told(request.version, body, rows, room))
         await asyncio.sleep(0)  # there may be thousands, and others have their turn
     return answer(ApiKey.CREATE_TOPICS, request.version, answers)
+
+
+def _told(version: int, body: Body, rows: list[Shown], room: Room) -> bytes:
+    """A topic in the answer, with its settings where the version and the room allow it."""
+    written: list[bytes] = []
+    if rows and version >= _SETTINGS_VERSION:
+        if room.is_left:
+            written = [created_row(version, each) for each in rows]
+            room.take(sum(map(len, written)))
+        else:
+            body |= {"topic_config_error_code": FULL}
+    return element(ApiKey.CREATE_TOPICS, version, "topics", body, written)
 
 
 async def _create(hub: Hub, request: Request, row: Any) -> _Made:

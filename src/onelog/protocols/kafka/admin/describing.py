@@ -29,6 +29,7 @@ from onelog.protocols.kafka.apis import ApiKey
 from onelog.protocols.kafka.codec import Body, given
 from onelog.protocols.kafka.errors import ErrorCode, code_of
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.room import Room
 from onelog.protocols.kafka.topics import KafkaTopic
 
 if TYPE_CHECKING:
@@ -39,14 +40,14 @@ _KEY: Final = ApiKey.DESCRIBE_CONFIGS
 
 async def describe_configs(hub: Hub, request: Request) -> bytes:
     """Settings of resources."""
-    described = []
+    described, room = [], Room()
     for resource in request.body.resources:
-        described.append(_describe(hub, request, resource))
+        described.append(_describe(hub, request, resource, room))
         await asyncio.sleep(0)  # there may be thousands, and others have their turn
     return answer(_KEY, request.version, described)
 
 
-def _describe(hub: Hub, request: Request, resource: Any) -> bytes:
+def _describe(hub: Hub, request: Request, resource: Any, room: Room) -> bytes:
     body: Body = {
         "error_code": ErrorCode.none,
         "error_message": None,
@@ -56,7 +57,8 @@ def _describe(hub: Hub, request: Request, resource: Any) -> bytes:
     }
     rows: list[bytes] = []
     try:
-        wanted = resource.configuration_keys
+        room.take(0)
+        wanted = set(resource.configuration_keys or ())
         synonyms = request.body.include_synonyms
         documentation = given(request.body, "include_documentation", False)
         rows = [
@@ -64,6 +66,7 @@ def _describe(hub: Hub, request: Request, resource: Any) -> bytes:
             for row in _settings(hub, request, resource.resource_type, resource.resource_name)
             if not wanted or row.name in wanted
         ]
+        room.take(sum(map(len, rows)))
     except OnelogError as error:
         body |= {"error_code": code_of(error), "error_message": str(error)}
     return element(_KEY, request.version, "results", body, rows)

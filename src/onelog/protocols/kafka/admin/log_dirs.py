@@ -15,6 +15,7 @@ from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode
 from onelog.protocols.kafka.request import Request
 from onelog.protocols.kafka.topics import KafkaTopic
+from onelog.protocols.kafka.turns import Turns
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
@@ -28,6 +29,7 @@ async def describe_log_dirs(hub: Hub, request: Request) -> Body:
     except OSError:  # the disk itself is gone
         failed = {"error_code": ErrorCode.kafka_storage_error, "log_dir": path}
         return {"error_code": ErrorCode.none, "results": [failed]}
+    turns = Turns()
     return {
         "error_code": ErrorCode.none,
         "results": [
@@ -35,8 +37,11 @@ async def describe_log_dirs(hub: Hub, request: Request) -> Body:
                 "error_code": ErrorCode.none,
                 "log_dir": path,
                 "topics": [
-                    {"name": topic.name, "partitions": _sizes(topic, numbers)}
-                    for topic, numbers in _wanted(hub, request)
+                    {
+                        "name": topic.name,
+                        "partitions": [_size(topic, at) async for at in turns.timed(numbers)],
+                    }
+                    async for topic, numbers in turns.timed(list(_wanted(hub, request)))
                 ],
                 "total_bytes": total,
                 "usable_bytes": free,
@@ -57,16 +62,17 @@ def _wanted(hub: Hub, request: Request) -> Iterable[tuple[KafkaTopic, Iterable[i
         if numbers is None:
             yield topic, range(topic.partition_count)
         elif topic.name in numbers:
-            yield topic, [n for n in numbers[topic.name] if 0 <= n < topic.partition_count]
+            yield topic, _those_of(topic, numbers[topic.name])
 
 
-def _sizes(topic: KafkaTopic, numbers: Iterable[int]) -> list[Body]:
-    return [
-        {
-            "partition_index": number,
-            "partition_size": topic.partition(number).log.log.size_bytes,
-            "offset_lag": 0,
-            "is_future_key": False,
-        }
-        for number in numbers
-    ]
+def _those_of(topic: KafkaTopic, numbers: Iterable[int]) -> Iterable[int]:
+    return (number for number in numbers if 0 <= number < topic.partition_count)
+
+
+def _size(topic: KafkaTopic, number: int) -> Body:
+    return {
+        "partition_index": number,
+        "partition_size": topic.partition(number).log.log.size_bytes,
+        "offset_lag": 0,
+        "is_future_key": False,
+    }

@@ -13,6 +13,7 @@ from onelog.protocols.kafka.admin.resources import check_cluster
 from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.turns import Turns
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
@@ -27,15 +28,19 @@ async def describe_quorum(hub: Hub, request: Request) -> Body:
     check_cluster(hub, request, Action.SUBSCRIBE)
     revision = (await hub.broker.store.range("kafka/", 1)).revision
     host, port = request.connection.advertised
+    turns = Turns()
     return {
         "error_code": ErrorCode.none,
         "error_message": None,
         "topics": [
             {
                 "topic_name": topic.topic_name,
-                "partitions": [_partition(hub, topic, row, revision) for row in topic.partitions],
+                "partitions": [
+                    _partition(hub, topic, row, revision)
+                    async for row in turns.timed(topic.partitions)
+                ],
             }
-            for topic in request.body.topics
+            async for topic in turns.timed(request.body.topics)
         ],
         "nodes": [
             {

@@ -20,6 +20,7 @@ from onelog.protocols.kafka.admin.resources import check_cluster
 from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.turns import Turns
 from onelog.security.identity import ANONYMOUS
 from onelog.security.scram import SCRAM_SHA_256, SCRAM_SHA_512, ScramCredential, derived_credential
 
@@ -62,7 +63,9 @@ async def describe_user_scram_credentials(hub: Hub, request: Request) -> Body:
     return {
         "error_code": ErrorCode.none,
         "error_message": None,
-        "results": [_described(name, known.get(name), times[name]) for name in names],
+        "results": [
+            _described(name, known.get(name), times[name]) async for name in Turns().timed(names)
+        ],
     }
 
 
@@ -91,19 +94,22 @@ def _described(name: str, found: dict[str, int] | None, times: int) -> Body:
 async def alter_user_scram_credentials(hub: Hub, request: Request) -> Body:
     """New credentials, or none any more."""
     body = request.body
-    rows = (*body.deletions, *body.upsertions)
-    times = Counter((row.name, row.mechanism) for row in rows)
+    asked: dict[str, tuple[list[Any], list[Any]]] = {}
+    for at, rows in enumerate((body.deletions, body.upsertions)):
+        for row in rows:
+            asked.setdefault(row.name, ([], []))[at].append(row)
     results = []
-    for name in dict.fromkeys(row.name for row in rows):
+    async for name, (deletions, upsertions) in Turns().over(asked.items()):
         result: Body = {"user": name, "error_code": ErrorCode.none, "error_message": None}
         try:
             _check_asker(hub, request, Action.MANAGE, (name,))
-            if any(count > 1 for (user, _), count in times.items() if user == name):
+            times = Counter(row.mechanism for row in (*deletions, *upsertions))
+            if any(count > 1 for count in times.values()):
                 raise KafkaError(
                     ErrorCode.duplicate_resource, f"a mechanism of {name[:100]!r} is named twice"
                 )
-            gone = [_mechanism(row) for row in body.deletions if row.name == name]
-            new = {_mechanism(row): row for row in body.upsertions if row.name == name}
+            gone = [_mechanism(row) for row in deletions]
+            new = {_mechanism(row): row for row in upsertions}
             await _change(hub, request, name, new, gone)
         except OnelogError as error:
             result |= {"error_code": _code(error), "error_message": str(error)}

@@ -15,6 +15,7 @@ from onelog.protocols.kafka.groups.offsets import GroupOffsets, Place
 from onelog.protocols.kafka.groups.states import DELETE, State
 from onelog.protocols.kafka.groups.subscription import CONSUMER, subscribed_topics
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.room import FULL, Room
 from onelog.protocols.kafka.topics import KafkaTopic
 from onelog.protocols.kafka.turns import Asked, Turns
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _FETCH_BATCHED: Final = 8
 _NO_OFFSET: Final = -1
+_STANDING_BYTES: Final = 24
+"""Bytes of an offset in an answer, without the text beside it."""
 
 
 async def offset_commit(hub: Hub, request: Request) -> Body:
@@ -121,17 +124,19 @@ async def offset_fetch(hub: Hub, request: Request) -> Body:
     """Where groups stand; from version 8 on several groups at once."""
     body = request.body
     stable = given(body, "require_stable", False)
+    turns, room = Turns(), Room()
     if request.version >= _FETCH_BATCHED:
         return {
             "groups": [
-                {"group_id": row.group_id, "topics": _fetch(hub, row, stable=stable)}
-                for row in body.groups
+                {"group_id": row.group_id, "topics": await _fetch(hub, row, turns, room, stable)}
+                async for row in turns.timed(body.groups)
             ]
         }
-    return {"topics": _fetch(hub, body, stable=stable), "error_code": ErrorCode.none}
+    return {"topics": await _fetch(hub, body, turns, room, stable), "error_code": ErrorCode.none}
 
 
-def _fetch(hub: Hub, asked: Any, *, stable: bool) -> list[Body]:
+async def _fetch(hub: Hub, asked: Any, turns: Turns, room: Room, stable: bool) -> list[Body]:
+    """What is told of one group; without room each partition is refused."""
     offsets = hub.groups.offsets.find(asked.group_id)
     if asked.topics is not None:
         wanted = [
@@ -144,13 +149,18 @@ def _fetch(hub: Hub, asked: Any, *, stable: bool) -> list[Body]:
     return [
         {
             "name": topic,
-            "partitions": [_standing(offsets, topic, at, stable=stable) for at in partitions],
+            "partitions": [
+                _standing(offsets, topic, at, room, stable=stable)
+                async for at in turns.timed(partitions)
+            ],
         }
-        for topic, partitions in wanted
+        async for topic, partitions in turns.timed(wanted)
     ]
 
 
-def _standing(offsets: GroupOffsets | None, topic: str, partition: int, *, stable: bool) -> Body:
+def _standing(
+    offsets: GroupOffsets | None, topic: str, partition: int, room: Room, *, stable: bool
+) -> Body:
     answer: Body = {
         "partition_index": partition,
         "committed_offset": _NO_OFFSET,
@@ -164,7 +174,10 @@ def _standing(offsets: GroupOffsets | None, topic: str, partition: int, *, stabl
         answer["error_code"] = ErrorCode.unstable_offset_commit
         return answer
     found = offsets.find(topic, partition)
-    if found is not None:
+    if found is not None and not room.is_left:
+        answer["error_code"] = FULL
+    elif found is not None:
+        room.take(_STANDING_BYTES + len(found.metadata))
         answer["committed_offset"] = found.offset
         answer["committed_leader_epoch"] = found.leader_epoch
         answer["metadata"] = found.metadata

@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final, Protocol, TypeVar, cast
 
@@ -247,11 +247,8 @@ class Groups:
 
     # -- deleting
 
-    def delete(self, names: Iterable[str]) -> dict[str, Awaitable[ErrorCode]]:
-        """Delete groups without members, with their offsets; each answer waits until durable."""
-        return {name: self._delete(name) for name in names}
-
-    def _delete(self, name: str) -> asyncio.Future[ErrorCode]:
+    def delete(self, name: str) -> asyncio.Future[ErrorCode]:
+        """Delete a group without members, with its offsets; the answer waits until durable."""
         answer: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         entry = self._entries.get(name)
         error = ErrorCode.group_id_not_found if entry is None else DELETE[entry.group.state]

@@ -11,6 +11,7 @@ from onelog.base.errors import OnelogError
 from onelog.protocols.kafka.codec import Body, given
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.turns import Turns
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
@@ -36,7 +37,11 @@ async def find_coordinator(hub: Hub, request: Request) -> Body:
         found |= {"error_code": code_of(error), "error_message": str(error)}
     if request.version < _BATCHED:
         return found
-    return {"coordinators": [{"key": key, **found} for key in body.coordinator_keys]}
+    return {
+        "coordinators": [
+            {"key": key, **found} async for key in Turns().timed(body.coordinator_keys)
+        ]
+    }
 
 
 def _look_for(hub: Hub, kind: int) -> object:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from onelog.protocols.kafka.codec import Body, given
-from onelog.protocols.kafka.errors import ErrorCode
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.groups.group import Group
 from onelog.protocols.kafka.groups.states import State
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.room import Room
+from onelog.protocols.kafka.turns import Turns
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
@@ -29,21 +31,26 @@ async def describe_groups(hub: Hub, request: Request) -> Body:
         if given(body, "include_authorized_operations", False)
         else _OPERATIONS_NOT_ASKED
     )
+    room = Room()
     return {
         "groups": [
-            {
-                **_describe(name, hub.groups.find(name)),
-                "error_code": ErrorCode.none,
-                "authorized_operations": operations,
-            }
-            for name in body.groups
+            {"authorized_operations": operations, **_told(name, hub.groups.find(name), room)}
+            async for name in Turns().timed(body.groups)
         ]
     }
 
 
-def _describe(name: str, group: Group | None) -> Body:
+def _told(name: str, group: Group | None, room: Room) -> Body:
+    try:
+        return _describe(name, group, room)
+    except KafkaError as error:
+        return {"group_id": name, "error_code": error.code, "error_message": str(error)}
+
+
+def _describe(name: str, group: Group | None, room: Room) -> Body:
     if group is None:
         return {"group_id": name, "group_state": State.DEAD.value}
+    room.take(group.members.size_bytes)
     # Between generations metadata and assignments say nothing.
     protocol = group.protocol if group.state is State.STABLE else None
     return {
@@ -79,7 +86,7 @@ async def list_groups(hub: Hub, request: Request) -> Body:
                 "group_state": group.state.value,
                 "group_type": TYPE,
             }
-            for group in hub.groups.listed()
+            async for group in Turns().timed(list(hub.groups.listed()))
             if wanted and (not states or group.state.lower() in states)
         ],
     }
@@ -87,9 +94,13 @@ async def list_groups(hub: Hub, request: Request) -> Body:
 
 async def delete_groups(hub: Hub, request: Request) -> Body:
     """Delete groups without members, with their offsets."""
-    answers = hub.groups.delete(request.body.groups_names)
+    groups = hub.groups
+    names = Turns().timed(dict.fromkeys(request.body.groups_names))
+    answers = [(name, groups.delete(name)) async for name in names]
+    turns = Turns()
     return {
         "results": [
-            {"group_id": name, "error_code": await answer} for name, answer in answers.items()
+            {"group_id": name, "error_code": await answer}
+            async for name, answer in turns.timed(answers)
         ]
     }

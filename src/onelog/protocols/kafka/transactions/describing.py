@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import OnelogError
-from onelog.broker import Action, Partition
+from onelog.base.limits import STREAM_NAME_CHARS_MAX
+from onelog.broker import Action
+from onelog.log.producers import ProducerEntry
 from onelog.protocols.kafka.codec import Body, given
-from onelog.protocols.kafka.errors import ErrorCode, code_of
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.room import Room
 from onelog.protocols.kafka.transactions.state import Facts, State
 from onelog.protocols.kafka.turns import Asked, Turns
 
@@ -19,6 +22,9 @@ _STATES: Final = frozenset(str(state) for state in State)
 _ANY_DURATION: Final = -1
 _NO_SEQUENCE: Final = -1
 _NO_COORDINATOR_EPOCH: Final = -1
+_PARTITION_BYTES: Final = STREAM_NAME_CHARS_MAX + 4
+_PRODUCER_BYTES: Final = 37
+"""Bytes of a partition with its topic, and of a producer, in an answer: at most."""
 
 
 async def list_transactions(hub: Hub, request: Request) -> Body:
@@ -48,7 +54,7 @@ async def list_transactions(hub: Hub, request: Request) -> Body:
                 "producer_id": facts.producer_id,
                 "transaction_state": str(facts.state),
             }
-            for transactional_id, facts in hub.transactions.listed()
+            async for transactional_id, facts in Turns().timed(list(hub.transactions.listed()))
             if matches(facts)
         ],
     }
@@ -56,14 +62,19 @@ async def list_transactions(hub: Hub, request: Request) -> Body:
 
 async def describe_transactions(hub: Hub, request: Request) -> Body:
     """Everything that is known of some transactional ids."""
-    return {
-        "transaction_states": [
-            _describe(hub, transactional_id) for transactional_id in request.body.transactional_ids
-        ]
-    }
+    room = Room()
+    names = Turns().timed(request.body.transactional_ids)
+    return {"transaction_states": [_told(hub, name, room) async for name in names]}
 
 
-def _describe(hub: Hub, transactional_id: str) -> Body:
+def _told(hub: Hub, transactional_id: str, room: Room) -> Body:
+    try:
+        return _describe(hub, transactional_id, room)
+    except KafkaError as error:
+        return {"transactional_id": transactional_id, "error_code": error.code}
+
+
+def _describe(hub: Hub, transactional_id: str, room: Room) -> Body:
     facts = hub.transactions.find(transactional_id)
     if facts is None:
         known = ErrorCode.transactional_id_not_found if transactional_id else None
@@ -71,6 +82,7 @@ def _describe(hub: Hub, transactional_id: str) -> Body:
             "transactional_id": transactional_id,
             "error_code": known or ErrorCode.invalid_request,
         }
+    room.take(len(facts.partitions) * _PARTITION_BYTES)
     topics: dict[str, list[int]] = {}
     for name, number in sorted(facts.partitions):
         topics.setdefault(name, []).append(number)
@@ -88,13 +100,13 @@ def _describe(hub: Hub, transactional_id: str) -> Body:
 
 async def describe_producers(hub: Hub, request: Request) -> Body:
     """Who writes to some partitions, and where their transactions began."""
-    asked, turns = Asked(hub, request, Action.SUBSCRIBE), Turns()
+    asked, turns, room = Asked(hub, request, Action.SUBSCRIBE), Turns(), Room()
     return {
         "topics": [
             {
                 "name": topic.name,
                 "partitions": [
-                    _producers_of(asked, topic.name, number)
+                    _producers_of(asked, topic.name, number, room)
                     async for number in turns.over(topic.partition_indexes)
                 ],
             }
@@ -103,24 +115,22 @@ async def describe_producers(hub: Hub, request: Request) -> Body:
     }
 
 
-def _producers_of(asked: Asked, name: str, number: int) -> Body:
+def _producers_of(asked: Asked, name: str, number: int, room: Room) -> Body:
     answer: Body = {"partition_index": number, "error_code": ErrorCode.none}
     try:
-        log = asked.get(name).partition(number).log
+        active = asked.get(name).partition(number).log.producers.entries()
+        room.take(len(active) * _PRODUCER_BYTES)
     except OnelogError as error:
         return {**answer, "error_code": code_of(error), "error_message": str(error)}
-    return {**answer, "active_producers": _active_producers(log)}
+    return {**answer, "active_producers": [_producer(entry) for entry in active]}
 
 
-def _active_producers(log: Partition) -> list[Body]:
-    return [
-        {
-            "producer_id": entry.producer_id,
-            "producer_epoch": entry.epoch,
-            "last_sequence": entry.batches[-1].last_sequence if entry.batches else _NO_SEQUENCE,
-            "last_timestamp": entry.last_seen_ms,
-            "coordinator_epoch": _NO_COORDINATOR_EPOCH,
-            "current_txn_start_offset": entry.txn_first_offset,
-        }
-        for entry in log.producers.entries()
-    ]
+def _producer(entry: ProducerEntry) -> Body:
+    return {
+        "producer_id": entry.producer_id,
+        "producer_epoch": entry.epoch,
+        "last_sequence": entry.batches[-1].last_sequence if entry.batches else _NO_SEQUENCE,
+        "last_timestamp": entry.last_seen_ms,
+        "coordinator_epoch": _NO_COORDINATOR_EPOCH,
+        "current_txn_start_offset": entry.txn_first_offset,
+    }
