@@ -200,11 +200,11 @@ def encode_response(api: Api, version: int, correlation_id: int, body: Body | by
     # ApiVersions is answered with the old header at every version: the client asks it before it
     # knows what the broker speaks.
     tagged = version >= api.flexible and api.key is not ApiKey.API_VERSIONS
+    if isinstance(body, bytes):  # it may be large, and is copied once
+        end = _NO_TAGS if tagged else b""
+        return _FRAME.pack(4 + len(end) + len(body), correlation_id) + end + body
     out = bytearray(_FRAME_TAGGED.size if tagged else _FRAME.size)
-    if isinstance(body, bytes):
-        out += body
-    else:
-        _response_writer(api.key, version)(out, body)
+    _response_writer(api.key, version)(out, body)
     _FRAME.pack_into(out, 0, len(out) - 4, correlation_id)
     return bytes(out)
 

@@ -360,6 +360,8 @@ class Topics:
         self._ids: dict[uuid.UUID, KafkaTopic] = {}
         self._names: dict[str, str] = {}
         """Stream → the Kafka topic that it is."""
+        self.changes = 0
+        """How often streams changed."""
         for stream in broker.streams.streams():
             self._look_at(stream.name)
         broker.streams.on_change.append(self._refresh)
@@ -369,6 +371,7 @@ class Topics:
         self._broker.streams.on_change.remove(self._refresh)
 
     def _refresh(self) -> None:
+        self.changes += 1
         for name in self._broker.streams.changed:
             self._look_at(name)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from onelog.base.errors import OnelogError
 from onelog.broker import Action, Principal
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
@@ -73,17 +74,17 @@ class Asked:
         self._hub = hub
         self._principal: Principal | None = request.connection.principal
         self._action = action
-        self._refused: dict[str, OnelogError] = {}
+        self._refused: dict[str, tuple[ErrorCode, str]] = {}
 
     def get(self, name: str) -> KafkaTopic:
         """The topic of a name. Raises OnelogError."""
         refused = self._refused.get(name)
         if refused is not None:
-            raise refused.with_traceback(None)  # which would grow with each row
+            raise KafkaError(*refused)
         try:
             topic = self._hub.topics.get(name)
             self._hub.authorize(self._principal, self._action, topic)
         except OnelogError as error:
-            self._refused[name] = error
+            self._refused[name] = (code_of(error), str(error))  # itself it would hold its frames
             raise
         return topic

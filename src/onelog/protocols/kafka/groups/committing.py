@@ -16,7 +16,6 @@ from onelog.protocols.kafka.groups.states import DELETE, State
 from onelog.protocols.kafka.groups.subscription import CONSUMER, subscribed_topics
 from onelog.protocols.kafka.request import Request
 from onelog.protocols.kafka.room import FULL, Room
-from onelog.protocols.kafka.topics import KafkaTopic
 from onelog.protocols.kafka.turns import Asked, Turns
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
 _FETCH_BATCHED: Final = 8
 _NO_OFFSET: Final = -1
+_UNKNOWN: Final = ErrorCode.unknown_topic_or_partition
 _STANDING_BYTES: Final = 24
 """Bytes of an offset in an answer, without the text beside it."""
 
@@ -31,9 +31,7 @@ _STANDING_BYTES: Final = 24
 async def offset_commit(hub: Hub, request: Request) -> Body:
     """Commit; answered when durable."""
     body = request.body
-    errors = await check_places(hub, request, body.topics)
-    wanted, too_large = wanted_offsets(hub, body.topics, skip=errors)
-    errors |= too_large
+    wanted, errors = await wanted_offsets(hub, request)
     try:
         _check_commit_id(body.group_id)
         error = hub.groups.check_commit(
@@ -48,60 +46,68 @@ async def offset_commit(hub: Hub, request: Request) -> Body:
             await hub.groups.offsets.commit(body.group_id, wanted, expires_ms=expires_ms)
     except OnelogError as refused:
         error = code_of(refused)
-    return {"topics": place_answers(body.topics, errors, error)}
+    return {"topics": await place_answers(body.topics, errors, error)}
 
 
 async def check_places(hub: Hub, request: Request, topics: Sequence[Any]) -> dict[Place, ErrorCode]:
     """The partitions that cannot be committed to, because they are not there or not allowed."""
-    asked = Asked(hub, request, Action.SUBSCRIBE)
-    counts: dict[str, tuple[KafkaTopic | None, int, ErrorCode]] = {}
-    async for topic in Turns().over(topics):
-        try:
-            known: KafkaTopic | None = asked.get(topic.name)
-            assert known is not None
-            count, error = known.partition_count, ErrorCode.unknown_topic_or_partition
-        except OnelogError as refused:
-            known, count, error = None, 0, code_of(refused)
-        counts[topic.name] = (known, count, error)
-    for name, (known, _count, error) in counts.items():
-        # Others had their turn: no offset is kept of what was deleted meanwhile.
-        if known is not None and known.stream is not None:
-            found = hub.topics.find(name)
-            counts[name] = (found, 0 if found is None else found.partition_count, error)
+    asked, turns = Asked(hub, request, Action.SUBSCRIBE), Turns()
+    changes = hub.topics.changes
     errors: dict[Place, ErrorCode] = {}
-    for topic in topics:
-        _known, count, error = counts[topic.name]
-        for row in topic.partitions:
+    streams: set[str] = set()
+    async for topic in turns.over(topics):
+        count, error = 0, _UNKNOWN
+        try:
+            known = asked.get(topic.name)
+            count = known.partition_count
+            if known.stream is not None:
+                streams.add(topic.name)
+        except OnelogError as refused:
+            error = code_of(refused)
+        async for row in turns.timed(topic.partitions):
             if not 0 <= row.partition_index < count:
                 errors[topic.name, row.partition_index] = error
+    if hub.topics.changes == changes:
+        return errors
+    for topic in topics:
+        # Others had their turn: no offset is kept of what was deleted meanwhile.
+        if topic.name in streams:
+            found = hub.topics.find(topic.name)
+            count = 0 if found is None else found.partition_count
+            for row in topic.partitions:
+                if row.partition_index >= count:
+                    errors[topic.name, row.partition_index] = _UNKNOWN
     return errors
 
 
-def wanted_offsets(
-    hub: Hub, topics: Iterable[Any], skip: dict[Place, ErrorCode]
+async def wanted_offsets(
+    hub: Hub, request: Request
 ) -> tuple[dict[Place, Wanted], dict[Place, ErrorCode]]:
-    """What is to be committed, and what has too much text beside it."""
-    limit = hub.settings.groups.metadata_bytes
+    """What a request wants to commit, and what of it cannot be."""
+    limit, turns = hub.settings.groups.metadata_bytes, Turns()
     wanted: dict[Place, Wanted] = {}
     errors: dict[Place, ErrorCode] = {}
-    for topic in topics:
-        for row in topic.partitions:
+    async for topic in turns.timed(request.body.topics):
+        async for row in turns.timed(topic.partitions):
             place = (str(topic.name), int(row.partition_index))
             text = row.committed_metadata or ""
-            if place in skip:
-                continue
             if len(text) > limit or len(text.encode()) > limit:
                 errors[place] = ErrorCode.offset_metadata_too_large
             else:
                 epoch = int(given(row, "committed_leader_epoch", -1))
                 wanted[place] = (int(row.committed_offset), epoch, text)
+    # Last: others have their turn until then, and of what is gone no offset is kept.
+    errors |= await check_places(hub, request, request.body.topics)
+    for place in errors:
+        wanted.pop(place, None)
     return wanted, errors
 
 
-def place_answers(
+async def place_answers(
     topics: Iterable[Any], errors: dict[Place, ErrorCode], otherwise: ErrorCode
 ) -> list[Body]:
     """One answer per partition: its own error, or what holds for the whole request."""
+    turns = Turns()
     return [
         {
             "name": topic.name,
@@ -110,10 +116,10 @@ def place_answers(
                     "partition_index": row.partition_index,
                     "error_code": errors.get((topic.name, row.partition_index), otherwise),
                 }
-                for row in topic.partitions
+                async for row in turns.timed(topic.partitions)
             ],
         }
-        for topic in topics
+        async for topic in turns.timed(topics)
     ]
 
 
@@ -216,7 +222,7 @@ async def offset_delete(hub: Hub, request: Request) -> Body:
         await hub.groups.offsets.delete(body.group_id, places)
     return {
         "error_code": ErrorCode.none,
-        "topics": place_answers(body.topics, errors, ErrorCode.none),
+        "topics": await place_answers(body.topics, errors, ErrorCode.none),
     }
 
 

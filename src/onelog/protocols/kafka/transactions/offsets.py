@@ -12,11 +12,7 @@ from typing import TYPE_CHECKING, Final
 from onelog.base.errors import OnelogError
 from onelog.protocols.kafka.codec import Body, given
 from onelog.protocols.kafka.errors import ErrorCode, code_of
-from onelog.protocols.kafka.groups.committing import (
-    check_places,
-    place_answers,
-    wanted_offsets,
-)
+from onelog.protocols.kafka.groups.committing import place_answers, wanted_offsets
 from onelog.protocols.kafka.request import Request
 from onelog.protocols.kafka.transactions.state import Producer
 
@@ -31,9 +27,7 @@ async def txn_offset_commit(hub: Hub, request: Request) -> Body:
     """Keep offsets until their transaction ends; answered when durable."""
     body = request.body
     producer = Producer(body.producer_id, body.producer_epoch)
-    errors = await check_places(hub, request, body.topics)
-    wanted, too_large = wanted_offsets(hub, body.topics, skip=errors)
-    errors |= too_large
+    wanted, errors = await wanted_offsets(hub, request)
     try:
         hub.transactions.verify_group(
             body.transactional_id,
@@ -52,4 +46,4 @@ async def txn_offset_commit(hub: Hub, request: Request) -> Body:
             await hub.groups.offsets.stage(body.group_id, *producer, wanted)
     except OnelogError as refused:
         error = code_of(refused)
-    return {"topics": place_answers(body.topics, errors, error)}
+    return {"topics": await place_answers(body.topics, errors, error)}
