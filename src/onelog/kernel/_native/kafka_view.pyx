@@ -16,7 +16,6 @@ from onelog.kernel._native.build cimport seal_batch
 from onelog.kernel._native.crc cimport crc_of
 from onelog.kernel._native.filters cimport TopicFilter
 from onelog.kernel._native.format cimport (
-    BAD_COUNT,
     BAD_CRC,
     BAD_INFLATED,
     BATCH_BYTES_MAX,
@@ -28,18 +27,17 @@ from onelog.kernel._native.format cimport (
     HEADERS_PER_RECORD_MAX,
     INFLATED_BYTES_MAX,
     LOG_APPEND_TIME,
-    RECORD_BYTES_MIN,
     TRANSACTIONAL,
     Head,
     Span,
     bytes_at,
-    check_deltas,
     read_head,
     read_span,
     time_of,
     topic_of,
 )
 from onelog.kernel._native.kafka_tag cimport copy_record, has_topic, tag_record, tagged_bytes
+from onelog.kernel._native.record_walk cimport Walk, begin_walk, next_record
 
 from onelog.base.errors import InvalidRequest, MessageTooLarge
 from onelog.kernel.corruption import corrupt
@@ -144,40 +142,6 @@ cdef inline bint _is_whole(const Look *look, const Head *head) noexcept nogil:
     )
 
 
-cdef struct Walk:
-    # The records of a batch, one after the other.
-    bytes_at data
-    bytes_at at
-    bytes_at end
-    int32_t last
-    int index
-
-
-cdef inline int _begin(
-    Walk *walk, const Head *head, bytes_at data, bytes_at end
-) noexcept nogil:
-    """Before the first record."""
-    walk.data = walk.at = data
-    walk.end = end
-    walk.last = -1
-    walk.index = 0
-    return BAD_COUNT if <Py_ssize_t> head.count * RECORD_BYTES_MIN > end - data else 0
-
-
-cdef inline int _next(Look *look, Walk *walk, const Head *head, Span *span) noexcept nogil:
-    """The next record, checked."""
-    cdef int code = read_span(walk.data, walk.at, walk.end, span)
-    if code == 0:
-        code = check_deltas(head, span, walk.last)
-    if code:
-        look.record = walk.index
-        return code
-    walk.last = span.offset_delta
-    walk.at = walk.data + span.end
-    walk.index += 1
-    return 0
-
-
 cdef int _keep(
     Look *look, TopicFilter wanted, const Head *head, bytes_at data, bytes_at end, Kept *kept
 ) noexcept nogil:
@@ -186,13 +150,14 @@ cdef int _keep(
     cdef Span span
     cdef Walk walk
     cdef int32_t size = 0
-    cdef int code = _begin(&walk, head, data, end)
+    cdef int code = begin_walk(&walk, head, data, end)
     memset(kept, 0, sizeof(Kept))
     if code:
         return code
     while walk.index < head.count:
-        code = _next(look, &walk, head, &span)
+        code = next_record(&walk, head, &span)
         if code:
+            look.record = walk.index
             return code
         if look.known == LOOK:
             topic = topic_of(data, &span, &size)
@@ -276,12 +241,13 @@ cdef int _name(Look *look, const Head *head, bytes_at data, bytes_at end) noexce
     cdef Walk walk
     cdef bint is_huge = False
     cdef int to_name = 0, shown = 0
-    cdef int code = _begin(&walk, head, data, end)
+    cdef int code = begin_walk(&walk, head, data, end)
     if code:
         return code
     while walk.index < head.count:
-        code = _next(look, &walk, head, &span)
+        code = next_record(&walk, head, &span)
         if code:
+            look.record = walk.index
             return code
         if head.base_offset + span.offset_delta >= look.start_offset:
             shown += 1
