@@ -113,14 +113,13 @@ async def test_a_long_fetch_waits_for_news_and_then_answers(wire, committed) -> 
         isolation_level=committed,
     )
     reader.send(request)
-    log = wire.log(PARTS - 1, "wide")
-    waiters = log._stable_waiters if committed else log._waiters
-    await passes_until(lambda: len(waiters))
+    seen = wire.log(PARTS - 1, "wide").visible
+    await passes_until(lambda: seen.waiting)
     writer.send(writer.produce(batch(b"news"), topic="wide", partition=PARTS - 1))
     await writer.wait_for(1)
     ((_, answer),) = await reader.wait_for(1)
     assert [row.partition_index for row in rows_of(answer) if row.records] == [PARTS - 1]
-    assert not len(waiters)
+    assert not seen.waiting
 
 
 async def test_a_long_fetch_answers_when_its_time_is_over(wire) -> None:
@@ -135,11 +134,11 @@ async def test_a_client_that_goes_leaves_no_waiter_of_a_long_fetch(wire) -> None
     await stream(wire, "wide", "wide", PARTS)
     reader = wire.client()
     reader.send(fetch(reader, {"wide": [part(at) for at in range(PARTS)]}, max_wait=PATIENCE_MS))
-    waiters = wire.log(PARTS - 1, "wide")._waiters
-    await passes_until(lambda: len(waiters))
+    seen = wire.log(PARTS - 1, "wide").visible
+    await passes_until(lambda: seen.waiting)
     reader.connection.connection_lost(None)
-    await passes_until(lambda: not len(waiters))
-    assert not any(len(wire.log(at, "wide")._waiters) for at in range(PARTS))
+    await passes_until(lambda: not seen.waiting)
+    assert not any(wire.log(at, "wide").visible.waiting for at in range(PARTS))
 
 
 async def test_a_long_fetch_keeps_to_its_bytes(wire) -> None:
