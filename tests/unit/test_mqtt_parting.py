@@ -52,6 +52,7 @@ async def test_an_answer_that_is_due_after_the_connection_ended_harms_nobody(tmp
         await good.subscribe("t", 2)
         assert await good.publish("t", "y", 2) == 0
         assert (await good.take())[-1] in "xy"
+        assert not node.broker.troubles.rows()
 
 
 async def test_a_broker_that_closes_waits_for_a_connection_that_was_just_lost(tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 from onelog.protocols.mqtt import handlers
 from onelog.protocols.mqtt.codec import encode_packet
+from onelog.protocols.mqtt.limits import MqttLimits
 from onelog.protocols.mqtt.packet_types import PacketType
 from onelog.protocols.mqtt.packets import (
     Connack,
@@ -226,3 +227,21 @@ async def test_a_task_of_ours_that_fails_ends_one_connection_and_is_told(tmp_pat
         assert (await client.receive(Disconnect)).reason == 0x80
         assert await is_closed(client)
         assert node.broker.troubles.count("mqtt-connection") == 1
+
+
+@pytest.mark.parametrize("version", [4, 5])
+async def test_kept_sessions_are_bounded_and_the_others_go_on(tmp_path, version):
+    """I8: a client chooses its id, and its session outlives it for days."""
+    kept = {"clean_start": False}
+    if version == 5:
+        kept["properties"] = Properties(session_expiry_s=60)
+    async with serving(tmp_path, limits=MqttLimits(kept_sessions=2)) as node:
+        for name in ("a", "b"):
+            client = await node.client(name, version=version, clean=False, expiry_s=60)
+            await client.disconnect()
+            await node.gone(name)
+        refused = await connack(node, version, client_id="c", **kept)
+        assert refused.reason == (0x97 if version == 5 else 0x88)  # version 3: code 3
+        back = await connack(node, version, client_id="a", **kept)
+        assert (back.reason, back.session_present) == (0, True)
+        assert (await connack(node, version, client_id="d")).reason == 0

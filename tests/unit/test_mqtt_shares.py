@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 
 import pytest
 
 from onelog.protocols.mqtt.features import MqttFeatures
+from onelog.protocols.mqtt.limits import MqttLimits
 from onelog.protocols.mqtt.packets import (
     Disconnect,
     Puback,
@@ -365,3 +367,44 @@ async def test_a_deleted_group_begins_anew(tmp_path):
         await sender.publish("jobs/x", "new")
         assert await two.take() == ["new"]
         assert await one.is_silent()
+
+
+async def test_a_group_whose_only_member_went_while_it_was_opened_ends_in_its_time(tmp_path):
+    """Or it would keep its backlog, and so the log, until the next start."""
+    features = MqttFeatures(shares=ShareSettings(idle_expiry_ms=50))
+    async with serving(tmp_path, features) as node:
+        cursors, opening, go_on = node.broker.cursors, asyncio.Event(), asyncio.Event()
+        open_queue = cursors.open_queue
+
+        async def slowly(*args, **options):
+            opening.set()
+            await go_on.wait()
+            return await open_queue(*args, **options)
+
+        cursors.open_queue = slowly
+        client = await node.client("c")
+        await client.send(Subscribe(1, (Subscription(JOBS, 1),)))
+        await opening.wait()
+        (connection,) = node.hub.connections
+        connection.transport.abort()
+        await until(lambda: not node.hub.sessions)
+        go_on.set()
+        await until(lambda: not node.hub.connections)
+        await until(lambda: not node.hub.shares.groups)
+        assert not [name for name in cursors.names() if name.startswith("share/")]
+
+
+async def test_share_groups_are_bounded_whether_they_have_members_or_not(tmp_path):
+    """I8: a client names them, and each keeps a backlog for days."""
+    async with serving(tmp_path, limits=MqttLimits(share_groups=3)) as node:
+        client = await node.client("c")
+        codes = [await client.subscribe(f"$share/g{number}/t", 1) for number in range(5)]
+        assert codes == [1, 1, 1, 0x97, 0x97]
+        for number in range(3):
+            await client.unsubscribe(f"$share/g{number}/t")
+        assert await client.subscribe("$share/g4/t", 1) == 0x97
+        assert await client.subscribe("$share/g2/t", 1) == 1
+    async with serving(tmp_path, limits=MqttLimits(share_groups=3)) as node:
+        client = await node.client("c")
+        assert await client.subscribe("$share/g4/t", 1) == 0x97
+        assert await client.subscribe("$share/g0/t", 1) == 1

@@ -118,6 +118,15 @@ class Sessions:
         """Sessions, attached or kept."""
         return len(self._attached.keys() | self._kept.keys())
 
+    @property
+    def kept_count(self) -> int:
+        """Sessions that outlive their connection, also those that have one."""
+        return len(self._kept)
+
+    def keeps(self, client_id: str) -> bool:
+        """Whether a client has such a session."""
+        return client_id in self._kept
+
     def get(self, client_id: str) -> SessionRecord | None:
         """The session of a client, attached or kept."""
         session = self._attached.get(client_id)

@@ -117,6 +117,22 @@ class MqttLimits(Section, frozen=True, kw_only=True):
             description="Longest life of a session without a connection.",
         ),
     ] = 7 * 24 * 3600
+    kept_sessions: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Sessions that outlive their connection, in total; a client that would "
+            "begin one more is refused.",
+        ),
+    ] = 1_000_000
+    share_groups: Annotated[
+        int,
+        Meta(
+            ge=1,
+            description="Groups of shared subscriptions, in total, with members or without; a "
+            "subscription that would begin one more is refused.",
+        ),
+    ] = 100_000
     will_bytes: Annotated[int, Meta(ge=0, le=65_535, description="Bytes of a will's payload.")] = (
         65_535
     )

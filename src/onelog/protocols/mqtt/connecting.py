@@ -156,6 +156,7 @@ async def _accept(
     ):
         raise MqttError(ReasonCode.PACKET_TOO_LARGE, "CONNACK is larger than the client takes")
     _check_will(connection, packet.will)
+    _check_room(connection, client_id, expiry_ms)
     connection.is_entering = True
     try:
         session = await _enter(connection, packet, client_id, expiry_ms)
@@ -247,6 +248,13 @@ async def _restore(connection: Connection, session: MqttSession, body: bytes) ->
             )
         except OnelogError as error:  # refused by now, or its group cannot be read
             _log.warning("a subscription ended", filter=row.filter, reason=str(error))
+
+
+def _check_room(connection: Connection, client_id: str, expiry_ms: int) -> None:
+    """Refuse one kept session too many: a client chooses its id and may go at once (I8)."""
+    sessions, most = connection.hub.broker.sessions, connection.hub.limits.kept_sessions
+    if expiry_ms and sessions.kept_count >= most and not sessions.keeps(client_id):
+        raise MqttError(ReasonCode.QUOTA_EXCEEDED, f"the broker keeps {most} sessions already")
 
 
 def _check_will(connection: Connection, will: Will | None) -> None:

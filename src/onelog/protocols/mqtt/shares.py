@@ -22,7 +22,7 @@ from zlib import crc32
 
 import msgspec
 
-from onelog.base.errors import Closed, OnelogError
+from onelog.base.errors import Closed, OnelogError, QuotaExceeded
 from onelog.broker import (
     LATEST,
     Cursor,
@@ -191,12 +191,12 @@ class ShareGroup:
         self.hand_out_soon()
 
     def remove(self, member: Member) -> None:
-        """A member takes no more."""
+        """A member takes no more, or went before it began."""
         if member in self.members:
             self.members.remove(member)
-            if not self.members:
-                self._stop_waiting()
-                self._shares.left_alone(self)
+        if not self.members:
+            self._stop_waiting()
+            self._shares.left_alone(self)
 
     def release(self, token: int) -> None:
         """What a member had goes to another."""
@@ -304,6 +304,8 @@ class Shares:
         self.hub = hub
         self.settings = settings
         self.groups: dict[str, ShareGroup] = {}
+        self._names: set[str] = set()
+        """Of all groups, also those that nobody came back to since the start."""
         self._opening = asyncio.Lock()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -315,6 +317,7 @@ class Shares:
         since = {entry.key.removeprefix(_IDLE): int(entry.value) for entry in known}
         for name in self.hub.broker.cursors.names():
             if name.startswith(_CURSOR):
+                self._names.add(name)
                 if name not in since:  # the broker went before its members
                     await self.hub.broker.store.put(_IDLE + name, b"%d" % now_ms)
                 self._arm(name, since.get(name, now_ms))
@@ -328,6 +331,9 @@ class Shares:
         async with self._opening:
             group = self.groups.get(name)
             if group is None or cursors.find(name) is not group.cursor:
+                most = self.hub.limits.share_groups
+                if name not in self._names and len(self._names) >= most:
+                    raise QuotaExceeded(f"there are {most} share groups already")
                 cursor = await cursors.open_queue(
                     name,
                     (address.filter,),
@@ -336,6 +342,7 @@ class Shares:
                     principal=principal,
                 )
                 group = self.groups[name] = ShareGroup(self, name, address.argument, cursor)
+                self._names.add(name)
             timer = self._timers.pop(name, None)
             if timer is not None:
                 timer.cancel()
@@ -346,7 +353,7 @@ class Shares:
 
     def left_alone(self, group: ShareGroup) -> None:
         """The last member is gone: the backlog stays for a while."""
-        if self.groups.get(group.name) is not group:
+        if self.groups.get(group.name) is not group or group.name in self._timers:
             return
         now_ms = self.hub.clock.now_ms()
         self._arm(group.name, now_ms)
@@ -375,6 +382,7 @@ class Shares:
             self.groups.pop(name, None)
             if name in self.hub.broker.cursors.names():
                 await self.hub.broker.cursors.delete(name)
+            self._names.discard(name)
             await self.hub.broker.store.delete(_IDLE + name)
             _log.info("a share group without members ended", group=name)
 

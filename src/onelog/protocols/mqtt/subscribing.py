@@ -109,9 +109,11 @@ class Subscribing:
             if known is not None:
                 known.end()
             try:
-                session.specials[wanted.filter] = await hub.open_special(
-                    session, wanted, self._connection.principal
-                )
+                special = await hub.open_special(session, wanted, self._connection.principal)
+                if session.connection is None:  # it was parked meanwhile, without this one
+                    special.end()
+                else:
+                    session.specials[wanted.filter] = special
             except OnelogError as error:
                 self.error = self.error or error
                 self.reasons[number] = reason_for(error, PacketType.SUBACK)
