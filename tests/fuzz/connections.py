@@ -206,7 +206,7 @@ def _websocket_kinds(data: bytes) -> list[bytes]:
     """The answer to the upgrade, then frames that are not masked; binary ones hold MQTT."""
     head = data.find(b"\r\n\r\n") + 4
     found, at, inside = [data[9:12]], head, b""
-    while head > 4 and at < len(data):
+    while data[9:12] == b"101" and at < len(data):
         size, start = data[at + 1], at + 2
         if size in (126, 127):
             width = 2 if size == 126 else 8
