@@ -69,11 +69,11 @@ async def test_a_cursor_that_could_not_be_kept_is_not_open(tmp_path: Path) -> No
     async with running(tmp_path) as broker:
         partition = broker.streams.get("~cursors").partitions[0]
         broken = PartitionStopped("it broke")
-        partition.stopped = broken
+        partition.refusal = broken
         with pytest.raises(PartitionStopped):
             await broker.cursors.open_queue("q", ["t"], principal=LOCAL)
         assert broker.cursors.names() == []
-        partition.stopped = None
+        partition.refusal = None
         await broker.cursors.open_queue("q", ["t"], principal=LOCAL)
 
 
