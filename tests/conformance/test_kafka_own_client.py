@@ -288,7 +288,7 @@ def test_a_server_that_cannot_be_trusted_is_refused_at_once(guarded) -> None:
         tls=True,
         ca_file=str(guarded.folder / "other-ca.pem"),
     )
-    with pytest.raises(NotAuthenticated, match="no TLS that can be trusted"):
+    with pytest.raises(NotAuthenticated, match="does not offer TLS that can be trusted"):
         Client(made).topics()
 
 

@@ -313,7 +313,7 @@ def test_tls_is_spoken_with_those_who_can_be_trusted(secure, tmp_path, via):
     cli.run("pub", "cli/tls", "hello", *trust, via=via)
     assert b"hello\n" in cli.run("replay", "cli/tls", *trust, via=via)
     errors = cli.run("pub", "cli/tls", "hello", "--tls", via=via, code=1)
-    assert b"has no TLS that can be trusted" in errors
+    assert b"does not offer TLS that can be trusted" in errors
 
 
 @each_via
@@ -351,7 +351,7 @@ def test_a_server_of_something_else_is_one_line(server, cli, via):
         (("sub", "a/#/b"), "the # must be the whole last level"),
         (("sub", "a", "--count", "0"), "--count 0"),
         (("sub", "a", "--queue", "q"), "--queue needs --via amqp"),
-        (("replay", "a", "--from", "yesterday"), "is no place to begin"),
+        (("replay", "a", "--from", "yesterday"), "is not a position to begin at"),
     ],
 )
 def test_a_wrong_command_line_is_one_line_and_exit_code_2(
@@ -378,7 +378,7 @@ def test_keys_are_spread_as_kafka_s_own_clients_spread_them():
 
 def test_what_a_protocol_has_no_word_for_is_refused(cli):
     assert b"clients may not publish to $SYS/x" in cli.run("pub", "$SYS/x", "x", via="mqtt", code=1)
-    assert b"nobody takes 'none'" in cli.run("pub", "$q/none", "x", via="amqp", code=1)
+    assert b"no queue takes 'none'" in cli.run("pub", "$q/none", "x", via="amqp", code=1)
     assert b"no such topic" in cli.run("sub", "cli/unknown", via="kafka", code=1)
     assert b"no queue 'none'" in cli.run("sub", "--queue", "none", via="amqp", code=1)
 
@@ -387,7 +387,7 @@ def test_what_a_protocol_has_no_word_for_is_refused(cli):
     "line", ['{"payload": 5}', '{"qos": 9}', "[]", "none", '{"headers": [["a"]]}', '{"key": {}}']
 )
 def test_json_that_is_none_is_refused_by_its_line(line):
-    with pytest.raises(InvalidRequest, match="is no message in JSON"):
+    with pytest.raises(InvalidRequest, match="is not a message in JSON"):
         from_json(line.encode(), "a")
 
 

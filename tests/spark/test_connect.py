@@ -159,8 +159,8 @@ def test_a_program_is_told_what_only_the_start_of_spark_takes_and_its_end_ends_n
     )
     assert said.returncode == 0, said.stderr
     memory, jars, settings, count = said.stdout.splitlines()
-    assert memory.startswith("spark.driver.memory is for a Spark that is started")
-    assert jars.startswith("jars: a Spark that runs already has its own")
+    assert memory.startswith("spark.driver.memory counts only when Spark starts")
+    assert jars.startswith("jars: a Spark that runs already cannot load them")
     assert settings == "3 UTC"
     assert count == "3"
     assert server.runs()
@@ -223,7 +223,7 @@ def test_a_declarative_pipeline_runs_on_a_spark_that_runs(broker, server, tmp_pa
     where = (*pipelines.where, "--master", server.address)
     refused = done("pipeline", "run", str(file), "--refresh", "gone", *where)
     assert refused.returncode == 1
-    assert "no table or view of the definitions is gone" in refused.stderr
+    assert "the definitions have no table or view gone" in refused.stderr
 
 
 @pytest.mark.spark_slow

@@ -92,14 +92,14 @@ def test_storage_is_below_the_data_directory_unless_the_spec_says_it(tmp_path):
         ("name: p", "nam: p", r"p\.yml: unknown key nam \(did you mean name\?\)"),
         ("name: p", "name: a/b", "name = 'a/b'"),
         ("name: p", "storage: s", "name is missing"),
-        ("flows.py", "gone.py", r"libraries: no file is at .*gone\.py"),
-        ("flows.py", "no/**", r"libraries: no file is at .*no/\*\*"),
+        ("flows.py", "gone.py", r"libraries: there is no file at .*gone\.py"),
+        ("flows.py", "no/**", r"libraries: there is no file at .*no/\*\*"),
         ("flows.py", "f*.py", r"neither a file nor folder/\*\*"),
         ("flows.py", "p.yml", r"p\.yml is neither Python"),
         ("glob:", "blob:", "libraries = "),
         ("name: p", "name: p\nconfiguration: {a: 1}", "configuration = .*expected `str`"),
         ("name: p", "name: [", "not valid YAML"),
-        (SPEC, "- a", "it is a table of keys"),
+        (SPEC, "- a", "has to be a table of keys"),
         (SPEC, "name: p", "libraries is missing"),
         (SPEC, "name: p\nlibraries: []", "libraries = "),
     ],
@@ -129,7 +129,7 @@ def test_without_the_libraries_of_connect_the_extra_is_named(tmp_path, monkeypat
 
 def test_everything_anew_and_something_alone_are_not_asked_for_together():
     assert not Refresh()
-    with pytest.raises(ConfigError, match="--full-refresh-all is everything"):
+    with pytest.raises(ConfigError, match="--full-refresh-all refreshes everything"):
         Refresh(only=("a",), full_all=True)
 
 

@@ -79,7 +79,7 @@ def test_a_file_that_is_wrong_is_told_without_what_stands_in_it(tmp_path, text, 
 
 
 def test_a_file_is_named_by_its_whole_path():
-    with pytest.raises(ConfigError, match="whole path"):
+    with pytest.raises(ConfigError, match="absolute path"):
         s3_access({FILE: "keys.ini"}, {})
 
 

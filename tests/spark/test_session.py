@@ -59,7 +59,7 @@ def test_a_java_home_that_is_too_old_is_refused_and_not_passed_over(tmp_path, ve
 
 
 def test_a_java_home_without_java_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="correct or unset it"):
+    with pytest.raises(ConfigError, match="correct JAVA_HOME, or unset it"):
         java_home({"JAVA_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
 
 

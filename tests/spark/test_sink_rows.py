@@ -178,7 +178,7 @@ def test_a_row_goes_where_it_says_then_by_its_key_then_in_turn():
         ({"queryId": "q"}, "belong together"),
         ({"queryId": "a/b", "batchId": "1"}, "no /"),
         ({"queryId": "q", "batchId": "-1"}, "not a number from 0"),
-        ({"compression": "rar"}, "none of none, gzip"),
+        ({"compression": "rar"}, "not one of none, gzip"),
         ({"batchBytes": "1"}, "not a number from"),
         ({"transactionTimeoutMs": "1"}, "not a number from"),
     ],

@@ -70,9 +70,9 @@ def delete_before(server, topic: str, partition: int, offset: int) -> None:
         ({"assign": "[1]"}, "option assign"),
         ({"filter": "a/#/b"}, "option filter"),
         ({"subscribe": "a", "servers": "host:port"}, "'host:port' is not host:port"),
-        ({"subscribe": "a", "kafka.bootstrap.servers": "x"}, "are one and the same"),
+        ({"subscribe": "a", "kafka.bootstrap.servers": "x"}, "mean the same"),
         ({"subscribe": "a", "password": "x"}, "no user"),
-        ({"subscribe": "a", "sasl.mechanism": "GSSAPI"}, "none of PLAIN"),
+        ({"subscribe": "a", "sasl.mechanism": "GSSAPI"}, "not one of PLAIN"),
         ({"subscribe": "a", "kafka.isolation.level": "read_uncommitted"}, "isolation.level"),
     ],
 )

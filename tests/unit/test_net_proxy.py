@@ -82,7 +82,7 @@ def test_a_checksum_is_checked():
         (b"\x10\x0e\x00\x04MQTT\x04\x02\x00<\x00\x02ab", "does not begin"),
         (b"\x16\x03\x01\x02\x00\x01", "does not begin"),
         (SIGNATURE[:-1] + b"\r" + bytes(4), "does not begin"),
-        (header(0x11, 0x11, bytes(12)), "version 1 is not known"),
+        (header(0x11, 0x11, bytes(12)), "version 1 is not supported"),
         (header(0x31, 0x11, bytes(12)), "version 3"),
         (header(0x22, 0x11, bytes(12)), "command 2"),
         (header(0x21, 0x12, bytes(12)), "family 0x12"),

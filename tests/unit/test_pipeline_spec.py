@@ -49,7 +49,11 @@ def test_every_job_is_a_pipeline_that_the_connector_takes(job, tmp_path):
         ('name = "p"', 'nam = "p"', "unknown key nam (did you mean name?)"),
         ('name = "p"', "", "name is missing"),
         ('name = "p"', 'name = "a b"', "name = 'a b': expected"),
-        ('from = "b"', 'from = "bb"', "targets.c.from: 'bb' is no source and no transform"),
+        (
+            'from = "b"',
+            'from = "bb"',
+            "targets.c.from: 'bb' is neither a source nor an earlier transform",
+        ),
         ('from = "b"', "", "targets.c.from is missing"),
         ('topic = "out"', "", "targets.c: one of topic, iceberg"),
         ('topic = "out"', 'topic = "out"\ndelta = "d"', "topic and delta is given"),
@@ -60,13 +64,13 @@ def test_every_job_is_a_pipeline_that_the_connector_takes(job, tmp_path):
         ('decode = "json"', 'decode = "xml"', "sources.a.decode = 'xml'"),
         ('topics = ["in"]', "", "sources.a: one of topics, filter"),
         ('topics = ["in"]', 'topics = ["in"]\nwatermark = "1 moon"', "sources.a.watermark"),
-        ('sql = "SELECT 1"', 'python = "f"\nfrom = ["a"]', "it is written file.py:function"),
+        ('sql = "SELECT 1"', 'python = "f"\nfrom = ["a"]', "write it as file.py:function"),
         ('sql = "SELECT 1"', 'unique = ["k"]\nfrom = ["a"]', "transforms.b.within"),
         ('sql = "SELECT 1"', 'sql = "SELECT 1"\nfrom = ["a"]', "transforms.b.from"),
         ("[transforms.b]", "[transforms.a]", "a source has this name already"),
         ("[transforms.b]", '[transforms."b c"]', "transforms.b c: a name has letters"),
         ('name = "p"', 'name = "p"\nevery = "x"', "every: 'x' is not a duration"),
-        ('name = "p"', 'name = "p"\nbroker = 3', "broker: it is a table of keys"),
+        ('name = "p"', 'name = "p"\nbroker = 3', "broker has to be a table of keys"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_key(change, to, told):

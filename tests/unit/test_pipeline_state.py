@@ -68,7 +68,7 @@ def test_one_that_was_killed_is_known_as_such(tmp_path, holder):
 
 
 def test_one_that_never_ran_is_not_known(tmp_path):
-    with pytest.raises(NotFound, match="'q' has run here"):
+    with pytest.raises(NotFound, match="'q' has run in this data directory"):
         State(tmp_path / "pipelines" / "q").status()
 
 

@@ -43,7 +43,7 @@ def test_what_a_master_is_stands_in_its_first_letters(master, kind):
 
 @pytest.mark.parametrize("master", ["", "nonsense", "local[x]", "localhost", "yarns", "http://a"])
 def test_what_is_no_master_is_told_with_those_that_are(master):
-    with pytest.raises(ConfigError, match=r"is none: it is local\[\*\], spark://"):
+    with pytest.raises(ConfigError, match=r"is not a master: use local\[\*\], spark://"):
         find_master(master)
 
 
@@ -74,6 +74,6 @@ def test_a_token_is_not_told(nobody):
 def test_yarn_needs_the_configuration_of_its_cluster(tmp_path):
     with pytest.raises(ConfigError, match="HADOOP_CONF_DIR or YARN_CONF_DIR"):
         find_master("yarn", {})
-    with pytest.raises(ConfigError, match=r"YARN_CONF_DIR is .*gone, which is no directory"):
+    with pytest.raises(ConfigError, match=r"YARN_CONF_DIR is .*gone, which is not a directory"):
         find_master("yarn", {"YARN_CONF_DIR": str(tmp_path / "gone")})
     assert find_master("yarn", {"HADOOP_CONF_DIR": str(tmp_path)}) is Kind.YARN

@@ -148,7 +148,7 @@ def _build_config() -> App:
             with file.open("x", encoding="utf-8") as out:
                 out.write(example_toml())
         except FileExistsError:
-            raise ConfigError(f"{file} exists already; it was left as it is") from None
+            raise ConfigError(f"{file} exists already; nothing was written") from None
         except OSError as error:
             raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
         render.OUT.print(f"wrote {file}; every key in it is commented out")

@@ -48,7 +48,7 @@ T = TypeVar("T")
 Flag = Parameter(negative=(), show_default=False)
 Count = Annotated[int | None, Parameter(name=["--count", "-n"], help="End after so many messages.")]
 TimeoutS = Annotated[float | None, Parameter(help="End after so many seconds.")]
-Json = Annotated[bool, Flag, Parameter(help="One JSON object per line, with all that is known.")]
+Json = Annotated[bool, Flag, Parameter(help="One JSON object per line, with every field.")]
 Queue = Annotated[str, Parameter(help="AMQP: take messages from this queue, and acknowledge them.")]
 
 
@@ -58,17 +58,21 @@ class Broker:
     """Which broker, by which protocol."""
 
     via: Annotated[Via, Parameter(help="The protocol that carries the messages.")] = "mqtt"
-    host: Annotated[str, Parameter(help="The broker; default: that of the configuration.")] = ""
-    port: Annotated[int, Parameter(help="Its port; default: that of the configuration.")] = 0
-    user: Annotated[str, Parameter(name=["--user", "-u"], help="Who comes.")] = ""
+    host: Annotated[str, Parameter(help="Host of the broker; default: from the configuration.")] = (
+        ""
+    )
+    port: Annotated[int, Parameter(help="Port of the broker; default: from the configuration.")] = 0
+    user: Annotated[str, Parameter(name=["--user", "-u"], help="Name of the user.")] = ""
     password_file: Annotated[
         Path | None, Parameter(help="File with the password in its first line.")
     ] = None
     tls: Annotated[bool, Flag, Parameter(help="Speak TLS.")] = False
-    ca_file: Annotated[str, Parameter(help="PEM file: who may sign the broker's certificate.")] = ""
+    ca_file: Annotated[
+        str, Parameter(help="PEM file: authorities for the broker's certificate.")
+    ] = ""
     exchange: Annotated[
         str | None,
-        Parameter(help="AMQP: this exchange; TOPIC is the routing key then ('' is the default)."),
+        Parameter(help="AMQP: the exchange; then TOPIC is the routing key ('' is the default)."),
     ] = None
     partition: Annotated[int | None, Parameter(help="Kafka: write to this partition.")] = None
     config: ConfigFile = None
@@ -121,13 +125,17 @@ class Said:
         Parameter(name=["--header", "-H"], negative=(), help="NAME=VALUE; repeatable, in order."),
     ] = ()
     qos: Annotated[
-        int, Parameter(name=["--qos", "-q"], help="0, 1 or 2; in AMQP above 0 is persistent.")
+        int, Parameter(name=["--qos", "-q"], help="0, 1 or 2; above 0 is persistent in AMQP.")
     ] = 1
-    retain: Annotated[bool, Flag, Parameter(help="MQTT keeps it for later subscribers.")] = False
+    retain: Annotated[
+        bool, Flag, Parameter(help="MQTT: keep the message for later subscribers.")
+    ] = False
     content_type: str | None = None
-    correlation: Annotated[str | None, Parameter(help="What an answer refers to.")] = None
-    reply_to: Annotated[str | None, Parameter(help="The topic that an answer goes to.")] = None
-    expiry: Annotated[str | None, Parameter(help="How long it is of use, such as 10s.")] = None
+    correlation: Annotated[str | None, Parameter(help="Id that a reply repeats.")] = None
+    reply_to: Annotated[str | None, Parameter(help="The topic for replies.")] = None
+    expiry: Annotated[
+        str | None, Parameter(help="The message expires after this time, such as 10s.")
+    ] = None
     message_id: str | None = None
     type: str | None = None
     priority: int | None = None
@@ -162,10 +170,10 @@ class Given:
     """Where payloads come from, when none is on the command line."""
 
     lines: Annotated[bool, Flag, Parameter(help="Each line of the input is a message.")] = False
-    file: Annotated[Path | None, Parameter(help="Read this, not standard input.")] = None
+    file: Annotated[Path | None, Parameter(help="Read this file, not standard input.")] = None
     null: Annotated[bool, Flag, Parameter(help="No payload: Kafka's tombstone.")] = False
     json: Annotated[
-        bool, Flag, Parameter(help="Each line of the input is a message as `sub --json` has it.")
+        bool, Flag, Parameter(help="Each line of the input is a message as `sub --json` prints it.")
     ] = False
 
 
@@ -187,7 +195,7 @@ def pub(
     *,
     given: Given = STANDARD_INPUT,
     timeout: Annotated[
-        float, Parameter(help="Fail when the broker has taken nothing for so many seconds.")
+        float, Parameter(help="Fail when the broker answered nothing for so many seconds.")
     ] = ANSWER_S,
     said: Said = NOTHING_SAID,
     broker: Broker = BROKER,
@@ -201,7 +209,7 @@ def pub(
     ):
         raise ConfigError("a payload and --lines, --json, --null or --file exclude each other")
     if said.key is not None and broker.via != "kafka":
-        raise ConfigError("--key needs --via kafka: elsewhere the topic is the key")
+        raise ConfigError("--key needs --via kafka: in MQTT and AMQP the topic is the key")
     if timeout <= 0:
         raise ConfigError(f"--timeout {timeout}: more than 0")
     if not topic and not given.json:
@@ -228,7 +236,7 @@ def sub(
     count: Count = None,
     timeout: TimeoutS = None,
     json: Json = False,
-    qos: Annotated[int, Parameter(name=["--qos", "-q"], help="MQTT: the QoS at most.")] = 1,
+    qos: Annotated[int, Parameter(name=["--qos", "-q"], help="MQTT: the highest QoS.")] = 1,
     queue: Queue = "",
     broker: Broker = BROKER,
 ) -> None:
@@ -264,7 +272,7 @@ def replay(
     start: Annotated[
         str, Parameter(name="--from", help="earliest, offset:N, a time or milliseconds.")
     ] = "earliest",
-    follow: Annotated[bool, Flag, Parameter(help="Go on with what comes.")] = False,
+    follow: Annotated[bool, Flag, Parameter(help="Go on with new messages.")] = False,
     count: Count = None,
     timeout: TimeoutS = None,
     json: Json = False,
@@ -285,7 +293,9 @@ def _wanted(text: str, broker: Broker, queue: str, **options: Any) -> Wanted:
         if broker.via != "amqp":
             raise ConfigError("--queue needs --via amqp")
         if options.get("start", Start("latest")).kind != "latest":
-            raise ConfigError("--queue has its own place: --from does not go with it")
+            raise ConfigError(
+                "--queue and --from exclude each other: the queue knows where it stands"
+            )
     elif not text:
         raise ConfigError("which topic or filter? onelog sub FILTER")
     elif broker.exchange is None:

@@ -69,12 +69,16 @@ HERE = Where()
 class Refreshing:
     """What a declarative pipeline does anew, or alone."""
 
-    refresh: Annotated[Names, Parameter(help="Of a .yml: only these tables, views and flows.")] = ()
+    refresh: Annotated[
+        Names, Parameter(help="For .yml files: only these tables, views and flows.")
+    ] = ()
     full_refresh: Annotated[
-        Names, Parameter(help="Of a .yml: empty these and make them anew, from the beginning.")
+        Names, Parameter(help="For .yml files: empty these, and fill them from the beginning.")
     ] = ()
     full_refresh_all: Annotated[
-        bool, Flag, Parameter(help="Of a .yml: make everything anew, from the beginning.")
+        bool,
+        Flag,
+        Parameter(help="For .yml files: empty everything, and fill it from the beginning."),
     ] = False
 
     def told(self) -> Refresh:
@@ -122,7 +126,7 @@ def _add_writing(app: App) -> None:
                 with file.open("x", encoding="utf-8") as out:
                     out.write(job_text(job or "transform", file.stem))
             except FileExistsError:
-                raise ConfigError(f"{file} exists already; it was left as it is") from None
+                raise ConfigError(f"{file} exists already; nothing was written") from None
             except OSError as error:
                 raise ConfigError(f"{file} cannot be written: {error.strerror}") from error
         told = " and ".join(map(str, written))

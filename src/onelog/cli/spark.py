@@ -12,7 +12,9 @@ from onelog.cli.pipeline import HERE, Master, Where
 
 def build_spark() -> App:
     """The commands of `onelog spark`."""
-    app = App(name="spark", help="A Spark that stays: what runs on it begins at once.")
+    app = App(
+        name="spark", help="Keep a Spark running, so that pipelines and queries start at once."
+    )
 
     @app.command
     def serve(*, port: int = 15002, master: Master = None, where: Where = HERE) -> None:

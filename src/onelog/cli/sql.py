@@ -73,7 +73,9 @@ def add_sql(app: App) -> None:
             except Exception as error:
                 raise told_whole(error) from error
 
-    tables = App(name="table", help="Tables that pipelines keep: the latest row of each key.")
+    tables = App(
+        name="table", help="Read tables that pipelines keep, with the latest row of each key."
+    )
 
     @tables.command
     def get(
@@ -105,7 +107,7 @@ def add_sql(app: App) -> None:
             file = Path(State(where.place().state_dir(pipeline)).status().file)
         row = get_row(load_pipeline(file), where.place(file.parent), key, target)
         if row is None:
-            raise NotFound(f"the table has no row of the key {', '.join(key)}")
+            raise NotFound(f"the table has no row with the key {', '.join(key)}")
         if json_line:
             render.OUT.print(json.dumps(row, default=_plain), markup=False)
         else:

@@ -28,7 +28,7 @@ Capture = Annotated[
         name=["--capture"],
         negative=(),
         show_default=False,
-        help="A topic or filter whose messages live here from now on. Repeatable.",
+        help="A topic or filter that the stream captures from now on. Repeatable.",
     ),
 ]
 Release = Annotated[
@@ -37,7 +37,7 @@ Release = Annotated[
         name=["--release"],
         negative=(),
         show_default=False,
-        help="A filter that it captures no more; what is here stays readable. Repeatable.",
+        help="A filter that the stream no longer captures; its records stay readable. Repeatable.",
     ),
 ]
 
@@ -47,19 +47,21 @@ Release = Annotated[
 class Choice:
     """What may be chosen of a stream."""
 
-    partitions: Annotated[int | None, Parameter(help="How many; never fewer than before.")] = None
+    partitions: Annotated[int | None, Parameter(help="Number of partitions; it can only grow.")] = (
+        None
+    )
     durability: Annotated[
-        Literal["memory", "os", "fsync"] | None, Parameter(help="What an answer waits for.")
+        Literal["memory", "os", "fsync"] | None, Parameter(help="When a publish is answered.")
     ] = None
     retention: Annotated[
-        str | None, Parameter(help="How long records stay: 7d, 12h, unlimited.")
+        str | None, Parameter(help="How long records are kept: 7d, 12h, unlimited.")
     ] = None
     retention_bytes: Annotated[
-        str | None, Parameter(help="How many bytes stay: 10GB, unlimited.")
+        str | None, Parameter(help="How many bytes are kept: 10GB, unlimited.")
     ] = None
     cleanup: Annotated[
         Literal["delete", "compact", "compact,delete"] | None,
-        Parameter(help="Whether old records go, or all but the last of each key."),
+        Parameter(help="Delete old records, or all but the last of each key (compact)."),
     ] = None
 
     def as_choice(self, engine: str | None = None) -> StreamChoice:
@@ -86,7 +88,7 @@ def build_streams(run_offline: RunOffline | None) -> App:
     """The commands of `onelog stream`."""
     app = App(
         name="stream",
-        help="Make, change, show or delete streams, the homes of topics, while they run.",
+        help="Make, change, show or delete streams, while the server runs.",
     )
 
     def perform(place: Place, command: StreamCommand) -> StreamAnswer:
@@ -100,7 +102,7 @@ def build_streams(run_offline: RunOffline | None) -> App:
         *,
         capture: Capture,
         engine: Annotated[
-            Literal["segment", "memory", "kv"] | None, Parameter(help="How records are stored.")
+            Literal["segment", "memory", "kv"] | None, Parameter(help="Storage engine.")
         ] = None,
         chosen: Choice = DEFAULTS,
         place: Place = HERE,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def build_views(run_offline: RunOffline | None) -> App:
     """The commands of `onelog view`."""
-    app = App(name="view", help="Give filters names, under which Kafka clients read them.")
+    app = App(name="view", help="Give filters friendly names, under which Kafka clients read them.")
 
     def perform(place: Place, command: ViewCommand) -> tuple[ViewAnswer, str]:
         assert run_offline is not None, "the command line was built without a store"

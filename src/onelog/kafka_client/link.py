@@ -61,7 +61,9 @@ class Link:
         try:
             self._socket = context.wrap_socket(self._socket, server_hostname=self._address[0])
         except ssl.SSLError as error:
-            raise NotAuthenticated(f"{self} has no TLS that can be trusted ({error})") from error
+            raise NotAuthenticated(
+                f"{self} does not offer TLS that can be trusted ({error})"
+            ) from error
         except OSError as error:
             raise Unavailable(f"the connection to {self} broke ({error})") from error
 

@@ -49,7 +49,8 @@ class ControlServer:
             sock = _bind(self._data_dir, self._held.enter_context(_short(self._data_dir)))
         except OSError as error:
             _log.warning(
-                "no control socket: `onelog user` works only while the server is stopped",
+                "the control socket could not be made: `onelog user` works only while the"
+                " server is stopped",
                 file=str(self._data_dir / FILE_NAME),
                 error=error.strerror,
             )
@@ -103,7 +104,7 @@ def call(data_dir: Path, request: bytes) -> bytes:
             answer = _read_line(sock)
     except TimeoutError:
         raise Timeout(
-            "the server did not answer in time; it is not known whether the command was run"
+            "the server did not answer in time; the command may or may not have run"
         ) from None
     except OSError as error:
         raise Unavailable(
@@ -111,7 +112,10 @@ def call(data_dir: Path, request: bytes) -> bytes:
             f"({error.strerror}); try again when it is ready"
         ) from None
     if not answer:
-        raise Unavailable("the server ended the connection without an answer: it is busy or stops")
+        raise Unavailable(
+            "the server ended the connection without an answer: the server is busy"
+            " or is stopping; try again"
+        )
     return answer
 
 

@@ -70,7 +70,7 @@ def bind(name: str, host: str, port: int) -> Listener:
             sock.close()
         raise _explain(name, host, port, error) from None
     if not sockets:
-        raise ConfigError(f"listeners.{name}.host = {host!r} is no address of this machine")
+        raise ConfigError(f"listeners.{name}.host = {host!r} is not an address of this machine")
     return Listener(name, host, sockets[0].getsockname()[1], sockets)
 
 

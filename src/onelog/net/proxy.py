@@ -65,9 +65,11 @@ def parse(header: bytes) -> ProxyHeader:
         raise ProtocolViolation("the PROXY header is cut off")
     command, family = header[12], header[13]
     if command >> 4 != 2:
-        raise ProtocolViolation(f"PROXY protocol version {command >> 4} is not known, 2 is")
+        raise ProtocolViolation(
+            f"PROXY protocol version {command >> 4} is not supported; use version 2"
+        )
     if command not in (_LOCAL, _PROXY):
-        raise ProtocolViolation(f"the PROXY command {command & 15} is not known")
+        raise ProtocolViolation(f"the PROXY command {command & 15} is unknown")
     body = header[_FIXED_BYTES:]
     source, destination, used = _addresses(family, body)
     extensions = _extensions(body[used:])
@@ -87,7 +89,7 @@ def _addresses(family: int, body: bytes) -> tuple[Address, Address, int]:
     sizes = {_TCP4: 12, _TCP6: 36, _UNIX: 216}
     if family not in sizes:
         raise ProtocolViolation(
-            f"the PROXY address family {family:#04x} is no stream of IPv4, IPv6"
+            f"the PROXY address family {family:#04x} is not TCP over IPv4 or IPv6"
         )
     size = sizes[family]
     if len(body) < size:

@@ -147,7 +147,7 @@ class ServedListener:
             _log.warning("accept failed", listener=self.listener.name, error=str(error))
             return
         _log.error(
-            "no connection can be accepted: raise limits.open_files_max",
+            "connections cannot be accepted, too many files are open: raise limits.open_files_max",
             listener=self.listener.name,
             error=str(error),
         )
@@ -188,7 +188,9 @@ class ServedListener:
         if self._trusted:
             address = ipaddress.ip_address(arrival.host.partition("%")[0])
             if not any(address in network for network in self._trusted):
-                raise ProtocolViolation("the peer is none of the trusted proxies")
+                raise ProtocolViolation(
+                    "the peer is not one of the trusted proxies (proxy_trusted)"
+                )
         header = b""
         async with asyncio.timeout_at(arrival.deadline):
             while wanted := proxy_header.bytes_wanted(header):

@@ -87,7 +87,9 @@ class Graph:
             path = f"transforms.{name}.python"
             rows = load_function(transform.python or "", self._place.folder, path)(*inputs)
             if not hasattr(rows, "isStreaming"):
-                raise InvalidRequest(f"{path}: it gave back {type(rows).__name__}, no data frame")
+                raise InvalidRequest(
+                    f"{path}: the function returned {type(rows).__name__}, not a data frame"
+                )
         return _marked(rows, transform)
 
 
@@ -103,7 +105,7 @@ def load_function(text: str, folder: Path, key: str) -> Callable[..., Any]:
     file_name, _, function = text.rpartition(":")
     file = folder / file_name
     if not file.is_file():
-        raise ConfigError(f"{key}: {file} is no file")
+        raise ConfigError(f"{key}: {file} is not a file")
     # It is not put among the modules: what is in none goes to executors by value, not by name.
     spec = importlib.util.spec_from_file_location(f"pipeline_{file.stem}", file)
     assert spec is not None

@@ -63,7 +63,7 @@ def parse_pipeline(tree: Mapping[str, Any]) -> Pipeline:
 
 def _named(value: Any, path: str, kind: type[KeysT]) -> dict[str, KeysT]:
     if not isinstance(value, dict):
-        raise ConfigError(f"{path}: it is a table of named tables, as [{path}.name]")
+        raise ConfigError(f"{path} has to be a table of named tables, as [{path}.name]")
     for name in value:
         if not _NAME.fullmatch(name):
             raise ConfigError(f"{path}.{name}: a name has letters, digits and _, 64 at most")
@@ -73,7 +73,7 @@ def _named(value: Any, path: str, kind: type[KeysT]) -> dict[str, KeysT]:
 def read_keys(value: Any, path: str, kind: type[KeysT]) -> KeysT:
     """One table of the file; each key is checked alone, so that the error can name it."""
     if not isinstance(value, dict):
-        raise ConfigError(f"{path}: it is a table of keys, not a value")
+        raise ConfigError(f"{path} has to be a table of keys, not a value")
     fields = {one.encode_name: one for one in msgspec.structs.fields(kind)}
     hints = get_type_hints(kind, include_extras=True)
     before = f"{path}." if path else ""
@@ -102,7 +102,7 @@ def read_keys(value: Any, path: str, kind: type[KeysT]) -> KeysT:
 def _check(pipeline: Pipeline) -> None:
     _duration("every", pipeline.every)
     if not pipeline.targets and not pipeline.upkeep:
-        raise ConfigError("targets: there is none; [targets.name] says where rows go")
+        raise ConfigError("targets are missing: add [targets.name], which says where rows go")
     if pipeline.broker.user and not pipeline.broker.password_file:
         raise ConfigError("broker.user needs broker.password_file")
     known: list[str] = []
@@ -137,11 +137,9 @@ def _check_source(path: str, source: Source) -> None:
             if getattr(source, key):
                 raise ConfigError(f"{path}.{key} is for topics, and this source is a table")
     if source.decode in ("json", "avro") and not source.schema:
-        raise ConfigError(
-            f"{path}.schema is missing: decode = {source.decode!r} needs to know the columns"
-        )
+        raise ConfigError(f"{path}.schema is missing: decode = {source.decode!r} needs the columns")
     if (source.schema or source.mode) and not source.decode:
-        raise ConfigError(f"{path}.decode is missing: schema and mode belong to it")
+        raise ConfigError(f"{path}.decode is missing: schema and mode need it")
     if source.watermark:
         _duration(f"{path}.watermark", source.watermark)
 
@@ -150,17 +148,21 @@ def _check_transform(path: str, transform: Transform, known: list[str]) -> None:
     kind = _one_of(path, transform, TRANSFORM_KINDS)
     if kind == "sql":
         if transform.inputs:
-            raise ConfigError(f"{path}.from: SQL names what it reads itself: drop the key")
+            raise ConfigError(f"{path}.from: the SQL itself names what it reads: drop the key")
     elif not transform.inputs:
-        raise ConfigError(f"{path}.from is missing: the names of what it reads, as a list")
+        raise ConfigError(
+            f"{path}.from is missing: list the names of the sources and transforms that it reads"
+        )
     for name in transform.inputs:
         _check_known(f"{path}.from", name, known)
     if kind == "unique" and len(transform.inputs) != 1:
-        raise ConfigError(f"{path}.from: unique reads one thing, as from = [{known[0]!r}]")
+        raise ConfigError(
+            f"{path}.from: unique reads exactly one source or transform, as from = [{known[0]!r}]"
+        )
     if (kind == "unique") != (transform.within is not None):
-        raise ConfigError(f"{path}.within belongs to unique: how far apart doubles may be")
+        raise ConfigError(f"{path}.within needs unique: it says how far apart duplicates may be")
     if kind == "python" and not re.fullmatch(r".+\.py:[A-Za-z_]\w*", transform.python or ""):
-        raise ConfigError(f"{path}.python = {transform.python!r}: it is written file.py:function")
+        raise ConfigError(f"{path}.python = {transform.python!r}: write it as file.py:function")
     for key in ("within", "watermark"):
         text = getattr(transform, key)
         if text is not None:
@@ -183,7 +185,7 @@ def _check_target(path: str, target: Target, known: list[str]) -> None:
 def _check_known(path: str, name: str, known: list[str]) -> None:
     if name not in known:
         raise ConfigError(
-            f"{path}: {name!r} is no source and no transform before it{nearest(name, known)}"
+            f"{path}: {name!r} is neither a source nor an earlier transform{nearest(name, known)}"
         )
 
 
@@ -203,7 +205,7 @@ def _duration(path: str, text: str) -> int:
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
     if found < 0:
-        raise ConfigError(f"{path}: {text!r} is no duration here")
+        raise ConfigError(f"{path}: {text!r} is not a duration that is allowed here")
     return found
 
 

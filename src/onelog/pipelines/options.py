@@ -45,7 +45,7 @@ def starting(start: str | int, key: str) -> dict[str, str]:
             moment = datetime.fromisoformat(start)
         except ValueError:
             raise ConfigError(
-                f"{key} = {start!r}: it is earliest, latest, milliseconds since 1970, or a time"
+                f"{key} = {start!r}: use earliest, latest, milliseconds since 1970, or a time"
                 " such as 2026-01-31T12:00:00Z"
             ) from None
         whole = moment if moment.tzinfo else moment.replace(tzinfo=UTC)

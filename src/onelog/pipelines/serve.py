@@ -25,9 +25,9 @@ def serve_spark(
     """Serve until SIGTERM or Ctrl-C; `on_start` is told the address and the log."""
     need_connect()
     if not 0 < port < 65_536:
-        raise ConfigError(f"--port {port} is no port")
+        raise ConfigError(f"--port {port} is not a port")
     if kind_of(master) is Kind.CONNECT:
-        raise ConfigError(f"--master {shown(master)}: that one serves already")
+        raise ConfigError(f"--master {shown(master)}: this Spark Connect server runs already")
     file = place.token_file(port)
     log = file.with_name("spark.log")
     kept = kept_catalog(file.parent)

@@ -85,7 +85,7 @@ def _arguments(query: str, at: int, kind: str) -> tuple[str, dict[str, str], int
         found = _ARGUMENT.match(query, at)
         if found is None or (found["name"] is None) != (name is None):
             raise ConfigError(
-                f"{kind}({query[at : at + 40]}…: it is written {kind}('name', argument => 'value')"
+                f"{kind}({query[at : at + 40]}…: write {kind}('name', argument => 'value')"
             )
         value = found["number"] or found["flag"] or _unquoted(found["text"] or "")
         if found["name"] is None:
@@ -172,8 +172,8 @@ class Query:
         found = infer_ddl(row.value for row in rows if row.value is not None)
         if found is None:
             raise ConfigError(
-                f"topic('{call.name}'): among its first {len(rows)} records is no JSON object to"
-                " see the columns in: say them, schema => 'name TYPE, …'"
+                f"topic('{call.name}'): the first {len(rows)} records have no JSON object to"
+                " take the columns from: name them, schema => 'name TYPE, …'"
             )
         return found
 

@@ -101,8 +101,8 @@ class State:
             found = msgspec.json.decode((self._folder / STATUS).read_bytes(), type=Status)
         except FileNotFoundError:
             raise NotFound(
-                f"no pipeline {self._folder.name!r} has run here: `onelog pipeline list` shows"
-                " which have; --data names another data directory"
+                f"no pipeline {self._folder.name!r} has run in this data directory: `onelog"
+                " pipeline list` shows all; --data chooses another one"
             ) from None
         if found.phase in ("starting", "running") and not self.runs():
             return msgspec.structs.replace(found, phase="killed")
@@ -119,8 +119,8 @@ class State:
         waiter.join(timeout_s)
         if waiter.is_alive():
             raise Timeout(
-                f"the pipeline {found.name} (process {found.pid}) has not ended after"
-                f" {timeout_s:.0f} seconds; it was asked to and may still do so"
+                f"the pipeline {found.name} (process {found.pid}) has not ended"
+                f" {timeout_s:.0f} seconds after the request; it may still end"
             )
         return True
 

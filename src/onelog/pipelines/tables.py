@@ -24,8 +24,8 @@ def table_target(pipeline: Pipeline, wanted: str | None) -> str:
         return found[0]
     which = ", ".join(found) or "none"
     raise ConfigError(
-        f"the pipeline {pipeline.name} has as targets with a row for each key (mode = upsert):"
-        f" {which}; name one with --target"
+        f"the pipeline {pipeline.name} has these targets with one row per key (mode = upsert):"
+        f" {which}; choose one with --target"
     )
 
 

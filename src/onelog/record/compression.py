@@ -37,7 +37,7 @@ def inflate(codec: int, data: Buffer, limit: int = INFLATED_BYTES_MAX) -> bytes:
     if codec == NONE:
         return bytes(data)
     if codec not in CODEC_NAMES:
-        raise UnsupportedCodec(f"compression codec {codec} is not known; use one of 0 to 4")
+        raise UnsupportedCodec(f"compression codec {codec} is unknown; use one of 0 to 4")
     try:
         if codec == SNAPPY:
             return _inflate_snappy(bytes(data), limit)
@@ -59,7 +59,7 @@ def deflate(codec: int, data: Buffer, level: int | None = None) -> bytes:
         return bytes(cramjam.lz4.compress(data, level))
     if codec == ZSTD:
         return bytes(cramjam.zstd.compress(data, level))
-    raise UnsupportedCodec(f"compression codec {codec} is not known; use one of 0 to 4")
+    raise UnsupportedCodec(f"compression codec {codec} is unknown; use one of 0 to 4")
 
 
 def _refuse(limit: int) -> MessageTooLarge:

@@ -96,7 +96,7 @@ class Authenticator:
         local = listener_is_loopback and peer_host is not None and _is_loopback(peer_host)
         if allowed == "always" or (allowed == "loopback" and local):
             return ANONYMOUS
-        raise NotAuthenticated("a user name and a password are needed here")
+        raise NotAuthenticated("this listener needs a user name and a password")
 
     def recall(self, name: str, password: bytes) -> Identity | None:
         """Who this is, if the same password was right a while ago; None says: ask `password`."""
@@ -117,7 +117,7 @@ class Authenticator:
             if known == mechanism:
                 return ScramExchange(known, self._find, self._salt_seed)
         raise NotAuthenticated(
-            f"the mechanism {mechanism[:64]!r} is not known here; use {' or '.join(MECHANISMS)}"
+            f"the mechanism {mechanism[:64]!r} is unknown; use {' or '.join(MECHANISMS)}"
         )
 
     @property
@@ -145,13 +145,17 @@ class Authenticator:
             if key == "commonName"
         ]
         if len(names) != 1 or not names[0] or names[0] in RESERVED_NAMES:
-            raise NotAuthenticated("a client certificate with one common name is needed here")
+            raise NotAuthenticated(
+                "this listener needs a client certificate with exactly one common name"
+            )
         name = names[0]
         known = self._table.get(name)
         if known is None and not self._settings.certificate_users_only:
             return Identity(name, "certificate")
         if known is None or known.user.disabled:
-            raise NotAuthenticated(f"the certificate's common name {name!r} is no enabled user")
+            raise NotAuthenticated(
+                f"the certificate's common name {name!r} is not the name of an enabled user"
+            )
         return Identity(name, "certificate", known.revision)
 
     def is_current(self, identity: Identity) -> bool:

@@ -134,7 +134,7 @@ def decode_answer(message: bytes) -> Answer:
     try:
         answer = msgspec.json.decode(message, type=Answer)
     except msgspec.MsgspecError as error:
-        raise InvalidRequest(f"the server's answer is not understood: {error}") from None
+        raise InvalidRequest(f"the server's answer cannot be decoded: {error}") from None
     raise_error(answer.error, answer.message)
     return answer
 

@@ -94,7 +94,9 @@ class UserTable:
             async with asyncio.timeout(REACH_TIMEOUT_S):
                 await waiter
         except TimeoutError:
-            raise Timeout("the user is stored, but does not apply yet; look at the log") from None
+            raise Timeout(
+                "the user is stored, but is not in effect yet; the server's log says why"
+            ) from None
         finally:
             self._waiters = [row for row in self._waiters if row[1] is not waiter]
 
@@ -121,7 +123,9 @@ class UserTable:
             except OffsetOutOfRange:
                 self._watch = None
             except OnelogError as error:
-                _log.warning("users cannot be watched", error=str(error), retry_s=RETRY_S)
+                _log.warning(
+                    "changes of users cannot be watched", error=str(error), retry_s=RETRY_S
+                )
                 self._watch = None
                 await asyncio.sleep(RETRY_S)
             else:
@@ -142,7 +146,7 @@ class UserTable:
         try:
             user = decode_user(entry)
         except msgspec.MsgspecError as error:
-            _log.error("a user's record cannot be read", user=name, error=str(error))
+            _log.error("the record of a user cannot be read", user=name, error=str(error))
             self._users.pop(name, None)
             self._unreadable.add(name)
             return

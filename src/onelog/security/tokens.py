@@ -67,7 +67,7 @@ class Tokens:
     def identify(self, token: str) -> Identity:
         """Who this is. Raises NotAuthenticated."""
         if not self.enabled:
-            raise NotAuthenticated("tokens are not taken here (security.tokens.jwks_file)")
+            raise NotAuthenticated("this broker takes no tokens: set security.tokens.jwks_file")
         if len(token) > TOKEN_BYTES_MAX:
             raise NotAuthenticated(f"a token has at most {TOKEN_BYTES_MAX} bytes")
         self._refresh()
@@ -88,7 +88,7 @@ class Tokens:
             if key is None and key_id is None and len(self._keys) == 1:
                 (key,) = self._keys.values()
             if key is None:
-                raise NotAuthenticated(f"{_REFUSED}: its key is not known")
+                raise NotAuthenticated(f"{_REFUSED}: its key is unknown")
             return dict(
                 jwt.decode(
                     token,

@@ -137,7 +137,7 @@ class Users:
         absent = Compare(key_of(name), "version", "==", 0)
         result = await self._store.txn((absent,), (_put(changed),))
         if not result.succeeded:
-            raise Conflict(f"user {name!r} was made by somebody else meanwhile; try again")
+            raise Conflict(f"user {name!r} was added by another command meanwhile; try again")
         await self._wait(result.revision)
 
     async def scram_iterations(self) -> dict[str, dict[str, int]]:
@@ -159,7 +159,7 @@ class Users:
         if 0 < len(name.encode("utf-8", "surrogatepass")) <= NAME_BYTES_MAX:
             entry = await self._store.get(key_of(name))
         if entry is None:
-            raise NotFound(f"there is no user {name!r}; `onelog user list` shows who there is")
+            raise NotFound(f"there is no user {name!r}; `onelog user list` shows all users")
         return entry, decode_user(entry)
 
     async def _replace(self, entry: Entry, op: Op) -> None:
@@ -167,7 +167,7 @@ class Users:
         result = await self._store.txn((same,), (op,))
         if not result.succeeded:
             name = entry.key.removeprefix(PREFIX)
-            raise Conflict(f"user {name!r} was changed by somebody else meanwhile; try again")
+            raise Conflict(f"user {name!r} was changed by another command meanwhile; try again")
         await self._wait(result.revision)
 
     async def _wait(self, revision: int) -> None:
@@ -206,7 +206,7 @@ def check_password(password: str) -> bytes:
     except InvalidRequest as error:
         raise InvalidRequest(f"the password has a character that is {error}") from None
     if not prepared:
-        raise InvalidRequest("a password has at least one character that is visible")
+        raise InvalidRequest("a password has at least one visible character")
     return raw
 
 

@@ -77,6 +77,6 @@ def _tell(spark: SparkSession, ours: Mapping[str, str], config: Mapping[str, str
             spark.conf.set(key, value)
         except PySparkException as error:
             raise ConfigError(
-                f"{key} is for a Spark that is started, and this one runs already: drop it, or"
+                f"{key} counts only when Spark starts, and this Spark runs already: drop it, or"
                 f" set it there ({str(error).splitlines()[0]})"
             ) from None

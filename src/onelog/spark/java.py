@@ -45,7 +45,9 @@ def _named(home: Path) -> Path:
     java = home / "bin" / "java"
     version = _version(java) if java.exists() else None
     if version is None:
-        raise ConfigError(f"JAVA_HOME is {home}, but {java} does not run: correct or unset it")
+        raise ConfigError(
+            f"JAVA_HOME is {home}, but {java} does not run: correct JAVA_HOME, or unset it"
+        )
     if version < VERSION_MIN:
         raise ConfigError(
             f"JAVA_HOME is {home}, which is Java {version}, and Spark needs {VERSION_MIN} or "

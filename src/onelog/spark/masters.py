@@ -48,7 +48,7 @@ def kind_of(master: str) -> Kind:
         return Kind.YARN
     if _LOCAL.fullmatch(master):
         return Kind.LOCAL
-    raise ConfigError(f"master {master!r} is none: it is {_FORMS}")
+    raise ConfigError(f"master {master!r} is not a master: use {_FORMS}")
 
 
 def find_master(master: str, environment: Mapping[str, str] | None = None) -> Kind:
@@ -75,7 +75,7 @@ def _find_yarn(environment: Mapping[str, str]) -> None:
         )
     for name, folder in named.items():
         if not os.path.isdir(folder):  # noqa: PTH112 - a name that is not checked yet
-            raise ConfigError(f"master yarn: {name} is {folder}, which is no directory")
+            raise ConfigError(f"master yarn: {name} is {folder}, which is not a directory")
     addresses = [found for folder in named.values() for found in resource_managers(Path(folder))]
     if addresses:
         _find_any("yarn", addresses)
@@ -116,7 +116,7 @@ def _address(master: str, text: str, default_port: int | None) -> Address:
     except ValueError:
         host = port = None
     if not host or not port:
-        raise ConfigError(f"master {shown(master)!r} has no host and port: it is {_FORMS}")
+        raise ConfigError(f"master {shown(master)!r} has no host and port: use {_FORMS}")
     return host, port
 
 

@@ -97,7 +97,7 @@ class Given:
             name, row = spelled[given.lower()]  # Spark writes all of it small
             if row.name in self._values:
                 other = self._values[row.name][0]
-                raise ConfigError(f"options {other} and {name} are one and the same: give one")
+                raise ConfigError(f"options {other} and {name} mean the same: give one of them")
             self._values[row.name] = (name, value)
 
     def __contains__(self, name: str) -> bool:
@@ -134,7 +134,9 @@ class Given:
         given, value = self._values.get(name, (name, default))
         known = {word.lower(): word for word in choices}
         if value.lower() not in known:
-            raise ConfigError(f"option {given}: {value!r} is none of {', '.join(known.values())}")
+            raise ConfigError(
+                f"option {given}: {value!r} is not one of {', '.join(known.values())}"
+            )
         return known[value.lower()]
 
 

@@ -49,7 +49,7 @@ def split_access(
     if not wanted:
         if given:
             raise ConfigError(
-                f"{min(given)} is for Hadoop's S3 file system: set jars = ['s3'], too"
+                f"{min(given)} configures Hadoop's S3 file system: set jars = ['s3'], too"
             )
         return rest, {}
     found = s3_access(given, environment)

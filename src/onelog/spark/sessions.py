@@ -122,7 +122,9 @@ def session(
     kind = find_master(master)
     if kind is Kind.CONNECT:
         if jars:
-            raise ConfigError("jars: a Spark that runs already has its own; start it with them")
+            raise ConfigError(
+                "jars: a Spark that runs already cannot load them; start it with these jars"
+            )
         return connect(master, SETTINGS, config or {})
     # A worker takes `python3` from the path otherwise, which may be another Python.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

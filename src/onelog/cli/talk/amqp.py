@@ -73,7 +73,7 @@ class AmqpTalker:
     def _log_in(self, place: Place) -> None:
         self._link.send(PROTOCOL_HEADER)
         self._expect("Connection.Start")
-        # guest is nobody in particular, where a broker lets nobody in particular in.
+        # A broker that accepts anonymous clients accepts guest as anonymous.
         self._link.send(wire.start_ok(place.user or "guest", place.password or "guest"))
         try:
             tune = self._expect("Connection.Tune")
@@ -154,7 +154,7 @@ class AmqpTalker:
         self._content = []
         if method.name == "Basic.Return":
             raise NotFound(
-                f"nobody takes {method.routing_key!r} of exchange {method.exchange!r}:"
+                f"no queue takes {method.routing_key!r} of exchange {method.exchange!r}:"
                 f" {method.reply_text}"
             )
         self._arrived.append((method, decode_properties(head.properties), bytes(body)))

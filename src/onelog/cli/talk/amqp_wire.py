@@ -142,7 +142,9 @@ def binding_of(text: str) -> tuple[str, str]:
         exchange, _, rest = rest.partition("/")
         return address_of(f"$x/{exchange}/").exchange, _pattern(rest)
     if space.startswith("$"):
-        raise InvalidRequest(f"{text} is no topic that AMQP binds; --queue NAME reads a queue")
+        raise InvalidRequest(
+            f"{text} is not a topic that AMQP can bind; --queue NAME reads a queue"
+        )
     return ROOT_EXCHANGE, _pattern(text)
 
 

@@ -85,7 +85,9 @@ class Link:
         try:
             self._socket = context.wrap_socket(self._socket, server_hostname=place.host)
         except (OSError, ssl.SSLError) as error:
-            raise Unavailable(f"{place} has no TLS that can be trusted ({error})") from error
+            raise Unavailable(
+                f"{place} does not offer TLS that can be trusted ({error})"
+            ) from error
 
     def send(self, data: bytes) -> None:
         """Write all of it. Raises Unavailable, Timeout."""
@@ -93,7 +95,7 @@ class Link:
             self._socket.settimeout(self.place.answer_s)
             self._socket.sendall(data)
         except TimeoutError:
-            raise Timeout(f"{self.place} takes no more bytes") from None
+            raise Timeout(f"{self.place} reads no more bytes") from None
         except OSError as error:
             self._fail(error)
 

@@ -85,8 +85,8 @@ def parse_start(text: str) -> Start:
         time = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidRequest(
-            f"{text!r} is no place to begin: use earliest, latest, offset:<number>, milliseconds"
-            " since 1970, or a time such as 2026-01-31T12:00:00Z"
+            f"{text!r} is not a position to begin at: use earliest, latest, offset:<number>,"
+            " milliseconds since 1970, or a time such as 2026-01-31T12:00:00Z"
         ) from None
     if time.tzinfo is None:
         time = time.replace(tzinfo=UTC)
@@ -130,7 +130,7 @@ def from_json(line: bytes, default_topic: str) -> Message:
             ends = time_ns() // 1_000_000 + int(row["expires_in_ms"])
             message.fields.setdefault("expires_ms", check_number("expires_ms", ends))
     except (msgspec.MsgspecError, TypeError, ValueError, binascii.Error) as error:
-        raise InvalidRequest(f"{line[:60]!r} is no message in JSON: {error}") from None
+        raise InvalidRequest(f"{line[:60]!r} is not a message in JSON: {error}") from None
     return message
 
 

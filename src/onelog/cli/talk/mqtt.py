@@ -225,7 +225,9 @@ def _properties(message: Message) -> Properties:
         try:
             pairs.append((name, (value or b"").decode()))
         except UnicodeDecodeError:
-            raise InvalidRequest(f"MQTT headers are text, and that of {name} is not") from None
+            raise InvalidRequest(
+                f"MQTT headers are text, but the value of header {name} is not"
+            ) from None
     return Properties(
         content_type=fields.get("content_type"),
         response_topic=fields.get("reply_to"),

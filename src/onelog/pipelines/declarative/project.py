@@ -22,7 +22,7 @@ def write_project(file: Path) -> list[Path]:
     texts[definitions] = _template("readings.py.txt")
     for path in texts:
         if path.exists():
-            raise ConfigError(f"{path} exists already; it was left as it is")
+            raise ConfigError(f"{path} exists already; nothing was written")
     try:
         definitions.parent.mkdir(parents=True, exist_ok=True)
         for path, text in texts.items():

@@ -70,7 +70,9 @@ class Refresh:
 
     def __post_init__(self) -> None:
         if self.full_all and (self.only or self.full):
-            raise ConfigError("--full-refresh-all is everything: drop --refresh and --full-refresh")
+            raise ConfigError(
+                "--full-refresh-all refreshes everything: drop --refresh and --full-refresh"
+            )
 
     def __bool__(self) -> bool:
         return bool(self.only or self.full or self.full_all)
@@ -126,7 +128,7 @@ class DeclarativeRun:
                 if refresh and all(one.state == "excluded" for one in self._progress.values()):
                     names = ", ".join((*refresh.only, *refresh.full))
                     raise PipelineFailed(
-                        f"nothing was done: no table or view of the definitions is {names}"
+                        f"nothing was done: the definitions have no table or view {names}"
                     )
                 return event.how
             if self._learn(event):

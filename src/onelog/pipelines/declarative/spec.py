@@ -86,7 +86,7 @@ def load_declarative(file: Path) -> Declarative:
         raise ConfigError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from error
     try:
         if not isinstance(tree, dict):
-            raise ConfigError("it is a table of keys: name, libraries, …")  # noqa: TRY301
+            raise ConfigError("the file has to be a table of keys: name, libraries, …")  # noqa: TRY301
         keys = read_keys({str(key): value for key, value in tree.items()}, "", SpecKeys)
         for library in keys.libraries:
             _check_files(file.absolute().parent, library.glob.include)
@@ -103,7 +103,7 @@ def _check_files(folder: Path, pattern: str) -> None:
     found = [folder / plain] if plain == pattern else sorted((folder / plain).rglob("*"))
     files = [file for file in found if file.is_file() and "__pycache__" not in file.parts]
     if not files:
-        raise ConfigError(f"libraries: no file is at {folder / pattern}")
+        raise ConfigError(f"libraries: there is no file at {folder / pattern}")
     for file in files:
         if file.suffix not in DEFINITIONS:
             raise ConfigError(f"libraries: {file} is neither Python (.py) nor SQL (.sql)")

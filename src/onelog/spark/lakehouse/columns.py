@@ -71,7 +71,7 @@ def _arrow_type(kind: spark_types.DataType, column: str) -> pa.DataType:
     plain = PLAIN.get(kind.simpleString())
     if plain is None:
         raise InvalidRequest(
-            f"column {column} has the type {kind.simpleString()}, which no table keeps: cast it"
+            f"column {column} has the type {kind.simpleString()}, which no table can store: cast it"
         )
     return plain
 

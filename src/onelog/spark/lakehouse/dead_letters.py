@@ -67,5 +67,5 @@ def refuse(table: str, bad: Sequence[BadRow]) -> None:
     """Fail a batch that has bad rows and no place for them."""
     raise InvalidRequest(
         f"a row does not fit the table {table}: {bad[0].reason}; the row is {bad[0].row[:500]}. "
-        "Mend it before the sink, or set deadLetterTable or deadLetterTopic to keep such rows apart"
+        "Correct the row before the sink, or set deadLetterTable or deadLetterTopic for such rows"
     )

@@ -80,7 +80,7 @@ def catalog_of(options: TableOptions) -> Catalog:
         folder = Path(address.removeprefix(SQLITE)).parent
         if not folder.is_dir():
             raise InvalidRequest(
-                f"the folder {str(folder)!r} of the catalog {address} is not there: make it, or"
+                f"the folder {str(folder)!r} of the catalog {address} does not exist: make it, or"
                 " check catalog"
             )
     return load_catalog(

@@ -124,7 +124,7 @@ def parse_options(given: Mapping[str, str]) -> TableOptions:
     table_format = _choice("tableFormat", get("tableFormat"), Format)
     table = get("table") or low.get("path")
     if not table:
-        raise ConfigError("table: which table to write is missing: give its name or directory")
+        raise ConfigError("table is missing: give the name or the directory of the table")
     options = TableOptions(
         format=table_format,
         table=table,
@@ -160,9 +160,7 @@ def _check(options: TableOptions) -> None:
                 "mode: upsert needs keys (whose latest row is kept) and orderBy (what is latest)"
             )
     elif options.keys or options.order_by or options.delete_column:
-        raise ConfigError(
-            "keys, orderBy and deleteColumn belong to mode=upsert: set it, or not them"
-        )
+        raise ConfigError("keys, orderBy and deleteColumn need mode=upsert: set it, or drop them")
     if options.format is not Format.ICEBERG:
         for field in options.partitions:
             if field.transform != "identity":
@@ -208,7 +206,9 @@ def _catalog(
             raise ConfigError(f"catalog: {table_format.value} has none: the table is a directory")
         return ()
     if not uri:
-        raise ConfigError("catalog: Iceberg needs one: sqlite:///file.db, or a REST address")
+        raise ConfigError(
+            "catalog is missing: Iceberg needs one: sqlite:///file.db, or a REST address"
+        )
     kind = "rest" if uri.startswith(("http://", "https://")) else "sql"
     if kind == "sql" and not warehouse:
         raise ConfigError("warehouse: where the catalog's tables lie is missing: give a directory")
@@ -254,5 +254,5 @@ def _written_as(query: str | None, batch: str | None) -> tuple[str, int] | None:
     if query is None and batch is None:
         return None
     if not query or batch is None:
-        raise ConfigError("queryId and batchId belong together: give both, or neither")
+        raise ConfigError("queryId and batchId need each other: give both, or neither")
     return query, _number("batchId", batch, 0)

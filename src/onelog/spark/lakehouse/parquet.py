@@ -141,7 +141,7 @@ class ParquetDirectory(LakeTable):
         """Write the record, then move the files that it names."""
         if change.replaces_all or change.removed:
             raise InvalidRequest(
-                "plain Parquet cannot replace what is there: write to another directory, or use "
+                "plain Parquet cannot replace existing rows: write to another directory, or use "
                 "iceberg or delta"
             )
         staged = f"{self._root}/{OWN}/staged/"

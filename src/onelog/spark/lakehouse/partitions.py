@@ -45,7 +45,7 @@ def parse_partitions(text: str) -> tuple[PartitionField, ...]:
     while at < len(text.rstrip()):
         found = _FIELD.match(text, at)
         if found is None:
-            raise ConfigError(f"partitionBy: {text!r} is not understood from {text[at:]!r} on")
+            raise ConfigError(f"partitionBy: {text!r} cannot be parsed from {text[at:]!r} on")
         at = found.end()
         transform, number, inner, plain = found.groups()
         fields.append(
@@ -63,7 +63,7 @@ def _named(transform: str, number: str | None) -> str:
     if known in NUMBERED and number is not None and int(number) > 0:
         return f"{known}[{int(number)}]"
     raise ConfigError(
-        f"partitionBy: {transform} is not understood: a column, year(c), month(c), day(c), "
+        f"partitionBy: {transform} is not one of: a column, year(c), month(c), day(c), "
         "hour(c), bucket(16, c) or truncate(4, c)"
     )
 

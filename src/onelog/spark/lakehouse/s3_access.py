@@ -89,7 +89,7 @@ def s3_access(given: Mapping[str, str], environment: Mapping[str, str]) -> Words
             known = ", ".join([*S3_OPTIONS, *SOURCES])
             raise ConfigError(f"{name} is unknown: one of {known}")
     if PROFILE in given and FILE not in given:
-        raise ConfigError(f"{PROFILE} names a part of a file: set {FILE}, too")
+        raise ConfigError(f"{PROFILE} names a section of a file: set {FILE}, too")
     told = {name: text for name, text in given.items() if name in S3_OPTIONS}
     in_file = _from_file(given[FILE], given.get(PROFILE, "default")) if FILE in given else {}
     found = _joined(told, in_file, _from_environment(environment))
@@ -121,7 +121,7 @@ def _from_environment(environment: Mapping[str, str]) -> Words:
 def _from_file(name: str, profile: str) -> Words:
     file = Path(name).expanduser()
     if not file.is_absolute():  # tasks and drivers do not stand in the same directory
-        raise ConfigError(f"{FILE}: {name!r} is not the whole path of a file")
+        raise ConfigError(f"{FILE}: {name!r} is not the absolute path of a file")
     parser = configparser.ConfigParser(interpolation=None)
     try:
         parser.read_string(file.read_text(encoding="utf-8"))

@@ -183,7 +183,7 @@ class TableStreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: TableOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite:
-            raise InvalidRequest("outputMode complete is not kept by tables: use mode=upsert")
+            raise InvalidRequest("tables do not support outputMode complete: use mode=upsert")
         self._sink = TableSink(options, schema, replaces_all=False)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -217,7 +217,7 @@ class TableBatchWriter(DataSourceArrowWriter):
     def __init__(self, options: TableOptions, schema: StructType, overwrite: bool) -> None:
         if overwrite and options.format is Format.PARQUET:
             raise InvalidRequest(
-                "mode overwrite: plain Parquet cannot replace what is there at once: write to "
+                "mode overwrite: plain Parquet cannot replace all rows at once: write to "
                 "another directory, or use iceberg or delta"
             )
         self._sink = TableSink(options, schema, overwrite)

@@ -124,7 +124,8 @@ def check_columns(options: TableOptions, table: pa.Schema, rows: pa.Schema) -> N
     missing = [one.name for one in table if not one.nullable and one.name not in rows.names]
     if missing:
         raise InvalidRequest(
-            f"the table {options.table} requires {', '.join(missing)}, which the rows lack"
+            f"the table {options.table} requires {', '.join(missing)}, which the rows do"
+            " not have: add the columns"
         )
 
 

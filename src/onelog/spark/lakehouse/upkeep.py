@@ -103,7 +103,10 @@ def _compact_iceberg(options: TableOptions, small_bytes: int) -> None:
             writer.discard()
             continue
         return
-    raise Conflict(f"the table {options.table} changed under every compaction: try again later")
+    raise Conflict(
+        f"the table {options.table} was changed by other writers during every"
+        " compaction: try again later"
+    )
 
 
 def _sweep_iceberg(options: TableOptions, snapshot_age: timedelta, orphan_age: timedelta) -> int:

@@ -74,7 +74,8 @@ def layout_of(schema: StructType, topic: str | None) -> Layout:
         places["topic"] = None
     elif places["topic"] is None:
         raise InvalidRequest(
-            f"where to write? Give the option topic, or the rows a column topic; they have {has}"
+            f"the topic is missing: give the option topic, or the rows a column topic;"
+            f" they have {has}"
         )
     return Layout(
         places["value"], places["key"], places["headers"], places["topic"], places["partition"]

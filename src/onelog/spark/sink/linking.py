@@ -68,7 +68,8 @@ def link(client: Client, batch: Batch, members: Sequence[Member], *, commit: boo
         return client.call(API, body.encode(), read, version=VERSION, wait_s=WAIT_S)
     except Unavailable as error:
         raise Unavailable(
-            f"{batch} could not be linked: {error}. Is that a OneLog broker? Others have no link"
+            f"{batch} could not be linked: {error}. Only a OneLog broker"
+            " knows the link request: check the option servers"
         ) from error
 
 
@@ -76,7 +77,7 @@ def _decode(data: bytes) -> dict[str, Any]:
     try:
         answer = json.loads(data)
     except ValueError as error:
-        raise ProtocolViolation(f"the broker's answer to a link is no JSON: {error}") from None
+        raise ProtocolViolation(f"the broker's answer to a link is not JSON: {error}") from None
     if not isinstance(answer, dict):
         raise ProtocolViolation("the broker's answer to a link has no fields")
     return answer

@@ -129,8 +129,8 @@ class Staging:
             (found,) = self._client.topics([name], create=True)
             if found.code == _UNKNOWN_TOPIC:
                 raise TopicNotFound(
-                    f"there is no topic {topic}, and the broker makes none by itself"
-                    " (kafka.topics.auto_create); make it first"
+                    f"there is no topic {topic}, and the broker does not create topics by itself"
+                    " (kafka.topics.auto_create); create it first"
                 )
             if found.code:
                 raise refusal(found.code, f"topic {topic}")

@@ -144,5 +144,5 @@ def batch_writer(options: SinkOptions, schema: StructType, *, overwrite: bool) -
 def _refuse_overwrite(overwrite: bool) -> None:
     if overwrite:
         raise InvalidRequest(
-            "a log is not overwritten: write with mode append (output mode append or update)"
+            "a log cannot be overwritten: write with mode append (output mode append or update)"
         )

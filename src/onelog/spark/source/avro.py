@@ -75,14 +75,16 @@ def _plain(row: dict[str, Any], place: str) -> str:
     found = _LOGICAL.get(logical) or _PLAIN.get(row["type"])
     if found is None:
         raise ConfigError(
-            f"option valueSchema: {place} has the type {row['type']!r}, which is not known"
+            f"option valueSchema: {place} has the type {row['type']!r}, which is unknown"
         )
     return found
 
 
 def _record(schema: dict[str, Any], place: str, named: dict[str, Any]) -> str:
     if place.count(".") > 32:
-        raise ConfigError(f"option valueSchema: {place[:60]}… holds itself, which Spark cannot")
+        raise ConfigError(
+            f"option valueSchema: {place[:60]}… contains itself, and Spark has no recursive types"
+        )
     inside = named | {schema.get("name", ""): schema}
     fields = schema.get("fields")
     if not isinstance(fields, list) or not all(

@@ -48,7 +48,7 @@ def tell(words: str, *, fail: bool) -> None:
     """Fail, or write it down and go on."""
     if fail:
         raise OffsetOutOfRange(f"{words}. {_ADVICE}")
-    _log.warning("%s; going on behind it (failOnDataLoss=false)", words)
+    _log.warning("%s; the query goes on behind it (failOnDataLoss=false)", words)
 
 
 def check_start(row: Slice, first: int, last: int, *, fail: bool) -> Slice:

@@ -33,7 +33,7 @@ def from_spark(offsets: Mapping[str, Any]) -> dict[Part, int]:
         }
     except (AttributeError, TypeError, ValueError):
         raise InvalidRequest(
-            f"the checkpoint has offsets that are none of this source: {str(offsets)[:80]}"
+            f"the checkpoint has offsets that this source did not write: {str(offsets)[:80]}"
         ) from None
 
 

@@ -234,7 +234,7 @@ def _each(text: str, option: str, least: int) -> dict[str, dict[int, int]]:
         for number, value in places.items():
             if not number.isdigit() or not isinstance(value, int) or value < least:
                 raise ConfigError(
-                    f"option {option}: {topic!r} partition {number!r}: {value!r} is no place"
+                    f"option {option}: {topic!r} partition {number!r}: {value!r} is not an offset"
                 )
             row[int(number)] = value
     return rows
@@ -289,7 +289,9 @@ def _limits(given: Given) -> Limits:
     delay = given.text("maxTriggerDelay", MAX_TRIGGER_DELAY)
     found = _DELAY.fullmatch(delay.lower())
     if found is None:
-        raise ConfigError(f"option maxTriggerDelay: {delay!r} is no duration, such as 15m or 30s")
+        raise ConfigError(
+            f"option maxTriggerDelay: {delay!r} is not a duration, such as 15m or 30s"
+        )
     limits = Limits(
         given.number("maxOffsetsPerTrigger", 1),
         given.number("maxBytesPerTrigger", 1),
@@ -300,7 +302,7 @@ def _limits(given: Given) -> Limits:
     if least is not None and most is not None and least > most:
         raise ConfigError(
             f"options minOffsetsPerTrigger ({least}) and maxOffsetsPerTrigger ({most}):"
-            " the least is more than the most"
+            " the minimum is larger than the maximum"
         )
     return limits
 

@@ -53,8 +53,8 @@ class _Stream(DataSourceStreamReader):
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         if options.limits.any() and not HAS_LIMITS:
             raise ConfigError(
-                f"options …PerTrigger need PySpark 4.2 or newer: {pyspark.__version__} asks Python"
-                " sources for no limit"
+                f"options …PerTrigger need PySpark 4.2 or newer: {pyspark.__version__} does not"
+                " ask Python sources for limits"
             )
         self._options = options
         self._shape = Shape(options, schema)
@@ -166,7 +166,9 @@ class _Stream(DataSourceStreamReader):
         try:
             self._broker.commit(self._options.group, news)
         except OnelogError as error:
-            _log.warning("group %s is not told how far it is: %s", self._options.group, error)
+            _log.warning(
+                "the progress could not be committed to group %s: %s", self._options.group, error
+            )
 
     def stop(self) -> None:
         """The query is over."""

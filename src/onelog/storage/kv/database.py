@@ -144,7 +144,7 @@ class Database:
         if free < self._reserve_bytes + size_bytes:
             raise StorageFull(
                 f"{self._root} has {free} bytes left, and {self._reserve_bytes} are kept for "
-                "retention: free some space; appends go on then"
+                "retention: free some space, then appends go on"
             )
         self._unchecked_bytes = 0
 

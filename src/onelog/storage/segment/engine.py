@@ -90,7 +90,9 @@ class SegmentEngine:
 
     def _path(self, key: PartitionKey) -> Path:
         if not _STREAM_ID.fullmatch(key.stream_id) or key.partition < 0:
-            raise InvalidRequest(f"{key} cannot name a directory: use letters, digits, ~ . _ -")
+            raise InvalidRequest(
+                f"{key} cannot be the name of a directory: use letters, digits, ~ . _ -"
+            )
         return self._root / key.stream_id / str(key.partition)
 
     def open(self, key: PartitionKey, settings: LogSettings) -> SegmentLog:
