@@ -87,6 +87,36 @@ def test_no_file_holds_what_does_not_belong_into_a_repository(pattern, why):
     assert not found, f"{why}: {found}"
 
 
+RIDDLES = (
+    "stops to read",
+    "stop to read",
+    "stops to consume",
+    "who comes second",
+    "in the same go",
+    "closed untold",
+    "who there is",
+    "slip of the pen",
+    "nobody's business",
+    "is told in a line",
+    "is none: it is",
+    "What is honest to know",
+)
+"""Phrases that readers stumbled over: false friends, and pronouns without a noun."""
+READ_BY_STRANGERS = ("src/", "docs/", "CHANGELOG.md", "README.md", "ARCHITECTURE.md")
+PAGE_ON_ENGLISH = "docs/style.md"
+
+
+def test_no_text_holds_a_phrase_that_readers_stumbled_over():
+    found = [
+        f"{name_of(path)}: {phrase}"
+        for path in TEXTS
+        if name_of(path).startswith(READ_BY_STRANGERS) and name_of(path) != PAGE_ON_ENGLISH
+        for phrase in RIDDLES
+        if phrase.casefold() in " ".join(path.read_text(errors="replace").split()).casefold()
+    ]
+    assert not found, f"say it plainly, with the subject named ({PAGE_ON_ENGLISH}): {found}"
+
+
 def test_every_page_is_reachable_from_the_index():
     index = ROOT / "docs" / "index.md"
     reached: set[Path] = set()

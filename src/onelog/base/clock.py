@@ -1,7 +1,7 @@
 """Time: the wall clock for stamps, the monotonic clock for deadlines, and a clock for tests.
 
 Rules: deadlines are monotonic, so a wall clock that jumps never fires or delays one. Code that
-needs time takes a `Clock`; nobody else calls `time`.
+needs time takes a `Clock`; only this module calls `time`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from onelog.base.ids import TimestampMs
 
 
 class Clock(Protocol):
-    """What the house asks of time."""
+    """The two clocks that all code uses."""
 
     def now_ms(self) -> TimestampMs:
         """Wall clock, milliseconds since the Unix epoch. May jump, also backwards."""

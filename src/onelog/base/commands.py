@@ -1,8 +1,8 @@
-"""The form of the commands that a running server takes, and the table of who runs which.
+"""The form of the commands that a running server takes, and the table of their handlers.
 
-Rules: a message is a JSON object whose `type` is `subject.verb`. Each room that takes commands
-names its subject; nobody here knows which there are. An error travels as its class in `base.errors`
-and its message. Nothing here is heavy to import, because the command line does.
+Rules: a message is a JSON object whose `type` is `subject.verb`. Each package that takes commands
+registers its subject; this module does not know them. An error travels as its class in
+`base.errors` and its message. Nothing here is heavy to import, because the command line does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Kind(msgspec.Struct, frozen=True):
 
 
 class Commands:
-    """Who runs the commands of which subject."""
+    """The handler of each subject."""
 
     def __init__(self, runners: dict[str, Runner]) -> None:
         self._runners = runners
@@ -49,17 +49,17 @@ class Commands:
 
 
 def failed(error: OnelogError) -> bytes:
-    """The message of an answer that tells of an error."""
+    """The message of an answer with an error."""
     return msgspec.json.encode(Failure(error=type(error).__name__, message=str(error)))
 
 
 def not_understood(error: msgspec.MsgspecError) -> bytes:
-    """The answer to a message that is no command."""
+    """The answer to a message that is not a command."""
     return failed(InvalidRequest(f"the command is not understood: {error}"))
 
 
 def raise_error(name: str, message: str) -> None:
-    """Raise the error that an answer tells of, by its class; an empty name is none."""
+    """Raise the error in an answer, by its class; an empty name means no error."""
     if name:
         raise _error_class(name)(message)
 

@@ -14,7 +14,7 @@ class OnelogError(Exception):
 
 
 class InvalidRequest(OnelogError):
-    """The caller asked for something that can never be right (a bad argument)."""
+    """The request can never succeed as it is (a bad argument)."""
 
 
 class InvalidName(InvalidRequest):
@@ -26,7 +26,7 @@ class ConfigError(InvalidRequest):
 
 
 class NotFound(OnelogError):
-    """What was named does not exist."""
+    """The named object does not exist."""
 
 
 class StreamNotFound(NotFound):
@@ -42,7 +42,7 @@ class CursorNotFound(NotFound):
 
 
 class AlreadyExists(OnelogError):
-    """What was to be created exists already."""
+    """The object that was to be created exists already."""
 
 
 class Conflict(OnelogError):
@@ -148,7 +148,8 @@ class Unavailable(OnelogError):
 
 
 class StateUnknown(Unavailable):
-    """What an internal stream keeps cannot be read; what needs it waits for the repair."""
+    """The state in an internal stream cannot be read; requests that need it fail until the
+    repair."""
 
 
 class Closed(OnelogError):

@@ -1,15 +1,15 @@
 """Names: how a topic or filter is written in Kafka, AMQP and NATS, and back (I7: a bijection).
 
 Kafka and NATS join levels by `.`. A character that the target forbids or that would collide is
-written `_xHH_`, one escape per UTF-8 byte, upper-case hex; an underscore that begins what looks
-like an escape is itself written `_x5F_`. Filters are encoded like topics, so that
+written `_xHH_`, one escape per UTF-8 byte, upper-case hex; an underscore that begins a text that
+looks like an escape is itself written `_x5F_`. Filters are encoded like topics, so that
 `sensors._x2B_.telemetry` names the filter `sensors/+/telemetry` without any declaration.
 
 A name is canonical when it is what its topic encodes to; every other name is refused, so two
 names never mean the same topic and two topics never share a name.
 
-AMQP routing keys may hold anything, so nothing can be refused there: `/` and `.` change places,
-and what a topic cannot hold (`+`, `#`, NUL) is escaped on the topic's side.
+AMQP routing keys may hold anything, so no key can be refused: `/` and `.` are swapped, and
+characters that a topic cannot hold (`+`, `#`, NUL) are escaped in the topic.
 """
 
 from __future__ import annotations

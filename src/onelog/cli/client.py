@@ -1,7 +1,7 @@
 """Asks a running server over its admin API.
 
-Rules: the CLI shares only the admin contract with the server. Every request has a deadline, and a
-server that is not there is one clear line.
+Rules: the CLI shares only the admin contract with the server. Every request has a deadline. If no
+server answers, the error is one clear line.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class HealthAnswer(msgspec.Struct, frozen=True):
-    """What `/health` says."""
+    """The answer of `/health`."""
 
     status: str
     checks: dict[str, str]
@@ -35,7 +35,7 @@ class StreamPage(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """What `onelog status` shows."""
+    """The facts that `onelog status` shows."""
 
     info: ServerInfo
     health: HealthAnswer
@@ -44,7 +44,7 @@ class Status(msgspec.Struct, frozen=True):
 
 
 def fetch_status(host: str, port: int) -> Status:
-    """Ask the server at `host:port` who it is and how it is. Raises Unavailable."""
+    """Ask the server at `host:port` for its identity and state. Raises Unavailable."""
     connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
     try:
         info = _get(connection, "/api/v1/info", ServerInfo)

@@ -1,10 +1,9 @@
 """The commands of `onelog` and the exit codes they end with.
 
-Rules: what went wrong is one clear line on stderr, never a traceback, unless it is a bug of ours;
-a configuration may have several things wrong, a line each.
-Exit codes: 0 done, 1 failed, 2 the command line or the configuration is wrong, 130 Ctrl-C. Who
-reads our output may stop to read it. The server itself is handed in, because the command line
-stands below the composition root.
+Rules: an error is one clear line on stderr, never a traceback, unless it is a bug of ours. The
+errors of a configuration are one line each. Exit codes: 0 done, 1 failed, 2 the command line or the
+configuration is wrong, 130 Ctrl-C. The program that reads our output may stop reading at any time.
+The caller passes the server in, because the command line stands below the composition root.
 """
 
 from __future__ import annotations

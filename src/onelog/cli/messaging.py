@@ -1,9 +1,9 @@
 """`onelog pub|sub|tail|replay`: messages by any protocol, in one way of writing them.
 
 Rules: a topic is written as in `docs/reference/names.md`, `a/b/c`, whatever protocol carries it.
-Messages go to standard output, one per line, everything else to standard error. `sub` is for
-pipes, `tail` for eyes, `replay` for history: it ends where the log ended when it began, unless it
-is told to follow. Who wanted a number of messages and did not get them in time has failed.
+Messages go to standard output, one per line, everything else to standard error. `sub` is for pipes,
+`tail` for people, `replay` for history: it ends at the end that the log had when the command began,
+unless `--follow` is set. With `--count`, the command fails if fewer messages came in time.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Broker:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Said:
-    """What a message says beside its payload."""
+    """The parts of a message besides its payload."""
 
     key: Annotated[str | None, Parameter(name=["--key", "-k"], help="Kafka: the key.")] = None
     header: Annotated[
@@ -215,7 +215,7 @@ def pub(
     if not topic and not given.json:
         raise ConfigError("which topic? onelog pub TOPIC PAYLOAD")
     messages = _messages(topic, payload, given, said)
-    first = next(messages, None)  # what is wrong with it is told before anybody is called
+    first = next(messages, None)  # a wrong message is an error before the broker is called
     if first is None:
         return
     if broker.exchange is None and not given.json:
@@ -304,7 +304,7 @@ def _wanted(text: str, broker: Broker, queue: str, **options: Any) -> Wanted:
 
 
 def _checked(check: Callable[[str], T], text: str) -> T:
-    """What a check makes of an argument; what it refuses is a wrong command line."""
+    """The checked value of an argument; a refused one is an error of the command line."""
     try:
         return check(text)
     except InvalidRequest as error:

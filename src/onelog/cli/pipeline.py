@@ -1,8 +1,8 @@
-"""`onelog pipeline …`: pipelines are written, checked, run, watched and stopped.
+"""`onelog pipeline …`: writes, checks, runs, watches and stops pipelines.
 
-Rules: what only these commands need is imported when one of them runs; all others start faster,
-and OneLog needs no Spark for anything else. A pipeline is named by its file to run it, and by its
-name once it has run.
+Rules: modules that only these commands need are imported when one of them runs, so that other
+commands start faster and OneLog needs no Spark for anything else. To run a pipeline, name its file;
+after that, its name is enough.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Where a command runs: in this process, on the data of a stopped server, or in the running one.
 
-Rules: the lock of the data directory says who does the work.
+Rules: the process that holds the lock of the data directory runs the command.
 """
 
 from __future__ import annotations

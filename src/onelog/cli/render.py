@@ -1,4 +1,4 @@
-"""What the command line prints, and how it looks."""
+"""The output of the command line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ABOUT = {"admin": "  (health, metrics, read-only API)"}
 
 
 def print_error(message: str) -> None:
-    """One line on stderr: who speaks, and what is wrong."""
+    """One line on stderr: the name of the program, and the error."""
     line = Text("onelog: ", style="bold red")
     line.append(" ".join(message.split()), style="not bold default")
     ERRORS.print(line)
@@ -47,7 +47,7 @@ def print_whole(table: Table) -> None:
 
 
 def print_ready(info: ServerInfo) -> None:
-    """What `serve` says once it is ready for work."""
+    """The text that `serve` prints once it is ready for work."""
     table = Table.grid(padding=(0, 2))
     for row in _rows(info):
         table.add_row("", *row)
@@ -88,7 +88,7 @@ _STATES = {
 
 
 def print_status(status: Status) -> None:
-    """A running server at a glance: how it is, what is wrong, where it listens, what it holds."""
+    """A running server at a glance: its state, troubles, listeners and streams."""
     info, health = status.info, status.health
     OUT.print(
         f"[bold]OneLog {info.version}[/] {info.node_name}: "
@@ -110,7 +110,7 @@ def print_status(status: Status) -> None:
 
 
 def _print_troubles(troubles: list[TroubleInfo]) -> None:
-    """What lasts first, then what happened, the newest first."""
+    """Standing troubles first, then incidents, the newest first."""
     rows = sorted(troubles, key=lambda row: (not row.standing, -row.last_ms))
     for row in rows[:TROUBLES_SHOWN]:
         times = "" if row.count == 1 else f", {row.count:,} times"

@@ -62,7 +62,7 @@ def add_sql(app: App) -> None:
 
         if output == "parquet" and file is None:
             raise ConfigError("--output parquet needs --file DIRECTORY")
-        split_calls(query)  # what is wrong with it is told before Spark is started
+        split_calls(query)  # a wrong query is an error before Spark is started
         place = where.place()
         log = place.data_dir.absolute() / "pipelines" / "sql.log"
         with spark_session(place.spark(master or "local[*]"), "onelog sql", log) as spark:
@@ -154,5 +154,5 @@ def _shown(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no word for."""
+    """Values of types that JSON does not have."""
     return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)

@@ -1,6 +1,7 @@
 """`onelog stream …`: makes, changes, shows and deletes streams in a running server.
 
-Rules: what only these commands need is imported when one of them runs; all others start faster.
+Rules: modules that only these commands need are imported when one of them runs, so that other
+commands start faster.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ Release = Annotated[
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What may be chosen of a stream."""
+    """The settings of a stream."""
 
     partitions: Annotated[int | None, Parameter(help="Number of partitions; it can only grow.")] = (
         None

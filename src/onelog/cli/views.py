@@ -1,6 +1,7 @@
 """`onelog view …`: names for filters, in a running server or in the data of a stopped one.
 
-Rules: what only these commands need is imported when one of them runs; all others start faster.
+Rules: modules that only these commands need are imported when one of them runs, so that other
+commands start faster.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Syncer:
             with self._lock:
                 is_first = not self._answers
                 self._answers.append((done, result, failure))
-            if is_first:  # who comes second is told of in the same go
+            if is_first:  # one wake-up of the loop delivers all answers
                 try:
                     self._loop.call_soon_threadsafe(self._tell)
                 except RuntimeError:

@@ -1,8 +1,8 @@
 """The listeners of one protocol, as the configuration names them: bound, then served, then closed.
 
-Rules: ports are bound, and certificates read, before the broker recovers; nobody is accepted
-before `serve`. When one port cannot be had, none is held. To serve again is to serve with another
-factory from then on: who is connected stays where it is.
+Rules: ports are bound, and certificates read, before the broker recovers; no connection is accepted
+before `serve`. If one port cannot be bound, all are released. A second `serve` sets the factory for
+new connections; existing connections stay as they are.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Factory = Callable[[BoundListener, Peer], StreamProtocol]
 
 
 class ConnectionBounds(Protocol):
-    """What the limits of every protocol say of its connections; 0 is no bound."""
+    """The limits of connections that every protocol has; 0 is no bound."""
 
     @property
     def connections(self) -> int:
@@ -143,14 +143,14 @@ class ProtocolListeners:
             self._served.append(served)
 
     def addresses(self, scheme: str) -> list[tuple[Listener, str]]:
-        """What is bound, and its address as people write it."""
+        """The names of the listeners, with their addresses as people write them."""
         return [
             (bound.listener, f"{scheme}{'s' if bound.tls else ''}://{bound.listener.address}")
             for bound in self.bound
         ]
 
     async def stop_accepting(self) -> None:
-        """Let nobody in any more. Idempotent."""
+        """Accept no more connections. Idempotent."""
         for served in self._served:
             served.close()
         for served in self._served:

@@ -47,7 +47,8 @@ class Gate:
         """Connections that were cut off because their peer took no bytes."""
 
     def enter(self) -> bool:
-        """Let a connection in, or not; who comes in leaves again by `leave`."""
+        """Whether a connection may come in; the caller of an accepted one calls `leave` at its
+        end."""
         limits = self.limits
         if limits.total_max and self.open >= limits.total_max:
             self.refused_total += 1

@@ -1,7 +1,7 @@
 """A bound listening address, taken before anything slow starts.
 
 Rules: binding happens once, at start, and either gives every address of the host or fails with one
-clear sentence. What serves the sockets is somebody else's work.
+clear sentence. Another module serves the sockets (`server`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Listener(msgspec.Struct, frozen=True):
     name: str
     host: str
     port: int
-    """The port in use, also when 0 was asked for."""
+    """The port in use, also if the configuration says 0."""
     sockets: list[socket.socket]
 
     @property

@@ -1,10 +1,10 @@
-"""Which web pages may open a WebSocket here.
+"""Which web pages may open a WebSocket.
 
 A browser sends the page's Origin with every WebSocket, and no page can change it; a program sends
-none, or any. So the check keeps pages out and nobody else.
+none, or any. So the check keeps out pages, not programs.
 
-Rules: a page of a configured origin may. Any other page is foreign, except one that was loaded from
-the very host and port that it connects to. Where a page could come in without credentials, that
+Rules: a page of a configured origin may connect. Any other page is foreign, except one that was
+loaded from the very host and port that it connects to. If the listener needs no credentials, that
 host must not be a name: a name that its owner points at this machine for a moment (DNS rebinding)
 would make a foreign page look like one of ours. An address and `localhost` cannot be pointed.
 """
@@ -49,7 +49,7 @@ def _host_and_port(url: str, usual_port: int) -> tuple[str, int] | None:
 
 
 def _is_fixed(host: str) -> bool:
-    """Whether nobody can point a host somewhere else: an address, or this machine's own name."""
+    """Whether a host cannot be pointed somewhere else: an address, or `localhost`."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

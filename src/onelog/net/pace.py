@@ -1,14 +1,15 @@
-"""The pace of one connection: what is done with a peer that does not read, for every protocol.
+"""The pace of one connection: how every protocol treats a peer that does not read.
 
 Rules (I8):
-- Past the high mark of unread bytes the protocol is told, and sends nothing of its own accord.
-  Answers to what the peer asks go on: it may be busy with sending. When they have added as much
-  again, nothing is read from the peer until it has read.
-- A peer that takes no byte at all for the write timeout, while some wait for it, is cut off.
-- The protocol may stop to read for its own reasons; it is read while nobody wants to stop.
-- At the end a peer is let finish: it is told that nothing more comes, what it still sends is thrown
-  away, and the socket goes when the peer closes it or after `LINGER_S`. A close with unread input
-  would be a reset, and the peer could lose the last words.
+- Past the high mark of unread bytes the protocol is notified, and sends nothing of its own accord.
+  Answers to the peer's requests go on, because the peer may be busy sending. When these answers
+  have added as many bytes again, the broker stops reading from the peer until the peer has read.
+- A peer that reads no byte at all for the write timeout, although bytes wait for it, is cut off.
+- The protocol may stop reading for its own reasons. The connection is read only while neither the
+  protocol nor the pace has stopped it.
+- At the end a peer may finish: it gets an end of stream, its further input is thrown away, and the
+  socket is closed when the peer closes it or after `LINGER_S`. A close with unread input would be a
+  reset, and the peer could lose the last answer.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Callable
 from typing import Final
 
 HIGH_BYTES: Final = 65_536
-"""Unread bytes past which a protocol is told, unless it says otherwise."""
+"""Unread bytes past which a protocol is notified, unless it chooses another number."""
 
 LINGER_S: Final = 2.0
 
@@ -69,7 +70,8 @@ class WriteWatch:
             self._timer = None
 
     def let_go(self) -> None:
-        """The connection is gone: hold nobody, so that nothing waits for the cycle collector."""
+        """The connection is gone: drop all references, so that nothing waits for the cycle
+        collector."""
         self.stop()
         self._on_stuck = self._stop_reading = _nothing
 
@@ -203,7 +205,7 @@ class PacedTransport:
                 self._lower.pause_reading()
 
     def lost(self) -> None:
-        """The connection is gone: what is left of it goes when its protocol lets go of this."""
+        """The connection is gone: its memory is freed when its protocol drops this object."""
         self._watch.let_go()
         self._on_part = _nothing
         if self._timer is not None:

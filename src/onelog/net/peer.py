@@ -1,4 +1,4 @@
-"""Who is at the other end of a connection, as far as the network knows."""
+"""The other end of a connection, as far as the network knows it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     """The other end of one connection."""
 
     host: str
-    """Its address, the real one also behind a proxy that tells it."""
+    """Its address; behind a proxy, the one that the proxy reports."""
     port: int
     via: Via
     listener: str
@@ -23,7 +23,7 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     certificate: Mapping[str, Any] | None = None
     """The verified client certificate, as `ssl` shows it."""
     proxy_host: str | None = None
-    """The proxy between, when it told who the peer is."""
+    """The proxy in between, if it reported the peer."""
 
     @property
     def address(self) -> str:
@@ -33,7 +33,7 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamTransport(Protocol):
-    """What a protocol may do with its connection, whatever is below: TCP, TLS or WebSocket."""
+    """The calls that a protocol may make on its connection, over TCP, TLS or WebSocket."""
 
     def write(self, data: bytes) -> None:
         """Send bytes, or keep them until the peer reads."""
@@ -85,7 +85,7 @@ class StreamTransport(Protocol):
 
 
 class StreamProtocol(Protocol):
-    """What a protocol offers to its connection; `asyncio.Protocol` is one."""
+    """The calls that a connection makes on its protocol; `asyncio.Protocol` is one."""
 
     def connection_made(self, transport: Any) -> None:
         """The connection stands; `transport` is a StreamTransport."""

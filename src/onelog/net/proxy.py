@@ -1,8 +1,9 @@
-"""The PROXY protocol, version 2 (binary): who the real peer is, as told by a load balancer.
+"""The PROXY protocol, version 2 (binary): a load balancer reports the address of the real peer.
 
 Rules: sans-IO. `bytes_wanted` says how much more to read, never more than the header, because the
-bytes after it belong to TLS or to the protocol. What is no header is refused at its first wrong
-byte; version 1 (text) is refused by name. A checksum that is there must be right.
+bytes after it belong to TLS or to the protocol. Bytes that are not a header are refused at the
+first wrong byte; version 1 (text) has an error of its own. If there is a checksum, it must be
+right.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _CRC32C: Final = 0x03
 
 
 class ProxyHeader(msgspec.Struct, frozen=True):
-    """What a header says."""
+    """The contents of a header."""
 
     source: tuple[str, int] | None
     """Address of the real peer; None when the proxy speaks for itself or does not know."""

@@ -1,9 +1,9 @@
-"""Who answers on a protocol's listeners while the protocol could not be opened.
+"""Refuses clients on a protocol's listeners while the protocol could not be opened.
 
-Rules: a hub that cannot be opened is abandoned, and the error is the caller's, who may try again
-with another one. The first that failed refuses, in the protocol's own words, who connects
-meanwhile: a port that does not answer would look like a broker that is gone. Once one could be
-opened, those who were refused and still hold on are told to leave.
+Rules: a hub that cannot be opened is abandoned, and the caller gets the error; it may try again
+with another hub. Meanwhile the first failed hub refuses clients with the protocol's own error,
+because a port that does not answer would look like a broker that is gone. Once a hub could be
+opened, refused clients that are still connected are disconnected.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ class Refuser(Protocol):
     """A hub that may fail to open."""
 
     async def abandon(self) -> None:
-        """Let go of everything, so that another one can be opened; refuse who connects."""
+        """Release everything, so that another hub can be opened; refuse clients that connect."""
         ...
 
     def dismiss(self) -> None:
-        """Tell everybody to leave."""
+        """Disconnect all clients."""
         ...
 
 

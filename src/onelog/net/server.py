@@ -40,7 +40,7 @@ HANDSHAKE: Final = "handshake"
 """Incidents: a connection met a fault of ours before its protocol began."""
 BACKLOG: Final = 1_024
 ACCEPTS_PER_PASS: Final = 64
-"""Connections taken per wake-up of the loop, so that a storm does not starve the others."""
+"""Connections accepted per wake-up of the loop, so that a storm does not starve the others."""
 
 ACCEPT_PAUSE_S: Final = 1.0
 """Rest after the process ran out of open files."""
@@ -52,7 +52,7 @@ class ProxySettings(msgspec.Struct, frozen=True, kw_only=True):
     """The PROXY protocol of a listener: every connection begins with a header of version 2."""
 
     trusted: tuple[str, ...] = ()
-    """Networks of the proxies, such as 10.0.0.0/8; none: whoever can connect is believed."""
+    """Networks of the proxies, such as 10.0.0.0/8; none: every peer is trusted as a proxy."""
 
 
 class ServedListener:
@@ -72,7 +72,7 @@ class ServedListener:
     ) -> None:
         self.listener = listener
         self.troubles = Troubles(SystemClock())
-        """Where faults of ours are told; the protocol gives the one of its broker."""
+        """The register for our own faults; the protocol passes that of its broker."""
         self.gate = gate
         self._factory = factory
         self._tls = tls
@@ -112,7 +112,7 @@ class ServedListener:
             self._loop.remove_reader(sock.fileno())
         self._accepting.clear()
         for task, guard in self._handshakes.items():
-            if not guard.made:  # else the loop would drop a connection that stands, untold
+            if not guard.made:  # else the loop would silently drop an established connection
                 task.cancel()
         self.listener.close()
 

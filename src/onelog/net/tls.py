@@ -1,7 +1,7 @@
 """TLS of a listener: the context made from files, and made anew when the files change.
 
 Rules: TLS 1.2 at least. An error names the configuration key, the file and the problem. A renewed
-certificate is taken without a restart; while the new files cannot be used, the old ones stay.
+certificate takes effect without a restart; while the new files cannot be used, the old ones stay.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from onelog.observe import get_logger
 _log = get_logger("net")
 
 CHECK_INTERVAL_S: Final = 10.0
-"""How often the files are looked at, at most; and only when somebody connects."""
+"""Shortest time between two checks of the files; a check happens only at a connect."""
 
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 _VERIFY: Final = {
@@ -30,19 +30,19 @@ _VERIFY: Final = {
 
 
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the TLS of a listener is made of."""
+    """The settings for the TLS of a listener."""
 
     cert_file: str
     """PEM file: the server's certificate and those between it and the root."""
     key_file: str
     """PEM file: the server's private key, without a password."""
     client_ca_file: str = ""
-    """PEM file: who may sign client certificates."""
+    """PEM file: the authorities that may sign client certificates."""
     client_cert: Literal["none", "optional", "required"] = "none"
     """Whether a client shows a certificate."""
     version_min: Literal["1.2", "1.3"] = "1.2"
     alpn: tuple[str, ...] = ()
-    """Protocol names to agree on, the best one first; none: whatever the client says."""
+    """Protocol names (ALPN), the best one first; none: no agreement."""
 
     @property
     def files(self) -> tuple[str, ...]:

@@ -1,10 +1,10 @@
 """WebSocket as a transport: the protocol above sees a stream of bytes, as over TCP.
 
 Rules:
-- Binary frames only; a text frame ends the connection with 1003. Frames are no boundaries: all the
-  payload of one read reaches the protocol in one call, and a write becomes one frame.
-- Before the upgrade a peer can make us hold few bytes (I8) and has until a deadline. A request that
-  is no upgrade gets an HTTP error. The protocol above is made only after the upgrade.
+- Binary frames only; a text frame ends the connection with 1003. Frames do not matter to the
+  protocol: all the payload of one read reaches it in one call, and a write is one frame.
+- Before the upgrade a peer can make us hold few bytes (I8) and has until a deadline. A request
+  other than an upgrade gets an HTTP error. The protocol above is made only after the upgrade.
 - Pings are answered by the library; a peer that sends them and reads nothing is cut off.
 - A read is parsed piece by piece: when it turns out to be many small frames, the other connections
   have a turn in between, and nothing more is read from this peer meanwhile.
@@ -50,7 +50,7 @@ _LIBRARY_LOG.setLevel(logging.ERROR)
 
 
 class WebSocketSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a WebSocket listener takes."""
+    """The settings of a WebSocket listener."""
 
     subprotocols: tuple[str, ...] = ("mqtt",)
     """Names of the protocol above, the best one first; a client must offer one of them."""
@@ -283,7 +283,7 @@ class WebSocketServer(asyncio.Protocol):
 
 
 class WebSocketTransport(asyncio.Transport):
-    """What the protocol above writes to: the same calls as on a TCP transport."""
+    """The transport of the protocol above, with the same calls as a TCP transport."""
 
     __slots__ = ("_lower", "_server")
 

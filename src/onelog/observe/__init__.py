@@ -1,4 +1,4 @@
-"""What the server says about itself: logs, metrics and health."""
+"""How the server reports on itself: logs, metrics and health."""
 
 from onelog.observe.health import Health, HealthReport
 from onelog.observe.logging import configure_logging, get_logger

@@ -15,11 +15,11 @@ Check = Callable[[], str | None]
 
 
 class HealthReport(msgspec.Struct, frozen=True):
-    """What a probe is told."""
+    """The answer to a probe."""
 
     ok: bool
     checks: dict[str, str]
-    """Name of each check → "ok" or what is wrong."""
+    """Name of each check → "ok", or the reason why it fails."""
 
 
 class Health:

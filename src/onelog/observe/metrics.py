@@ -22,7 +22,7 @@ CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 _SLICE_SAMPLES: Final = 500
 
 SOURCE: Final = "metrics-source"
-"""Incidents: who is asked for numbers at a scrape raised."""
+"""Incidents: a source of samples raised at a scrape."""
 
 
 class Sample(NamedTuple):
@@ -50,7 +50,7 @@ class Registry:
         """Sources that failed, over all scrapes."""
 
     def register(self, name: str, source: Source) -> None:
-        """Ask `source` at each scrape; `name` says whose it is, and replaces the former one."""
+        """Call `source` at each scrape. A source of the same `name` is replaced."""
         self._sources[name] = source
 
     async def render(self) -> AsyncIterator[bytes]:
@@ -86,7 +86,7 @@ class Registry:
 
 
 class _One(Collector):
-    """What prometheus_client wants to see: something that collects."""
+    """The collector that prometheus_client calls."""
 
     def __init__(self, metric: Metric) -> None:
         self._metric = metric

@@ -1,15 +1,15 @@
-"""Troubles: what went wrong inside, was survived, and must be seen.
+"""Troubles: failures that the broker survived and that an operator must see.
 
 Rules:
-- Code that calls a list of listeners, waiters or hooks isolates each call and tells this register.
-  `note` and `stand` never raise.
+- Code that calls a list of listeners, waiters or hooks isolates each call and reports to this
+  register. `note` and `stand` never raise.
 - An *incident* (`note`) happened: a listener raised at a record. Incidents are counted by kind. The
-  log tells the first one of a kind and place, then at most one in `LOG_EVERY_S` seconds, so that a
-  poisoned stream cannot fill the log.
+  log shows the first incident of a kind and place, then at most one in `LOG_EVERY_S` seconds, so
+  that a poisoned stream cannot fill the log.
 - A *standing* trouble (`stand`) lasts until `clear`: a protocol that could not start, a disk that
   is full. It keeps the process from being ready only if `blocks` says so.
-- What is kept is bounded (`PLACES_MAX`), whatever peers can provoke; so are the facts of the last
-  incident at a place (`FACTS_MAX`, `FACT_CHARS_MAX`): which offset, which topic.
+- The register is bounded (`PLACES_MAX`), whatever peers provoke. So are the facts of the last
+  incident at a place, such as offset and topic (`FACTS_MAX`, `FACT_CHARS_MAX`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Trouble(msgspec.Struct, kw_only=True):
     """One thing that went wrong at one place."""
 
     kind: str
-    """What raised or failed, from a fixed list in the code: `live-listener`, `disk-full`…"""
+    """The kind of failure, from a fixed list in the code: `live-listener`, `disk-full`…"""
     place: str
     """Where: `main/3`, `amqp`."""
     error: str
@@ -50,7 +50,7 @@ class Trouble(msgspec.Struct, kw_only=True):
     """Whether the process is not ready while it stands."""
     logged_at: float = float("-inf")
     facts: dict[str, str | int] = {}
-    """Of the last incident here: offset, topic, and what else was told."""
+    """Facts of the last incident here: offset, topic and others."""
 
 
 class Troubles:
@@ -86,7 +86,7 @@ class Troubles:
         for listener in tuple(listeners):
             try:
                 listener(*facts)
-            except Exception as error:  # noqa: BLE001 - the others are told
+            except Exception as error:  # noqa: BLE001 - the other listeners are still called
                 self.note(kind, getattr(listener, "__qualname__", repr(listener)), error)
 
     def stand(self, kind: str, place: str, error: BaseException | str, *, blocks: bool) -> None:
@@ -109,7 +109,7 @@ class Troubles:
             _log.info("trouble is over", kind=kind, place=place)
 
     def standing(self) -> list[Trouble]:
-        """What lasts now."""
+        """The troubles that stand now."""
         return [row for row in self._rows.values() if row.standing]
 
     def rows(self) -> list[Trouble]:
@@ -161,7 +161,7 @@ class Troubles:
 
 
 def _bounded(facts: dict[str, object]) -> dict[str, str | int]:
-    """What is kept and shown of facts, some of which peers choose."""
+    """The facts cut to their bounds, because peers choose some of them."""
     kept: dict[str, str | int] = {}
     for name, value in facts.items():
         if value is not None and len(kept) < FACTS_MAX:

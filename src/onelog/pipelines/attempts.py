@@ -1,7 +1,7 @@
-"""One run of a pipeline, of whichever kind: the lock, the signals, and what others are told of it.
+"""One run of a pipeline, of either kind: the lock, the signals, and the reported state.
 
-Rules: SIGTERM and Ctrl-C end a run in order; kill -9 is no harm, since the next run goes on from
-the checkpoint. How it ended is written down before the caller hears of it.
+Rules: SIGTERM and Ctrl-C end a run in order; kill -9 does no harm, because the next run goes on
+from the checkpoint. How it ended is written down before the caller hears of it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def new_status(name: str, file: Path, master: str, mode: str) -> Status:
 def attempt(
     state: State, status: Status, on_progress: OnProgress, work: Callable[[OnProgress], Ending]
 ) -> Ending:
-    """Do a pipeline's work as the only one who does. Raises PipelineFailed, Conflict."""
+    """Run a pipeline, unless another process runs it. Raises PipelineFailed, Conflict."""
     with state.held():
         told_last = status
         state.save(told_last)
@@ -69,13 +69,13 @@ def attempt(
 
 
 def interrupt() -> None:
-    """What a signal means while nothing is there yet that could be ended in order."""
+    """The effect of a signal while there is nothing yet to end in order."""
     raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
 def told_to_stop(stop: Callable[[], None]) -> Iterator[None]:
-    """What signals do while the block runs; after it they mean what they did."""
+    """Set the effect of signals for the block, and restore it afterwards."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     for number in SIGNALS:
         signal.signal(number, lambda *_: stop())

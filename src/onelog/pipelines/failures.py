@@ -1,4 +1,4 @@
-"""What went wrong, in one line: Spark wraps an error in pages of Java and Python."""
+"""Errors in one line: Spark wraps an error in pages of Java and Python."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def told(error: BaseException) -> str:
 
 
 def _texts(error: BaseException | None) -> Iterator[str]:
-    """What an error says, and then what those say that it came from."""
+    """The text of an error, and the texts of its causes."""
     while error is not None:
         yield str(error)
         error = getattr(error, "_cause", None)

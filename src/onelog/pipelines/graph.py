@@ -31,7 +31,7 @@ class Graph:
         self._place = place
 
     def rows(self, target: str) -> DataFrame:
-        """What a target is given."""
+        """The data frame of a target."""
         frames: dict[str, DataFrame] = {}
         wanted = self._pipeline.targets[target].rows
         try:
@@ -94,7 +94,7 @@ class Graph:
 
 
 def _marked(rows: DataFrame, keys: Source | Transform) -> DataFrame:
-    """With the time after which late rows are dropped, if one is told."""
+    """The frame with its watermark (the time after which late rows are dropped), if it has one."""
     if keys.watermark is None:
         return rows
     return rows.withWatermark(keys.watermark_column, f"{duration_ms(keys.watermark)} milliseconds")

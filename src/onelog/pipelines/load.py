@@ -1,4 +1,4 @@
-"""A pipeline's file, read strictly: what is wrong is told with the key that it is wrong in."""
+"""Reads a pipeline's file strictly: every error names its key."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def reads_each_once(spark: SparkSession, query: str, relations: Iterable[DataFra
 
 
 def _first_columns(plan: str) -> list[str]:
-    """What each relation of a plan is known by."""
+    """The identity of each relation of a plan."""
     columns = (_COLUMN.search(text) for text in _RELATION.findall(plan))
     return [found[1] for found in columns if found is not None]
 

@@ -1,4 +1,4 @@
-"""What source and sinks are told, made of a pipeline's keys and checked by the connector itself."""
+"""Makes the options of source and sinks from a pipeline's keys; the connector checks them."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def read_reports(reports: Iterable[StreamingQueryProgress]) -> Iterator[dict[str
 
 
 def advance(known: Progress, reports: Iterable[Mapping[str, Any]]) -> Progress:
-    """What is known with the reports that Spark gave since; they may overlap with what is."""
+    """The progress, updated by newer reports of Spark; these may overlap with it."""
     from onelog.spark import lag  # noqa: PLC0415 - an extra
 
     for report in reports:

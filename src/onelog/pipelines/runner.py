@@ -1,9 +1,9 @@
-"""A run of a pipeline: a query for each target, watched until all end, one fails or we are told.
+"""A run of a pipeline: a query for each target, watched until all end, one fails or we stop.
 
-Rules: a checkpoint belongs to a target of a pipeline and stays where it is, so a run goes on where
-the last one was, exactly. A target whose rows are a stream is a query; one whose rows are a table
-is one write, which is done once however often a run that broke is begun again. When one target
-fails the others are stopped, too: half a pipeline is worse than none.
+Rules: a checkpoint belongs to a target of a pipeline and stays where it is, so a run goes on
+exactly where the last one ended. A target whose rows are a stream is a query. A target whose rows
+are a table is one write, which happens once, however often a failed run is repeated. When one
+target fails the others are stopped, too: half a pipeline is worse than none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 REFRESH_S: Final = 1.0
-"""How often is looked how far the queries are; they themselves wait for nobody."""
+"""How often the runner reads the progress of the queries; they do not wait for it."""
 
 
 class Run:
@@ -133,7 +133,7 @@ class Run:
     # -- until the end
 
     def _watch(self, name: str, query: StreamingQuery) -> None:
-        # What went wrong is asked by the one who waits; here it only has to be told that it did.
+        # The thread that waits asks for the error; here it only has to be woken.
         with contextlib.suppress(Exception):
             query.awaitTermination()
         self._events.put(name)

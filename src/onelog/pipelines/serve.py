@@ -1,7 +1,7 @@
 """`onelog spark serve`: a Spark that stays, so that pipelines and SQL need not start one.
 
-Rules: it is of this data directory: broker and lakehouse are in its environment, and the address
-with its token is in a file that only its owner can read. It listens on loopback.
+Rules: the Spark belongs to this data directory: broker and lakehouse are in its environment, and
+the address with its token is in a file that only its owner can read. It listens on loopback.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from onelog.spark.masters import Kind, kind_of, shown
 def serve_spark(
     master: str, port: int, place: Place, on_start: Callable[[str, Path], None]
 ) -> None:
-    """Serve until SIGTERM or Ctrl-C; `on_start` is told the address and the log."""
+    """Serve until SIGTERM or Ctrl-C; `on_start` gets the address and the log."""
     need_connect()
     if not 0 < port < 65_536:
         raise ConfigError(f"--port {port} is not a port")

@@ -1,7 +1,7 @@
 """The Spark of one command: started or connected to, quiet, and ended with it.
 
-Rules: what Spark writes to standard error is kept in a log file, so that the terminal has only what
-was asked for. What is wrong with its start is one line, as everything else that is wrong.
+Rules: Spark's standard error goes to a log file, so that the terminal shows only the output of the
+command. A failed start is an error of one line, like every other error.
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ def connect_server(
 
 
 def own_settings(*, local: bool) -> dict[str, str]:
-    """What a command tells the Spark that it starts, beside what every session has."""
+    """Settings for a Spark that a command starts, besides those of every session."""
     found = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
     found["spark.log.level"] = "WARN"
     if local:
-        # One machine: nobody else is to reach it, and a shuffle has as many parts as there are
-        # cores, not the two hundred of a cluster.
+        # One machine: no other machine should reach it, and a shuffle has as many parts as there
+        # are cores, not the two hundred of a cluster.
         found |= {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
         found["spark.sql.shuffle.partitions"] = str(os.cpu_count() or 1)
     return found
@@ -115,7 +115,7 @@ def kept_catalog(folder: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def errors_into(log: Path) -> Iterator[None]:
-    """Who is started in this block writes its errors into a file for as long as it lives."""
+    """Processes that are started in this block write their errors into a file while they live."""
     log.parent.mkdir(parents=True, exist_ok=True)
     sys.stderr.flush()
     kept = os.dup(2)
@@ -131,7 +131,7 @@ def errors_into(log: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def environment(said: Mapping[str, str]) -> Iterator[None]:
-    """What processes that are started in this block find in their environment."""
+    """Set the environment of processes that are started in this block."""
     before = {name: os.environ.get(name) for name in said}
     os.environ.update(said)
     try:

@@ -1,8 +1,8 @@
-"""What a pipeline is: sources, transforms, targets, and how it runs.
+"""The keys of a pipeline: sources, transforms, targets, and how it runs.
 
-Rules: the structs here are the only list of keys. A key that nothing reads does not exist, and one
-that is not here is an error that names the nearest. What is of the broker or of a table is checked
-by the connector's own options, so that a pipeline can say everything that a program can.
+Rules: the structs here are the only list of keys. A key that nothing reads does not exist, and an
+unknown key is an error that names the nearest known one. Options of the broker or of a table are
+checked by the connector itself, so that a pipeline can say everything that a program can.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Target(TableKeys, frozen=True, kw_only=True):
 
 
 class Upkeep(TableKeys, frozen=True, kw_only=True):
-    """A table whose small files become large ones, and whose old snapshots go."""
+    """A table whose small files are merged, and whose old snapshots expire."""
 
     small_bytes: int | str = 64 << 20
     snapshots: str = "7d"

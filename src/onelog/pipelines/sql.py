@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SAMPLE: Final = 1000
-"""So many values are looked at to find the columns of JSON that nobody described."""
+"""How many values are read to find the columns of JSON without a schema."""
 _SKIPPED: Final = r"""'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*"|`[^`]*`|--[^\n]*|/\*.*?\*/"""
 _CALL: Final = re.compile(
     rf"(?P<skipped>{_SKIPPED})|(?<![\w.])(?P<call>topic|iceberg|delta|parquet)\s*\(",
@@ -146,7 +146,7 @@ class Query:
         return read_table(self._spark, **self._place.table(keys))
 
     def _options(self, call: Call) -> dict[str, str]:
-        """What the source of a topic is told."""
+        """The options for the source of a topic."""
         told = call.arguments
         options = self._place.connection(self._broker)
         options |= {"filter": call.name, "decode": told.get("decode", "string")}

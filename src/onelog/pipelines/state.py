@@ -1,8 +1,8 @@
-"""What is known of pipelines outside of them: who runs, how far it is, how it ended.
+"""The state of pipelines for other processes: whether one runs, its progress, how it ended.
 
-Rules: a pipeline has a directory below the data directory. Who runs it holds the lock in it, so
-that it runs once, and so that a process number is believed only while its owner lives. Files are
-whole or not there.
+Rules: a pipeline has a directory below the data directory. The process that runs it holds the lock
+in that directory, so that it runs only once, and so that a process number counts only while its
+process lives. Files are whole or not there.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ class State:
 
     @property
     def log(self) -> Path:
-        """What Spark itself had to say."""
+        """Spark's own log."""
         return self._folder / "spark.log"
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Be the one who runs it. Raises Conflict."""
+        """Take the lock to run the pipeline. Raises Conflict."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / LOCK).open("a") as lock:
             try:
@@ -81,7 +81,7 @@ class State:
             yield
 
     def runs(self) -> bool:
-        """Whether somebody holds it."""
+        """Whether a process holds the lock."""
         try:
             with (self._folder / LOCK).open() as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -96,7 +96,8 @@ class State:
         _write(self._folder / STATUS, msgspec.json.encode(status))
 
     def status(self) -> Status:
-        """What the last run told; one that says it runs and does not was killed."""
+        """The status of the last run; a run that claims to run but does not hold the lock was
+        killed."""
         try:
             found = msgspec.json.decode((self._folder / STATUS).read_bytes(), type=Status)
         except FileNotFoundError:
@@ -109,7 +110,7 @@ class State:
         return found
 
     def stop(self, timeout_s: float) -> bool:
-        """Ask the runner to end, and wait until it has; False when nobody ran."""
+        """Ask the runner to end, and wait until it has ended; False if nothing ran."""
         found = self.status()
         if not self.runs():
             return False

@@ -171,7 +171,7 @@ def build_marker(
 
 
 def read_marker(data: Buffer, info: BatchInfo) -> Marker | None:
-    """What a control batch says; None for control records of other types."""
+    """The marker in a control batch; None for control records of other types."""
     slices = decode(data, info, check_crc=False)
     key = slices.key(0) if len(slices) else None
     if key is None or len(key) < _MARKER_KEY.size:

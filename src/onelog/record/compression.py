@@ -82,7 +82,7 @@ def _inflate_stream(codec: int, data: bytes, limit: int) -> bytes:
         if size <= guess:
             del target[size:]
             return bytes(target)
-        del target  # whoever keeps the error would keep it
+        del target  # an error that is kept would keep it, too
         if guess >= limit:
             raise _refuse(limit)
         guess = min(limit, guess * 8)

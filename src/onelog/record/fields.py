@@ -1,9 +1,9 @@
 """The fields of a message: what each one means, its reserved header, its name in each protocol.
 
-This is the table that `docs/reference/mapping.md` shows, that mappings of protocols are made from,
-that the command line reads and writes by, and that `tests/cross` has a test of every cell of. An
-empty name: the protocol has no word for the field; it neither writes nor shows it, and the record
-keeps it for those who have. Kafka has a word for everything: the header itself.
+`docs/reference/mapping.md` shows this table. The mappings of the protocols and the command line use
+it, and `tests/cross` tests every cell of it. An empty name means that the protocol does not have
+the field: it neither writes nor shows it, and the record keeps it for protocols that have it. Kafka
+has every field: the header itself.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ RETAIN: Final = b"~r"
 """Present (as `1`) when the publish asked to be retained."""
 
 PUBLISHER: Final = b"~nl"
-"""The client that published, where somebody has to know (`no local`, hash by client)."""
+"""The client that published, where a reader needs it (`no local`, hash by client)."""
 
 CONTENT_TYPE: Final = b"~ct"
 CONTENT_ENCODING: Final = b"~ce"

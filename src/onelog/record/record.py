@@ -9,7 +9,7 @@ from onelog.record.headers import Headers, application_headers
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """What a writer publishes. `key` None means: the topic is the key, as for MQTT and NATS.
+    """A message as a writer publishes it. `key` None means: the topic is the key, as for MQTT.
 
     A writer that wants a record without a key in the log says so with `keyless`.
     """
@@ -23,7 +23,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """What a reader gets: the record, its topic and where it lies."""
+    """A record as a reader gets it: with its topic, partition and offset."""
 
     stream: str
     partition: int

@@ -1,7 +1,7 @@
-"""Reading reserved headers: whatever bytes they hold, there is an answer.
+"""Reads reserved headers, whatever bytes they hold.
 
-Rules: anybody can write a header that begins with `~`, because a Kafka batch is stored as its
-producer sent it (ADR 13). So nobody reads one but through here or a table of allowed values, and
+Rules: any Kafka producer can write a header that begins with `~`, because its batch is stored as it
+came (ADR 13). So all code reads such headers through this module or a table of allowed values, and
 nothing here raises: a value that does not parse, or is longer than its meaning can be, counts as
 absent. Of several headers of one name the first counts.
 """

@@ -1,1 +1,1 @@
-"""Who somebody is: users, passwords, SCRAM, certificates; one `Authenticator` for all protocols."""
+"""Identity of peers: users, passwords, SCRAM, certificates; one `Authenticator` for all."""

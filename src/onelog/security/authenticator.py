@@ -1,8 +1,8 @@
-"""The one door of identity: every protocol asks here who a peer is.
+"""The one place where every protocol finds out who a peer is.
 
 Rules: a check needs no I/O, because users are in memory; a changed user applies at once. Only
-`password` may take time (a hash in a thread); try `recall` first, it answers at once. Anonymous
-peers are let in from this machine only, unless the settings say otherwise.
+`password` may take time (a hash in a thread); try `recall` first, which answers at once. By
+default, anonymous peers may connect from this machine only.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _SALT_SEED_BYTES: Final = 32
 
 
 class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator may choose."""
+    """The settings of an operator."""
 
     anonymous: Literal["loopback", "always", "never"] = "loopback"
-    """Who may come without a name: peers of this machine, everybody or nobody."""
+    """Which peers may connect without a name: those of this machine, all or none."""
     certificate_users_only: bool = False
     """Whether the name in a client certificate must be a user, or any name that its CA signed."""
     passwords: PasswordSettings = PasswordSettings()
@@ -43,7 +43,7 @@ class SecuritySettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Authenticator:
-    """Says who a peer is. Make one with `Authenticator.open`."""
+    """Finds out who a peer is. Make one with `Authenticator.open`."""
 
     def __init__(
         self,
@@ -99,11 +99,12 @@ class Authenticator:
         raise NotAuthenticated("this listener needs a user name and a password")
 
     def recall(self, name: str, password: bytes) -> Identity | None:
-        """Who this is, if the same password was right a while ago; None says: ask `password`."""
+        """The identity, if the same password was right a while ago; None: call `password`."""
         return self._passwords.recall(name, password)
 
     async def password(self, name: str, password: bytes) -> Identity:
-        """Who this is. Raises NotAuthenticated, or Unavailable when too many logins wait."""
+        """The identity of a user. Raises NotAuthenticated, or Unavailable when too many logins
+        wait."""
         return await self._passwords.verify(name, password)
 
     @property
@@ -122,7 +123,7 @@ class Authenticator:
 
     @property
     def takes_tokens(self) -> bool:
-        """Whether `token` lets anybody in."""
+        """Whether logins by `token` are possible."""
         return self._tokens.enabled
 
     def token(self, token: str) -> Identity:
@@ -179,10 +180,10 @@ class Authenticator:
         return self._table.get(name) is not None
 
     def is_administrator(self, name: str) -> bool:
-        """Whether somebody may change other users.
+        """Whether an identity may change other users.
 
-        Who comes without a name may make the first user, as `guest` may in RabbitMQ, where such are
-        let in (`security.anonymous`). As soon as there is one, whatever may be known of it, only
+        An anonymous peer may make the first user, as `guest` may in RabbitMQ, if such peers may
+        connect (`security.anonymous`). As soon as there is one, whatever may be known of it, only
         administrators change users.
         """
         found = self._table.get(name)
@@ -231,12 +232,12 @@ class Authenticator:
         return None if credential is None else Account(name, known.revision, credential)
 
     def _changed(self, name: str) -> None:
-        # A protocol that raises does not keep the others from ending this user's connections.
+        # If one protocol raises, the others still end this user's connections.
         self._troubles.tell("user-listener", self._listeners, name)
 
 
 async def _load_salt_seed(store: MetadataStore) -> bytes:
-    """What made-up salts come from: kept, because a salt that changes tells that it is made up."""
+    """The seed of made-up salts. It is kept, because a salt that changes is known to be made up."""
     made = secrets.token_bytes(_SALT_SEED_BYTES)
     absent = Compare(_SALT_SEED_KEY, "version", "==", 0)
     if (await store.txn((absent,), (Put(_SALT_SEED_KEY, made),))).succeeded:

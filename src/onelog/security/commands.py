@@ -1,4 +1,4 @@
-"""Commands on users as messages: what `onelog user` sends, and what runs them.
+"""Commands on users: the messages that `onelog user` sends, and the code that runs them.
 
 Rules: the same message runs in a server, which gets it over its control socket, and on the data
 directory of a stopped one; `base/commands.py` has the form. Nothing here is heavy to import,
@@ -18,7 +18,7 @@ SUBJECT: Final = "user"
 
 
 class UserInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be shown of a user."""
+    """The part of a user's record that may be shown."""
 
     name: str
     created_ms: int
@@ -74,7 +74,7 @@ Command = AddUser | SetPassword | SetDisabled | SetAdministrator | RemoveUser | 
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What came of a command."""
+    """The result of a command."""
 
     users: tuple[UserInfo, ...] = ()
     error: str = ""
@@ -83,7 +83,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class UserDesk(Protocol):
-    """What runs the commands."""
+    """Runs the commands."""
 
     async def add(
         self, name: str, password: str, *, scram: bool = True, administrator: bool = False
@@ -130,7 +130,7 @@ async def run_command(desk: UserDesk, message: bytes) -> bytes:
 
 
 def decode_answer(message: bytes) -> Answer:
-    """The answer of a message. Raises the error that it tells of."""
+    """The answer in a message. Raises the error if the message contains one."""
     try:
         answer = msgspec.json.decode(message, type=Answer)
     except msgspec.MsgspecError as error:

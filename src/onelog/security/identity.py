@@ -1,7 +1,8 @@
-"""Who a peer proved to be, and which names a user may have.
+"""The identity of a peer, and the names that a user may have.
 
-Rules: an identity is made only by the `Authenticator`. A user's name is what SCRAM would look up:
-a name that SASLprep would change, or that holds control characters, is refused when it is made.
+Rules: an identity is made only by the `Authenticator`. A user has the name that SCRAM looks up: a
+name that SASLprep would change, or that holds control characters, is refused when the user is
+added.
 """
 
 from __future__ import annotations
@@ -18,20 +19,20 @@ NAME_BYTES_MAX: Final = 256
 ANONYMOUS_NAME: Final = "anonymous"
 
 RESERVED_NAMES: Final = frozenset({ANONYMOUS_NAME, "local"})
-"""Names of principals that are no users: peers without a name, and the program itself."""
+"""Names of principals other than users: anonymous peers, and the program itself."""
 
 Proof = Literal["password", "scram", "certificate", "token", "anonymous"]
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who a peer is and how it proved that."""
+    """The name of a peer, and how the peer proved it."""
 
     name: str
     proof: Proof
     revision: int = 0
     """Revision of the user's record at that time; 0 when no record stands behind the name."""
     expires_ms: int = 0
-    """When a token stops to prove it, on the wall clock; 0: never."""
+    """When the token of this login expires, on the wall clock; 0: never."""
 
 
 ANONYMOUS: Final = Identity(ANONYMOUS_NAME, "anonymous")

@@ -1,10 +1,10 @@
-"""Checks passwords: a cache of what was checked before, then argon2id in few threads.
+"""Checks passwords: first in a cache of earlier checks, then by argon2id in few threads.
 
 Rules:
-- The cache is asked on the loop and holds no password: its key is the user's name and revision and
+- The cache answers on the loop and holds no password: its key is the user's name and revision and
   an HMAC of the password under a key of this process. It is bounded in size and time; a changed
   user has another revision, so an old entry never fits.
-- A wrong password is remembered too, shortly: a device that tries it again and again costs little.
+- A wrong password is remembered, too, for a short time: a device that repeats it costs little.
 - Equal checks at one time are one check. The checks that wait are bounded; one more is refused with
   a retriable error (I8).
 - An unknown user costs the same work as a known one.
@@ -80,7 +80,7 @@ class Passwords:
         """Checks that were refused because too many waited."""
 
     def recall(self, name: str, password: bytes) -> Identity | None:
-        """Who this is, if the same password was right before; else None. Never waits."""
+        """The identity, if the same password was right before; else None. Never waits."""
         key = self._key(name, password)
         if key is None or self._cached(key) is not True:
             return None
@@ -88,7 +88,8 @@ class Passwords:
         return Identity(name, "password", key.revision)
 
     async def verify(self, name: str, password: bytes) -> Identity:
-        """Who this is. Raises NotAuthenticated, or Unavailable when too many checks wait."""
+        """The identity of a user. Raises NotAuthenticated, or Unavailable when too many checks
+        wait."""
         key = self._key(name, password)
         if key is None:
             raise NotAuthenticated(_REFUSED)
@@ -132,7 +133,7 @@ class Passwords:
         finally:
             flight.waiting -= 1
             if not flight.waiting:
-                flight.future.cancel()  # nobody waits: does nothing when it is done or runs
+                flight.future.cancel()  # no effect on a check that runs or is done
 
     def _start(self, key: _Key, password: bytes) -> _Flight:
         if len(self._flights) >= self._settings.waiting_max:

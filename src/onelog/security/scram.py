@@ -2,8 +2,8 @@
 
 Rules:
 - Sans-IO: client messages in, server messages out. No channel binding (the `-PLUS` mechanisms).
-- A user that does not exist, is disabled or has no SCRAM credentials is asked like any other, with
-  a made-up salt that stays the same, and fails at its proof: names do not leak.
+- For a user who does not exist, is disabled or has no SCRAM credentials, the exchange goes on with
+  a made-up salt that stays the same, and fails at the proof: names do not leak.
 - The password is never kept: only salt, iterations, stored key and server key are.
 """
 
@@ -41,7 +41,7 @@ _REFUSED: Final = "the login was refused: wrong name or password"
 
 
 class ScramCredential(msgspec.Struct, frozen=True):
-    """What the server keeps of a password for one mechanism."""
+    """The keys that the server keeps of a password, for one mechanism."""
 
     salt: bytes
     iterations: int
@@ -50,7 +50,7 @@ class ScramCredential(msgspec.Struct, frozen=True):
 
 
 class Account(NamedTuple):
-    """What a login needs to know of a user."""
+    """The facts of a user that a login needs."""
 
     name: str
     revision: int
@@ -62,7 +62,7 @@ Find = Callable[[str, Mechanism], Account | None]
 
 
 def prepare(text: str) -> str:
-    """What SASLprep (RFC 4013) makes of a name or password. Raises InvalidRequest."""
+    """A name or password after SASLprep (RFC 4013). Raises InvalidRequest."""
     try:
         return str(saslprep(text))
     except ScramException as error:
@@ -105,7 +105,7 @@ class ScramExchange:
     ) -> None:
         self.mechanism = mechanism
         self.identity: Identity | None = None
-        """Who the peer is, once the second step succeeded."""
+        """The name of the peer, after the second step succeeded."""
         self._find = find
         self._secret = secret
         self._account: Account | None = None
@@ -119,7 +119,7 @@ class ScramExchange:
 
     @property
     def refusal(self) -> bytes:
-        """The message that tells the client of a failed login, for protocols that send one."""
+        """The message for a failed login, for protocols that send one."""
         return b"e=" + self._server.error.value.encode() if self._server.error else b"e=other-error"
 
     def step(self, message: bytes) -> bytes:
@@ -157,6 +157,6 @@ class ScramExchange:
     def _made_up(self, name: str) -> ScramCredential:
         salt = hmac.digest(self._secret, f"{self.mechanism} {name}".encode(), "sha256")
         size = _HASHES[self.mechanism]().digest_size
-        # Nobody knows a password whose stored key is random.
+        # The stored key is random, so no password fits it.
         key = secrets.token_bytes(size)
         return ScramCredential(salt[:SALT_BYTES], ITERATIONS, key, key)

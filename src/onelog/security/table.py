@@ -1,10 +1,11 @@
-"""Every user in memory, kept by a watch: a login asks this table and no disk or network.
+"""All users in memory, updated by a watch: a login needs no disk and no network.
 
 Rules:
-- Loaded whole, then changed in the order of the store's revisions. Where the watch's history ends,
-  it is loaded anew. While the store cannot be reached, the last known users stand.
-- `reached` waits for a revision, so that whoever changed a user knows that the change applies.
-- A record that cannot be read lets nobody in and harms nobody else.
+- The table is loaded whole, then changed in the order of the store's revisions. If the watch's
+  history ends, it is loaded anew. While the store cannot be reached, the last known users count.
+- `reached` waits for a revision, so that a caller that changed a user knows that the change
+  applies.
+- A user whose record cannot be read cannot log in; other users are not affected.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Bearer tokens: signed JWTs (RFC 7519) of an issuer whose public keys lie in a file (JWKS).
 
-Rules: only asymmetric signatures count. A token says who (a claim), by whom, for whom and until
-when; what is missing refuses it. The key file is read again when it has changed, so that an issuer
-may rotate its keys without a restart.
+Rules: only asymmetric signatures count. A token names its user (a claim), its issuer, its audience
+and its expiry; a token without one of them is refused. The key file is read again when it has
+changed, so that an issuer may rotate its keys without a restart.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _REFUSED: Final = "the token was refused"
 
 
 class TokenSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose tokens are taken; no file: none are."""
+    """The issuer whose tokens are accepted; without a file, no token is accepted."""
 
     jwks_file: str = ""
     issuer: str = ""
@@ -33,7 +33,7 @@ class TokenSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tokens:
-    """Says who a token belongs to."""
+    """Finds the user of a token."""
 
     def __init__(self, settings: TokenSettings, clock: Clock) -> None:
         self._settings = settings
@@ -65,7 +65,7 @@ class Tokens:
         self._read_at = (stat.st_mtime_ns, stat.st_size)
 
     def identify(self, token: str) -> Identity:
-        """Who this is. Raises NotAuthenticated."""
+        """The identity of the token's user. Raises NotAuthenticated."""
         if not self.enabled:
             raise NotAuthenticated("this broker takes no tokens: set security.tokens.jwks_file")
         if len(token) > TOKEN_BYTES_MAX:

@@ -23,7 +23,7 @@ PREFIX: Final = "users/"
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the store keeps of a user."""
+    """The record of a user in the store."""
 
     name: str
     password_hash: str

@@ -1,7 +1,8 @@
 """The kernel's columns as Arrow arrays, without a copy.
 
-Rules: a buffer of the kernel becomes a buffer of Arrow as it stands. What is the same in every row
-is made once and cut to length. A time that microseconds cannot hold is null, not another time.
+Rules: a buffer of the kernel becomes a buffer of Arrow as it stands. A column with one value for
+all rows is made once and cut to length. A time that microseconds cannot hold is null, not another
+time.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def constant_array(value: int | str, count: int, kind: pa.DataType) -> pa.Array:
 def arrays_of(
     columns: Columns, *, topic: str | None, partition: int, timestamp_type: int
 ) -> dict[str, pa.Array]:
-    """What the kernel gave, by the names of Spark's Kafka source, and what is constant."""
+    """The kernel's columns under the names of Spark's Kafka source, and the constant columns."""
     count = columns.count
     found: dict[str, pa.Array] = {
         "partition": constant_array(partition, count, pa.int32()),

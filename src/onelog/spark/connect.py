@@ -1,8 +1,8 @@
 """Spark Connect: a session of a Spark that runs already.
 
-Rules: a Spark that runs is not told what only its start could have told it: what of ours is of that
-kind was set there or is not set, and what the user asks of that kind is an error. To end a session
-ends nothing of the server.
+Rules: some settings count only when Spark starts. For a Spark that runs already, our own settings
+of that kind are left out, and such a setting of the user is an error. Ending a session does not end
+the server.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ READY_S: Final = 30.0
 
 
 def connect(address: str, ours: Mapping[str, str], config: Mapping[str, str]) -> SparkSession:
-    """A session of the Spark at `sc://…`; `ours` is told as far as it can be, `config` all."""
+    """A session of the Spark at `sc://…`, with all of `config` and what is possible of `ours`."""
     _find_server(address)
     from pyspark.sql import SparkSession  # noqa: PLC0415 - an extra
 

@@ -1,7 +1,7 @@
-"""`format("onelog")`: what Spark asks for, and who does it.
+"""`format("onelog")`: the object that Spark asks for readers and writers.
 
-Rules: nothing is connected here. Spark makes this object in several processes and throws it away;
-what it makes checks the options at once and connects when it has to.
+Rules: nothing connects here. Spark makes this object in several processes and throws it away. The
+readers and writers check their options at once and connect when they have to.
 """
 
 from __future__ import annotations

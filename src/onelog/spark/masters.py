@@ -1,7 +1,8 @@
-"""Which Spark a session is asked for: known by the first letters of its master, and looked for.
+"""Parses the master of a session, and checks that it answers.
 
-Rules: a master that is not there is told in one line and in seconds. Spark itself looks for it for
-minutes, and then says so in pages of Java. What can be seen without Spark is seen here first.
+Rules: a master that does not answer is an error of one line within seconds. Spark itself tries for
+minutes and then prints pages of Java. So this module checks everything that can be checked without
+Spark.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Address = tuple[str, int]
 
 
 class Kind(Enum):
-    """What a master is; the value is how it begins."""
+    """The kinds of masters; the value is the prefix of the address."""
 
     LOCAL = "local"
     STANDALONE = "spark://"
@@ -40,7 +41,7 @@ class Kind(Enum):
 
 
 def kind_of(master: str) -> Kind:
-    """What a master is. Raises ConfigError."""
+    """The kind of a master. Raises ConfigError."""
     for kind in (Kind.STANDALONE, Kind.KUBERNETES, Kind.CONNECT):
         if master.startswith(kind.value):
             return kind
@@ -52,7 +53,7 @@ def kind_of(master: str) -> Kind:
 
 
 def find_master(master: str, environment: Mapping[str, str] | None = None) -> Kind:
-    """What a master is, and that it is there. Raises ConfigError, Unavailable."""
+    """The kind of a master, after a check that it answers. Raises ConfigError, Unavailable."""
     kind = kind_of(master)
     if kind is Kind.YARN:
         _find_yarn(os.environ if environment is None else environment)
@@ -62,7 +63,7 @@ def find_master(master: str, environment: Mapping[str, str] | None = None) -> Ki
 
 
 def shown(master: str) -> str:
-    """A master without what is nobody's business: an address of Connect may have a token."""
+    """A master without its secrets: an address of Connect may have a token."""
     return master.partition(";")[0]
 
 

@@ -1,10 +1,9 @@
 """Options as Spark hands them over: read by name, checked, and those of the connection.
 
-Rules: an option that is not known is an error that names the nearest known one, so that a slip of
-the pen never means a default. Names are compared without regard to case, as Spark compares them.
-Where Spark's Kafka source has a name for something, that name works here, too; its settings of the
-Java client that mean nothing here are listed and passed over, so that code moves by changing
-`format(...)`.
+Rules: an unknown option is an error that names the nearest known one, so that a misspelt option
+never means a default. The case of names does not matter, as in Spark. Where Spark's Kafka source
+has a name for something, that name works here, too; its settings of the Java client that mean
+nothing here are listed and passed over, so that code moves by changing `format(...)`.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ _FLAGS: Final = {"true": True, "false": False}
 
 
 class Given:
-    """What the user gave, by the names of a table of options."""
+    """The options of the user, by the names of a table of options."""
 
     def __init__(self, options: Mapping[str, str], table: Iterable[Option]) -> None:
         rows = tuple(table)

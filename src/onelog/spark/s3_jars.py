@@ -2,7 +2,8 @@
 
 Rules: tables need none of this. The jars are those of the Hadoop that Spark has, and of Amazon's
 SDK the few parts that it uses: all of it would be more than half a gigabyte. Keys never stand on
-the command line of the JVM, where every user of the machine sees them: Hadoop is told when it runs.
+the command line of the JVM, where every user of the machine sees them: Hadoop gets them when it
+runs.
 """
 
 from __future__ import annotations

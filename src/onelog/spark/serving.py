@@ -1,7 +1,7 @@
 """A Spark of this process that is spoken to by Spark Connect, from here and from elsewhere.
 
-Rules: it has the settings of `onelog.spark.session`. It listens on loopback only, and to who has
-its token. It ends with this process, however that ends.
+Rules: it has the settings of `onelog.spark.session`. It listens on loopback only, for clients that
+have its token. It ends with this process, however that ends.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class ConnectServer:
         """Start it; with port 0 on one that is free."""
         token, before = secrets.token_urlsafe(24), os.environ.get(_TOKEN)
         settings = {**SERVER_SETTINGS, "spark.connect.grpc.binding.port": str(port)}
-        # A setting would stand in the command line of Java, where everybody can read it.
+        # A setting would be part of Java's command line, which every user of the machine can read.
         os.environ[_TOKEN] = token
         try:
             spark = session(master, name=name, jars=jars, config=settings | dict(config or {}))

@@ -176,7 +176,7 @@ def _jdbc(catalog: str) -> tuple[str, str, str]:
 
 
 def settings(version: str, jars: Sequence[Jars | str] = ()) -> dict[str, str]:
-    """What a session of this PySpark is told, with these jars."""
+    """The settings of a session of this PySpark, with these jars."""
     line = ".".join(version.split(".")[:2])
     wanted = dict(SETTINGS)
     packages: list[str] = []

@@ -1,4 +1,4 @@
-"""What outlives a task in its Python worker: frozen modules, and a connection for the next one."""
+"""Objects that outlive a task in its Python worker: frozen modules, and a connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every storage engine gives: partitions of record batches, durable when asked.
+"""The interface of every storage engine: partitions of record batches, durable on demand.
 
 Words: a *batch* is one Kafka RecordBatch v2 whose base offset and leader epoch are already set by
 the partition that writes it. Engines never look into records; they see batches through the
@@ -14,9 +14,9 @@ Rules that every engine keeps (tests/contract/test_engine.py holds each of them 
   lock while they sync.
 - `durable_offset` only grows (except by `truncate`) and never passes `end_offset`.
 - A failed sync stops the partition (`PartitionStopped`) until it is opened again: after a failed
-  fsync the page cache can no longer be believed.
+  fsync the page cache can no longer be trusted.
 - Damage before the recovery point raises `PartitionCorrupt`; a torn tail is cut, and
-  `torn` says so. What is left of it counts as durable only after it was written and synced again.
+  `torn` says so. The rest of the tail counts as durable only after it was written and synced again.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class SegmentInfo(NamedTuple):
 
 
 class TornTail(NamedTuple):
-    """What opening a partition cut off its end: appends that a crash interrupted."""
+    """The part that opening a partition cut off its end: appends that a crash interrupted."""
 
     size_bytes: int
     segments: int
@@ -122,7 +122,7 @@ class PartitionLog(Protocol):
 
     @property
     def torn(self) -> TornTail | None:
-        """What opening it had to cut; None: nothing."""
+        """The tail that opening the partition cut; None: nothing."""
         ...
 
     def append(
@@ -145,7 +145,7 @@ class PartitionLog(Protocol):
         """Seal what is staged as one batch at `end_offset` and append it; the batch.
 
         With `index_topics` the builder knows the records' topics, else they are derived as
-        `append` does. Whatever happens, the builder is empty afterwards.
+        `append` does. The builder is empty afterwards, also after an error.
         """
         ...
 
@@ -154,7 +154,8 @@ class PartitionLog(Protocol):
 
         Never a batch that reaches `upto` or beyond; at least one batch when there is one, also if
         it is larger than `max_bytes`; empty at the end. May stop early (a segment's end): the
-        caller reads on. The view stays valid whatever happens to the log. Raises OffsetOutOfRange.
+        caller reads on. The view stays valid, even when its batches leave the log. Raises
+        OffsetOutOfRange.
         """
         ...
 
@@ -182,7 +183,7 @@ class PartitionLog(Protocol):
     def truncate(self, end: Offset) -> None:
         """Cut the log so that it ends at or before `end` (a batch is cut as a whole), durably.
 
-        It copies nothing, however large a segment is. Whoever appends meanwhile gets Conflict.
+        It copies nothing, however large a segment is. An append meanwhile raises Conflict.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""An engine that is opened when it is first needed: who uses no RocksDB pays nothing for it."""
+"""An engine that is opened at its first use: a broker without kv streams never loads RocksDB."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LazyEngine:
         return self._opened().partitions()
 
     def check_room(self) -> None:
-        """Raise StorageFull when there is no room; who was never opened needs none."""
+        """Raise StorageFull when there is no room; an engine that was never opened needs none."""
         if self._engine is not None:
             self._engine.check_room()
 

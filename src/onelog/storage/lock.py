@@ -1,4 +1,4 @@
-"""The lock of a data directory: one process at a time, and the second is told who has it."""
+"""The lock of a data directory: one process at a time; the error of a second one names it."""
 
 from __future__ import annotations
 

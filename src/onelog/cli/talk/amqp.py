@@ -1,9 +1,10 @@
 """AMQP 0-9-1 for the command line: publish with confirms, read a queue or a binding.
 
 Rules: a topic is a routing key of `amq.topic`, unless an exchange is named; then it is the key as
-it stands. A reader has a queue of its own that goes with it, with history if it asks for some, or
-takes messages from a queue that is there; they are acknowledged when they are handed on. A broker
-that has no room says so and lets publishers wait: for a while they do, then that is the error.
+it stands. A reader makes a queue of its own, which ends with the reader, with history if the user
+wants it; or it takes messages from an existing queue. It acknowledges a message when the message is
+handed on. A broker that has no room blocks publishers; the command waits for a while, then fails
+with that error.
 """
 
 from __future__ import annotations
@@ -303,7 +304,8 @@ def _to_message(method: Any, properties: Properties, body: bytes) -> Message:
             fields[name] = value
     if "qos" in fields:
         fields["qos"] = 1 if properties.delivery_mode == _PERSISTENT else 0
-    # It is told as it was sent, and not when that was: a time would be later with each reading.
+    # The message has its lifetime as sent, but not the time of sending: a computed time of expiry
+    # would be later at each reading.
     expires = fields.pop("expires_ms", "")
     if properties.correlation_id is not None:
         fields["correlation"] = to_correlation(properties.correlation_id)

@@ -43,7 +43,7 @@ def method(channel: int, class_id: int, method_id: int, *arguments: bytes) -> by
 
 
 def start_ok(user: str, password: str) -> bytes:
-    """Who comes, and how it proves it."""
+    """The answer to Connection.Start: the user and the password."""
     able = ("basic.nack", "consumer_cancel_notify", "connection.blocked")
     known = {"capabilities": dict.fromkeys(able, True)}
     secret = f"\0{user}\0{password}".encode()

@@ -2,7 +2,8 @@
 
 Rules: the topic is written as everywhere, `a/b`, and so is a filter; its Kafka name is made of it
 (docs/reference/names.md). Fields of a message are the reserved headers they are stored as. A
-reader sees committed records only. A broker that is away is an error at once: a person waits.
+reader sees committed records only. A broker that does not answer is an error at once, because a
+person waits.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ class KafkaTalker:
         return self._client.offsets(dict.fromkeys(parts, timestamp_ms))
 
     def settle(self) -> None:
-        """Nothing: nobody remembers what was read."""
+        """Does nothing: no group keeps a position."""
 
     def close(self) -> None:
         """Hang up."""
@@ -176,7 +177,7 @@ def _records(
         raise OffsetOutOfRange(f"{wanted} has no offset {at} in partition {answer.partition}")
     if answer.code:
         raise refusal(answer.code, f"{wanted} cannot be read")
-    # A copy: whoever takes the messages may ask the broker something between two of them.
+    # A copy: the caller may send requests to the broker between two messages.
     answer = answer._replace(records=memoryview(bytes(answer.records)))
     infos, _end, reason = scan_valid(answer.records)
     if answer.records and not infos:

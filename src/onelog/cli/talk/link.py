@@ -1,7 +1,7 @@
 """A blocking connection to a broker: connect, send, receive, each with a deadline.
 
-Rules: what goes wrong is an OnelogError that names the address. Nobody waits for ever for an
-answer; how long somebody waits for messages is the user's choice (`Patience`).
+Rules: every error is an OnelogError that names the address. Every wait for an answer has a
+deadline; the user chooses how long to wait for messages (`Patience`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A message as the command line has it, whatever protocol it travels by, and as JSON.
 
 Rules: the fields are those of `record/fields.py`, by their names. Headers are pairs in order, so
-that a name may come twice. Bytes that are no text are `{"base64": …}` in JSON; no payload at all
-is null. What is printed can be read again: `onelog replay --json | onelog pub --json`.
+that a name may come twice. Bytes that are not text are `{"base64": …}` in JSON; a missing payload
+is null. `pub` can read what the other commands print: `onelog replay --json | onelog pub --json`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Message(msgspec.Struct, kw_only=True):
     fields: dict[str, Any] = {}
     """By the names of `record/fields.py`: text, bytes (correlation) or a number."""
     expires_in_ms: int | None = None
-    """The lifetime that it was sent with, where nobody tells when it began."""
+    """The lifetime that the message was sent with, if the time of sending is unknown."""
     partition: int | None = None
     offset: int | None = None
     timestamp_ms: int | None = None
@@ -59,7 +59,7 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody wants to read."""
+    """The messages that a reader wants."""
 
     filter: str
     start: Start = Start("latest")

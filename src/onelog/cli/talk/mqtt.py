@@ -1,9 +1,9 @@
 """MQTT 5 for the command line.
 
 Rules: publishes of QoS 1 and 2 are answered, some of them may be under way at once. A reader has a
-session that ends with it; it acknowledges a message when it is handed on. Who publishes may wait
-long for its input, so no keep-alive is promised; a reader pings all the same, to learn when the
-broker is gone.
+session that ends with it; it acknowledges a message when the message is handed on. A publisher may
+wait long for its input, so it promises no keep-alive; a reader pings, to notice when the broker is
+gone.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class MqttTalker:
                 self._took(packet)
 
     def _took(self, packet: Packet) -> None:
-        """A packet that nobody waits for just now."""
+        """A packet that no caller waits for now."""
         if isinstance(packet, Disconnect):
             raise Unavailable(f"{self._link.place} ended the connection: {_words(packet)}")
         if isinstance(packet, Publish):

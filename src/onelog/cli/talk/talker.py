@@ -1,4 +1,4 @@
-"""What every client of the command line can do, and which one a `--via` means."""
+"""The interface of every client of the command line, and the choice by `--via`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Talker(Protocol):
 def open_talker(
     via: Via, place: Place, *, exchange: str | None = None, partition: int | None = None
 ) -> Talker:
-    """Connect. What only one of the protocols needs is imported when it is chosen."""
+    """Connect. Modules that only one protocol needs are imported when it is chosen."""
     if via == "mqtt":
         from onelog.cli.talk.mqtt import MqttTalker  # noqa: PLC0415
 

@@ -11,7 +11,7 @@ from onelog.base.errors import ConfigError
 FOLDER: Final = "transformations"
 DEFINITIONS: Final = "readings.py"
 SPARK_NAME: Final = "spark-pipeline"
-"""What Spark's own command looks for: such a spec has the name of its directory."""
+"""The file name that Spark's own command looks for; such a spec is named by its directory."""
 
 
 def write_project(file: Path) -> list[Path]:

@@ -62,7 +62,7 @@ Event = Message | Report | Ended
 
 @dataclass(frozen=True, kw_only=True)
 class Refresh:
-    """What is done anew, or alone; without a word everything goes on where it was."""
+    """The tables and flows that are refreshed; by default everything goes on where it was."""
 
     only: Sequence[str] = ()
     full: Sequence[str] = ()
@@ -168,7 +168,7 @@ class DeclarativeRun:
                 if "pipeline_event_result" in result:
                     text = str(result["pipeline_event_result"].event.message)
                     self._events.put(Message(text))
-        except Exception as error:  # noqa: BLE001 - who waits for the end raises it
+        except Exception as error:  # noqa: BLE001 - the thread that waits for the end raises it
             self._events.put(Ended("stopped", error))
         else:
             self._events.put(Ended("done"))
@@ -222,7 +222,7 @@ class DeclarativeRun:
         return True
 
     def _failure(self, error: Exception) -> PipelineFailed:
-        """What the flow that failed first died of; the run's own error names no reason."""
+        """The error of the flow that failed first; the run's own error names no reason."""
         for flow, text in self._failures.items():
             return PipelineFailed(f"flow {flow}: {told_text(text)}")
         return PipelineFailed(told(error))

@@ -55,7 +55,7 @@ class Declarative(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """What it is known by."""
+        """The name of the pipeline."""
         return self.keys.name
 
     def tree(self, storage: str) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def load_declarative(file: Path) -> Declarative:
         raise ConfigError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from error
     try:
         if not isinstance(tree, dict):
-            raise ConfigError("the file has to be a table of keys: name, libraries, …")  # noqa: TRY301
+            raise ConfigError("the file has to be a table of keys: name, libraries")  # noqa: TRY301
         keys = read_keys({str(key): value for key, value in tree.items()}, "", SpecKeys)
         for library in keys.libraries:
             _check_files(file.absolute().parent, library.glob.include)

@@ -1,6 +1,6 @@
 """Lakehouse tables without jars: Iceberg, Delta and plain Parquet, written exactly once.
 
-Rules: the libraries are an extra, so this door imports them when it is gone through.
+Rules: the libraries are an extra, so each function here imports them when it is called.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def read_table(spark: SparkSession, **options: str) -> DataFrame:
 
 
 def keep_table_up(**options: str) -> Upkeep:
-    """Make large files of small ones, forget old snapshots, remove files of nobody."""
+    """Merge small files, expire old snapshots, remove files that no snapshot names."""
     from onelog.spark.lakehouse.options import parse_options  # noqa: PLC0415 - an extra
     from onelog.spark.lakehouse.upkeep import keep_up  # noqa: PLC0415
 

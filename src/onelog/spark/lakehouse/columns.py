@@ -1,9 +1,9 @@
 """Columns between Spark, Arrow and tables: which types fit, and which rows do not.
 
-Rules: a column of the rows meets the table's column of the same name. A type that can hold every
-value is taken as it is; one that can hold only some is tried value by value, and a row that does
-not fit is a bad row, never a changed one. Types that have nothing to do with each other are refused
-before the first row.
+Rules: a column of the rows goes to the table's column of the same name. A type that can hold every
+value is used as it is. A type that can hold only some values is tried value by value; a row that
+does not fit is a bad row, and no value is changed to fit. Types that have nothing to do with each
+other are refused before the first row.
 """
 
 from __future__ import annotations
@@ -227,7 +227,8 @@ def _nullable(fields: Sequence[pa.Field], as_asked: bool) -> list[pa.Field]:
 
 
 def plain_json(value: object) -> object:
-    """What JSON has no word for: bytes as base64, times as ISO 8601, the rest as text."""
+    """Values of types that JSON does not have: bytes as base64, times as ISO 8601, others as
+    text."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, datetime.date | datetime.datetime):

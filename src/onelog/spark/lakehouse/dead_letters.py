@@ -1,8 +1,8 @@
 """Where rows go that do not fit a table, so that one bad row never stops a pipeline for ever.
 
 Rules: a bad row is kept with its reason and everything it held. It is committed once, under the
-same (query, batch) as the good rows of its batch, and before them. Without a place for bad rows the
-batch fails at the first one and says what is wrong with it.
+same (query, batch) as the good rows of its batch, and before them. Without a dead-letter table or
+topic the batch fails at the first bad row, with the reason.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One file of a table, read by itself: all that a task needs to know of it, without the catalog.
+"""One file of a table, with everything that a task needs to read it without the catalog.
 
-Rules: columns of Iceberg are found by field id, those of the others by name; what a file leaves out
-is the value that its partition has, or null. A large file is read in parts.
+Rules: columns of Iceberg are found by field id, those of other formats by name. A column that the
+file does not have gets the value of its partition, or null. A large file is read in parts.
 """
 
 from __future__ import annotations

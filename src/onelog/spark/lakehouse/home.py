@@ -1,7 +1,8 @@
-"""Where a table is of which only the name is said: in a lakehouse, a directory with a catalog.
+"""The place of a table that has only a name: in a lakehouse, a directory with a catalog.
 
-Rules: what is said is never changed. A pipeline of OneLog says the directory itself; definitions
-that Spark runs (`spark-pipeline.yml`) have it from the environment, so that no path stands in them.
+Rules: options of the user are never changed. A pipeline of OneLog names the directory itself;
+definitions that Spark runs (`spark-pipeline.yml`) get it from the environment, so that they need no
+path.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The bounds of columns that an Iceberg manifest tells of a file, as Arrow has the column.
+"""The bounds of a file's columns from an Iceberg manifest, in Arrow's types.
 
-Rules: what cannot be told for sure is not told, and then the file is opened. So are floats, whose
-bounds leave out NaN, and a bound that was written when the column had another type.
+Rules: a bound that is not certain is left out, and then the file is opened. That holds for floats,
+whose bounds leave out NaN, and for a bound that was written when the column had another type.
 """
 
 from __future__ import annotations

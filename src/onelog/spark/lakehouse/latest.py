@@ -1,8 +1,8 @@
 """Latest by key: which of several rows with the same key stays.
 
-Rules: later is who is greater in the order columns, compared one after the other; a null is less
-than every value. Among equals the row that came last stays, so that writing the same row again
-changes nothing.
+Rules: the later row is the greater one in the order columns, compared one after the other; a null
+is less than every value. Among equals the row that came last stays, so that writing the same row
+again changes nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Bad rows into a topic, each once, by the same link of (query, batch) that the topic sink has.
 
-Rules: a task that meets no bad row connects to nobody. What it staged is seen when the driver links
-it, before the good rows of the batch are committed; a replayed batch is known to the broker.
+Rules: a task without bad rows does not connect. Readers see the staged rows when the driver links
+them, before the good rows of the batch are committed; a replayed batch is known to the broker.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The options of `format("onelog-table")`: one table of them, checked before anything is written.
 
-Rules: an unknown option is an error that names the nearest known one. What one format cannot do is
-refused here, in words, and never done half. Names are compared without regard to case, as Spark
-compares them.
+Rules: an unknown option is an error that names the nearest known one. An option that a format does
+not support is refused here, never half done. The case of names does not matter, as in Spark.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from onelog.spark.lakehouse.storage import S3_SCHEMES, Storage
 Choice = TypeVar("Choice", bound=Enum)
 PASSED_ON = ("catalog.", "s3.", "dead.")
 SPARK_OWN = ("path", "checkpointlocation", "queryname")
-"""What Spark itself puts among the options of a sink."""
+"""Options that Spark itself adds to those of a sink."""
 
 
 class Format(Enum):
@@ -32,7 +31,7 @@ class Format(Enum):
 
 
 class Mode(Enum):
-    """What a batch does to the rows that are there."""
+    """What a batch does to existing rows."""
 
     APPEND = "append"
     UPSERT = "upsert"
@@ -77,7 +76,7 @@ CODECS = ("zstd", "snappy", "gzip", "lz4", "none")
 
 @dataclass(frozen=True)
 class TableOptions:
-    """What a sink or a reader of a table is told."""
+    """The options of a sink or reader of a table, checked."""
 
     format: Format
     table: str
@@ -151,7 +150,7 @@ def parse_options(given: Mapping[str, str]) -> TableOptions:
 
 
 def _check(options: TableOptions) -> None:
-    """What is right alone and wrong together."""
+    """Check options that exclude or need each other."""
     if options.mode is Mode.UPSERT:
         if options.format is Format.PARQUET:
             raise ConfigError("mode: plain Parquet cannot replace rows: use iceberg or delta")

@@ -1,9 +1,9 @@
 """A plain directory of Parquet files, in folders by partition, that any engine reads.
 
-Rules: tasks write under `_onelog`, which readers pass over. A commit is one record, made once by
-whoever is first; after it the files are moved into their places, and a driver that dies between is
-finished by the next one. Readers see whole files, and a batch of several files appears file by
-file: who needs more takes Iceberg or Delta. Columns keep their numbers in `_onelog/schema.json`.
+Rules: tasks write under `_onelog`, which readers skip. A commit is one record, which only the first
+driver can make. After it the files are moved into their places; if the driver dies in between, the
+next driver finishes. Readers see whole files, but a batch of several files appears file by file:
+users who need more take Iceberg or Delta. Columns keep their numbers in `_onelog/schema.json`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ RECORDS_KEPT = 2
 
 
 class Kept(NamedTuple):
-    """What a directory knows of itself."""
+    """The facts that a directory keeps about itself."""
 
     schema: pa.Schema
     partitions: tuple[PartitionField, ...]
@@ -162,7 +162,7 @@ class ParquetDirectory(LakeTable):
             self._files.delete_file(old)
 
     def files(self) -> list[TableFile]:
-        """What readers see."""
+        """The files that readers see."""
         found = self._files.get_file_info(fs.FileSelector(self._root, recursive=True))
         sizes = {
             one.path.removeprefix(self._root + "/"): one.size

@@ -1,7 +1,7 @@
 """Columns of an old file under the table's present schema, matched by field id at every depth.
 
-Rules: what was renamed is found by its id, what was added later is null, what was dropped is left
-out. A file that carries no ids is matched by name. A null list, map or struct stays null.
+Rules: a renamed column is found by its id, a column that was added later is null, a dropped column
+is left out. A file that carries no ids is matched by name. A null list, map or struct stays null.
 """
 
 from __future__ import annotations

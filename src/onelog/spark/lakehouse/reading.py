@@ -3,8 +3,9 @@
 Tables in an object store are read by Arrow in Python tasks (`source.py`), since Spark has no jar
 for it.
 
-Rules: what is read is the table at the moment of the call, whole. Columns of Iceberg are found by
-field id in every file, old or new. Partition columns that files leave out come from the table.
+Rules: a read returns the whole table as it is at the moment of the call. Columns of Iceberg are
+found by field id in every file, old or new. Partition columns that files leave out come from the
+table.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Where an S3 store is and who we are there: options, a file of credentials, the environment.
-
-Rules: the first that says something counts, in this order; what none of them says is left to the
-libraries (a role of the machine, `~/.aws`). Key and secret come from one place together. All is
-settled where the query begins, so that tasks on other machines and three libraries have one
-answer. Values are never part of a message.
+"""Address and credentials of an S3 store: from options, a file of credentials, the environment.
+Rules: the first source that has a value counts, in this order; values that none of them has are
+left to the libraries (a role of the machine, `~/.aws`). Key and secret come from the same source.
+The driver settles all values when the query begins, so that tasks on other machines and three
+libraries use the same. Values are never part of a message.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import NamedTuple
 from onelog.base.errors import ConfigError
 
 REGION_OF_OTHERS = "us-east-1"
-"""What a store that is not Amazon's is told when nobody says a region; signatures need one."""
+"""The region for a store other than Amazon's if none is set; signatures need one."""
 
 
 class S3Option(NamedTuple):
@@ -53,7 +52,7 @@ S3_OPTIONS: Mapping[str, S3Option] = {
         "access.key",
         ("AWS_ACCESS_KEY_ID",),
         "aws_access_key_id",
-        "who we are",
+        "access key",
     ),
     "s3.secret-access-key": S3Option(
         "secret_key",
@@ -61,7 +60,7 @@ S3_OPTIONS: Mapping[str, S3Option] = {
         "secret.key",
         ("AWS_SECRET_ACCESS_KEY",),
         "aws_secret_access_key",
-        "what proves it",
+        "its secret",
     ),
     "s3.session-token": S3Option(
         "session_token",
@@ -83,7 +82,7 @@ Words = dict[str, str]
 
 
 def s3_access(given: Mapping[str, str], environment: Mapping[str, str]) -> Words:
-    """What is known of a store, by the names of `S3_OPTIONS`. Raises ConfigError."""
+    """The settings of a store, by the names of `S3_OPTIONS`. Raises ConfigError."""
     for name in given:
         if name not in S3_OPTIONS and name not in SOURCES:
             known = ", ".join([*S3_OPTIONS, *SOURCES])
@@ -100,7 +99,7 @@ def s3_access(given: Mapping[str, str], environment: Mapping[str, str]) -> Words
 
 
 def _joined(*places: Words) -> Words:
-    """What the first place says that says it; keys from one place only."""
+    """The value of the first source that has it; keys from one source only."""
     found: Words = {}
     has_keys = False
     for place in places:
@@ -143,7 +142,7 @@ def _from_file(name: str, profile: str) -> Words:
 
 
 def _check(found: Words) -> None:
-    """What is half said is a slip of the pen."""
+    """Refuse settings that are given only in part."""
     endpoint = found.get("s3.endpoint", "")
     if endpoint and not endpoint.startswith(("http://", "https://")):
         raise ConfigError(f"s3.endpoint is {endpoint!r}: it begins with http:// or https://")

@@ -1,8 +1,8 @@
 """The sink `format("onelog-table")`: tasks write files, the driver commits them once.
 
-Rules: a batch is in the table or not, by one commit that carries (query, batch); a batch that is in
-is not written again, whoever asks. `abort` removes nothing: Spark calls it also after a commit that
-took effect and then failed, and a file that nobody needs is cheaper than one that is missing.
+Rules: a batch is in the table or not, by one commit that carries (query, batch). A committed batch
+is not written again, whichever driver asks. `abort` removes nothing: Spark calls it also after a
+commit that took effect and then failed, and a useless file is better than a missing one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ COMMIT_PAUSE_S = 0.1
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What a task wrote."""
+    """The files that a task wrote."""
 
     query: str
     files: list[WrittenFile] = field(default_factory=list)

@@ -1,7 +1,7 @@
 """`format("onelog-table")` as Spark sees it: the sinks, and a reader for object stores.
 
-Rules: what is read is the table when the query is planned, whole. A task is given files and needs
-no catalog; small files are read by one task together.
+Rules: a query reads the whole table as it is when the query is planned. A task gets a list of files
+and needs no catalog; one task reads several small files.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Where files of tables lie: a directory, or an object store by its URI.
 
-Rules: one set of words (`s3_access.py`) serves the tasks that write files and the libraries that
-commit them. A store that is away is waited for, about a minute, by all of them alike. What a store
-answers when it refuses becomes one line that says what to look at; no line has a secret in it.
+Rules: one set of options (`s3_access.py`) serves the tasks that write files and the libraries that
+commit them. All of them wait about a minute for a store that does not answer. A refusal of the
+store is one line that says what to check; no line contains a secret.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OBJECT_SCHEMES: Final = ("s3", "s3a", "gs", "gcs", "abfs", "abfss")
 OBJECT_STORES: Final = ("s3", "gcs", "abfs")
 """How Arrow calls the file systems that have no folders."""
 CATALOGS: Final = ("pyiceberg", "requests", "sqlalchemy")
-"""Whose errors are about a catalog, not about the store."""
+"""Modules whose errors concern a catalog, not the store."""
 ATTEMPTS: Final = 8
 """Of Arrow; the time between them doubles up to 20 seconds: about a minute in all."""
 PATIENCE_S: Final = 60
@@ -45,7 +45,7 @@ class Storage:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Storage:
-        """What options, their file and the environment say. Raises ConfigError."""
+        """The settings from options, their file and the environment. Raises ConfigError."""
         return cls(tuple(sorted(s3_access(given, os.environ).items())))
 
     def joined(self, told: Mapping[str, Any]) -> Storage:
@@ -85,7 +85,7 @@ class Storage:
 
     @contextlib.contextmanager
     def explained(self, uri: str) -> Iterator[None]:
-        """What a store refuses while the block runs, in one line that says what to look at."""
+        """Turn a refusal of the store in the block into one line that says what to check."""
         try:
             yield
         except OnelogError:
@@ -138,7 +138,7 @@ FAILURES: Final = (
     Failure(
         re.compile(r"no (?:valid )?credential|NoCredentials|not loaded.*credential", re.IGNORECASE),
         NotAuthorized,
-        "nobody says who we are at {where}: set s3.access-key-id and s3.secret-access-key,"
+        "credentials for {where} are missing: set s3.access-key-id and s3.secret-access-key,"
         " s3.credentials-file, or the environment of AWS",
     ),
     Failure(

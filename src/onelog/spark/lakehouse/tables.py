@@ -1,8 +1,8 @@
-"""A table of a lakehouse, whatever its format: what the sink asks of it.
+"""A table of a lakehouse, of any format: the interface that the sink uses.
 
-Rules: a commit is one step, whole or not there, and it carries its mark: which batch of which query
-it was. Who loses a race sees `Conflict`, loads the table again and decides anew; nothing is ever
-merged behind the sink's back, because the mark must be looked at first.
+Rules: a commit is one step, whole or not at all, and it carries its mark: which batch of which
+query it was. A writer that loses a race gets `Conflict`, loads the table again and decides anew. No
+library merges commits by itself, because the mark must be checked first.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class TableFile:
     path: str
     rows: int
     handle: Any
-    """What the format needs to read it or to take it out."""
+    """The facts that the format needs to read or to remove the file."""
 
 
 JOB = "job-"
-"""How the query of a single write begins: nobody writes its batch again after it has ended."""
+"""The prefix of the query id of a single write, whose batch is never written again later."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """What one commit does."""
+    """The changes of one commit."""
 
     query: str
     batch: int
@@ -61,7 +61,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def commit(self, change: Change) -> None:
-        """Make a change; Conflict when the table is no more what was loaded."""
+        """Commit a change. Raises Conflict when the table has changed since it was loaded."""
 
     @abstractmethod
     def files(self) -> list[TableFile]:

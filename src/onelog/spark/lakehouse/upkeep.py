@@ -1,7 +1,7 @@
-"""Upkeep of tables: small files become large ones, old snapshots and files of nobody go.
+"""Upkeep of tables: merges small files, expires snapshots, removes files that nothing names.
 
-Rules: rows do not change, and a query that writes meanwhile goes on: who loses the race begins
-again. A file is nobody's only when no snapshot names it and it is older than any batch that could
+Rules: rows do not change, and a query that writes meanwhile goes on: the loser of a race begins
+again. A file is removed only when no snapshot names it and it is older than any batch that could
 still be committed.
 """
 
@@ -32,7 +32,7 @@ UPKEEP = "onelog-upkeep"
 
 
 class Upkeep(NamedTuple):
-    """What was done."""
+    """The result of an upkeep."""
 
     files_before: int
     files_after: int

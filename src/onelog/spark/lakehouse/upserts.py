@@ -26,7 +26,7 @@ _FILE, _PLACE = "onelog.file", "onelog.place"
 
 @dataclass(frozen=True)
 class Merge:
-    """What an upsert adds and takes out."""
+    """The files that an upsert adds and removes."""
 
     added: Sequence[WrittenFile]
     removed: Sequence[TableFile]

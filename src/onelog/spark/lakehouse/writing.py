@@ -1,8 +1,8 @@
-"""What tasks do: rows become Parquet files, and the files are told to the driver.
+"""The work of tasks: they write rows to Parquet files and report the files to the driver.
 
-Rules: a file that a task wrote belongs to nobody until the driver's commit names it. Rows are
-gathered into row groups of a useful size, whatever the size of the batches they came in. The files
-that are open at a time are bounded; beyond that the fullest one is closed.
+Rules: a file of a task belongs to no table until the driver's commit names it. Rows are gathered
+into row groups of a useful size, whatever the size of the batches they came in. The files that are
+open at a time are bounded; beyond that the fullest one is closed.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class FileWriter:
         return self._written
 
     def discard(self) -> None:
-        """Remove what was written: nobody was told of it."""
+        """Remove the written files: the driver does not know of them."""
         for opened in self._open.values():
             with contextlib.suppress(Exception):
                 opened.writer.close()

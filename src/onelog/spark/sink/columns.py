@@ -32,7 +32,7 @@ TYPES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "topic": (("string", "char", "varchar"), "string"),
     "partition": (("int", "smallint", "tinyint"), "int"),
 }
-"""What each column may be: the names of the types, and how they are told."""
+"""The types that each column may have: their names, and their names in errors."""
 
 
 class Layout(NamedTuple):

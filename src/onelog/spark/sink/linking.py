@@ -30,7 +30,7 @@ class Member(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What is linked: a batch of a query."""
+    """A batch of a query, the unit that is linked."""
 
     query: str
     number: int

@@ -22,7 +22,7 @@ _CODECS: Final = {name: codec for codec, name in CODEC_NAMES.items()}
 
 @dataclass(frozen=True, kw_only=True)
 class SinkOptions:
-    """What a sink is told. Plain values: they travel to executors."""
+    """The options of a sink. Plain values: they travel to executors."""
 
     access: Access
     topic: str | None = None

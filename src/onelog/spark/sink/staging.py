@@ -1,7 +1,8 @@
-"""What a task writes: its rows as record batches, in a transaction that it leaves open.
+"""Writes the rows of a task as record batches, in a transaction that stays open.
 
 Rules:
-- Rows lie in the log where they stay; nobody sees them before the driver links the transaction.
+- Rows are already at their final place in the log; no reader sees them before the driver links the
+  transaction.
 - A task without rows begins nothing. One that fails aborts what it wrote; if it dies instead, the
   next link of its query does, or the transaction's timeout.
 - What is held is bounded: a batch of `batch_bytes` for a partition, `HELD_BYTES` for all of them,
@@ -61,7 +62,7 @@ class Staging:
         self._held_bytes = 0
         self._sender = ThreadPoolExecutor(1, "onelog-sink")
         self._sending: Future[dict[Part, Produced]] | None = None
-        """The request that is on its way: until it is answered nobody else uses the client."""
+        """The request that is under way: until its answer comes, nothing else uses the client."""
         self._sequences: dict[Part, int] = {}
         self._added: set[Part] = set()
 

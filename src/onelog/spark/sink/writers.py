@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Staged(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The report of a task to the driver."""
 
     batch: Batch
     member: Member | None
@@ -46,7 +46,7 @@ class Staged(WriterCommitMessage):
 def stage(
     options: SinkOptions, layout: Layout, batch: Batch, iterator: Iterator[pa.RecordBatch]
 ) -> Staged:
-    """Write a task's rows; they are durable, and nobody sees them."""
+    """Write a task's rows: durable, but not visible yet."""
     context = TaskContext.get()
     assert context is not None, "Spark calls this in a task"
     # A task that is tried again is another member: the first one may still write.
@@ -59,11 +59,11 @@ def stage(
 
 
 Messages = list[WriterCommitMessage | None]
-"""What Spark collected of its tasks: None of those that failed."""
+"""The reports that Spark collected from its tasks; None for a failed task."""
 
 
 def staged(messages: Messages) -> list[Staged]:
-    """What the tasks told."""
+    """The reports of the tasks."""
     return [row for row in messages if isinstance(row, Staged)]
 
 

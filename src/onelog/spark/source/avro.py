@@ -1,7 +1,7 @@
 """Avro's schemas in Spark's words.
 
 Rules: every type has one row in a table; a union may only be `null` and one other, since Spark has
-no type for more. What Spark cannot hold is told with its place in the schema.
+no type for more. An error about a type that Spark does not have names its place in the schema.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 _PUSHDOWN: Final = "pyspark.sql.worker.data_source_pushdown_filters"
-"""What Spark runs to offer filters to a source."""
+"""The object that Spark offers filters to."""
 
 
 class BatchReader(DataSourceReader):
@@ -74,7 +74,8 @@ class FilteredBatchReader(BatchReader):
     """The same with filters.
 
     Spark keeps what filters left for every later query on the same DataFrame, also for one with
-    other filters (seen up to 4.3): its rows would be missing. So this is only for who asks for it.
+    other filters (seen up to 4.3): its rows would be missing. So this happens only if the user asks
+    for it.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:

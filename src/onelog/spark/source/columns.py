@@ -120,7 +120,7 @@ def check_schema(options: SourceOptions, schema: StructType) -> None:
 
 
 def wanted_of(schema: StructType, decode: Decode) -> int:
-    """What the kernel has to give for a schema."""
+    """The columns that the kernel has to make for a schema."""
     want = WITH_OFFSETS if decode.mode == "FAILFAST" else 0  # where a bad value lies
     for field in schema.fields:
         want |= COLUMNS[field.name].want

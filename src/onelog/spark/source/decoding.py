@@ -1,4 +1,4 @@
-"""What values are: bytes as they stand, text, JSON or Avro, as one Arrow array per batch.
+"""Decodes values: bytes as they are, text, JSON or Avro, as one Arrow array per batch.
 
 Rules: a value that is not what it should be costs itself only. By `mode` it is null, with its bytes
 in the column `corrupt`; or its row is left out; or reading fails and says where it lies. A value
@@ -98,7 +98,7 @@ def _avro_decoder(schema: str, kind: pa.DataType) -> Convert:
     def convert(values: Values) -> pa.Array:
         try:
             return pa.array([one(value) for value in values], kind)
-        # What bytes that are no Avro make of it is any error at all.
+        # Bytes that are not Avro can raise any error at all.
         except Exception as error:
             raise Bad from error
 

@@ -1,4 +1,4 @@
-"""Offsets that are gone: what is said, and whether reading goes on.
+"""Offsets that are gone: the error, and whether reading goes on.
 
 Rules: data is lost when the log begins behind an offset that was to be read, when it ends before
 it, or when the partition is not there any more. A gap is none: compaction and transactions leave

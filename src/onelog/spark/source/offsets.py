@@ -52,7 +52,7 @@ def lag(progress: Mapping[str, Any]) -> int:
 
 
 def _told(offsets: Any) -> Mapping[str, Any] | None:
-    """Offsets of a report: Spark gives them as they are or as JSON, depending on who asks."""
+    """Offsets of a progress report: Spark gives them as objects or as JSON."""
     if isinstance(offsets, str):
         try:
             offsets = json.loads(offsets)

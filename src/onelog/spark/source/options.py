@@ -1,7 +1,7 @@
 """The options of the source: names and meanings of Spark's Kafka source, and a few of our own.
 
-Rules: everything is checked here, before a task starts, and what is wrong is told with the option's
-name. What a batch cannot have (limits of triggers) or a stream cannot (ends) is refused.
+Rules: everything is checked here, before a task starts, and an error names its option. Options that
+do not fit a batch (limits of triggers) or a stream (ends) are refused.
 """
 
 from __future__ import annotations
@@ -77,14 +77,14 @@ class Where:
     """A place in every partition."""
 
     option: str
-    """Who says so, for errors."""
+    """The name of the option, for errors."""
     at: int | None = None
     """EARLIEST, LATEST or a time in milliseconds, for all partitions."""
     each: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     """Offsets, or times, by Kafka's name and partition."""
     by_time: bool = False
     late: Literal["error", "latest"] = "error"
-    """What a time means that no record has reached."""
+    """Where to begin if no record is as late as the given time."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Decode:
-    """What values are."""
+    """How values are decoded."""
 
     kind: str = ""
     schema: str = ""
@@ -112,7 +112,7 @@ class Decode:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
-    """What a source is told. Plain values: they travel to executors."""
+    """The options of a source. Plain values: they travel to executors."""
 
     access: Access
     topics: Topics

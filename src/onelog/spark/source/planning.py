@@ -65,7 +65,7 @@ def name_topics(client: Client, slices: Iterable[Slice]) -> list[Slice]:
 
 
 class Task(InputPartition):
-    """What one task reads."""
+    """The slices that one task reads."""
 
     def __init__(self, slices: tuple[Slice, ...]) -> None:
         super().__init__(None)

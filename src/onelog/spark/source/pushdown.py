@@ -43,7 +43,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Narrowed:
-    """What filters leave to be read."""
+    """The part of the records that filters leave to be read."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -53,7 +53,7 @@ class Narrowed:
 
 
 def narrow(filters: Iterable[Filter]) -> Narrowed:
-    """What is left to be read when all these filters have to hold."""
+    """The part that is left to be read when all these filters have to hold."""
     found = Narrowed()
     for row in filters:
         path: tuple[str, ...] = getattr(row, "attribute", ())
@@ -112,7 +112,7 @@ def _number(value: Any) -> int | None:
 
 
 def apply(narrowed: Narrowed, slices: Iterable[Slice], client: Client) -> list[Slice]:
-    """What is left of slices."""
+    """The parts of slices that are left."""
     kept = []
     for row in slices:
         other = None not in (narrowed.topics, row.shown)

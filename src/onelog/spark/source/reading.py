@@ -1,4 +1,4 @@
-"""What a task does: fetch stored batches, leave out what does not count, hand Arrow to Spark.
+"""The work of a task: fetches stored batches, drops uncommitted records, hands Arrow to Spark.
 
 Rules:
 - Exactly the records of the task's slices come out, in order within a partition. A batch is checked
@@ -38,7 +38,7 @@ from onelog.spark.worker import borrowed, settle_worker
 FETCH_BYTES: Final = 4 << 20
 """Of one request: what is read, decoded and sent on should not leave the processor's cache."""
 FETCH_BYTES_FIRST: Final = 1 << 20
-"""Of a partition whose records have an unknown size."""
+"""For a partition whose records have an unknown size."""
 FETCH_PARTS: Final = 32
 """Partitions of one request."""
 EMPTY_WAIT_MS: Final = 1_000
@@ -189,7 +189,7 @@ class _Maker:
     def batches(
         self, row: Slice, answer: Fetched, infos: list[BatchInfo]
     ) -> Iterator[pa.RecordBatch]:
-        """What came of a slice, as Spark takes it."""
+        """The rows of a slice, as Spark takes them."""
         pieces: list[tuple[BatchInfo, BatchPiece]] = []
         size = kind = 0
         for info in committed(answer, infos):

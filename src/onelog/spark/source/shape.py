@@ -1,4 +1,4 @@
-"""What a reader makes: the columns that Spark asked for. It travels to the tasks."""
+"""The columns that a reader makes for Spark. The object travels to the tasks."""
 
 from __future__ import annotations
 

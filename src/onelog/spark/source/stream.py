@@ -1,8 +1,9 @@
-"""Reading on and on: how far there is, how far the next micro-batch goes, and who is told.
+"""Reads a stream: finds the end, limits the next micro-batch, and commits progress to a group.
 
 Rules:
-- Offsets are Spark's to keep (its checkpoint). The broker is told them, too, under `group.id`, so
-  that lag shows where people look; that is for show, and a failure of it stops nothing.
+- Spark keeps the offsets (in its checkpoint). The source also commits them to the broker, under
+  `group.id`, so that lag shows where people look; that is for show, and a failure of it stops
+  nothing.
 - When Spark asks how far to go from a place, everything before that place is done.
 - This object lives in one process at the driver; `read` runs on a copy of it in each task.
 """
@@ -48,7 +49,7 @@ _log: Final = logging.getLogger("onelog.spark")
 
 
 class _Stream(DataSourceStreamReader):
-    """What is the same in every version of Spark."""
+    """The part that is the same in every version of Spark."""
 
     def __init__(self, schema: StructType, options: SourceOptions) -> None:
         if options.limits.any() and not HAS_LIMITS:
@@ -151,7 +152,7 @@ class _Stream(DataSourceStreamReader):
         assert isinstance(partition, Task)
         return self._shape.read(partition)
 
-    # -- who is told
+    # -- commits to the group
 
     def commit(self, end: dict[str, Any]) -> None:
         """Everything before these offsets is done."""
@@ -193,7 +194,7 @@ if HAS_LIMITS:
             return ReadAllAvailable()
 
         def prepareForTriggerAvailableNow(self) -> None:
-            """What there is now is all that this run reads."""
+            """This run reads only what exists now."""
             self._target = dict(self._ends())
 
         def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:

@@ -23,7 +23,7 @@ class Found(NamedTuple):
     name: str
     """Kafka's name of it."""
     shown: str | None
-    """What the column topic says; None: each record says it itself."""
+    """The value of the column topic; None: each record has its own topic."""
     partitions: tuple[int, ...]
 
 

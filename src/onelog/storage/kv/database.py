@@ -301,7 +301,7 @@ def _open(root: Path) -> Rdict:
 
 
 def _check_recovery_point(root: Path, path: str) -> None:
-    """Refuse a database whose WAL is damaged before what was synced, while it is untouched."""
+    """Refuse a database with damage in the synced part of its WAL, before anything changes it."""
     mark = root / "synced"
     data = mark.read_bytes() if mark.exists() else b""
     if len(data) != _SYNCED.size:

@@ -1,7 +1,8 @@
 """The kv engine itself: one database for all partitions under its root.
 
-Rules: a partition gets a number when it is first opened, never used again, so that what a late
-writer leaves behind can belong to nobody else. An idle partition costs a small object and one key.
+Rules: a partition gets a number when it is first opened. No number is used again, so that the
+leftovers of a late writer never belong to another partition. An idle partition costs a small object
+and one key.
 """
 
 from __future__ import annotations

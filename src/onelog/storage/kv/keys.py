@@ -40,7 +40,7 @@ NEXT_PARTITION: Final = bytes(8) + b"n"
 
 
 class Row(NamedTuple):
-    """What is known of a batch without reading it."""
+    """The facts of a batch that are known without reading it."""
 
     base_offset: int
     max_timestamp_ms: int

@@ -1,4 +1,4 @@
-"""What a partition remembers of itself: its two ends and its segments, as one small value."""
+"""The meta of a partition: its two ends and its segments, as one small value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A partition of the kv engine: reading, lookups, and what changes the log's two ends."""
+"""A partition of the kv engine: reading, lookups, and the changes of the log's two ends."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Replaces sealed segments of a kv partition by one: what compaction writes.
+"""Replaces sealed segments of a kv partition by one, for compaction.
 
 Rules: the new segment's keys are written under a number that the meta does not name, and a marker
-says so; a crash before the commit lets the next open throw them away. The commit is one write.
+says so; after a crash before the commit, the next open deletes them. The commit is one write.
 """
 
 from __future__ import annotations

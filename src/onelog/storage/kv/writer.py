@@ -1,9 +1,10 @@
 """The half of a kv partition that holds its state and grows it: open, append, roll, sync, close.
 
 Rules:
-- Segments are made up: a number that the keys of their batches carry. Retention drops a segment and
+- A segment is only a number that the keys of its batches carry. Retention drops a segment and
   compaction replaces one by a change of the meta and a few range deletions, in one write.
-- A change is written first and believed after: when a write fails, memory says what the disk says.
+- A change is written first and applied to memory after: when a write fails, memory still agrees
+  with the disk.
 - The lock is never held during a sync.
 """
 

@@ -61,7 +61,7 @@ class MemoryEngine:
 
 
 class _Held(MemoryLog):
-    """A partition that tells its engine when it is closed."""
+    """A partition that notifies its engine when it is closed."""
 
     def __init__(
         self, key: PartitionKey, settings: LogSettings, clock: Clock, engine: MemoryEngine

@@ -43,7 +43,7 @@ class Row(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, array_like=True, frozen=True):
-    """What recovery may take for granted."""
+    """The facts that recovery relies on."""
 
     version: int
     start_offset: int
@@ -64,7 +64,7 @@ _decoder: Final = msgspec.msgpack.Decoder(Checkpoint)
 
 
 def empty_checkpoint(offset: int = 0) -> Checkpoint:
-    """What is known of a partition that holds nothing."""
+    """The checkpoint of an empty partition."""
     return Checkpoint(VERSION, offset, offset, (), Row(offset, 0))
 
 

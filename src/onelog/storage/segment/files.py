@@ -1,7 +1,8 @@
 """Open files under one bound: write handles and read-only maps that the engine may let go of.
 
-Rules: a file is let go of by dropping a reference. Who uses it at that moment holds its own, so
-that nothing is closed or unmapped under a reader. Files are never written through a map.
+Rules: the engine closes a file by dropping its reference. A user of the file holds a reference of
+its own, so that nothing is closed or unmapped under a reader. Files are never written through a
+map.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class ShortFile(Exception):
 class OpenFile:
     """A file descriptor that is closed when the last reference to it goes.
 
-    Who uses `fd` keeps the object in a variable: a temporary is closed before the call it is for.
+    A caller that uses `fd` keeps the object in a variable: a temporary is closed before the call.
     """
 
     __slots__ = ("fd",)
@@ -195,7 +196,7 @@ class WriteHandle(Slot):
         return file
 
     def let_go(self, forced: bool) -> bool:
-        """Close the file when nobody uses it any more."""
+        """Close the file when no user is left."""
         if self.dirty and not forced:
             return False
         self._file = None
@@ -221,7 +222,8 @@ def sync_directory(path: str | Path) -> None:
 def sync_path(directory: str) -> None:
     """Make the names in a partition's directory durable, and that it is in its stream's and root's.
 
-    Why: a directory that is there need not be durable. Who made it may have died before its sync.
+    Why: a directory that exists need not be durable. The process that made it may have died before
+    its sync.
     """
     stream = Path(directory).parent
     for path in (directory, stream, stream.parent):

@@ -2,7 +2,7 @@
 
 Rules: the active segment's entries live in memory (`live`); a sealed one's are mapped. Files count
 only if they are what the segment's row says (bytes and CRC). New files are new inodes, so that
-nobody's map changes. The callers hold the partition's lock where a method says so.
+existing maps do not change. The callers hold the partition's lock where a method says so.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class Indexes:
     def __init__(self, stem: str, row: Row, cache: FileCache) -> None:
         self.stem = stem
         self.row = row
-        """What the files must look like; `index_bytes` is UNKNOWN if they cannot be trusted."""
+        """The expected sizes and CRCs of the files; `index_bytes` is UNKNOWN if none can be
+        trusted."""
         self.live: SparseIndex | None = None
         self.tail: TopicTail | None = None
         self._cache = cache
@@ -54,7 +55,7 @@ class Indexes:
         self.tail = TopicTail() if settings.topic_index else None
 
     def resume(self, settings: LogSettings) -> bool:
-        """Bring a segment's entries back into memory to add to them; False if they are no good."""
+        """Load a segment's entries into memory to add to them; False if they cannot be used."""
         row = self.row
         if row.index_bytes == UNKNOWN or (settings.topic_index and row.topics_bytes == UNKNOWN):
             return False

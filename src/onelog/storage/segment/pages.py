@@ -2,9 +2,10 @@
 
 Why: without a bound every byte of the log takes a new page until memory is full. On a virtual
 machine whose host takes free memory back each new page costs several times what the write does; a
-container pays for them too. Behind a bound the same pages are used again and again.
-Rules: only bytes that are on the disk are let go of, so that no write waits for it. Whoever reads
-them later reads the disk. A bound of 0 leaves everything to the system.
+container pays for them too. With a bound the same pages are used again and again.
+
+Rules: only bytes that are on the disk leave the cache, so that no write waits for it. A later
+reader gets them from the disk. A bound of 0 leaves everything to the system.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class PageBudget:
     def note(self, path: str, start: int, end: int) -> int:
         """Bytes of a file are on the disk: older ones may have to go. Where the next run starts.
 
-        May wait for the disk: called by whoever syncs, never on the loop.
+        May wait for the disk: the thread that syncs calls it, never the loop.
         """
         if self._limit_bytes == 0 or end - start < NOTED_BYTES_MIN:
             return start

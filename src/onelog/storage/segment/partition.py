@@ -1,8 +1,7 @@
-"""A partition of the segment engine: reading, lookups, and what changes the log's two ends.
-
-Rules: readers work on the list of segments that was there when they began; if one of it is
-dropped or replaced under them they begin again. Views are slices of read-only maps and outlive
-every change. What changes the log writes the checkpoint first and deletes files after it.
+"""A partition of the segment engine: reading, lookups, and the changes of the log's two ends.
+Rules: a reader works on the list of segments of the moment when it began; if one of them is dropped
+or replaced meanwhile, it begins again. Views are slices of read-only maps and outlive every change.
+Every change of the log writes the checkpoint first and deletes files after it.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class SegmentLog(LogWriter):
 
     @property
     def shared(self) -> Shared:
-        """What it shares with the engine's other partitions."""
+        """The objects that all partitions of the engine share."""
         return self._shared
 
     @property
@@ -89,7 +88,7 @@ class SegmentLog(LogWriter):
 
     @property
     def torn(self) -> TornTail | None:
-        """What recovery had to cut; None: nothing."""
+        """The tail that recovery cut; None: nothing."""
         return self.recovery.torn
 
     # Writing.

@@ -1,9 +1,10 @@
 """Opens a partition's directory: finishes what a crash interrupted, then finds the log's end.
 
-Rules: what the checkpoint names is taken for granted, and its absence is corruption. Only what
-lies behind the recovery point is scanned; it is cut at the first bad batch, later segments go, and
-what is left is written again and synced before it counts (`renewal`). A clean stop leaves nothing
-to scan. A checkpoint that was read is durable before files are deleted because of it.
+Rules: every file that the checkpoint names must exist; a missing one is corruption. Only batches
+behind the recovery point are scanned. The log is cut at the first bad batch, later segments are
+deleted, and the good batches are written again and synced before they count (`renewal`). A clean
+stop leaves nothing to scan. A checkpoint that was read is durable before files are deleted because
+of it.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _REPAIR: Final = (
 
 @dataclass(slots=True)
 class RecoveryStats:
-    """What opening a partition had to do."""
+    """The result of opening a partition."""
 
     bytes_scanned: int = 0
     bytes_cut: int = 0
@@ -53,7 +54,7 @@ class RecoveryStats:
 
     @property
     def torn(self) -> TornTail | None:
-        """What was cut off, if anything."""
+        """The part that was cut off; None: nothing."""
         if not self.bytes_cut:
             return None
         return TornTail(self.bytes_cut, self.segments_removed, Offset(self.end_offset))

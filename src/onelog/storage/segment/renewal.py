@@ -1,10 +1,12 @@
-"""Writes a log's unsynced tail again, so that a sync of it means what it says.
+"""Writes a log's unsynced tail again, so that the next sync really puts it on the disk.
 
 Why: when an fsync fails, the system marks the pages clean that it could not write. They can still
-be read from its cache, and a later fsync succeeds without writing them: what a restart reads well
-may be nowhere on the disk. Bytes that are written anew are dirty again, so the sync that follows
-puts them on the disk or fails.
-Rules: what is written is what was checked, from one and the same copy; positions do not change.
+be read from its cache, and a later fsync succeeds without writing them: bytes that a restart reads
+without error may be nowhere on the disk. Bytes that are written anew are dirty again, so the sync
+that follows puts them on the disk or fails.
+
+Rules: the bytes that are written are the bytes that were checked, from one copy; positions do not
+change.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Replaces sealed segments by fewer, smaller ones: what compaction writes.
+"""Replaces sealed segments by fewer, smaller ones, for compaction and thinning.
 
 Rules: the new segments grow beside the old ones as `.cleaned` files. The checkpoint that names
 them is the moment that counts: before it a crash leaves the old batches, after it the new ones.
@@ -77,7 +77,7 @@ class SegmentRewrite:
         stem = stem_of(self._log.directory, base) + CLEANED
         row = Row(base, 0, created_ms=created_ms)
         segment = Segment(stem, row, self._log.shared, self._log.lock, settings)
-        segment.dead = True  # nobody reads it before it has its place
+        segment.dead = True  # no reader sees it before it is in the list of segments
         self._written.append(segment)
         return segment
 

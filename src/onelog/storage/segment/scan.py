@@ -1,6 +1,6 @@
 """Walks over the batches of a segment in windows, so that memory stays bounded.
 
-Rules: it reads what is mapped and changes nothing. A window ends inside a batch more often than
+Rules: the walk reads mapped bytes and changes nothing. A window ends inside a batch more often than
 not; the walk goes on from that batch with the next window.
 """
 
@@ -37,7 +37,7 @@ class Walk:
         self.offset = offset
         """Offset after the last good batch."""
         self.why = ""
-        """What is wrong at `stop`; empty when all is good."""
+        """Why the batch at `stop` is bad; empty when all are good."""
 
     def pieces(self) -> Iterator[Piece]:
         """The good batches, window by window."""

@@ -2,7 +2,7 @@
 
 Rules: the partition's lock guards every change; reading needs it only to open a file. Bytes
 beyond `size_bytes` in the file mean nothing: they are reserved zeros. An index entry is checked
-against the log before it is used; what a damaged index says never becomes an answer.
+against the log before it is used; a damaged index never leads to a wrong answer.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SegmentGone(Exception):
 
 
 class Shared:
-    """What the partitions of an engine share."""
+    """The objects that the partitions of an engine share."""
 
     __slots__ = ("allocate", "cache", "clock", "pages", "rebuild_lock")
 
@@ -121,7 +121,7 @@ class Segment:
     def topic_entries(
         self, data: Buffer, batches: Sequence[BatchInfo], topics: bytes | None
     ) -> list[Entries]:
-        """What the topic index is to take up with these batches."""
+        """The entries for the topic index that belong to these batches."""
         if self.indexes.tail is None:
             return []
         if topics is None:

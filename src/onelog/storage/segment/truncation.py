@@ -1,8 +1,9 @@
-"""Where a log is cut, and what is left of the segment that the cut goes through.
+"""Finds where to cut a log, and the part of the cut segment that stays.
 
 Rules: nothing is copied and nothing is cut in place, for readers may have the bytes mapped: the
-segment is sealed with fewer bytes than its file has, and the log goes on in a new one. What lies
-behind means nothing and goes at the next open. The last batch before the cut is found by the index.
+segment is sealed with fewer bytes than its file has, and the log goes on in a new one. The bytes
+behind that size mean nothing and are deleted at the next open. The last batch before the cut is
+found by the index.
 """
 
 from __future__ import annotations

@@ -478,7 +478,7 @@ class Queue:
         self.wake()
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Somebody stops to consume; an auto-delete queue goes with the last one."""
+        """A consumer stops consuming; an auto-delete queue is deleted with the last one."""
         self.consumers.remove(consumer)
         self._used()
         self.wake()

@@ -168,7 +168,7 @@ class StreamQueue(Queue):
             raise
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """Somebody stops to read."""
+        """A consumer stops reading."""
         self._positions.pop(consumer, None)
         super().remove_consumer(consumer)
 
