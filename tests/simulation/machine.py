@@ -68,8 +68,11 @@ class SimulatedSyncer:
 
     chance = random.Random(0)
 
-    def __init__(self, threads: int = 4, troubles: Troubles | None = None) -> None:
-        del threads, troubles
+    def __init__(
+        self, threads: int = 4, troubles: Troubles | None = None, *, chores: int | None = None
+    ) -> None:
+        del threads, troubles, chores
+        self.chores = self
         self._loop = asyncio.get_running_loop()
 
     def start(

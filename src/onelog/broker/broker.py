@@ -64,6 +64,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     maintenance_interval_s: float = 30.0
     flush_interval_s: float = 1.0
     sync_threads: int = 4
+    chore_threads: int = 4
     page_cache_bytes: int = 0
     """Newest bytes of the log that stay in the system's page cache; 0: the system decides."""
 
@@ -85,7 +86,7 @@ class Broker:
         self._engines = engines
         self._clock = clock
         self._settings = settings
-        self._syncer = Syncer(settings.sync_threads, self.troubles)
+        self._syncer = Syncer(settings.sync_threads, self.troubles, chores=settings.chore_threads)
         self.streams = Catalog(store, engines, self._syncer, clock, self.troubles)
         self.live = Live(self.streams, self.troubles, "mqtt")
         self.authorizer: Authorizer
@@ -129,7 +130,9 @@ class Broker:
             await streams.create(self._settings.main)
         # The publisher hears of a change first: what is staged goes to the old home before the
         # cursors note where that ends.
-        self.publisher = Publisher(streams, self._syncer, clock, authorizer, quotas, self.troubles)
+        self.publisher = Publisher(
+            streams, self._syncer.chores, clock, authorizer, quotas, self.troubles
+        )
         registry = SourceRegistry(streams)
         checkpoints = await CheckpointStore.open(
             streams, clock, self._settings.checkpoint_interval_s
@@ -197,8 +200,8 @@ class Broker:
         return Live(self.streams, self.troubles, owner)
 
     def in_thread(self, work: Callable[[], T]) -> Awaitable[T]:
-        """Run what would hold the loop in one of the broker's threads."""
-        return self._syncer.run(work)
+        """Run what would hold the loop in one of the broker's threads for chores."""
+        return self._syncer.chores.run(work)
 
     def syncs(self) -> int:
         """Group commits since the start."""
@@ -231,5 +234,5 @@ class Broker:
             closing.push_async_callback(self._syncer.close)
             closing.push_async_callback(self.store.close)
             for engine in self._engines.values():
-                closing.push_async_callback(self._syncer.run, engine.close)
+                closing.push_async_callback(self._syncer.chores.run, engine.close)
             closing.push_async_callback(self.streams.close)

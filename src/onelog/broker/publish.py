@@ -59,8 +59,8 @@ from onelog.kernel import (
 )
 from onelog.log.catalog import Catalog
 from onelog.log.partition import Appended, Partition
+from onelog.log.pool import Pool
 from onelog.log.stream import Stream
-from onelog.log.syncer import Syncer
 from onelog.log.touched import TopicCache
 from onelog.observe.troubles import Troubles
 from onelog.record.batch import decode
@@ -78,7 +78,7 @@ class Publisher:
     def __init__(
         self,
         catalog: Catalog,
-        syncer: Syncer,
+        chores: Pool,
         clock: Clock,
         authorizer: Authorizer,
         quotas: Quotas,
@@ -86,7 +86,7 @@ class Publisher:
     ) -> None:
         self._troubles = troubles
         self._catalog = catalog
-        self._syncer = syncer
+        self._chores = chores
         self._clock = clock
         self._authorizer = authorizer
         self._quotas = quotas
@@ -420,7 +420,7 @@ class Publisher:
         if not infos:
             raise InvalidRequest("there is no record batch to append")
         if any(info.attributes & ATTR_CODEC_MASK for info in infos):
-            await self._syncer.run(lambda: check_records(data))  # inflating holds no loop
+            await self._chores.run(lambda: check_records(data))  # inflating holds no loop
         else:
             check_records(data)
         if stream.tags_topics:

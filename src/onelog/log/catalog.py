@@ -79,7 +79,6 @@ class Catalog:
         """The filters that the change concerns: everybody keeps what it knows of all others."""
         self._store = store
         self._engines = engines
-        self._syncer = syncer
         self._clock = clock
         self.troubles = troubles
         self.shared = Shared(syncer, clock, troubles)
@@ -395,7 +394,7 @@ class Catalog:
 
     async def look_for_room(self) -> None:
         """After a write was refused for want of room: find out whether there is some again."""
-        if await self._syncer.run(lambda: has_room(self._engines.values())):
+        if await self.shared.syncer.chores.run(lambda: has_room(self._engines.values())):
             self.shared.room.found()
 
     async def close(self) -> None:

@@ -4,7 +4,7 @@ Rules:
 - One owned task with its timers: retention, thinning and compaction each pass over everything; the
   flush makes what streams of durability `os` and `memory` hold durable too, so that recovery has
   less to scan.
-- File work runs in the syncer's threads, the loop only decides; partitions are taken in small
+- File work is a chore of the syncer's, the loop only decides; partitions are taken in small
   chunks, so that ten thousand of them do not hold the loop. One rewriting runs at a time.
 - One partition's error is told to `Troubles` and counted, and the others go on; damage in its log
   stops it (I9). A hook that raises stops nothing: what it was to see to stays, who comes after it
@@ -282,7 +282,7 @@ class Maintenance:
         if not await self._may_leave(self.before_compaction, partition, upto):
             return
         try:
-            result = await self._syncer.run(
+            result = await self._syncer.chores.run(
                 lambda: compact(
                     partition.log,
                     scope,
@@ -338,11 +338,11 @@ class Maintenance:
         self, partition: Partition, group: Sequence[SegmentInfo], needs: Needs
     ) -> None:
         pace = Pacer(self._clock, self._stopping)
-        rewriting = await self._syncer.run(partial(thin, partition.log, group, needs, pace))
+        rewriting = await self._syncer.chores.run(partial(thin, partition.log, group, needs, pace))
         if not needs.still_hold():
-            await self._syncer.run(rewriting.abort)
+            await self._syncer.chores.run(rewriting.abort)
             return
-        await self._syncer.run(rewriting.commit)
+        await self._syncer.chores.run(rewriting.commit)
         self.counters.thinnings += 1
         self.counters.bytes_thinned += rewriting.bytes_before - rewriting.bytes_after
 
@@ -420,7 +420,7 @@ class Maintenance:
             return found
 
         good: list[tuple[_Visit, _T]] = []
-        for visit, result in await self._syncer.run(work):
+        for visit, result in await self._syncer.chores.run(work):
             if isinstance(result, Exception):
                 self._failed(visit.partition, "looking at it", result)
             else:

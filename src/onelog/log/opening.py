@@ -64,7 +64,7 @@ class Opener:
             engines = self._engines.values()
             return frozenset(key for engine in engines for key in engine.partitions())
 
-        self._there = await self._shared.syncer.run(look)
+        self._there = await self._shared.syncer.chores.run(look)
         return self._there
 
     def engine(self, config: StreamConfig) -> Engine:
@@ -113,7 +113,7 @@ class Opener:
             return [work(row) for row in chunk]
 
         done = await asyncio.gather(
-            *(self._shared.syncer.run(partial(job, chunk)) for chunk in chunks)
+            *(self._shared.syncer.chores.run(partial(job, chunk)) for chunk in chunks)
         )
         return [result for results in done for result in results]
 

@@ -33,6 +33,7 @@ from onelog.base.errors import (
 from onelog.base.ids import Offset, PartitionId, TimestampMs
 from onelog.kernel import ATTR_CONTROL, BatchBuilder, BatchInfo, place_batches, scan_batches
 from onelog.log.lookup import Lookup
+from onelog.log.pool import Pool
 from onelog.log.producers import AbortedTxn
 from onelog.log.promises import Appended, Durability, LiveFeed, Timestamps
 from onelog.log.replay import encode_state, note_batch, replay_state, try_save
@@ -375,12 +376,12 @@ class Partition:
 
     async def flush(self) -> None:
         """Sync now, whatever the durability level; returns when it is done."""
-        await self._run(self.log.sync)
+        await self._run(self._syncer, self.log.sync)
 
-    async def _run(self, work: Callable[[], object]) -> None:
+    async def _run(self, pool: Pool, work: Callable[[], object]) -> None:
         """Run storage work in a thread; when it finds the log stopped, so is the partition."""
         try:
-            await self._syncer.run(work)
+            await pool.run(work)
         except PartitionStopped as error:
             self.stop(error)
             raise
@@ -397,7 +398,7 @@ class Partition:
             try_save(log, offset, state)
             log.trim(start)
 
-        await self._run(work)
+        await self._run(self._syncer.chores, work)
         self.producers.forget_before(self.log.start_offset)
 
     def close_deleted(self) -> None:
@@ -407,7 +408,7 @@ class Partition:
     async def close(self) -> None:
         """Snapshot and close cleanly; waiters are told that it will not come."""
         if self.stopped is not None:
-            await self._syncer.run(self.log.close)  # its files are let go all the same
+            await self._syncer.chores.run(self.log.close)  # its files are let go all the same
             return
         state, offset = encode_state(self.producers, self.epochs), self.end_offset
 
@@ -419,6 +420,6 @@ class Partition:
                 self.log.close()
 
         try:
-            await self._syncer.run(work)
+            await self._syncer.chores.run(work)
         finally:
             self.stop(PartitionStopped(f"{self.stream}/{self.id} is closed"))

@@ -1,97 +1,31 @@
-"""The threads that wait for the disk, so that the event loop never does.
+"""The threads that sync, and beside them those for everything else that blocks.
 
-Rules: a job's answer comes back on the loop that asked, those that end together in one go. `close`
-waits for running jobs. Group commit is the partition's: it has at most one sync here, which serves
-every append before it. Who raises over an answer is told to `Troubles`, and the others get theirs.
+Rules: a thread that syncs does nothing else, so that no publisher waits behind a compaction, a
+trim, an inflate or the opening of a stream: these are `chores`. A disk that hangs takes the threads
+that sync, and chores that need no disk go on. Group commit is the partition's: it has at most one
+sync here, which serves every append before it.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from queue import SimpleQueue
-from threading import Lock, Thread
-from typing import Any, Final, TypeVar
-
 from onelog.base.clock import SystemClock
+from onelog.log.pool import Pool
 from onelog.observe.troubles import Troubles
 
-ANSWER: Final = "disk-answer"
-"""Incidents: who waited for the disk raised over its answer."""
-T = TypeVar("T")
 
-Done = Callable[[Any, BaseException | None], None]
+class Syncer(Pool):
+    """A few threads for syncs, and as many for chores unless it is said otherwise."""
 
+    __slots__ = ("chores",)
 
-class Syncer:
-    """A few threads for blocking storage work."""
-
-    __slots__ = ("_answers", "_jobs", "_lock", "_loop", "_threads", "_troubles")
-
-    def __init__(self, threads: int = 4, troubles: Troubles | None = None) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._troubles = troubles or Troubles(SystemClock())
-        self._jobs: SimpleQueue[tuple[Callable[[], Any], Done] | None] = SimpleQueue()
-        self._answers: list[tuple[Done, Any, BaseException | None]] = []
-        self._lock = Lock()
-        self._threads = [
-            Thread(target=self._work, name=f"onelog-sync-{number}", daemon=True)
-            for number in range(threads)
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            work, done = job
-            result, failure = None, None
-            try:
-                result = work()
-            except BaseException as error:  # noqa: BLE001 - it is handed to `done` on the loop
-                failure = error
-            with self._lock:
-                is_first = not self._answers
-                self._answers.append((done, result, failure))
-            if is_first:  # one wake-up of the loop delivers all answers
-                try:
-                    self._loop.call_soon_threadsafe(self._tell)
-                except RuntimeError:
-                    return  # the loop is closed: nobody waits any more
-
-    def _tell(self) -> None:
-        with self._lock:
-            answers, self._answers = self._answers, []
-        for done, result, error in answers:
-            try:
-                done(result, error)
-            except Exception as problem:  # noqa: BLE001 - the others are told nevertheless
-                place = getattr(done, "__qualname__", repr(done))
-                self._troubles.note(ANSWER, place, problem)
-
-    def start(
-        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
+    def __init__(
+        self, threads: int = 4, troubles: Troubles | None = None, *, chores: int | None = None
     ) -> None:
-        """Run `work` in a thread, then `done(result, error)` on the loop."""
-        self._jobs.put((work, done))
-
-    async def run(self, work: Callable[[], T]) -> T:
-        """Run `work` in a thread and wait for it."""
-        future: asyncio.Future[T] = self._loop.create_future()
-
-        def done(result: Any, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        self.start(work, done)
-        return await future
+        troubles = troubles or Troubles(SystemClock())
+        super().__init__("sync", threads, troubles)
+        self.chores = Pool("chore", threads if chores is None else chores, troubles)
 
     async def close(self) -> None:
         """Wait for what runs, then end the threads."""
-        for _thread in self._threads:
-            self._jobs.put(None)
-        for thread in self._threads:
-            await asyncio.to_thread(thread.join)
+        await self.chores.close()
+        await super().close()

@@ -1,0 +1,95 @@
+"""A few threads for work that blocks, so that the event loop never does.
+
+Rules: a job's answer comes back on the loop that asked, those that end together in one go. `close`
+waits for running jobs. Who raises over an answer is told to `Troubles`, and the others get theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Lock, Thread
+from typing import Any, Final, TypeVar
+
+from onelog.observe.troubles import Troubles
+
+ANSWER: Final = "disk-answer"
+"""Incidents: who waited for the disk raised over its answer."""
+T = TypeVar("T")
+
+Done = Callable[[Any, BaseException | None], None]
+
+
+class Pool:
+    """Threads that take jobs in the order they come."""
+
+    __slots__ = ("_answers", "_jobs", "_lock", "_loop", "_threads", "_troubles")
+
+    def __init__(self, name: str, threads: int, troubles: Troubles) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._troubles = troubles
+        self._jobs: SimpleQueue[tuple[Callable[[], Any], Done] | None] = SimpleQueue()
+        self._answers: list[tuple[Done, Any, BaseException | None]] = []
+        self._lock = Lock()
+        self._threads = [
+            Thread(target=self._work, name=f"onelog-{name}-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            work, done = job
+            result, failure = None, None
+            try:
+                result = work()
+            except BaseException as error:  # noqa: BLE001 - it is handed to `done` on the loop
+                failure = error
+            with self._lock:
+                is_first = not self._answers
+                self._answers.append((done, result, failure))
+            if is_first:  # one wake-up of the loop delivers all answers
+                try:
+                    self._loop.call_soon_threadsafe(self._tell)
+                except RuntimeError:
+                    return  # the loop is closed: nobody waits any more
+
+    def _tell(self) -> None:
+        with self._lock:
+            answers, self._answers = self._answers, []
+        for done, result, error in answers:
+            try:
+                done(result, error)
+            except Exception as problem:  # noqa: BLE001 - the others are told nevertheless
+                place = getattr(done, "__qualname__", repr(done))
+                self._troubles.note(ANSWER, place, problem)
+
+    def start(
+        self, work: Callable[[], T], done: Callable[[T | None, BaseException | None], None]
+    ) -> None:
+        """Run `work` in a thread, then `done(result, error)` on the loop."""
+        self._jobs.put((work, done))
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run `work` in a thread and wait for it."""
+        future: asyncio.Future[T] = self._loop.create_future()
+
+        def done(result: Any, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)
+
+        self.start(work, done)
+        return await future
+
+    async def close(self) -> None:
+        """Wait for what runs, then end the threads."""
+        for _thread in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            await asyncio.to_thread(thread.join)
