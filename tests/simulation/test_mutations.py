@@ -24,7 +24,7 @@ from onelog.cursors.table import TableCursor
 from onelog.log.cleaning import AbortedRanges, KeyMap
 from onelog.log.partition import Partition
 from onelog.log.producers import Producers
-from onelog.log.visibility import Visible
+from onelog.log.visibility import Visibility
 from onelog.protocols.kafka.groups.offset_store import Offsets
 from onelog.protocols.kafka.transactions.completion import Completion, Work
 from onelog.record.batch import Marker
@@ -176,11 +176,11 @@ def moves_the_position_first(patch: pytest.MonkeyPatch) -> None:
 
 
 def reads_no_gaps(patch: pytest.MonkeyPatch) -> None:
-    def read_back(partition: Visible) -> bool:
-        partition._gap_start = partition._gap_end
+    def read_back(visible: Visibility) -> bool:
+        visible._gap_start = visible._gap_end
         return True
 
-    patch.setattr(Visible, "_read_back", read_back)
+    patch.setattr(Visibility, "_read_back", read_back)
     patch.setattr(Live, "_read_on", lambda *_: None)
 
 
