@@ -19,7 +19,7 @@ from onelog.broker import Broker, BrokerSettings, Durability, Retention, StreamC
 from onelog.kernel import BatchBuilder, BatchInfo, crc32c, place_batches, scan_batches
 from onelog.storage.engine import LogSettings, PartitionKey, PartitionLog
 from onelog.storage.segment import SegmentEngine, SegmentLog
-from onelog.storage.segment.writer import CHECKPOINT_BYTES
+from onelog.storage.segment.durability import CHECKPOINT_BYTES
 
 GIB = 1024**3
 APPEND_BYTES = GIB

@@ -312,7 +312,7 @@ def test_an_index_entry_that_lies_is_found_out(root: Path):
     """An index is checked against the log even where its file's CRC was never looked at again."""
     log = reopen(root, ONE)
     fill(log, 50, size=60)
-    live = log._active.indexes.live
+    live = log._held.active.indexes.live
     assert live is not None
     assert len(live.offsets) > 5
     live.offsets[3] += 1 << 32

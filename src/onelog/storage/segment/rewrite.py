@@ -7,30 +7,48 @@ Small segments are merged up to the segment size. Offsets never move.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from onelog.base import faults
-from onelog.base.errors import Closed, InvalidRequest, OnelogError, PartitionStopped
+from onelog.base.errors import Closed, Conflict, InvalidRequest, OnelogError, PartitionStopped
 from onelog.kernel import BatchInfo
 from onelog.storage.engine import Buffer
 from onelog.storage.segment.checkpoint import Row
+from onelog.storage.segment.durability import Durability
 from onelog.storage.segment.files import sync_directory
+from onelog.storage.segment.held import Held, bury, drop
 from onelog.storage.segment.index import REL_MAX
 from onelog.storage.segment.recovery import CLEANED, stem_of
 from onelog.storage.segment.segment import Segment
 
-if TYPE_CHECKING:
-    from onelog.storage.segment.partition import SegmentLog
+
+def begin_rewrite(held: Held, durability: Durability, start: int, end: int) -> SegmentRewrite:
+    """Begin to replace the sealed batches in [start, end); both are segment boundaries."""
+    with held.maintenance:
+        with held.lock:
+            held.check_running()
+            bases, segments = held.segments
+            first, after = bisect_left(bases, start), bisect_left(bases, end)
+            if not first < after < len(bases) or bases[first] != start or bases[after] != end:
+                raise InvalidRequest(
+                    f"[{start}, {end}) of {held.directory} is not a run of sealed segments"
+                )
+        if durability.saved.swap:  # a crash must not take the new files for those of the last swap
+            durability.save(durability.next())
+        return SegmentRewrite(held, durability, segments[first:after], start, end)
 
 
 class SegmentRewrite:
     """One replacement of the segments in [start, end)."""
 
-    __slots__ = ("_done", "_end", "_log", "_next", "_old", "_start", "_written")
+    __slots__ = ("_done", "_durability", "_end", "_held", "_next", "_old", "_start", "_written")
 
-    def __init__(self, log: SegmentLog, old: list[Segment], start: int, end: int) -> None:
-        self._log = log
+    def __init__(
+        self, held: Held, durability: Durability, old: list[Segment], start: int, end: int
+    ) -> None:
+        self._held = held
+        self._durability = durability
         self._old = old
         self._start = start
         self._end = end
@@ -57,13 +75,13 @@ class SegmentRewrite:
             segment.write(data, size)
         except OSError as error:
             self.abort()
-            self._log.storage_failed("rewrite", error)
+            self._held.full_or_error("rewrite", error)
         segment.note(batches, size, entries)
         self._next = last + 1
 
     def _segment(self, first: int, last: int, size: int) -> Segment:
         """The segment that takes the next batches."""
-        settings = self._log.settings
+        settings = self._held.settings
         if self._written:
             current = self._written[-1]
             full = current.size_bytes + size > settings.segment_bytes
@@ -74,9 +92,9 @@ class SegmentRewrite:
         if last - base > REL_MAX:
             base = first
         created_ms = min(segment.created_ms for segment in self._old)
-        stem = stem_of(self._log.directory, base) + CLEANED
+        stem = stem_of(self._held.directory, base) + CLEANED
         row = Row(base, 0, created_ms=created_ms)
-        segment = Segment(stem, row, self._log.shared, self._log.lock, settings)
+        segment = Segment(stem, row, self._held.shared, self._held.lock, settings)
         segment.dead = True  # no reader sees it before it is in the list of segments
         self._written.append(segment)
         return segment
@@ -85,7 +103,7 @@ class SegmentRewrite:
         """Make the replacement durable and visible."""
         if self._done:
             raise Closed("the rewrite was committed or aborted")
-        log = self._log
+        held = self._held
         try:
             if self._written:
                 self._written[-1].seal()
@@ -93,13 +111,13 @@ class SegmentRewrite:
                 segment.sync()
                 segment.close_writer()
             faults.hit("segment.swap")
-            sync_directory(log.directory)
+            sync_directory(held.directory)
         except OSError as error:
             self.abort()
-            log.storage_failed("rewrite", error)
-        with log.maintenance:
+            held.full_or_error("rewrite", error)
+        with held.maintenance:
             try:
-                log.swap(self._old, self._written)
+                self._swap(self._old, self._written)
             except PartitionStopped:
                 self._done = True  # the files stay: recovery knows whether they are needed
                 raise
@@ -107,6 +125,40 @@ class SegmentRewrite:
                 self.abort()
                 raise
             self._done = True
+
+    def _swap(self, old: list[Segment], new: list[Segment]) -> None:
+        """Put `new` in the place of `old`. Maintenance is held."""
+        held, durability = self._held, self._durability
+        held.check_running()
+        if any(segment.dead for segment in old):
+            raise Conflict(f"segments of {held.directory} were dropped during the rewrite")
+        if old[-1].base_offset >= durability.saved.tail.base_offset:
+            durability.sync_and_save()
+        gone = {segment.base_offset for segment in old}
+        rows = [row for row in durability.saved.sealed if row.base_offset not in gone]
+        rows += [segment.row() for segment in new]
+        rows.sort(key=lambda row: row.base_offset)
+        bases = tuple(segment.base_offset for segment in new)
+        try:
+            faults.hit("segment.swap")
+        except OSError as error:
+            held.full_or_error("rewrite", error)
+        durability.save(durability.next(sealed=tuple(rows), swap=bases))
+        try:
+            with held.lock:
+                drop(old)
+                for segment in new:
+                    segment.move(stem_of(held.directory, segment.base_offset))
+                    segment.dead = False
+                kept = [*(row for row in held.segments[1] if not row.dead), *new]
+                held.publish(sorted(kept, key=lambda segment: segment.base_offset))
+            for segment in old:
+                segment.let_go()
+            bury(segment for segment in old if segment.base_offset not in bases)
+            sync_directory(held.directory)
+        except OSError as error:
+            held.give_up("rewrite", error)
+        durability.save(durability.next(), required=False)
 
     def abort(self) -> None:
         """Throw the replacement away."""

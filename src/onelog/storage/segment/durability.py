@@ -1,0 +1,183 @@
+"""Brings a partition to disk: syncs, and the checkpoint from which recovery starts.
+
+Rules: one sync covers the active segment, the segments sealed since the last sync, and the
+directory. The checkpoint is written when the list of segments changed, or after `CHECKPOINT_BYTES`;
+without room for a new one the old one stays. A failed sync stops the partition.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from onelog.base import faults
+from onelog.base.errors import PartitionStopped, StorageFull
+from onelog.base.ids import Offset
+from onelog.storage.segment.checkpoint import Checkpoint
+from onelog.storage.segment.files import is_full, sync_directory, sync_path
+from onelog.storage.segment.held import Held
+from onelog.storage.segment.recovery import Recovered
+from onelog.storage.segment.segment import Segment
+
+CHECKPOINT_BYTES: Final = 64 * 1024 * 1024
+"""After so many newly durable bytes the recovery point moves."""
+
+
+class Durability:
+    """Syncs one partition and keeps its checkpoint."""
+
+    __slots__ = (
+        "_box", "_held", "_is_placed", "directory_dirty", "saved", "unsaved_bytes", "unsynced",
+    )  # fmt: skip
+
+    def __init__(self, held: Held, found: Recovered) -> None:
+        self._held = held
+        self._box = found.box
+        self.saved: Checkpoint = found.checkpoint
+        """The checkpoint on disk. Maintenance is held to change it."""
+        self.unsynced: list[Segment] = []
+        """Segments that were sealed since the last sync."""
+        self.unsaved_bytes = 0
+        """Appended since the checkpoint was written."""
+        self.directory_dirty = False
+        """A segment's file was made since the last sync."""
+        self._is_placed = False
+        """Whether the directory is known to be durable in those above it."""
+
+    def sync(self) -> Offset:
+        """Make everything appended before this call survive power loss."""
+        held = self._held
+        asked = held.end
+        with held.maintenance:
+            if held.durable < asked or held.stopped is not None or held.closed:
+                self.run(save=False)
+            return Offset(held.durable)
+
+    def run(self, *, save: bool) -> bool:
+        """Sync; the checkpoint too if asked or due. Whether it was saved. Maintenance is held."""
+        held = self._held
+        with held.lock:
+            held.check_running()
+            end, segment, sealed = held.end, held.active, list(self.unsynced)
+            grown, self.directory_dirty = self.directory_dirty, False
+            size = segment.size_bytes
+            save = save or grown or bool(sealed) or self.unsaved_bytes >= CHECKPOINT_BYTES
+            rows = [old.row() for old in held.segments[1]] if save else []
+            unsaved = self.unsaved_bytes
+            writer = segment.writer
+            file = writer.open() if writer is not None and writer.dirty and size else None
+        try:
+            faults.hit("segment.fsync")
+            for old in sealed:
+                old.sync()
+            if file is not None:
+                file.sync()
+                segment.note_synced(size)
+            if save and size:
+                segment.indexes.sync()
+            if grown:
+                self._sync_names()
+        except OSError as error:
+            reason = (
+                f"fsync in {held.directory} failed ({error}): what was written since the last "
+                "one may be lost; the partition is stopped: check the disk, then restart the broker"
+            )
+            raise held.stop(PartitionStopped(reason)) from error
+        with held.lock:
+            held.durable = max(held.durable, end)
+            self.unsynced = [old for old in self.unsynced if old not in sealed]
+            if writer is not None and segment.size_bytes == size:
+                writer.dirty = False
+        for old in sealed:
+            old.close_writer()
+        if not save:
+            return False
+        saved = self.next(end_offset=end, sealed=tuple(rows[:-1]), tail=rows[-1])
+        if not self.save(saved, required=False):
+            return False
+        self.unsaved_bytes -= unsaved
+        return True
+
+    def _sync_names(self) -> None:
+        """Make the segment files' names durable, and once the directories' they are in."""
+        if self._is_placed:
+            sync_directory(self._held.directory)
+        else:
+            sync_path(self._held.directory)
+            self._is_placed = True
+
+    def seal_active(self) -> None:
+        """Begin a new segment, unless the active one is empty; the next sync takes the old one.
+
+        The lock is held.
+        """
+        held = self._held
+        segment = held.active
+        if segment.size_bytes == 0:
+            return
+        try:
+            faults.hit("segment.roll")
+        except OSError as error:
+            held.failed("roll", error)
+        segment.seal()
+        self.unsynced.append(segment)
+        held.publish([*held.segments[1], held.empty_segment(held.end)])
+
+    # The checkpoint. Maintenance is held.
+
+    def next(self, **changes: object) -> Checkpoint:
+        """The checkpoint that follows the saved one; what was under way then is finished."""
+        return msgspec.structs.replace(self.saved, **{"swap": (), "cut": False, **changes})
+
+    def save(self, checkpoint: Checkpoint, *, required: bool = True) -> bool:
+        """Write the checkpoint; without room for it the old one stays."""
+        try:
+            self._box.save(checkpoint)
+        except OSError as error:
+            if is_full(error) and not required:
+                self.unsaved_bytes = max(self.unsaved_bytes, CHECKPOINT_BYTES)
+                return False
+            self._held.failed("checkpoint", error)
+        self.saved = checkpoint
+        return True
+
+    def sync_and_save(self) -> None:
+        """Bring the recovery point to the log's end, or raise."""
+        if not self.run(save=True):
+            raise StorageFull(
+                f"no room for the checkpoint in {self._held.directory}; free some space, then try "
+                "again"
+            )
+
+    def keep_high_watermark(self, offset: Offset) -> None:
+        """Keep how far all replicas that count are, durably."""
+        held = self._held
+        with held.maintenance:
+            with held.lock:
+                held.check_running()
+                known = min(offset, held.end)
+            if known > self.saved.high_watermark:
+                self.save(self.next(high_watermark=int(known)))
+
+    def finish(self) -> bool:
+        """Bring everything to disk for a close; whether the checkpoint describes the log completely.
+
+        Maintenance is held.
+        """
+        with self._held.lock:
+            active = self._held.active
+            if active.writer is not None:
+                active.shrink()
+        return not self._changed() or self.run(save=True)
+
+    def _changed(self) -> bool:
+        """Whether the log differs from the checkpoint."""
+        saved, active = self.saved, self._held.active
+        return (
+            saved.end_offset != self._held.end
+            or saved.tail.base_offset != active.base_offset
+            or saved.tail.size_bytes != active.size_bytes
+            or saved.swap != ()
+            or bool(self.unsynced)
+        )

@@ -1,0 +1,138 @@
+"""The state of a partition that all of its parts share: segments, ends, and whether it runs.
+
+Locks, in the order they are taken: `maintenance` (one sync, trim, truncate or swap at a time; held
+while the disk syncs), then `lock` (guards this state; never held while the disk syncs).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import NoReturn
+
+from onelog.base import faults
+from onelog.base.errors import (
+    Closed,
+    PartitionCorrupt,
+    PartitionStopped,
+    StorageError,
+    StorageFull,
+)
+from onelog.storage.engine import LogSettings
+from onelog.storage.segment.checkpoint import Row
+from onelog.storage.segment.files import is_full
+from onelog.storage.segment.recovery import stem_of
+from onelog.storage.segment.segment import Segment, Shared
+
+
+class Held:
+    """The state of one partition that all of its parts see."""
+
+    __slots__ = (
+        "closed", "directory", "durable", "end", "frozen", "lock", "maintenance", "sealed_bytes",
+        "segments", "settings", "shared", "start", "stopped",
+    )  # fmt: skip
+
+    def __init__(self, directory: str, shared: Shared, settings: LogSettings) -> None:
+        self.directory = directory
+        self.shared = shared
+        self.settings = settings
+        self.lock = threading.RLock()
+        self.maintenance = threading.RLock()
+        self.start = self.end = self.durable = 0
+        self.segments: tuple[list[int], list[Segment]] = ([], [])
+        """Base offsets and segments, for readers without a lock: replaced as a whole."""
+        self.sealed_bytes = 0
+        self.stopped: PartitionStopped | None = None
+        self.closed = False
+        self.frozen = False
+        """A truncation is at work: nothing may be appended."""
+
+    # Segments. The lock is held.
+
+    @property
+    def active(self) -> Segment:
+        """The segment that grows."""
+        return self.segments[1][-1]
+
+    def publish(self, segments: list[Segment]) -> None:
+        """Show readers another list of segments, at once."""
+        self.sealed_bytes = sum(segment.size_bytes for segment in segments[:-1])
+        self.segments = ([segment.base_offset for segment in segments], segments)
+
+    def empty_segment(self, base_offset: int) -> Segment:
+        """A new one, without a file yet."""
+        return self._segment(Row(base_offset, 0), sealed=False)
+
+    def sealed_segment(self, row: Row) -> Segment:
+        """One whose file is there."""
+        return self._segment(row, sealed=True)
+
+    def _segment(self, row: Row, *, sealed: bool) -> Segment:
+        stem = stem_of(self.directory, row.base_offset)
+        return Segment(stem, row, self.shared, self.lock, self.settings, sealed=sealed)
+
+    # Errors.
+
+    def check_running(self) -> None:
+        """Raise if the partition is stopped or closed."""
+        if self.stopped is not None:
+            raise type(self.stopped)(str(self.stopped))
+        if self.closed:
+            raise Closed(f"partition {self.directory} is closed")
+
+    def stop(self, error: PartitionStopped) -> PartitionStopped:
+        """Refuse work from now on; the first reason stays."""
+        if self.stopped is None:
+            self.stopped = error
+        return self.stopped
+
+    def failed(self, what: str, error: OSError) -> NoReturn:
+        """Turn a system error into ours: a full disk passes, everything else stops."""
+        if is_full(error):
+            raise StorageFull(
+                f"{what} in {self.directory}: no room on the disk; free some space or shorten "
+                "the retention, then try again"
+            ) from error
+        reason = (
+            f"{what} in {self.directory} failed ({error}); the partition is stopped: check the "
+            "disk, then restart the broker"
+        )
+        raise self.stop(PartitionStopped(reason)) from error
+
+    def full_or_error(self, what: str, error: OSError) -> NoReturn:
+        """Turn a system error into ours where the log itself was not touched."""
+        if is_full(error):
+            self.failed(what, error)
+        raise StorageError(f"{what} in {self.directory} failed: {error}") from error
+
+    def give_up(self, what: str, error: Exception) -> NoReturn:
+        """A change was decided but not finished: only recovery can finish it."""
+        reason = (
+            f"{what} in {self.directory} did not finish ({error}); the partition is stopped: "
+            "restart the broker, which finishes it"
+        )
+        with self.lock:
+            raise self.stop(PartitionStopped(reason)) from error
+
+    def corrupt(self, error: Exception) -> PartitionStopped:
+        """Damage was read: stop, and say where."""
+        reason = (
+            f"{self.directory}: {error}; the partition is stopped: restore the file from a replica"
+            " or a backup, or give the stream up (onelog stream start-over)"
+        )
+        with self.lock:
+            return self.stop(PartitionCorrupt(reason))
+
+
+def drop(segments: Iterable[Segment]) -> None:
+    """Tell readers that segments are gone. The lock is held."""
+    for segment in segments:
+        segment.dead = True
+
+
+def bury(segments: Iterable[Segment]) -> None:
+    """Delete the files of segments that readers do not see any more."""
+    for segment in segments:
+        faults.hit("segment.unlink")
+        segment.unlink()

@@ -1,0 +1,124 @@
+"""Reads a partition: whole batches, and the offsets of times and topics.
+
+Rules: a reader works on the list of segments of the moment when it began; if one of them is dropped
+or replaced meanwhile, it begins again. Views are slices of read-only maps and outlive every change.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from typing import TypeVar
+
+from onelog.base.errors import CorruptBatch, OffsetOutOfRange, PartitionCorrupt, StorageError
+from onelog.base.ids import Offset, TimestampMs
+from onelog.kernel import fit_batches
+from onelog.storage.engine import SegmentInfo
+from onelog.storage.segment.held import Held
+from onelog.storage.segment.segment import Segment, SegmentGone
+
+_EMPTY = memoryview(b"")
+_T = TypeVar("_T")
+
+
+class Reader:
+    """Reads one partition, from any thread."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self, held: Held) -> None:
+        self._held = held
+
+    def _look(self, look: Callable[[list[int], list[Segment]], _T]) -> _T:
+        """Run a lookup on the segments of this moment, again if one went away meanwhile."""
+        held = self._held
+        while True:
+            if held.closed or isinstance(held.stopped, PartitionCorrupt):
+                held.check_running()
+            try:
+                return look(*held.segments)
+            except SegmentGone:
+                continue
+            except CorruptBatch as error:
+                raise held.corrupt(error) from error
+            except OSError as error:
+                raise StorageError(f"reading {held.directory} failed: {error}") from error
+
+    def read(self, offset: Offset, max_bytes: int, upto: Offset) -> memoryview:
+        """Whole consecutive batches from the one that holds `offset` (or the next), as one view."""
+        held = self._held
+
+        def look(bases: list[int], segments: list[Segment]) -> memoryview:
+            for number in range(max(0, bisect_right(bases, offset) - 1), len(segments)):
+                segment = segments[number]
+                limit = segment.size_bytes
+                position = segment.locate(offset, limit) if limit else -1
+                if position >= 0:
+                    buffer = segment.buffer(limit)
+                    stop = fit_batches(buffer, position, limit, max_bytes, below)
+                    segment.passed(buffer, position)
+                    return memoryview(buffer)[position:stop]
+            return _EMPTY
+
+        end = held.end  # before the segments are looked at: they hold at least this
+        if not held.start <= offset <= end:
+            raise OffsetOutOfRange(
+                f"offset {offset} of {held.directory}: the log holds {held.start} to {end}"
+            )
+        below = min(upto, end)
+        if offset >= below:
+            return _EMPTY
+        return self._look(look)
+
+    def offset_for_time(self, timestamp_ms: TimestampMs) -> Offset | None:
+        """Base offset of the first batch with max timestamp >= `timestamp_ms`; None if none."""
+        held = self._held
+
+        def look(_: list[int], segments: list[Segment]) -> Offset | None:
+            for segment in segments:
+                found = segment.offset_for_time(timestamp_ms, held.start, segment.size_bytes)
+                if found is not None:
+                    return Offset(found)
+            return None
+
+        return self._look(look)
+
+    def offsets_of_topic(
+        self, topic_hash: int, start: Offset, upto: Offset, limit: int
+    ) -> list[Offset] | None:
+        """Ascending offsets in [start, upto) whose record's topic has this hash."""
+        held = self._held
+
+        def look(bases: list[int], segments: list[Segment]) -> list[Offset]:
+            found: list[int] = []
+            for number in range(max(0, bisect_right(bases, first) - 1), len(segments)):
+                if bases[number] >= below or len(found) >= limit:
+                    break
+                rows = segments[number].offsets_of_topic(topic_hash, first, limit - len(found))
+                if number + 1 < len(bases):  # entries of what a truncation cut off stay
+                    del rows[bisect_left(rows, bases[number + 1]) :]
+                found += rows
+            return [Offset(offset) for offset in found[: bisect_left(found, below)]]
+
+        if not held.settings.topic_index:
+            return None
+        first, below = max(start, held.start), min(upto, held.end)
+        return self._look(look)
+
+    def segments(self) -> list[SegmentInfo]:
+        """Segments in order; the last is the active one."""
+        held = self._held
+        with held.lock:
+            bases, segments = held.segments
+            ends = [*bases[1:], held.end]
+            return [
+                SegmentInfo(
+                    Offset(segment.base_offset),
+                    Offset(end),
+                    segment.size_bytes,
+                    TimestampMs(segment.max_timestamp_ms),
+                    segment.sealed,
+                    TimestampMs(segment.created_ms),
+                )
+                for segment, end in zip(segments, ends, strict=True)
+            ]
