@@ -161,7 +161,7 @@ class Durability:
                 self.save(self.next(high_watermark=int(known)))
 
     def finish(self) -> bool:
-        """Bring everything to disk for a close; whether the checkpoint describes the log completely.
+        """Bring everything to disk for a close; whether the checkpoint describes all of the log.
 
         Maintenance is held.
         """
