@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
+from typing import Final
 
 from rocksdict import WriteBatch
 
@@ -16,6 +17,10 @@ from onelog.kernel import BatchInfo, sort_topic_entries
 from onelog.storage.engine import Buffer
 from onelog.storage.kv import keys
 from onelog.storage.kv.database import Database
+from onelog.storage.kv.meta import Segment
+
+_COMPACT_BYTES_MIN: Final = 16 * 1024 * 1024
+"""Dropping this much asks RocksDB to give the space back now; less goes with its own compaction."""
 
 
 def put_batches(
@@ -112,3 +117,31 @@ def _pack(offsets: Sequence[int]) -> bytes:
 def _unpack(key: bytes, value: bytes) -> list[int]:
     first = keys.offset_of(key)
     return [first + delta for (delta,) in struct.iter_unpack("<I", value)]
+
+
+def shorten(db: Database, number: int, segment: Segment, end: int) -> tuple[int, Segment]:
+    """Where a log ends when batches that reach `end` are gone, and its last segment then."""
+    short = Segment(
+        segment.number,
+        segment.base_offset,
+        segment.created_ms,
+        segment.indexed,
+        counted=segment.base_offset,
+    )
+    for last, row in rows(db, number, segment.number, 0):
+        if last >= end:
+            end = min(end, row.base_offset)
+            break
+        short.count(last, row.size_bytes, row.max_timestamp_ms)
+    return end, short
+
+
+def give_back(db: Database, number: int, gone: Sequence[Segment]) -> None:
+    """Ask for the disk space of segments that were dropped, if it is much."""
+    if sum(segment.size_bytes for segment in gone) < _COMPACT_BYTES_MIN:
+        return
+    numbers = [segment.number for segment in gone]
+    for kind in keys.OF_SEGMENT:
+        first = keys.of_segment(number, kind, min(numbers))
+        last = keys.of_segment(number, kind, max(numbers))
+        db.compact(first, keys.after(last))

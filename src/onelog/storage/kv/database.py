@@ -62,7 +62,9 @@ RESERVE_BYTES: Final = 2 * WRITE_BUFFER_BYTES * WRITE_BUFFERS
 """Room that appends leave: two times what waits in memory to be written."""
 
 STALL_S: Final = 0.2
-"""How long an append waits for a stalled write; maintenance waits much longer."""
+"""How long an append waits for a stalled write."""
+MAINTENANCE_STALL_S: Final = 60.0
+"""How long everything else waits: it runs in threads."""
 
 _ROOM_EVERY_BYTES: Final = 1024 * 1024
 _SYNCED: Final = struct.Struct("<8sQI")

@@ -14,7 +14,7 @@ from onelog.base.clock import Clock, SystemClock
 from onelog.base.errors import Closed, Conflict, StorageError
 from onelog.storage.engine import LogSettings, PartitionKey
 from onelog.storage.kv import keys
-from onelog.storage.kv.database import RESERVE_BYTES, Database, new_batch
+from onelog.storage.kv.database import MAINTENANCE_STALL_S, RESERVE_BYTES, Database, new_batch
 from onelog.storage.kv.partition import KvLog
 
 
@@ -74,7 +74,7 @@ class KvEngine:
             change = new_batch()
             change.delete(where)
             change.delete_range(start, stop)
-            self._db.write(change, stall_s=60)
+            self._db.write(change, stall_s=MAINTENANCE_STALL_S)
         self._db.sync()
         self._db.compact(start, stop)
 

@@ -7,6 +7,8 @@ from typing import Final
 import msgspec
 
 from onelog.base.errors import PartitionCorrupt
+from onelog.base.ids import Offset, TimestampMs
+from onelog.storage.engine import SegmentInfo
 
 
 class Segment(msgspec.Struct, array_like=True):
@@ -60,3 +62,19 @@ def decode(data: bytes, name: str) -> Meta:
     if not meta.segments:
         raise PartitionCorrupt(f"the meta of {name} names no segment")
     return meta
+
+
+def describe(segments: list[Segment], end: int) -> list[SegmentInfo]:
+    """Segments as everybody outside sees them; the last is the active one."""
+    ends = [*(segment.base_offset for segment in segments[1:]), end]
+    return [
+        SegmentInfo(
+            Offset(segment.base_offset),
+            Offset(until),
+            segment.size_bytes,
+            TimestampMs(segment.max_timestamp_ms),
+            segment is not segments[-1],
+            TimestampMs(segment.created_ms),
+        )
+        for segment, until in zip(segments, ends, strict=True)
+    ]

@@ -1,9 +1,22 @@
-"""A partition of the kv engine: reading, lookups, and the changes of the log's two ends."""
+"""A partition of the kv engine: its state, and everything that is done with it.
+
+Rules:
+- A segment is only a number that the keys of its batches carry. Retention drops a segment and
+  compaction replaces one by a change of the meta and a few range deletions, in one write.
+- A change is written first and applied to memory after: when a write fails, memory still agrees
+  with the disk.
+- The lock is never held during a sync.
+"""
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 
+from rocksdict import WriteBatch
+
+from onelog.base.clock import Clock
 from onelog.base.errors import (
     Closed,
     Conflict,
@@ -12,26 +25,96 @@ from onelog.base.errors import (
     OnelogError,
 )
 from onelog.base.ids import Offset, TimestampMs
-from onelog.kernel import BatchBuilder
-from onelog.storage.engine import SegmentInfo, TornTail, seal_and_append
-from onelog.storage.kv import contents, keys
-from onelog.storage.kv.database import new_batch
-from onelog.storage.kv.meta import Segment
+from onelog.kernel import BatchBuilder, BatchInfo
+from onelog.storage.engine import (
+    Buffer,
+    LogSettings,
+    PartitionKey,
+    SegmentInfo,
+    TornTail,
+    seal_and_append,
+)
+from onelog.storage.kv import contents, keys, states
+from onelog.storage.kv.database import MAINTENANCE_STALL_S, Database, new_batch
+from onelog.storage.kv.meta import Meta, Segment, decode, describe, encode
 from onelog.storage.kv.rewrite import KvRewrite
-from onelog.storage.kv.writer import KvWriter
+from onelog.storage.topic_pairs import derive_pairs
 
-_STATES_KEPT = 2
-_COMPACT_BYTES_MIN = 16 * 1024 * 1024
-"""Dropping this much asks RocksDB to give the space back now; less goes with its own compaction."""
-
-_WAIT_S = 60.0
 _EMPTY = memoryview(b"")
 
 
-class KvLog(KvWriter):
+class KvLog:
     """One partition's log."""
 
-    __slots__ = ()
+    __slots__ = (
+        "_changed", "_clock", "_closed", "_cuts", "_db", "_durable", "_end", "_kept", "_key",
+        "_next_segment", "_number", "_segments", "_settings", "_start", "lock",
+    )  # fmt: skip
+
+    def __init__(
+        self, db: Database, key: PartitionKey, number: int, settings: LogSettings, clock: Clock
+    ) -> None:
+        self._db = db
+        self._key = key
+        self._number = number
+        self._settings = settings
+        self._clock = clock
+        self.lock = threading.RLock()
+        self._closed = False
+        self._cuts = 0
+        self._changed = False
+        self._start = self._end = self._kept = self._next_segment = 0
+        self._segments: list[Segment] = []
+        saved = db.get(keys.of_partition(number, keys.META))
+        if saved is None:
+            self._create()
+        else:
+            self._load(decode(saved, self.name))
+            self._clean_up()
+        # Opening the database wrote what it replayed from the WAL into tables, and synced them.
+        self._durable = self._end
+
+    def _create(self) -> None:
+        # Written now: recovery finds batches only in segments that the meta names.
+        self._segments = [self._new_segment(0)]
+        change = new_batch()
+        self._put_meta(change)
+        self._db.write(change)
+
+    def _load(self, meta: Meta) -> None:
+        self._start = meta.start_offset
+        self._end = meta.end_offset
+        self._next_segment = meta.next_segment
+        self._segments = meta.segments
+        active = meta.segments[-1]
+        for last, row in contents.rows(self._db, self._number, active.number, active.counted):
+            active.count(last, row.size_bytes, row.max_timestamp_ms)
+            self._end = max(self._end, last + 1)
+        self._kept = min(meta.high_watermark, self._end)
+        if self._kept < meta.high_watermark:  # what was lost must not count once the log has grown
+            change = new_batch()
+            self._put_meta(change)
+            self._db.write(change, stall_s=MAINTENANCE_STALL_S)
+
+    def _clean_up(self) -> None:
+        """Throw away what rewrites wrote that a crash ended."""
+        prefix = keys.of_partition(self._number, keys.STAGED)
+        change = new_batch()
+        for key, _ in self._db.scan(prefix, keys.after(prefix)):
+            contents.drop_segment(change, self._number, keys.offset_of(key))
+            change.delete(key)
+        if not change.is_empty():
+            self._db.write(change, stall_s=MAINTENANCE_STALL_S)
+
+    @property
+    def name(self) -> str:
+        """The partition, for messages."""
+        return f"partition {self._key.stream_id}/{self._key.partition}"
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
 
     @property
     def start_offset(self) -> Offset:
@@ -64,13 +147,103 @@ class KvLog(KvWriter):
         """RocksDB drops what a crash interrupted, unseen."""
         return None
 
-    # ---- writing ----
+    # ---- growing ----
+
+    def append(
+        self, data: Buffer, batches: Sequence[BatchInfo], topics: bytes | None = None
+    ) -> None:
+        """Append whole batches in one write."""
+        if not batches:
+            return
+        with self.lock:
+            self._check_running()
+            self._check_order(batches)
+            size = sum(info.size_bytes for info in batches)
+            self._db.check_room(size)
+            change = new_batch()
+            fresh = self._new_segment(self._end) if self._is_due(size) else None
+            active = fresh or self._active
+            contents.put_batches(change, self._number, active.number, data, batches)
+            if active.indexed:
+                pairs = derive_pairs(data, batches) if topics is None else topics
+                first = batches[0].base_offset
+                contents.put_pairs(change, self._number, active.number, pairs, first)
+            if fresh is not None:
+                self._put_meta(change, segments=[*self._segments, fresh])
+            self._db.write(change)
+            if fresh is not None:
+                self._segments = [*self._segments, fresh]
+            for info in batches:
+                active.count(info.last_offset, info.size_bytes, info.max_timestamp_ms)
+            self._end = batches[-1].last_offset + 1
+            self._changed = True
 
     def append_built(
         self, builder: BatchBuilder, leader_epoch: int, *, index_topics: bool
     ) -> bytes:
         """Seal what is staged as one batch at the end and append it; the batch."""
         return seal_and_append(self, builder, leader_epoch, index_topics=index_topics)
+
+    def _check_order(self, batches: Sequence[BatchInfo]) -> None:
+        expected = self._end
+        for info in batches:
+            if info.base_offset < expected:
+                raise InvalidRequest(
+                    f"{self.name}: a batch starts at offset {info.base_offset}, the log ends at "
+                    f"{expected}: offsets only go up"
+                )
+            expected = info.last_offset + 1
+
+    def _is_due(self, size_bytes: int) -> bool:
+        active, settings = self._active, self._settings
+        if not active.size_bytes:
+            return active.indexed != settings.topic_index
+        age_ms = self._clock.now_ms() - active.created_ms
+        return (
+            active.size_bytes + size_bytes > settings.segment_bytes
+            or age_ms >= settings.segment_age_ms
+            or active.indexed != settings.topic_index
+        )
+
+    def roll(self) -> None:
+        """Seal the active segment, unless it is empty."""
+        with self.lock:
+            self._check_running()
+            if self._active.size_bytes:
+                change = new_batch()
+                segments = [*self._segments, self._new_segment(self._end)]
+                self._put_meta(change, segments=segments)
+                self._db.write(change)
+                self._segments = segments
+
+    def sync(self) -> Offset:
+        """Make everything appended before this call survive power loss."""
+        with self.lock:
+            self._check_running()
+            end, cuts = self._end, self._cuts
+        self._db.sync()
+        with self.lock:
+            if cuts == self._cuts:
+                self._durable = max(self._durable, end)
+            return Offset(self._durable)
+
+    def reconfigure(self, settings: LogSettings) -> None:
+        """Use other settings from now on; a segment is indexed as a whole or not."""
+        with self.lock:
+            self._check_running()
+            self._settings = settings
+
+    def close(self) -> None:
+        """Save the counts, sync. Idempotent."""
+        with self.lock:
+            if self._closed:
+                return
+            self._closed = True
+            if self._changed:
+                change = new_batch()
+                self._put_meta(change)
+                self._db.write(change, stall_s=MAINTENANCE_STALL_S)
+        self._db.sync()
 
     # ---- reading ----
 
@@ -139,18 +312,7 @@ class KvLog(KvWriter):
         """Segments in order; the last is the active one."""
         with self.lock:
             self._check_open()
-            ends = [*(segment.base_offset for segment in self._segments[1:]), self._end]
-            return [
-                SegmentInfo(
-                    Offset(segment.base_offset),
-                    Offset(end),
-                    segment.size_bytes,
-                    TimestampMs(segment.max_timestamp_ms),
-                    segment is not self._segments[-1],
-                    TimestampMs(segment.created_ms),
-                )
-                for segment, end in zip(self._segments, ends, strict=True)
-            ]
+            return describe(self._segments, self._end)
 
     # ---- the log's ends ----
 
@@ -172,11 +334,11 @@ class KvLog(KvWriter):
             for segment in gone:
                 contents.drop_segment(change, self._number, segment.number)
             self._put_meta(change, segments=kept, start=start)
-            self._db.write(change, stall_s=_WAIT_S)
+            self._db.write(change, stall_s=MAINTENANCE_STALL_S)
             self._start = start
-            self._adopt(kept)
+            self._segments = kept
         self._db.sync()
-        self._give_back(gone)
+        contents.give_back(self._db, self._number, gone)
 
     def truncate(self, end: Offset) -> None:
         """Cut the log so that it ends at or before `end`, durably."""
@@ -188,13 +350,13 @@ class KvLog(KvWriter):
                 raise InvalidRequest(f"{self.name}: cannot truncate to {end}")
             gone = self._cut(end)
         self._db.sync()
-        self._give_back(gone)
+        contents.give_back(self._db, self._number, gone)
 
     def _cut(self, end: int) -> list[Segment]:
         kept = [segment for segment in self._segments if segment.base_offset < end]
         change = new_batch()
         if kept:
-            end, kept[-1] = self._shortened(kept[-1], end)
+            end, kept[-1] = contents.shorten(self._db, self._number, kept[-1], end)
             contents.cut_segment(self._db, change, self._number, kept[-1].number, end)
         if end <= self._start or not kept:
             kept = [self._new_segment(end)]  # nothing that may be read is left
@@ -203,13 +365,10 @@ class KvLog(KvWriter):
         gone = [segment for segment in self._segments if segment.number not in numbers]
         for segment in gone:
             contents.drop_segment(change, self._number, segment.number)
-        prefix = keys.of_partition(self._number, keys.STATE)
-        for key, _ in self._db.scan(prefix, keys.after(prefix)):
-            if keys.offset_of(key) > end:
-                change.delete(key)
+        states.drop_after(self._db, change, self._number, end)
         self._put_meta(change, segments=kept, start=start, end=end)
-        self._db.write(change, stall_s=_WAIT_S)
-        self._adopt(kept)
+        self._db.write(change, stall_s=MAINTENANCE_STALL_S)
+        self._segments = kept
         self._cuts += 1
         self._start, self._end = start, end
         self._durable = min(self._durable, end)
@@ -227,36 +386,11 @@ class KvLog(KvWriter):
             change = new_batch()
             self._put_meta(change)
             try:
-                self._db.write(change, stall_s=_WAIT_S)
+                self._db.write(change, stall_s=MAINTENANCE_STALL_S)
             except OnelogError:
                 self._kept = kept
                 raise
         self._db.sync()
-
-    def _shortened(self, segment: Segment, end: int) -> tuple[int, Segment]:
-        """Where the log ends when batches that reach `end` are gone, and the segment then."""
-        short = Segment(
-            segment.number,
-            segment.base_offset,
-            segment.created_ms,
-            segment.indexed,
-            counted=segment.base_offset,
-        )
-        for last, row in contents.rows(self._db, self._number, segment.number, 0):
-            if last >= end:
-                end = min(end, row.base_offset)
-                break
-            short.count(last, row.size_bytes, row.max_timestamp_ms)
-        return end, short
-
-    def _give_back(self, gone: list[Segment]) -> None:
-        if sum(segment.size_bytes for segment in gone) < _COMPACT_BYTES_MIN:
-            return
-        numbers = [segment.number for segment in gone]
-        for kind in keys.OF_SEGMENT:
-            first = keys.of_segment(self._number, kind, min(numbers))
-            last = keys.of_segment(self._number, kind, max(numbers))
-            self._db.compact(first, keys.after(last))
 
     # ---- rewriting ----
 
@@ -277,7 +411,7 @@ class KvLog(KvWriter):
             staged = keys.of_segment(self._number, keys.STAGED, fresh.number)
             change.put(staged, b"")
             self._put_meta(change)
-            self._db.write(change, stall_s=_WAIT_S)
+            self._db.write(change, stall_s=MAINTENANCE_STALL_S)
             return KvRewrite(self, self._db, self._number, old, fresh, end)
 
     def swap(self, old: list[Segment], fresh: Segment) -> None:
@@ -296,10 +430,10 @@ class KvLog(KvWriter):
                 contents.drop_segment(change, self._number, segment.number)
             change.delete(keys.of_segment(self._number, keys.STAGED, fresh.number))
             self._put_meta(change, segments=segments)
-            self._db.write(change, stall_s=_WAIT_S)
-            self._adopt(segments)
+            self._db.write(change, stall_s=MAINTENANCE_STALL_S)
+            self._segments = segments
         self._db.sync()
-        self._give_back(old)
+        contents.give_back(self._db, self._number, old)
 
     # ---- derived state ----
 
@@ -307,31 +441,47 @@ class KvLog(KvWriter):
         """Keep a partition's derived state as of `offset`, durably."""
         with self.lock:
             self._check_running()
-            prefix = self._state_prefix(name)
-            held = [keys.offset_of(key) for key, _ in self._db.scan(prefix, keys.after(prefix))]
-            kept = sorted({*held, offset})[-_STATES_KEPT:]
-            change = new_batch()
-            for old in held:
-                if old not in kept and old != offset:
-                    change.delete(keys.at_offset(prefix, old))
-            change.put(keys.at_offset(prefix, offset), bytes(blob))
-            self._db.write(change, stall_s=_WAIT_S)
+            states.save(self._db, self._number, name, offset, blob)
         self._db.sync()
 
     def load_state(self, name: str) -> tuple[Offset, bytes] | None:
         """The newest intact state of `name` whose offset is <= `end_offset`."""
         with self.lock:
             self._check_open()
-            prefix = self._state_prefix(name)
-            best: tuple[Offset, bytes] | None = None
-            for key, blob in self._db.scan(prefix, keys.at_offset(prefix, self._end + 1)):
-                best = (Offset(keys.offset_of(key)), blob)
-            return best
+            return states.load(self._db, self._number, name, self._end)
 
-    def _state_prefix(self, name: str) -> bytes:
-        if "\0" in name:
-            raise InvalidRequest(f"{name!r} cannot name a state")
-        return keys.of_partition(self._number, keys.STATE) + name.encode() + b"\0"
+    # ---- inside ----
+
+    @property
+    def _active(self) -> Segment:
+        return self._segments[-1]
+
+    def _new_segment(self, base_offset: int) -> Segment:
+        number = self._next_segment
+        self._next_segment += 1
+        indexed = self._settings.topic_index
+        return Segment(number, base_offset, self._clock.now_ms(), indexed, counted=base_offset)
+
+    def _put_meta(
+        self,
+        change: WriteBatch,
+        *,
+        segments: list[Segment] | None = None,
+        start: int | None = None,
+        end: int | None = None,
+    ) -> None:
+        meta = Meta(
+            self._start if start is None else start,
+            self._end if end is None else end,
+            self._next_segment,
+            self._segments if segments is None else segments,
+            self._kept if end is None else min(self._kept, end),
+        )
+        change.put(keys.of_partition(self._number, keys.META), encode(meta))
+
+    def _check_running(self) -> None:
+        self._check_open()
+        self._db.check_running()
 
     def _check_open(self) -> None:
         if self._closed:

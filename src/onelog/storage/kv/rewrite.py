@@ -13,14 +13,12 @@ from onelog.base.errors import Closed, Conflict, InvalidRequest
 from onelog.kernel import BatchInfo
 from onelog.storage.engine import Buffer
 from onelog.storage.kv import contents, keys
-from onelog.storage.kv.database import Database, new_batch
+from onelog.storage.kv.database import MAINTENANCE_STALL_S, Database, new_batch
 from onelog.storage.kv.meta import Segment
 from onelog.storage.topic_pairs import derive_pairs
 
 if TYPE_CHECKING:
     from onelog.storage.kv.partition import KvLog
-
-_WAIT_S = 60.0
 
 
 class KvRewrite:
@@ -66,7 +64,7 @@ class KvRewrite:
             pairs = derive_pairs(data, batches)
             first = batches[0].base_offset
             contents.put_pairs(change, self._number, segment.number, pairs, first)
-        self._db.write(change, stall_s=_WAIT_S)
+        self._db.write(change, stall_s=MAINTENANCE_STALL_S)
         for info in batches:
             segment.count(info.last_offset, info.size_bytes, info.max_timestamp_ms)
 
@@ -88,7 +86,7 @@ class KvRewrite:
         change = new_batch()
         contents.drop_segment(change, self._number, self._fresh.number)
         change.delete(keys.of_segment(self._number, keys.STAGED, self._fresh.number))
-        self._db.write(change, stall_s=_WAIT_S)
+        self._db.write(change, stall_s=MAINTENANCE_STALL_S)
 
     def _check_running(self) -> None:
         if self._done:
