@@ -30,7 +30,7 @@ SHORT := -m "not fault_long and not kafka_peer and not rabbitmq_peer and not spa
 
 .DEFAULT_GOAL := help
 .PHONY: help run example-iot example-pipeline spark setup check format test test-pure conformance conformance-kafka \
-        conformance-amqp conformance-spark constraints fuzz fault soak bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark bench-against docs clean
+        conformance-amqp conformance-spark constraints fuzz fault soak bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark bench-against bench-lockstep docs clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -120,6 +120,9 @@ bench-spark: $(STAMP)-dev ## Measure the Spark sources and sinks against Spark's
 
 bench-against: $(STAMP)-dev ## Measure this tree beside the commit BASE, per CPU; prints a table, writes JSON
 	$(PY) -m bench.against --base $(BASE) $(ARGS)
+
+bench-lockstep: $(STAMP)-dev ## Measure the broker's own CPU per message beside the commit BASE; prints a table, writes JSON
+	$(PY) -m bench.lockstep --base $(BASE) $(ARGS)
 
 constraints: $(STAMP)-dev ## Write constraints.txt anew: the versions that are installed here
 	$(PY) tools/pin.py
