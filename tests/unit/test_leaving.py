@@ -93,7 +93,14 @@ VISITS: tuple[Callable[[dict[str, int]], None], ...] = (
     amqp_exclusive_queue,
 )
 VISITORS = {
-    "onelog.net": {"_Guard", "PacedTransport", "WriteWatch"},
+    "onelog.net": {
+        "_Guard",
+        "PacedTransport",
+        "WriteWatch",
+        "Deadline",
+        "OwnedTasks",
+        "Pauses",
+    },
     "onelog.protocols.mqtt": {"Connection", "MqttSession", "KeepAlive", "Saver", "Inbound"},
     "onelog.protocols.kafka": {"Connection"},
     "onelog.protocols.amqp": {

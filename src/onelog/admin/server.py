@@ -19,6 +19,7 @@ from onelog.admin.application import build_application
 from onelog.admin.endpoints import Endpoints
 from onelog.base.errors import ConfigError
 from onelog.net import Listener
+from onelog.net.deadline import Deadline
 from onelog.net.pace import WriteWatch
 
 WRITE_TIMEOUT_S: Final = 30.0
@@ -33,7 +34,8 @@ class WatchedHttp(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The connection stands."""
         super().connection_made(transport)
-        self._watch = WriteWatch(transport, WRITE_TIMEOUT_S, transport.abort, _nothing)
+        deadline = Deadline(asyncio.get_running_loop())
+        self._watch = WriteWatch(transport, deadline, WRITE_TIMEOUT_S, transport.abort, _nothing)
 
     def pause_writing(self) -> None:
         """The peer reads too slowly."""

@@ -1,11 +1,14 @@
 """Sockets: where the server listens, and what stands between a socket and a protocol."""
 
 from onelog.net.binding import BoundListener, ProtocolListeners, words
+from onelog.net.deadline import Deadline
 from onelog.net.gate import ConnectionLimits, Gate
 from onelog.net.listener import Listener, bind
+from onelog.net.pauses import Pauses
 from onelog.net.peer import Peer, ProtocolFactory, StreamProtocol, StreamTransport
 from onelog.net.refusing import Refusing
 from onelog.net.server import ProxySettings, ServedListener, start_listener
+from onelog.net.tasks import OwnedTasks
 from onelog.net.tls import Tls, TlsSettings
 from onelog.net.websocket import WebSocketSettings
 
@@ -17,6 +20,9 @@ __all__ = [
     "BoundListener",
     "ProtocolListeners",
     "Refusing",
+    "Deadline",
+    "OwnedTasks",
+    "Pauses",
     "words",
     "Peer",
     "ProtocolFactory",

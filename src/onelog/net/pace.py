@@ -19,6 +19,8 @@ import contextlib
 from collections.abc import Callable
 from typing import Final
 
+from onelog.net.deadline import Deadline
+
 HIGH_BYTES: Final = 65_536
 """Unread bytes past which a protocol is notified, unless it chooses another number."""
 
@@ -29,28 +31,27 @@ class WriteWatch:
     """Calls `on_stuck` when a peer takes nothing for so long; `stop_reading` makes that sure."""
 
     __slots__ = (
+        "_deadline",
         "_is_alone",
-        "_loop",
         "_on_stuck",
         "_stop_reading",
         "_timeout_s",
-        "_timer",
         "_transport",
     )
 
     def __init__(
         self,
         transport: asyncio.WriteTransport,
+        deadline: Deadline,
         timeout_s: float,
         on_stuck: Callable[[], None],
         stop_reading: Callable[[], None],
     ) -> None:
-        self._loop = asyncio.get_running_loop()
         self._transport = transport
+        self._deadline = deadline
         self._timeout_s = timeout_s
         self._on_stuck = on_stuck
         self._stop_reading = stop_reading
-        self._timer: asyncio.TimerHandle | None = None
         self._is_alone = False
         """Whether the peer was kept from asking for more since the last look."""
 
@@ -61,13 +62,11 @@ class WriteWatch:
 
     def _wait(self) -> None:
         size = self._transport.get_write_buffer_size()
-        self._timer = self._loop.call_later(self._timeout_s, self._look, size)
+        self._deadline.start(self._timeout_s, self._look, size)
 
     def stop(self) -> None:
         """The peer has read, or is gone. Idempotent."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._deadline.stop()
 
     def let_go(self) -> None:
         """The connection is gone: drop all references, so that nothing waits for the cycle
@@ -78,7 +77,6 @@ class WriteWatch:
     def _look(self, before: int) -> None:
         size = self._transport.get_write_buffer_size()
         if size == before or (size > before and self._is_alone):
-            self._timer = None
             self._on_stuck()
             return
         if size > before:
@@ -92,12 +90,13 @@ class PacedTransport:
     """The loop's transport as a protocol has it."""
 
     __slots__ = (
+        "_deadline",
         "_high_bytes",
         "_is_full",
+        "_is_parting",
         "_lower",
         "_mark_bytes",
         "_on_part",
-        "_timer",
         "_wanted",
         "_watch",
         "abort",
@@ -130,12 +129,16 @@ class PacedTransport:
         self.get_protocol = lower.get_protocol
         self._lower = lower
         self._on_part = on_part
-        self._watch = WriteWatch(lower, write_timeout_s, on_stuck, self._stop_reading)
+        self._deadline = Deadline(asyncio.get_running_loop())
+        """Of a peer that takes nothing, and later of one that is to finish."""
+        self._watch = WriteWatch(
+            lower, self._deadline, write_timeout_s, on_stuck, self._stop_reading
+        )
         self._high_bytes = HIGH_BYTES
         self._mark_bytes = 0
         self._is_full = False
         self._wanted = True
-        self._timer: asyncio.TimerHandle | None = None
+        self._is_parting = False
 
     # -- the protocol's side
 
@@ -162,28 +165,29 @@ class PacedTransport:
 
     def part(self) -> None:
         """Send what waits, say that nothing more comes, and let the peer finish."""
-        if self._timer is not None or self.is_closing():
+        if self._is_parting or self.is_closing():
             return
+        self._is_parting = True
         self._on_part()
-        self._watch.stop()
         self._is_full = False
         self.resume_reading()
         if self._lower.can_write_eof():
             with contextlib.suppress(OSError):  # the peer may be gone, and we not told yet
                 self._lower.write_eof()
-        self._timer = asyncio.get_running_loop().call_later(LINGER_S, self._lower.abort)
+        self._deadline.start(LINGER_S, self._lower.abort)
 
     # -- the loop's side
 
     def fell_behind(self) -> None:
         """More than the high mark waits for the peer."""
         self._mark_bytes = 0
-        if self._timer is None:
+        if not self._is_parting:
             self._watch.start()
 
     def caught_up(self) -> None:
         """The peer has read."""
-        self._watch.stop()
+        if not self._is_parting:
+            self._watch.stop()
         if self._is_full:
             self._is_full = False
             if self._wanted and not self.is_closing():
@@ -208,8 +212,6 @@ class PacedTransport:
         """The connection is gone: its memory is freed when its protocol drops this object."""
         self._watch.let_go()
         self._on_part = _nothing
-        if self._timer is not None:
-            self._timer.cancel()
 
 
 def _nothing() -> None:

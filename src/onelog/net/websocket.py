@@ -24,6 +24,7 @@ from websockets.protocol import State
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
+from onelog.net.deadline import Deadline
 from onelog.net.origins import may_connect
 from onelog.net.peer import StreamProtocol
 
@@ -90,7 +91,7 @@ class WebSocketServer(asyncio.Protocol):
         self._is_wanted = True  # whether the protocol above wants to be read
         self._unread = False
         self._unread_pongs_bytes = 0
-        self._timer: asyncio.TimerHandle | None = None
+        self._deadline = Deadline(asyncio.get_running_loop())
         self.lower: asyncio.Transport
         self.wire = ServerProtocol(
             subprotocols=[Subprotocol(name) for name in settings.subprotocols],
@@ -103,8 +104,7 @@ class WebSocketServer(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection stands: the upgrade has until the deadline."""
         self.lower = cast("asyncio.Transport", transport)
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._deadline_s, self._upgrade_late)
+        self._deadline.start(self._deadline_s, self._upgrade_late)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the peer: part of the upgrade, or frames."""
@@ -158,7 +158,7 @@ class WebSocketServer(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
         self._ended = True
-        self._stop_timer()
+        self._deadline.stop()
         upper, self._upper = self._upper, None
         if upper is not None:
             upper.connection_lost(exc)
@@ -191,7 +191,7 @@ class WebSocketServer(asyncio.Protocol):
         self.wire.send_response(response)
         if response.status_code != 101:
             return
-        self._stop_timer()
+        self._deadline.stop()
         self._flush()
         self._upgraded = True
         self._upper = self._make_upper()
@@ -212,7 +212,6 @@ class WebSocketServer(asyncio.Protocol):
         return self.wire.accept(request)
 
     def _upgrade_late(self) -> None:
-        self._timer = None
         self._late = True
         self._end()
 
@@ -273,13 +272,7 @@ class WebSocketServer(asyncio.Protocol):
         self.wire.send_close(code, reason)
         self._flush()
         self.resume_reading()  # the peer's answer must be seen
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(CLOSE_TIMEOUT_S, self.lower.abort)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._deadline.start(CLOSE_TIMEOUT_S, self.lower.abort)
 
 
 class WebSocketTransport(asyncio.Transport):

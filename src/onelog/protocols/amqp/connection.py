@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Coroutine
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +24,7 @@ from pamqp import commands
 from onelog.base.errors import OnelogError
 from onelog.broker import Principal
 from onelog.kernel import AmqpInput
-from onelog.net import Peer, StreamTransport
+from onelog.net import Deadline, OwnedTasks, Pauses, Peer, StreamTransport
 from onelog.observe import get_logger
 from onelog.protocols.amqp import frames
 from onelog.protocols.amqp.channel import Channel
@@ -61,8 +62,8 @@ class Connection:
     """A peer that speaks AMQP. All methods run on the loop."""
 
     __slots__ = (
-        "__weakref__", "_handshake", "_heard_at", "_opening", "_paused_by", "_resumed",
-        "_tasks", "_timer", "_transport", "_unwritten_bytes", "_waiting_bytes", "_writing",
+        "__weakref__", "_deadline", "_handshake", "_heard_at", "_opening", "_pauses", "_resumed",
+        "_tasks", "_transport", "_unwritten_bytes", "_waiting_bytes", "_writing",
         "body_bytes", "channel_max", "channels", "connected_ms", "frame_bytes_max",
         "heartbeat_s", "hub", "identity", "input", "is_blocked", "login_name", "mechanism",
         "name", "peer", "principal", "properties", "reading", "received_bytes",
@@ -97,25 +98,26 @@ class Connection:
         self._writing = True
         self._resumed = 0
         """The channel that was the first to go on when the peer last read again."""
-        self._paused_by: set[str] = set()
+        self._pauses = Pauses()
         self._unwritten_bytes = 0
         self._waiting_bytes = 0
         self.body_bytes = 0
         """Of bodies whose rest has not come, on all channels."""
         self._heard_at = hub.loop.time()
-        self._timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._deadline = Deadline(hub.loop)
+        """Of the login, then of the next heartbeat, then of the end."""
+        self._tasks = OwnedTasks(hub.loop)
 
     # -- the transport's side
 
     def connection_made(self, transport: StreamTransport) -> None:
         """The connection stands."""
         self._transport = transport
+        self._pauses.begin(transport)
         transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
         self.hub.connections.add(self)
         self.hub.counters.connects += 1
-        timeout_s = self.hub.limits.login_timeout_ms / 1000
-        self._timer = self.hub.loop.call_later(timeout_s, self._login_late)
+        self._deadline.start(self.hub.limits.login_timeout_ms / 1000, self._login_late)
 
     def _login_late(self) -> None:
         if self.state in (State.HEADER, State.HANDSHAKE):
@@ -262,20 +264,18 @@ class Connection:
         """The connection is gone."""
         del exc
         self.state = State.CLOSED
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._deadline.stop()
         self._handshake.end()
         self.hub.connections.discard(self)
         self.hub.counters.disconnects += 1
         for channel in list(self.channels.values()):
             channel.lost()
         self.channels.clear()
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         if self.vhost is not None:
             self.hub.run(self.vhost.connection_gone(self))
         self._transport = None
+        self._pauses.end()
         # They hold us: none of the three would go before the cycle collector comes.
         del self._handshake, self.reading
 
@@ -324,8 +324,7 @@ class Connection:
         self.vhost = vhost
         self.state = State.OPEN
         self.hub.counters.logins += 1
-        if self._timer is not None:
-            self._timer.cancel()
+        self._deadline.stop()
         self._beat()
 
     def log_in(self, identity: Identity, login_name: str) -> bool:
@@ -352,7 +351,7 @@ class Connection:
             return
         if self._writing:  # else other bytes wait, and this one would only be more of them
             self.write([frames.HEARTBEAT_FRAME])
-        self._timer = self.hub.loop.call_later(self.heartbeat_s / 2, self._beat)
+        self._deadline.start(self.heartbeat_s / 2, self._beat)
 
     # -- sending
 
@@ -383,17 +382,12 @@ class Connection:
 
     def pause(self, why: str) -> None:
         """Read no more from the peer until every reason is gone."""
-        if not self._paused_by and self._transport is not None:
-            self._transport.pause_reading()
-        self._paused_by.add(why)
+        self._pauses.pause(why)
 
     def resume(self, why: str) -> None:
         """One reason to pause is gone."""
-        if why in self._paused_by:
-            self._paused_by.discard(why)
-            if not self._paused_by and self._transport is not None:
-                self._heard_at = self.hub.loop.time()
-                self._transport.resume_reading()
+        if self._pauses.resume(why):
+            self._heard_at = self.hub.loop.time()
 
     def frames_wait(self, size_bytes: int) -> None:
         """So many bytes more wait for a method of their channel before them, or less."""
@@ -401,7 +395,7 @@ class Connection:
         limit = self.hub.limits.waiting_bytes
         if self._waiting_bytes > limit:
             self.pause(_WAITING)
-        elif self._waiting_bytes <= limit // 2:
+        elif self._pauses.reasons and self._waiting_bytes <= limit // 2:
             self.resume(_WAITING)
 
     def publishes(self, size_bytes: int) -> None:
@@ -410,7 +404,7 @@ class Connection:
         limit = self.hub.limits.unwritten_bytes
         if self._unwritten_bytes > limit:
             self.pause(_UNWRITTEN)
-        elif self._unwritten_bytes <= limit // 2:
+        elif self._pauses.reasons and self._unwritten_bytes <= limit // 2:
             self.resume(_UNWRITTEN)
 
     def block(self, why: str) -> None:
@@ -436,17 +430,9 @@ class Connection:
         capabilities = self.properties.get("capabilities")
         return isinstance(capabilities, dict) and bool(capabilities.get(capability))
 
-    def run(self, work: Any) -> asyncio.Task[None]:
+    def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[Any]:
         """Run a coroutine that ends with the connection, and the connection with its failure."""
-        task: asyncio.Task[None] = self.hub.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ran)
-        return task
-
-    def _ran(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.fail_with(error)
+        return self._tasks.run(work, self.fail_with)
 
     # -- the end
 
@@ -472,7 +458,7 @@ class Connection:
         for channel in list(self.channels.values()):
             channel.lost()
         self.channels.clear()
-        for why in self._paused_by - {TURN}:
+        for why in self._pauses.reasons - {TURN}:
             self.resume(why)  # its close-ok must be seen
         self.send(
             0,
@@ -483,9 +469,7 @@ class Connection:
                 method_id=index & 0xFFFF,
             ),
         )
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self.hub.loop.call_later(_CLOSE_DEADLINE_S, self._end)
+        self._deadline.start(_CLOSE_DEADLINE_S, self._end)
 
     def abort(self, why: str) -> None:
         """End without a word: the peer does not speak AMQP, or is gone."""

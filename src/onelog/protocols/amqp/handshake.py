@@ -9,13 +9,13 @@ ends that opened it. Every refused login is in the log, with the name that was g
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
 
 import onelog
 from onelog.base.errors import NotAuthenticated, OnelogError
+from onelog.net import Deadline
 from onelog.observe import get_logger
 from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
 from onelog.protocols.amqp.tables import decode_table
@@ -64,7 +64,7 @@ class Handshake:
         self._mechanism = ""
         self._login_name = ""
         self._is_renewing = False
-        self._token_timer: asyncio.TimerHandle | None = None
+        self._token_deadline = Deadline(connection.hub.loop)
 
     def begin(self) -> None:
         """Say who we are and how to log in."""
@@ -242,14 +242,11 @@ class Handshake:
         if left_ms <= 0:
             connection.close(320, "CONNECTION_FORCED - the token has expired")
             return
-        wait_s = min(left_ms / 1000, _TOKEN_LOOK_S)
-        self._token_timer = connection.hub.loop.call_later(wait_s, self._watch_token)
+        self._token_deadline.start(min(left_ms / 1000, _TOKEN_LOOK_S), self._watch_token)
 
     def end(self) -> None:
         """Nobody has to renew anything any more. Idempotent."""
-        if self._token_timer is not None:
-            self._token_timer.cancel()
-            self._token_timer = None
+        self._token_deadline.stop()
 
     # -- tune and open
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.clock import Clock
@@ -18,7 +19,7 @@ from onelog.broker.hanging import hang
 from onelog.config import Config
 from onelog.kernel import AmqpEnvelopes
 from onelog.metadata.store import Delete, Put
-from onelog.net import Peer
+from onelog.net import OwnedTasks, Peer
 from onelog.protocols.amqp.addresses import DEFAULT_VHOST
 from onelog.protocols.amqp.confirms import ACK, NACK
 from onelog.protocols.amqp.definitions import KINDS, MADE, ROOT, decode_row, parse_key
@@ -159,7 +160,7 @@ class Hub:
         """Whether it could not be opened. Who opens a connection is told so, and nothing else."""
         self.saw_expiry = False
         """Whether any message with an expiration was ever seen: until then no head is watched."""
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = OwnedTasks(self.loop)
 
     # -- start and end
 
@@ -197,8 +198,7 @@ class Hub:
             for queue in vhost.queues.values():
                 queue.close()
                 self.broker.cursors.abandon(queue.cursor)
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
 
     async def _take_clean_mark(self) -> bool:
         """Whether the last run ended in order; that it did counts once."""
@@ -275,8 +275,7 @@ class Hub:
         queues = [queue for vhost in self.vhosts.all() for queue in vhost.queues.values()]
         for queue in queues:
             queue.close()
-        for task in list(self._tasks):
-            task.cancel()
+        self._tasks.cancel()
         for vhost in self.vhosts.all():
             await vhost.save_owed()
         await self.broker.cursors.save(*(row.cursor for row in queues if row.record.is_kept))
@@ -284,15 +283,7 @@ class Hub:
 
     def run(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run something that belongs to no connection."""
-        task = self.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self.broker.troubles.note(BACKGROUND, "amqp", error)
+        self._tasks.run(work, partial(self.broker.troubles.note, BACKGROUND, "amqp"))
 
     # -- who
 

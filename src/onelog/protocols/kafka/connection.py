@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from onelog.base.errors import NotAuthenticated, OnelogError, ProtocolViolation
 from onelog.broker import Principal
 from onelog.kernel import parse_request_header, split_frames
-from onelog.net import Peer, StreamTransport
+from onelog.net import Deadline, OwnedTasks, Pauses, Peer, StreamTransport
 from onelog.observe import get_logger
 from onelog.protocols.kafka.answers import Slot
 from onelog.protocols.kafka.apis import PRIVATE, SERVED, Api, ApiKey
@@ -57,6 +57,8 @@ _FETCH: Final = int(ApiKey.FETCH)
 _VERSIONS: Final = {
     int(api.key): range(max(api.first, api.served), api.last + 1) for api in SERVED.values()
 }
+_TURN: Final = "the others have their turn"
+_WAITING: Final = "requests that wait"
 _WRITE_HIGH_BYTES: Final = 4 * 1024 * 1024
 _READ_BYTES_MAX: Final = 1024 * 1024
 """Bytes that are read from one peer before it is the others' turn."""
@@ -83,18 +85,17 @@ class Connection:
         self._frames: deque[Frame] = deque()
         self._frame_bytes = 0
         self._read_bytes = 0
-        self._resting = False
-        """Whether it waits for the others to have their turn."""
         self._slots: deque[Slot] = deque()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._reading = True
+        self._tasks = OwnedTasks(hub.loop)
+        self._pauses = Pauses()
         self._writing = True
         self._closed = False
         self.ends_after_answer = False
         """Whether the answer to the request at hand is the last one."""
         self._beginning = False
         self._last_request_at = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+        self._deadline = Deadline(hub.loop)
+        """Of the login, then of a peer that is idle."""
 
     @property
     def advertised(self) -> tuple[str, int]:
@@ -111,6 +112,7 @@ class Connection:
     def connection_made(self, transport: StreamTransport) -> None:
         """The connection stands."""
         self._transport = transport
+        self._pauses.begin(transport)
         transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
         hub = self.hub
         hub.connections.add(self)
@@ -138,7 +140,7 @@ class Connection:
         self.principal = Principal(identity.name, "kafka")
 
     def _watch(self, after_ms: int) -> None:
-        self._timer = self.hub.loop.call_later(after_ms / 1000, self._look_at_clock)
+        self._deadline.start(after_ms / 1000, self._look_at_clock)
 
     def _look_at_clock(self) -> None:
         if self.principal is None:
@@ -195,15 +197,14 @@ class Connection:
         self._closed = True
         self.hub.connections.discard(self)
         self.hub.counters.disconnects += 1
-        if self._timer is not None:
-            self._timer.cancel()
+        self._deadline.stop()
         self._frames.clear()
         for slot in self._slots:
             if slot.cancel is not None:
                 slot.cancel()
         self._slots.clear()
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
+        self._pauses.end()
         self._transport = None
 
     def pause_writing(self) -> None:
@@ -231,7 +232,7 @@ class Connection:
         finally:
             self._beginning = False
         self._send_ready()
-        if self._frames or not self._reading or self._read_bytes > _READ_BYTES_MAX:
+        if self._frames or self._pauses.reasons or self._read_bytes > _READ_BYTES_MAX:
             self._pace_reading()
 
     def _may_begin(self) -> bool:
@@ -254,30 +255,23 @@ class Connection:
         )
 
     def _pace_reading(self) -> None:
-        transport = self._transport
-        if transport is None:
+        if self._transport is None:
             return
-        limits = self.hub.limits
-        if self._read_bytes > _READ_BYTES_MAX and not self._resting:
-            self._resting = True
+        limits, pauses = self.hub.limits, self._pauses
+        if self._read_bytes > _READ_BYTES_MAX and _TURN not in pauses.reasons:
+            pauses.pause(_TURN)
             self.hub.loop.call_soon(self._read_on)
-        full = (
-            self._resting
-            or len(self._frames) >= limits.requests_waiting
-            or self._frame_bytes > limits.request_bytes
-        )
-        if full and self._reading:
-            self._reading = False
-            transport.pause_reading()
-        elif not full and not self._reading:
-            self._reading = True
-            transport.resume_reading()
+        waiting = len(self._frames)
+        if waiting >= limits.requests_waiting or self._frame_bytes > limits.request_bytes:
+            pauses.pause(_WAITING)
+        else:
+            pauses.resume(_WAITING)
 
     def _read_on(self) -> None:
         """The others had their turn."""
-        self._resting = False
         self._read_bytes = 0
         self._pace_reading()
+        self._pauses.resume(_TURN)
 
     def _begin(self, frame: Frame) -> None:
         hub = self.hub
@@ -334,18 +328,13 @@ class Connection:
 
     def run(self, slot: Slot, work: Coroutine[Any, Any, None]) -> None:
         """Let a coroutine fill a slot; it ends with the connection."""
-        task = self.hub.loop.create_task(work)
-        self._tasks.add(task)
-        slot.cancel = task.cancel
-        task.add_done_callback(self._ran)
+        slot.cancel = self._tasks.run(work, self._broke).cancel
 
-    def _ran(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:  # its slot stays empty, and nothing behind it could be answered
-            if not isinstance(error, OnelogError):
-                self.hub.broker.troubles.note(BUG, "raw", error)
-            self.fail(error)
+    def _broke(self, error: BaseException) -> None:
+        """A slot stays empty, and nothing behind it could be answered."""
+        if not isinstance(error, OnelogError):
+            self.hub.broker.troubles.note(BUG, "raw", error)
+        self.fail(error)
 
     async def _raw(self, slot: Slot, step: RawStep, data: bytes) -> None:
         try:

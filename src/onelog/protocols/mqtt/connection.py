@@ -26,7 +26,7 @@ from onelog.base.errors import (
 )
 from onelog.broker import NOBODY, Cursor, Principal, Session
 from onelog.kernel import MqttInput, MqttOutput, encode_acks
-from onelog.net.peer import Peer, StreamTransport
+from onelog.net import Deadline, OwnedTasks, Pauses, Peer, StreamTransport
 from onelog.observe import get_logger
 from onelog.protocols.mqtt.codec import answer_version, decode_packet
 from onelog.protocols.mqtt.connecting import KeptBody
@@ -58,17 +58,19 @@ _log = get_logger("mqtt")
 PACKETS_PER_PASS: Final = 64
 """Packets of a read that the kernel leaves to us and that are dealt with before others have a turn:
 a read holds more than a hundred thousand of the smallest ones."""
+_TURN: Final = "the others have their turn"
+_WORK: Final = "a handler waits"
 
 
 class Connection:
     """One MQTT connection, over whatever transport."""
 
     __slots__ = (
-        "__weakref__", "_is_lost", "_resting", "_taken", "_task", "_timer", "_under_way",
-        "_unread", "_written", "aliases", "connect_packet", "data_received", "door",
-        "entered", "exchange", "gone", "hub", "identity", "input", "is_entering", "is_slow",
-        "keep_alive", "output", "peer", "principal", "published", "receiving", "session",
-        "state", "transport", "version", "will",
+        "__weakref__", "_is_lost", "_pauses", "_taken", "_tasks", "_unread", "_written",
+        "aliases", "connect_packet", "data_received", "deadline", "door", "entered",
+        "exchange", "gone", "hub", "identity", "input", "is_entering", "is_slow", "output",
+        "peer", "principal", "published", "receiving", "session", "state", "transport",
+        "version", "will",
     )  # fmt: skip
 
     def __init__(self, hub: Hub, peer: Peer) -> None:
@@ -92,23 +94,21 @@ class Connection:
         self._unread = bytearray()
         self._taken = 0
         """Packets that the kernel left to us."""
-        self._resting = False
-        self._task: asyncio.Task[None] | None = None
-        self._under_way = 0
-        """Tasks that were started and are not done."""
+        self._pauses = Pauses()
+        self._tasks = OwnedTasks(hub.loop)
         self._is_lost = False
         self.is_entering = False
         """Whether its session is being attached: that is finished, whatever the socket does."""
         self.entered = asyncio.Event()
         """Set when it is attached, or not: only then can the session be let go."""
-        self._timer: asyncio.TimerHandle | None = None
+        self.deadline = Deadline(hub.loop)
+        """Of CONNECT, then of the keep-alive."""
         limits = hub.limits
         self.output = MqttOutput(None, 0, limits.inflight)
         self.input = MqttInput(self.output, {}, _no_route, limits.connect_packet_bytes)
         self.input.join(self, hub.turn)
         self.data_received = self.input.receive
         """A read is one call of the kernel."""
-        self.keep_alive = KeepAlive(hub.loop, self.input, self._is_reading, self._fell_silent)
         self.published = 0
         """Publishes that the kernel left to us."""
         self._written = 0
@@ -119,10 +119,10 @@ class Connection:
     def connection_made(self, transport: StreamTransport) -> None:
         """The socket stands; CONNECT has to come in time."""
         self.transport = transport
+        self._pauses.begin(transport)
         self.hub.connections.add(self)
         transport.set_write_buffer_limits(self.hub.limits.outbox_bytes)
-        timeout_s = self.hub.limits.connect_timeout_ms / 1000
-        self._timer = self.hub.loop.call_later(timeout_s, self._connect_timed_out)
+        self.deadline.start(self.hub.limits.connect_timeout_ms / 1000, transport.abort)
 
     def keep_unread(self, data: bytes) -> None:
         """Bytes came while a handler waits, or after the end."""
@@ -152,10 +152,9 @@ class Connection:
 
     def rest(self) -> None:
         """This connection has read its share of the pass: the others have a turn."""
-        if not self._resting and not self.transport.is_closing():
-            self._resting = True
-            self.transport.pause_reading()
-            self.hub.loop.call_soon(self.resume_reading)
+        if _TURN not in self._pauses.reasons and not self.transport.is_closing():
+            self._pauses.pause(_TURN)
+            self.hub.loop.call_soon(self._pauses.resume, _TURN)
 
     def eof_received(self) -> bool | None:
         """The peer sends no more."""
@@ -185,18 +184,16 @@ class Connection:
         self.hub.counters.disconnects += 1
         self.state = State.CLOSED
         self._is_lost = True
-        self.keep_alive.stop()
-        if self._timer is not None:
-            self._timer.cancel()
+        self.deadline.stop()
         if self.session is not None:
             self.start(self.hub.leave(self))
-        elif self._task is not None and not self.is_entering:
-            self._task.cancel()
+        elif not self.is_entering:
+            self._tasks.cancel()
         self._part()
 
     def _part(self) -> None:
         """The hub knows the connection until nothing of it is under way: closing waits for that."""
-        if self._is_lost and not self._under_way and not self.gone.is_set():
+        if self._is_lost and not self._tasks and not self.gone.is_set():
             self.hub.connections.discard(self)
             if self.input.version:  # it was opened up
                 self.hub.routes.leave(self.principal)
@@ -204,13 +201,8 @@ class Connection:
             # What holds a connection lets go of it here: the cycle collector comes too seldom.
             self.input.owner = None
             self.door = None
-            self.keep_alive.let_go()
-
-    def resume_reading(self) -> None:
-        """The next pass of the loop has begun."""
-        self._resting = False
-        if not self.input.suspended and not self.transport.is_closing():
-            self.transport.resume_reading()
+            self.deadline.stop()
+            self._pauses.end()
 
     # -- packets
 
@@ -224,18 +216,10 @@ class Connection:
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run what has to wait; what the peer sent behind it stays unread until it is done."""
         self.input.suspended = True
-        if not self.transport.is_closing():
-            self.transport.pause_reading()
-        self._under_way += 1
-        self._task = self.hub.loop.create_task(self._finish(work))
-        self._task.add_done_callback(self._finished)
-        self._task.add_done_callback(lambda _task: work.close())  # it may be ended before it began
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._under_way -= 1
-        if self._task is task:
-            self._task = None
-        self._part()
+        self._pauses.pause(_WORK)
+        task = self._tasks.run(self._finish(work), self._fault)
+        task.add_done_callback(lambda _task: work.close())  # it may be ended before it began
+        task.add_done_callback(lambda _task: self._part())
 
     async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -247,8 +231,7 @@ class Connection:
         if self.state is State.CLOSED:
             return  # what the peer still sends stays unread
         self.input.suspended = False
-        if not self._resting:
-            self.transport.resume_reading()
+        self._pauses.resume(_WORK)
         data = bytes(self._unread)
         self._unread.clear()
         self.input.receive(data)
@@ -386,20 +369,14 @@ class Connection:
 
     def accept(self, keep_alive_s: float) -> None:
         """CONNECT was accepted in time; from now on it is the keep-alive that counts."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self.keep_alive.start(keep_alive_s)
-
-    def _is_reading(self) -> bool:
-        return self.transport.is_reading()
+        self.deadline.stop()
+        if keep_alive_s:
+            is_reading, on_silent = self.transport.is_reading, self._fell_silent
+            KeepAlive(self.deadline, self.input, is_reading, on_silent).start(keep_alive_s)
 
     def _fell_silent(self) -> None:
         self.end(ReasonCode.KEEP_ALIVE_TIMEOUT)
         self.transport.close()  # nothing of a silent peer is unread: its will need not wait
-
-    def _connect_timed_out(self) -> None:
-        self.transport.abort()
 
     # -- the end
 
@@ -419,7 +396,7 @@ class Connection:
         else:
             self.end(reason_for(error, PacketType.DISCONNECT), explained(error))
 
-    def _fault(self, error: Exception) -> None:
+    def _fault(self, error: BaseException) -> None:
         """A fault of ours: it ends this connection, is told, and nobody else sees it."""
         self.hub.broker.troubles.note("mqtt-connection", self.state.value, error)
         try:
@@ -480,9 +457,7 @@ class Connection:
         self.input.suspended = True  # what the peer still sends stays unread
         if self.transport.is_closing():
             return
-        self.keep_alive.stop()
-        if self._timer is not None:
-            self._timer.cancel()
+        self.deadline.stop()
         # Closing with unread input makes the kernel reset the connection, and the peer may lose
         # the last packet: half close, let it read, then close. TLS has no half close.
         if self.transport.get_extra_info("ssl_object") is None:

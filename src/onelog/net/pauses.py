@@ -1,0 +1,51 @@
+"""Why nothing is read from one peer now: it is read while there is no reason against it.
+
+Rules: a reason counts once, however often it is given. A transport that closes is left alone:
+nobody reads from it any more.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from onelog.net.peer import StreamTransport
+
+_NO_REASONS: Final[frozenset[str]] = frozenset()
+
+
+class Pauses:
+    """The reasons of one connection."""
+
+    __slots__ = ("_transport", "reasons")
+
+    def __init__(self) -> None:
+        self._transport: StreamTransport | None = None
+        self.reasons = _NO_REASONS
+        """For a look where a call would be too much. Most of the time there are none."""
+
+    def begin(self, transport: StreamTransport) -> None:
+        """The connection stands."""
+        self._transport = transport
+
+    def pause(self, why: str) -> None:
+        """Read no more until every reason is gone."""
+        if not self.reasons:
+            transport = self._transport
+            if transport is not None and not transport.is_closing():
+                transport.pause_reading()
+        self.reasons |= {why}
+
+    def resume(self, why: str) -> bool:
+        """One reason is gone; whether it was the last, so that the peer is read again."""
+        if why not in self.reasons:
+            return False
+        self.reasons -= {why}
+        transport = self._transport
+        if self.reasons or transport is None or transport.is_closing():
+            return False
+        transport.resume_reading()
+        return True
+
+    def end(self) -> None:
+        """The connection is gone: hold nothing of it."""
+        self._transport = None
