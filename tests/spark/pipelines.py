@@ -12,17 +12,17 @@ from typing import Any
 from pyspark import __version__ as spark_version
 from pyspark.sql import SparkSession
 
-from onelog.pipelines import Pipeline, Place, Progress, job_text
+from onelog.pipelines import Pipeline, Progress, Workspace, job_text
 from onelog.pipelines.load import parse_pipeline
-from onelog.pipelines.runner import Run
+from onelog.pipelines.runner import PipelineRun
 from onelog.spark.lakehouse.formats import open_table
 from onelog.spark.lakehouse.options import parse_options
 from tests.conformance.kafka_brokers import KafkaOnelog
 from tests.spark.topics import append, row, servers
 
 
-def place(broker: KafkaOnelog, folder: Path) -> Place:
-    return Place(folder / "data", servers(broker), folder)
+def place(broker: KafkaOnelog, folder: Path) -> Workspace:
+    return Workspace(folder / "data", servers(broker), folder)
 
 
 def parsed(text: str, **changes: str) -> Pipeline:
@@ -41,10 +41,10 @@ def job(kind: str, name: str, changes: Mapping[str, str]) -> Pipeline:
     return parsed(text, **changes)
 
 
-def run(spark: SparkSession, pipeline: Pipeline, where: Place) -> dict[str, Progress]:
+def run(spark: SparkSession, pipeline: Pipeline, where: Workspace) -> dict[str, Progress]:
     """Run it to its end; how far each target came."""
     seen: dict[str, Progress] = {}
-    assert Run(spark, pipeline, where, seen.update).run() == "done"
+    assert PipelineRun(spark, pipeline, where, seen.update).run() == "done"
     return seen
 
 

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from onelog.pipelines.failures import PipelineFailed
 from onelog.pipelines.options import target_options
-from onelog.pipelines.runner import Run
+from onelog.pipelines.runner import PipelineRun
 from onelog.pipelines.spec import TableKeys
 from tests.conformance.kafka_brokers import unique
 from tests.cross.clients import Mqtt, Said
@@ -118,7 +118,7 @@ topic = "{sink}"
             admin.delete_records([gone])[gone].result(30)
 
     with pytest.raises(PipelineFailed) as caught:
-        Run(spark, parsed(text), where, age).run()
+        PipelineRun(spark, parsed(text), where, age).run()
     words = told(caught)
     assert words.startswith("targets.copy: ")
     assert f"{source}-0: offsets " in words

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from onelog.pipelines import Place, load_pipeline
+from onelog.pipelines import Workspace, load_pipeline
 from onelog.pipelines.options import target_options
 from tests.conformance.kafka_brokers import KafkaOnelog
 from tests.spark.pipelines import send, table_rows
@@ -59,7 +59,7 @@ class Copy:
         self._file = folder / "copy.toml"
         self._file.write_text(COPY)
         self._pipelines = Pipelines(folder, broker)
-        self._place = Place(folder / "data", servers(broker), folder)
+        self._place = Workspace(folder / "data", servers(broker), folder)
         self._sent = 0
         make_topic(broker, SOURCE)
 

@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from onelog.pipelines import Place
+from onelog.pipelines import Workspace
 from onelog.pipelines.launch import run_pipeline
 from tests.conformance.kafka_brokers import unique
 from tests.spark.lakes import Lake, write
@@ -29,7 +29,7 @@ def test_compact_makes_one_file_of_many_and_the_rows_stay(tmp_path):
     rows = sorted(one["id"] for one in lake.rows("sensors"))
     pipeline = job("compact", "compact", {'iceberg = "archive.sensors"': 'delta = "sensors"'})
     seen = {}
-    where = Place(tmp_path / "data", "127.0.0.1:1", tmp_path)
+    where = Workspace(tmp_path / "data", "127.0.0.1:1", tmp_path)
     ending = run_pipeline(pipeline, where, file=tmp_path / "compact.toml", on_progress=seen.update)
     assert ending == "done"
     assert len(lake.open("sensors").files()) == 1 < before

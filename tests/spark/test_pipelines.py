@@ -11,7 +11,7 @@ from onelog.base.errors import ConfigError
 from onelog.kafka_client import Client
 from onelog.pipelines.failures import PipelineFailed
 from onelog.pipelines.options import target_options
-from onelog.pipelines.runner import Run
+from onelog.pipelines.runner import PipelineRun
 from onelog.pipelines.spec import BrokerKeys, TableKeys
 from onelog.pipelines.sql import Query
 from onelog.pipelines.state import State
@@ -201,12 +201,12 @@ def test_a_continuous_run_is_stopped_in_order_and_the_next_goes_on(spark, broker
     pipeline = parsed(text, **{"@name@": unique("on"), "@in@": source})
     for expected in (5, 10):
         send(broker, source, *({"device": "d", "temperature": 40} for _ in range(5)))
-        runs: list[Run] = []
+        runs: list[PipelineRun] = []
 
         def seen(progress, runs=runs):
             if progress["topic"].rows >= 5:
                 runs[0].stop()
 
-        runs.append(Run(spark, pipeline, where, seen))
+        runs.append(PipelineRun(spark, pipeline, where, seen))
         assert runs[0].run() == "stopped"
         assert len(read(broker.port, sink)) == expected

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 
 from onelog.base.errors import ConfigError, InvalidRequest
 from onelog.spark.source.avro import avro_ddl
-from onelog.spark.source.decoding import Place, decode_arrays, decode_values, decoder_of
+from onelog.spark.source.decoding import RowOrigin, decode_arrays, decode_values, decoder_of
 from onelog.spark.source.options import Decode
 from tests.conformance.kafka_brokers import unique
 from tests.spark.topics import append, make_topic, row, servers
@@ -148,7 +148,7 @@ def test_a_bad_value_is_told_where_it_lies() -> None:
     assert convert is not None
     arrays = {"value": pa.array([b"{}", b"x"], pa.binary()), "offset": pa.array([7, 8])}
     with pytest.raises(InvalidRequest, match="t-3 at offset 8"):
-        decode_arrays(arrays, convert, Decode("json", "", "FAILFAST"), Place("t", 3))
+        decode_arrays(arrays, convert, Decode("json", "", "FAILFAST"), RowOrigin("t", 3))
 
 
 @pytest.mark.parametrize(

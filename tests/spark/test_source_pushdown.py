@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
     StringContains,
 )
 
-from onelog.pipelines import Place
+from onelog.pipelines import Workspace
 from onelog.pipelines.spec import BrokerKeys
 from onelog.pipelines.sql import Query
 from onelog.spark.source.planning import Slice
@@ -138,7 +138,7 @@ def test_sql_spares_reading_where_no_row_can_be_missed(
     topic = make_topic(broker, unique("push"), partitions=1)
     append(broker, topic, 0, numbered(0, 100))
     append(broker, topic, 0, numbered(100, 100))
-    place = Place(tmp_path, servers(broker), tmp_path)
+    place = Workspace(tmp_path, servers(broker), tmp_path)
     keys = BrokerKeys(options={"maxRecordsPerPartition": 100})
     answer = Query(spark, place, keys).ask(query.replace("@", topic))
     assert sorted(row[0] for row in answer.take(300)) == offsets

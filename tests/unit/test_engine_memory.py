@@ -85,7 +85,7 @@ def test_topic_entries_leave_with_their_run():
     log = MemoryEngine(ManualClock()).open(KEY, RING)
     for at in range(2_000):
         append(log, make_batch(at, topic=b"t"))
-    entries = sum(len(run._chunks) + len(run._pending) for run in log._runs)
+    entries = sum(len(run._chunks) + len(run._pending) for run in log._segments)
     assert entries < 8 * 2_000 // 20
 
 

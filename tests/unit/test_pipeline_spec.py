@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from onelog.base.errors import ConfigError
-from onelog.pipelines import JOBS, Place, job_text, load_pipeline
+from onelog.pipelines import JOBS, Workspace, job_text, load_pipeline
 from onelog.pipelines.load import parse_pipeline
 from onelog.pipelines.options import check_options, source_options, starting, target_options
 
-PLACE = Place(Path("data"), "127.0.0.1:9092")
+PLACE = Workspace(Path("data"), "127.0.0.1:9092")
 GOOD = """
 name = "p"
 [sources.a]
@@ -39,7 +39,7 @@ def test_every_job_is_a_pipeline_that_the_connector_takes(job, tmp_path):
     file.write_text(job_text(job, file.stem))
     pipeline = load_pipeline(file)
     assert pipeline.name == f"{job}-1"
-    check_options(pipeline, Place(tmp_path, "127.0.0.1:9092"))
+    check_options(pipeline, Workspace(tmp_path, "127.0.0.1:9092"))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_start_is_a_word_or_a_time():
 
 
 def test_tables_without_a_word_about_their_place_are_below_the_data_directory(tmp_path):
-    place = Place(tmp_path, "h:1")
+    place = Workspace(tmp_path, "h:1")
     text = GOOD.replace('topic = "out"', 'iceberg = "out"\npartition_by = ["x"]')
     kind, options = target_options(read(text), "c", place)
     assert kind == "onelog-table"
@@ -118,7 +118,7 @@ def test_tables_without_a_word_about_their_place_are_below_the_data_directory(tm
 def test_the_broker_of_the_file_wins_and_its_password_is_in_a_file(tmp_path):
     (tmp_path / "secret").write_text("s3cret\n")
     text = GOOD + '[broker]\nservers = "x:1"\nuser = "u"\npassword_file = "secret"\n'
-    place = Place(tmp_path, "127.0.0.1:9092", tmp_path)
+    place = Workspace(tmp_path, "127.0.0.1:9092", tmp_path)
     options = source_options(read(text), "a", "c", place)
     assert (options["servers"], options["user"], options["password"]) == ("x:1", "u", "s3cret")
     assert options["group.id"] == "pipeline-p-c"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onelog.base.errors import ConfigError
-from onelog.pipelines import Place
+from onelog.pipelines import Workspace
 from onelog.spark.lakehouse.home import LAKEHOUSE, at_home
 from onelog.spark.options import CONNECTION, SERVERS, Given, access_of
 
@@ -67,7 +67,7 @@ def test_without_the_environment_nothing_is_added():
 
 
 def test_a_spark_of_this_data_directory_is_reached_with_its_token_and_no_other(tmp_path):
-    place = Place(tmp_path, "broker:1")
+    place = Workspace(tmp_path, "broker:1")
     file = place.token_file(15002)
     file.parent.mkdir(parents=True)
     file.write_text("sc://localhost:15002/;token=secret")
@@ -78,7 +78,7 @@ def test_a_spark_of_this_data_directory_is_reached_with_its_token_and_no_other(t
 
 
 def test_what_a_spark_is_started_with_is_what_sources_and_tables_look_for(tmp_path):
-    assert Place(tmp_path, "broker:1").environment() == {
+    assert Workspace(tmp_path, "broker:1").environment() == {
         SERVERS: "broker:1",
         LAKEHOUSE: str(tmp_path / "lakehouse"),
     }

@@ -24,9 +24,9 @@ from onelog.base.errors import ConfigError, InvalidRequest, OnelogError, Timeout
 from onelog.base.topics import check_filter, check_topic
 from onelog.cli.options import Assignments, ConfigFile, load_options
 from onelog.cli.talk import (
+    BrokerAddress,
     Message,
     Patience,
-    Place,
     Start,
     Talker,
     Via,
@@ -85,7 +85,7 @@ class Broker:
         listener = getattr(listeners, f"{self.via}_tls" if self.tls else self.via)
         if not (self.port or listener.port):
             raise ConfigError("the configuration has no port: name it with --port")
-        place = Place(
+        address = BrokerAddress(
             host=self.host or listener.host,
             port=self.port or listener.port,
             user=self.user,
@@ -94,7 +94,7 @@ class Broker:
             ca_file=self.ca_file,
             answer_s=answer_s,
         )
-        talker = open_talker(self.via, place, exchange=self.exchange, partition=self.partition)
+        talker = open_talker(self.via, address, exchange=self.exchange, partition=self.partition)
         try:
             yield talker
         except BaseException:

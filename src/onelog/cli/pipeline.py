@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from onelog.pipelines import Pipeline
     from onelog.pipelines.declarative import Declarative
     from onelog.pipelines.declarative.run import Refresh
-    from onelog.pipelines.place import Place
+    from onelog.pipelines.workspace import Workspace
 
 JobName = Literal["transform", "archive", "table", "compact", "dedupe", "sessionise", "replay"]
 Flag = Parameter(negative=(), show_default=False)
@@ -49,16 +49,16 @@ class Where:
     servers: Servers = None
     assignments: Assignments = ()
 
-    def place(self, folder: Path = Path()) -> Place:
+    def workspace(self, folder: Path = Path()) -> Workspace:
         """The surroundings of a pipeline."""
-        from onelog.pipelines.place import Place  # noqa: PLC0415 - see above
+        from onelog.pipelines.workspace import Workspace  # noqa: PLC0415 - see above
         from onelog.spark.options import SERVERS  # noqa: PLC0415
 
         loaded = load_options(self.config, self.data, self.assignments).config
         listener = loaded.listeners.kafka
         host = "127.0.0.1" if listener.host in ("0.0.0.0", "::") else listener.host  # noqa: S104
         servers = self.servers or os.environ.get(SERVERS) or f"{host}:{listener.port}"
-        return Place(Path(loaded.data_dir), servers, folder)
+        return Workspace(Path(loaded.data_dir), servers, folder)
 
 
 HERE = Where()
@@ -151,24 +151,24 @@ def _add_writing(app: App) -> None:
         from onelog.pipelines.declarative import Declarative  # noqa: PLC0415
 
         pipeline = _loaded(file)
-        place = where.place(file.parent)
+        workspace = where.workspace(file.parent)
         if isinstance(pipeline, Declarative):
-            told = _validated_spec(pipeline, place, plan=plan)
+            told = _validated_spec(pipeline, workspace, plan=plan)
         else:
-            told = _validated(pipeline, place, plan=plan)
+            told = _validated(pipeline, workspace, plan=plan)
         render.OUT.print(f"{file}: pipeline {pipeline.name} ok: {told}", markup=False)
 
 
-def _validated(pipeline: Pipeline, place: Place, *, plan: bool) -> str:
+def _validated(pipeline: Pipeline, workspace: Workspace, *, plan: bool) -> str:
     """Check a pipeline of TOML; what it has."""
     from onelog.pipelines.launch import plan_pipeline  # noqa: PLC0415
     from onelog.pipelines.needs import need_spark  # noqa: PLC0415
     from onelog.pipelines.options import check_options  # noqa: PLC0415
 
     need_spark()
-    check_options(pipeline, place)
+    check_options(pipeline, workspace)
     if plan:
-        for name, columns in plan_pipeline(pipeline, place).items():
+        for name, columns in plan_pipeline(pipeline, workspace).items():
             render.OUT.print(f"targets.{name}: {columns}", markup=False)
     return ", ".join(
         f"{len(getattr(pipeline, kind))} {kind}"
@@ -177,12 +177,12 @@ def _validated(pipeline: Pipeline, place: Place, *, plan: bool) -> str:
     )
 
 
-def _validated_spec(pipeline: Declarative, place: Place, *, plan: bool) -> str:
+def _validated_spec(pipeline: Declarative, workspace: Workspace, *, plan: bool) -> str:
     """Check a declarative pipeline; what it has."""
     if plan:
         from onelog.pipelines.declarative.launch import plan_declarative  # noqa: PLC0415
 
-        plan_declarative(pipeline, place)
+        plan_declarative(pipeline, workspace)
     return ", ".join(library.glob.include for library in pipeline.keys.libraries)
 
 
@@ -217,13 +217,17 @@ def _add_running(app: App) -> None:
         from onelog.pipelines.launch import run_pipeline  # noqa: PLC0415
 
         pipeline = _loaded(file)
-        place, refresh = where.place(file.parent), refreshing.told()
+        workspace, refresh = where.workspace(file.parent), refreshing.told()
         if master is not None:
             pipeline = msgspec.structs.replace(pipeline, master=master)
         with pipeline_view.Watch(pipeline.name, pipeline.master) as watch:
             if isinstance(pipeline, Declarative):
                 ending = run_declarative(
-                    pipeline, place, refresh=refresh, on_progress=watch.show, on_start=watch.started
+                    pipeline,
+                    workspace,
+                    refresh=refresh,
+                    on_progress=watch.show,
+                    on_start=watch.started,
                 )
             elif refresh:
                 raise ConfigError("--refresh and --full-refresh are for declarative pipelines")
@@ -231,7 +235,7 @@ def _add_running(app: App) -> None:
                 if once:
                     pipeline = msgspec.structs.replace(pipeline, mode="triggered")
                 ending = run_pipeline(
-                    pipeline, place, file=file, on_progress=watch.show, on_start=watch.started
+                    pipeline, workspace, file=file, on_progress=watch.show, on_start=watch.started
                 )
         render.OUT.print(f"pipeline {pipeline.name}: {ending}", markup=False)
 
@@ -243,7 +247,7 @@ def _add_watching(app: App) -> None:
         from onelog.pipelines import known_pipelines  # noqa: PLC0415
 
         pipeline_view.print_list(
-            [state.status() for state in known_pipelines(where.place().data_dir)]
+            [state.status() for state in known_pipelines(where.workspace().data_dir)]
         )
 
     @app.command
@@ -259,7 +263,7 @@ def _add_watching(app: App) -> None:
         """
         from onelog.pipelines import State  # noqa: PLC0415
 
-        found = State(where.place().state_dir(_named(name))).status()
+        found = State(where.workspace().state_dir(_named(name))).status()
         if json:
             render.OUT.print(msgspec.json.encode(found).decode(), markup=False)
         else:
@@ -278,7 +282,7 @@ def _add_watching(app: App) -> None:
         """
         from onelog.pipelines import State  # noqa: PLC0415
 
-        state = State(where.place().state_dir(_named(name)))
+        state = State(where.workspace().state_dir(_named(name)))
         ran = state.stop(timeout)
         told = "stopped" if ran else "does not run"
         render.OUT.print(f"pipeline {state.folder.name}: {told}", markup=False)

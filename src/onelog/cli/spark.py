@@ -35,6 +35,6 @@ def build_spark() -> App:
                 soft_wrap=True,
             )
 
-        serve_spark(master or "local[*]", port, where.place(), started)
+        serve_spark(master or "local[*]", port, where.workspace(), started)
 
     return app

@@ -63,11 +63,11 @@ def add_sql(app: App) -> None:
         if output == "parquet" and file is None:
             raise ConfigError("--output parquet needs --file DIRECTORY")
         split_calls(query)  # a wrong query is an error before Spark is started
-        place = where.place()
-        log = place.data_dir.absolute() / "pipelines" / "sql.log"
-        with spark_session(place.spark(master or "local[*]"), "onelog sql", log) as spark:
+        workspace = where.workspace()
+        log = workspace.data_dir.absolute() / "pipelines" / "sql.log"
+        with spark_session(workspace.spark(master or "local[*]"), "onelog sql", log) as spark:
             try:
-                _put(Query(spark, place, BrokerKeys()).ask(query), output, file, limit)
+                _put(Query(spark, workspace, BrokerKeys()).ask(query), output, file, limit)
             except BrokenPipeError:
                 raise
             except Exception as error:
@@ -104,8 +104,8 @@ def add_sql(app: App) -> None:
 
         file = Path(pipeline)
         if not pipeline.endswith(".toml"):
-            file = Path(State(where.place().state_dir(pipeline)).status().file)
-        row = get_row(load_pipeline(file), where.place(file.parent), key, target)
+            file = Path(State(where.workspace().state_dir(pipeline)).status().file)
+        row = get_row(load_pipeline(file), where.workspace(file.parent), key, target)
         if row is None:
             raise NotFound(f"the table has no row with the key {', '.join(key)}")
         if json_line:

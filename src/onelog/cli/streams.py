@@ -17,7 +17,7 @@ from rich.text import Text
 from onelog.base.errors import ConfigError
 from onelog.cli import render
 from onelog.cli.reaching import RunOffline, reach
-from onelog.cli.users import HERE, Place
+from onelog.cli.users import DEFAULT_DATA, DataOptions
 from onelog.config.units import format_quantity, parse_quantity
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ def build_streams(run_offline: RunOffline | None) -> App:
         help="Make, change, show or delete streams, while the server runs.",
     )
 
-    def perform(place: Place, command: StreamCommand) -> StreamAnswer:
+    def perform(options: DataOptions, command: StreamCommand) -> StreamAnswer:
         assert run_offline is not None, "the command line was built without a store"
-        return _perform(run_offline, place.data_dir, command)
+        return _perform(run_offline, options.data_dir, command)
 
     @app.command
     def create(
@@ -106,7 +106,7 @@ def build_streams(run_offline: RunOffline | None) -> App:
             Literal["segment", "memory", "kv"] | None, Parameter(help="Storage engine.")
         ] = None,
         chosen: Choice = DEFAULTS,
-        place: Place = HERE,
+        options: DataOptions = DEFAULT_DATA,
     ) -> None:
         """Make a stream, as in: onelog stream create plant --capture 'plant/#' --partitions 4.
 
@@ -116,7 +116,7 @@ def build_streams(run_offline: RunOffline | None) -> App:
         from onelog.broker.stream_commands import CreateStream  # noqa: PLC0415
 
         command = CreateStream(name=name, captures=capture, chosen=chosen.as_choice(engine))
-        _say(f"made stream {name} of {_captures(perform(place, command))}")
+        _say(f"made stream {name} of {_captures(perform(options, command))}")
 
     @app.command
     def alter(
@@ -126,7 +126,7 @@ def build_streams(run_offline: RunOffline | None) -> App:
         capture: Capture = (),
         release: Release = (),
         chosen: Choice = DEFAULTS,
-        place: Place = HERE,
+        options: DataOptions = DEFAULT_DATA,
     ) -> None:
         """Change a stream while it runs."""
         from onelog.broker.stream_commands import AlterStream  # noqa: PLC0415
@@ -134,18 +134,18 @@ def build_streams(run_offline: RunOffline | None) -> App:
         command = AlterStream(
             name=name, capture=capture, release=release, chosen=chosen.as_choice()
         )
-        _say(f"changed stream {name} of {_captures(perform(place, command))}")
+        _say(f"changed stream {name} of {_captures(perform(options, command))}")
 
     @app.command
-    def delete(name: str, /, *, place: Place = HERE) -> None:
+    def delete(name: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
         """Delete a stream and every record in it."""
         from onelog.broker.stream_commands import DeleteStream  # noqa: PLC0415
 
-        perform(place, DeleteStream(name=name))
+        perform(options, DeleteStream(name=name))
         _say(f"deleted stream {name} and its records")
 
     @app.command(name="start-over")
-    def start_over(name: str, /, *, place: Place = HERE) -> None:
+    def start_over(name: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
         """Give up what a damaged stream held; it begins empty at the next start.
 
         For a stream whose files are damaged or gone, also one of the broker's own, when there is
@@ -153,22 +153,22 @@ def build_streams(run_offline: RunOffline | None) -> App:
         """
         from onelog.broker.stream_commands import StartStreamOver  # noqa: PLC0415
 
-        perform(place, StartStreamOver(name=name))
+        perform(options, StartStreamOver(name=name))
         _say(f"stream {name} begins empty at the next start: restart the server")
 
     @app.command(name="list")
-    def list_command(*, place: Place = HERE) -> None:
+    def list_command(*, options: DataOptions = DEFAULT_DATA) -> None:
         """List the streams."""
         from onelog.broker.stream_commands import ListStreams  # noqa: PLC0415
 
-        _show(perform(place, ListStreams()))
+        _show(perform(options, ListStreams()))
 
     @app.command
-    def show(name: str, /, *, place: Place = HERE) -> None:
+    def show(name: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
         """Show every setting of a stream and its partitions."""
         from onelog.broker.stream_commands import ShowStream  # noqa: PLC0415
 
-        _show_one(perform(place, ShowStream(name=name)))
+        _show_one(perform(options, ShowStream(name=name)))
 
     return app
 

@@ -66,8 +66,8 @@ Administrator = Annotated[
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """Which users: those of a configuration's data directory."""
+class DataOptions:
+    """Which data directory a command works on: that of a configuration."""
 
     config: ConfigFile = None
     data: DataDir = None
@@ -79,16 +79,16 @@ class Place:
         return Path(load_options(self.config, self.data, self.assignments).config.data_dir)
 
 
-HERE = Place()
+DEFAULT_DATA = DataOptions()
 
 
 def build_users(run_offline: RunOffline | None) -> App:
     """The commands of `onelog user`."""
     app = App(name="user", help="Add, list, change or remove users, while the server runs or not.")
 
-    def perform(place: Place, command: Command) -> tuple[Answer, str]:
+    def perform(options: DataOptions, command: Command) -> tuple[Answer, str]:
         assert run_offline is not None, "the command line was built without a store"
-        return _perform(run_offline, place.data_dir, command)
+        return _perform(run_offline, options.data_dir, command)
 
     @app.command
     def add(
@@ -98,53 +98,55 @@ def build_users(run_offline: RunOffline | None) -> App:
         password_stdin: PasswordStdin = False,
         no_scram: NoScram = False,
         administrator: Administrator = False,
-        place: Place = HERE,
+        options: DataOptions = DEFAULT_DATA,
     ) -> None:
         """Add a user; asks for the password."""
         password = _read_password(name, from_stdin=password_stdin)
         command = AddUser(
             name=name, password=password, scram=not no_scram, administrator=administrator
         )
-        _say(f"added user {name} {perform(place, command)[1]}")
+        _say(f"added user {name} {perform(options, command)[1]}")
 
     @app.command
-    def passwd(name: str, /, *, password_stdin: PasswordStdin = False, place: Place = HERE) -> None:
+    def passwd(
+        name: str, /, *, password_stdin: PasswordStdin = False, options: DataOptions = DEFAULT_DATA
+    ) -> None:
         """Give a user a new password; asks for it."""
         password = _read_password(name, from_stdin=password_stdin)
-        where = perform(place, SetPassword(name=name, password=password))[1]
+        where = perform(options, SetPassword(name=name, password=password))[1]
         _say(f"changed the password of user {name} {where}")
 
     @app.command
-    def disable(name: str, /, *, place: Place = HERE) -> None:
+    def disable(name: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
         """Let a user no longer log in, but keep it."""
-        _say(f"disabled user {name} {perform(place, SetDisabled(name=name, disabled=True))[1]}")
+        _say(f"disabled user {name} {perform(options, SetDisabled(name=name, disabled=True))[1]}")
 
     @app.command
-    def enable(name: str, /, *, place: Place = HERE) -> None:
+    def enable(name: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
         """Let a disabled user log in again."""
-        _say(f"enabled user {name} {perform(place, SetDisabled(name=name, disabled=False))[1]}")
+        _say(f"enabled user {name} {perform(options, SetDisabled(name=name, disabled=False))[1]}")
 
     @app.command
-    def promote(name: str, /, *, place: Place = HERE) -> None:
+    def promote(name: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
         """Make a user an administrator: it may change other users."""
-        where = perform(place, SetAdministrator(name=name, administrator=True))[1]
+        where = perform(options, SetAdministrator(name=name, administrator=True))[1]
         _say(f"user {name} is an administrator {where}")
 
     @app.command
-    def demote(name: str, /, *, place: Place = HERE) -> None:
+    def demote(name: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
         """Let a user be an administrator no more."""
-        where = perform(place, SetAdministrator(name=name, administrator=False))[1]
+        where = perform(options, SetAdministrator(name=name, administrator=False))[1]
         _say(f"user {name} is no administrator {where}")
 
     @app.command
-    def remove(name: str, /, *, place: Place = HERE) -> None:
+    def remove(name: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
         """Remove a user."""
-        _say(f"removed user {name} {perform(place, RemoveUser(name=name))[1]}")
+        _say(f"removed user {name} {perform(options, RemoveUser(name=name))[1]}")
 
     @app.command(name="list")
-    def list_command(*, place: Place = HERE) -> None:
+    def list_command(*, options: DataOptions = DEFAULT_DATA) -> None:
         """List the users."""
-        _show(*perform(place, ListUsers()))
+        _show(*perform(options, ListUsers()))
 
     return app
 

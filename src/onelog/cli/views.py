@@ -15,7 +15,7 @@ from rich.text import Text
 
 from onelog.cli import render
 from onelog.cli.reaching import RunOffline, reach
-from onelog.cli.users import HERE, Place
+from onelog.cli.users import DEFAULT_DATA, DataOptions
 
 if TYPE_CHECKING:
     from onelog.broker.view_commands import ViewAnswer, ViewCommand
@@ -25,31 +25,31 @@ def build_views(run_offline: RunOffline | None) -> App:
     """The commands of `onelog view`."""
     app = App(name="view", help="Give filters friendly names, under which Kafka clients read them.")
 
-    def perform(place: Place, command: ViewCommand) -> tuple[ViewAnswer, str]:
+    def perform(options: DataOptions, command: ViewCommand) -> tuple[ViewAnswer, str]:
         assert run_offline is not None, "the command line was built without a store"
-        return _perform(run_offline, place.data_dir, command)
+        return _perform(run_offline, options.data_dir, command)
 
     @app.command
-    def create(name: str, filter: str, /, *, place: Place = HERE) -> None:  # noqa: A002
+    def create(name: str, filter: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:  # noqa: A002
         """Give a filter a name, as in: onelog view create telemetry 'sensors/+/telemetry'."""
         from onelog.broker.view_commands import CreateView  # noqa: PLC0415
 
-        where = perform(place, CreateView(name=name, filter=filter))[1]
+        where = perform(options, CreateView(name=name, filter=filter))[1]
         _say(f"made view {name} of {filter} {where}")
 
     @app.command
-    def delete(name: str, /, *, place: Place = HERE) -> None:
+    def delete(name: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
         """Take a name away; no record is deleted."""
         from onelog.broker.view_commands import DeleteView  # noqa: PLC0415
 
-        _say(f"deleted view {name} {perform(place, DeleteView(name=name))[1]}")
+        _say(f"deleted view {name} {perform(options, DeleteView(name=name))[1]}")
 
     @app.command(name="list")
-    def list_command(*, place: Place = HERE) -> None:
+    def list_command(*, options: DataOptions = DEFAULT_DATA) -> None:
         """List the views that have names."""
         from onelog.broker.view_commands import ListViews  # noqa: PLC0415
 
-        _show(*perform(place, ListViews()))
+        _show(*perform(options, ListViews()))
 
     return app
 

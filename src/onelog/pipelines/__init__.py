@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from onelog.pipelines.jobs import JOBS, job_text
 from onelog.pipelines.load import load_pipeline
-from onelog.pipelines.place import Place
 from onelog.pipelines.progress import Progress
 from onelog.pipelines.spec import Pipeline
 from onelog.pipelines.state import State, Status, known_pipelines
+from onelog.pipelines.workspace import Workspace
 
 __all__ = [
     "load_pipeline",
     "Pipeline",
-    "Place",
+    "Workspace",
     "Progress",
     "State",
     "Status",

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from onelog.base.errors import ConfigError, InvalidRequest
 from onelog.pipelines.load import duration_ms
 from onelog.pipelines.options import source_options
-from onelog.pipelines.place import Place
 from onelog.pipelines.spec import Pipeline, Source, Transform
+from onelog.pipelines.workspace import Workspace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 class Graph:
     """The frames of one target."""
 
-    def __init__(self, spark: SparkSession, pipeline: Pipeline, place: Place) -> None:
+    def __init__(self, spark: SparkSession, pipeline: Pipeline, workspace: Workspace) -> None:
         self._spark = spark
         self._pipeline = pipeline
-        self._place = place
+        self._workspace = workspace
 
     def rows(self, target: str) -> DataFrame:
         """The data frame of a target."""
@@ -67,8 +67,8 @@ class Graph:
         if source.named() is not None:
             from onelog.spark import read_table  # noqa: PLC0415 - an extra
 
-            return read_table(self._spark, **self._place.table(source))
-        options = source_options(self._pipeline, name, target, self._place)
+            return read_table(self._spark, **self._workspace.table(source))
+        options = source_options(self._pipeline, name, target, self._workspace)
         rows = self._spark.readStream.format("onelog").options(**options).load()
         return _marked(rows, source)
 
@@ -85,7 +85,7 @@ class Graph:
             return rows.dropDuplicatesWithinWatermark(transform.unique)
         else:
             path = f"transforms.{name}.python"
-            rows = load_function(transform.python or "", self._place.folder, path)(*inputs)
+            rows = load_function(transform.python or "", self._workspace.folder, path)(*inputs)
             if not hasattr(rows, "isStreaming"):
                 raise InvalidRequest(
                     f"{path}: the function returned {type(rows).__name__}, not a data frame"

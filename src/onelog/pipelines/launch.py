@@ -17,13 +17,13 @@ from onelog.pipelines.attempts import (
 )
 from onelog.pipelines.needs import need_spark
 from onelog.pipelines.options import check_options, check_topics
-from onelog.pipelines.place import Place, as_text
 from onelog.pipelines.progress import Progress
-from onelog.pipelines.runner import Run
+from onelog.pipelines.runner import PipelineRun
 from onelog.pipelines.sparks import spark_session
 from onelog.pipelines.spec import Pipeline
 from onelog.pipelines.state import State
 from onelog.pipelines.upkeep import keep_tables_up
+from onelog.pipelines.workspace import Workspace, as_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def run_pipeline(
     pipeline: Pipeline,
-    place: Place,
+    workspace: Workspace,
     *,
     file: Path,
     on_progress: OnProgress = lambda _: None,
@@ -39,51 +39,51 @@ def run_pipeline(
 ) -> Ending:
     """Run a pipeline to its end. Raises PipelineFailed, Conflict, ConfigError."""
     need_spark()
-    check_options(pipeline, place)
-    state = State(place.state_dir(pipeline.name))
+    check_options(pipeline, workspace)
+    state = State(workspace.state_dir(pipeline.name))
     status = new_status(pipeline.name, file, pipeline.master, pipeline.mode)
     return attempt(
-        state, status, on_progress, lambda seen: _run(pipeline, place, state, seen, on_start)
+        state, status, on_progress, lambda seen: _run(pipeline, workspace, state, seen, on_start)
     )
 
 
-def plan_pipeline(pipeline: Pipeline, place: Place) -> dict[str, str]:
+def plan_pipeline(pipeline: Pipeline, workspace: Workspace) -> dict[str, str]:
     """The columns of every target, as Spark finds them. Raises PipelineFailed, ConfigError."""
     if not pipeline.targets:
         return {}
-    check_topics(pipeline, place)
-    with _session_of(pipeline, place, State(place.state_dir(pipeline.name))) as spark:
-        frames = Run(spark, pipeline, place, lambda _: None).plan()
+    check_topics(pipeline, workspace)
+    with _session_of(pipeline, workspace, State(workspace.state_dir(pipeline.name))) as spark:
+        frames = PipelineRun(spark, pipeline, workspace, lambda _: None).plan()
         return {name: frame.schema.simpleString() for name, frame in frames.items()}
 
 
 def _run(
     pipeline: Pipeline,
-    place: Place,
+    workspace: Workspace,
     state: State,
     on_progress: OnProgress,
     on_start: Callable[[], None],
 ) -> Ending:
     kept = {
         f"upkeep.{name}": Progress(batch=0, rows=done.files_before - done.files_after)
-        for name, done in keep_tables_up(pipeline, place)
+        for name, done in keep_tables_up(pipeline, workspace)
     }
     if kept:
         on_progress(kept)
     if not pipeline.targets:
         return "done"
-    with told_to_stop(interrupt), _session_of(pipeline, place, state) as spark:
+    with told_to_stop(interrupt), _session_of(pipeline, workspace, state) as spark:
         on_start()
-        run = Run(spark, pipeline, place, on_progress)
+        run = PipelineRun(spark, pipeline, workspace, on_progress)
         with told_to_stop(run.stop):
             return run.run()
 
 
 def _session_of(
-    pipeline: Pipeline, place: Place, state: State
+    pipeline: Pipeline, workspace: Workspace, state: State
 ) -> contextlib.AbstractContextManager[SparkSession]:
     return spark_session(
-        place.spark(pipeline.master),
+        workspace.spark(pipeline.master),
         pipeline.name,
         state.log,
         config=as_text(pipeline.spark),

@@ -7,14 +7,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from onelog.base.errors import ConfigError, OnelogError
-from onelog.pipelines.place import Place, as_text
 from onelog.pipelines.spec import Pipeline, Target
+from onelog.pipelines.workspace import Workspace, as_text
 
 
-def source_options(pipeline: Pipeline, name: str, target: str, place: Place) -> dict[str, str]:
+def source_options(
+    pipeline: Pipeline, name: str, target: str, workspace: Workspace
+) -> dict[str, str]:
     """The options of a source that reads topics, for the query of a target."""
     source = pipeline.sources[name]
-    found = place.connection(pipeline.broker)
+    found = workspace.connection(pipeline.broker)
     if source.topics is not None:
         found["subscribe"] = ",".join(source.topics)
     elif source.filter is not None:
@@ -56,17 +58,19 @@ def starting(start: str | int, key: str) -> dict[str, str]:
     }
 
 
-def target_options(pipeline: Pipeline, name: str, place: Place) -> tuple[str, dict[str, str]]:
+def target_options(
+    pipeline: Pipeline, name: str, workspace: Workspace
+) -> tuple[str, dict[str, str]]:
     """The format and the options of a target that is a topic or a table."""
     target = pipeline.targets[name]
     if target.topic is not None:
-        found = place.connection(pipeline.broker) | {"topic": target.topic}
+        found = workspace.connection(pipeline.broker) | {"topic": target.topic}
         return "onelog", found | as_text(target.options)
-    return "onelog-table", _table_options(pipeline, target, place)
+    return "onelog-table", _table_options(pipeline, target, workspace)
 
 
-def _table_options(pipeline: Pipeline, target: Target, place: Place) -> dict[str, str]:
-    found = place.table(target)
+def _table_options(pipeline: Pipeline, target: Target, workspace: Workspace) -> dict[str, str]:
+    found = workspace.table(target)
     lists = {"keys": target.keys, "orderBy": target.order_by, "partitionBy": target.partition_by}
     found |= {option: ",".join(names) for option, names in lists.items() if names}
     if target.mode != "append":
@@ -75,15 +79,15 @@ def _table_options(pipeline: Pipeline, target: Target, place: Place) -> dict[str
         found["deleteColumn"] = target.delete_column
     if target.dead_letter_table is not None:
         kind = found["tableFormat"]
-        found["deadLetterTable"] = place.table_name(kind, target.dead_letter_table)
+        found["deadLetterTable"] = workspace.table_name(kind, target.dead_letter_table)
     if target.dead_letter_topic is not None:
         found["deadLetterTopic"] = target.dead_letter_topic
-        reached = place.connection(pipeline.broker)
+        reached = workspace.connection(pipeline.broker)
         found |= {f"dead.{option}": text for option, text in reached.items()}
     return found | as_text(target.options)
 
 
-def check_options(pipeline: Pipeline, place: Place) -> None:
+def check_options(pipeline: Pipeline, workspace: Workspace) -> None:
     """Ask the connector whether it takes all of it. Raises ConfigError that begins with the key."""
     from onelog.spark.lakehouse.options import parse_options  # noqa: PLC0415 - only who validates
     from onelog.spark.sink.options import sink_options  # noqa: PLC0415
@@ -94,21 +98,21 @@ def check_options(pipeline: Pipeline, place: Place) -> None:
 
     for name, source in pipeline.sources.items():
         if source.named() is None:
-            options = source_options(pipeline, name, "any", place)
+            options = source_options(pipeline, name, "any", workspace)
             _checked(f"sources.{name}", of_topics, options)
         else:
-            _checked(f"sources.{name}", parse_options, place.table(source))
+            _checked(f"sources.{name}", parse_options, workspace.table(source))
     for name, target in pipeline.targets.items():
         if target.console:
             continue
-        kind, options = target_options(pipeline, name, place)
+        kind, options = target_options(pipeline, name, workspace)
         check = sink_options if kind == "onelog" else parse_options
         _checked(f"targets.{name}", check, options)
     for name, upkeep in pipeline.upkeep.items():
-        _checked(f"upkeep.{name}", parse_options, place.table(upkeep))
+        _checked(f"upkeep.{name}", parse_options, workspace.table(upkeep))
 
 
-def check_topics(pipeline: Pipeline, place: Place) -> None:
+def check_topics(pipeline: Pipeline, workspace: Workspace) -> None:
     """Ask the broker for every topic that is read. Raises ConfigError that begins with the key."""
     from onelog.kafka_client import Client  # noqa: PLC0415 - only who validates
     from onelog.spark.source.options import source_options as parsed  # noqa: PLC0415
@@ -116,7 +120,7 @@ def check_topics(pipeline: Pipeline, place: Place) -> None:
 
     for name, source in pipeline.sources.items():
         if source.named() is None:
-            options = parsed(source_options(pipeline, name, "any", place), streaming=True)
+            options = parsed(source_options(pipeline, name, "any", workspace), streaming=True)
             try:
                 with Client(options.access) as client:
                     find_topics(client, options.topics, lenient=not options.fail_on_data_loss)

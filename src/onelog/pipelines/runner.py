@@ -20,10 +20,10 @@ from onelog.pipelines.failures import STARTS_MAX, PipelineFailed, is_passing, pa
 from onelog.pipelines.graph import Graph
 from onelog.pipelines.load import duration_ms
 from onelog.pipelines.options import target_options
-from onelog.pipelines.place import Place, as_text
 from onelog.pipelines.progress import Progress, advance, read_reports
 from onelog.pipelines.spec import Pipeline
 from onelog.pipelines.state import State
+from onelog.pipelines.workspace import Workspace, as_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,17 +33,17 @@ REFRESH_S: Final = 1.0
 """How often the runner reads the progress of the queries; they do not wait for it."""
 
 
-class Run:
+class PipelineRun:
     """A pipeline that is being run."""
 
     def __init__(
-        self, spark: SparkSession, pipeline: Pipeline, place: Place, on_progress: OnProgress
+        self, spark: SparkSession, pipeline: Pipeline, workspace: Workspace, on_progress: OnProgress
     ) -> None:
         self._spark = spark
         self._pipeline = pipeline
-        self._place = place
+        self._workspace = workspace
         self._on_progress = on_progress
-        self._state = State(place.state_dir(pipeline.name))
+        self._state = State(workspace.state_dir(pipeline.name))
         self._frames: dict[str, DataFrame] = {}
         self._queries: dict[str, StreamingQuery] = {}
         self._starts: Counter[str] = Counter()
@@ -57,8 +57,8 @@ class Run:
 
     def plan(self) -> dict[str, DataFrame]:
         """The rows of every target, as far as Spark can check them without running."""
-        self._place.lakehouse.mkdir(parents=True, exist_ok=True)
-        graph = Graph(self._spark, self._pipeline, self._place)
+        self._workspace.lakehouse.mkdir(parents=True, exist_ok=True)
+        graph = Graph(self._spark, self._pipeline, self._workspace)
         frames: dict[str, DataFrame] = {}
         for name in self._pipeline.targets:
             try:
@@ -108,7 +108,7 @@ class Run:
         if target.console:
             writer = writer.format("console").options(**as_text(target.options))
         else:
-            kind, options = target_options(self._pipeline, name, self._place)
+            kind, options = target_options(self._pipeline, name, self._workspace)
             writer = writer.format(kind).options(**options)
         try:
             return patiently(writer.start)
@@ -119,7 +119,7 @@ class Run:
         if self._pipeline.targets[name].console:
             frame.show(100, truncate=False)
             return
-        kind, options = target_options(self._pipeline, name, self._place)
+        kind, options = target_options(self._pipeline, name, self._workspace)
         job = self._state.next_job(name)
         marks = {"queryId": job.query, "batchId": str(job.number)}
         try:

@@ -14,13 +14,13 @@ from pathlib import Path
 from onelog.base.errors import ConfigError
 from onelog.pipelines.attempts import interrupt, told_to_stop
 from onelog.pipelines.needs import need_connect
-from onelog.pipelines.place import Place
 from onelog.pipelines.sparks import connect_server, environment, kept_catalog
+from onelog.pipelines.workspace import Workspace
 from onelog.spark.masters import Kind, kind_of, shown
 
 
 def serve_spark(
-    master: str, port: int, place: Place, on_start: Callable[[str, Path], None]
+    master: str, port: int, workspace: Workspace, on_start: Callable[[str, Path], None]
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; `on_start` gets the address and the log."""
     need_connect()
@@ -28,14 +28,14 @@ def serve_spark(
         raise ConfigError(f"--port {port} is not a port")
     if kind_of(master) is Kind.CONNECT:
         raise ConfigError(f"--master {shown(master)}: this Spark Connect server runs already")
-    file = place.token_file(port)
+    file = workspace.token_file(port)
     log = file.with_name("spark.log")
     kept = kept_catalog(file.parent)
-    place.lakehouse.mkdir(parents=True, exist_ok=True)
+    workspace.lakehouse.mkdir(parents=True, exist_ok=True)
     stop = threading.Event()
     with (
         told_to_stop(interrupt),
-        environment(place.environment()),
+        environment(workspace.environment()),
         connect_server(master, "onelog spark serve", log, port=port, config=kept) as server,
     ):
         _write_secret(file, server.address)

@@ -20,8 +20,8 @@ from onelog.config.keys import nearest
 from onelog.pipelines.failures import patiently
 from onelog.pipelines.narrowing import reads_each_once
 from onelog.pipelines.options import starting
-from onelog.pipelines.place import Place
 from onelog.pipelines.spec import BrokerKeys, TableKeys
+from onelog.pipelines.workspace import Workspace
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -108,15 +108,15 @@ def _unquoted(text: str) -> str:
 class Query:
     """A query over topics and tables."""
 
-    def __init__(self, spark: SparkSession, place: Place, broker: BrokerKeys) -> None:
+    def __init__(self, spark: SparkSession, workspace: Workspace, broker: BrokerKeys) -> None:
         self._spark = spark
-        self._place = place
+        self._workspace = workspace
         self._broker = broker
 
     def ask(self, query: str) -> Answer:
         """The rows of a query; nothing is read yet but what JSON looks like."""
         text, calls = split_calls(query)
-        self._place.lakehouse.mkdir(parents=True, exist_ok=True)
+        self._workspace.lakehouse.mkdir(parents=True, exist_ok=True)
         topics = {
             call.view: patiently(partial(self._options, call))
             for call in calls
@@ -143,12 +143,12 @@ class Query:
         from onelog.spark import read_table  # noqa: PLC0415 - an extra
 
         keys = TableKeys(**{call.kind: call.name}, **call.arguments)  # type: ignore[arg-type]
-        return read_table(self._spark, **self._place.table(keys))
+        return read_table(self._spark, **self._workspace.table(keys))
 
     def _options(self, call: Call) -> dict[str, str]:
         """The options for the source of a topic."""
         told = call.arguments
-        options = self._place.connection(self._broker)
+        options = self._workspace.connection(self._broker)
         options |= {"filter": call.name, "decode": told.get("decode", "string")}
         if "from" in told:
             options |= _moment(told["from"], f"topic('{call.name}'): from")

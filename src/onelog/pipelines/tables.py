@@ -11,8 +11,8 @@ from typing import Any
 from onelog.base.errors import ConfigError
 from onelog.pipelines.needs import need_spark
 from onelog.pipelines.options import target_options
-from onelog.pipelines.place import Place
 from onelog.pipelines.spec import Pipeline
+from onelog.pipelines.workspace import Workspace
 
 
 def table_target(pipeline: Pipeline, wanted: str | None) -> str:
@@ -30,7 +30,7 @@ def table_target(pipeline: Pipeline, wanted: str | None) -> str:
 
 
 def get_row(
-    pipeline: Pipeline, place: Place, values: Sequence[str], target: str | None = None
+    pipeline: Pipeline, workspace: Workspace, values: Sequence[str], target: str | None = None
 ) -> dict[str, Any] | None:
     """The row of a key, or None. Raises ConfigError, NotFound."""
     need_spark()
@@ -47,7 +47,7 @@ def get_row(
             f"targets.{name} has the key {', '.join(keys)}: give {len(keys)} values,"
             f" not {len(values)}"
         )
-    table = open_table(parse_options(target_options(pipeline, name, place)[1]))
+    table = open_table(parse_options(target_options(pipeline, name, workspace)[1]))
     for file in table.files():
         rows = table.read(file, keys)
         is_it = None

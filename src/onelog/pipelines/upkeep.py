@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from onelog.config.units import parse_quantity
 from onelog.pipelines.load import duration_ms
-from onelog.pipelines.place import Place
 from onelog.pipelines.spec import Pipeline
+from onelog.pipelines.workspace import Workspace
 
 if TYPE_CHECKING:
     from onelog.spark.lakehouse.upkeep import Upkeep
 
 
-def keep_tables_up(pipeline: Pipeline, place: Place) -> Iterator[tuple[str, Upkeep]]:
+def keep_tables_up(pipeline: Pipeline, workspace: Workspace) -> Iterator[tuple[str, Upkeep]]:
     """Compact, expire and sweep each table; what was done, one by one."""
     if not pipeline.upkeep:
         return
@@ -27,7 +27,7 @@ def keep_tables_up(pipeline: Pipeline, place: Place) -> Iterator[tuple[str, Upke
         yield (
             name,
             keep_up(
-                parse_options(place.table(keys)),
+                parse_options(workspace.table(keys)),
                 small_bytes=parse_quantity(small, "bytes") if isinstance(small, str) else small,
                 snapshot_age=timedelta(milliseconds=duration_ms(keys.snapshots)),
                 orphan_age=timedelta(milliseconds=duration_ms(keys.orphans)),

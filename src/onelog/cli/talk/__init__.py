@@ -8,7 +8,7 @@ the format of records and the codecs with the broker, nothing else: they would t
 broker of the protocol, too.
 """
 
-from onelog.cli.talk.link import Link, Patience, Place
+from onelog.cli.talk.link import BrokerAddress, Link, Patience
 from onelog.cli.talk.messages import Message, Start, Wanted, parse_start
 from onelog.cli.talk.talker import Talker, Via, open_talker
 
@@ -16,7 +16,7 @@ __all__ = [
     "Link",
     "Message",
     "Patience",
-    "Place",
+    "BrokerAddress",
     "Start",
     "Talker",
     "Via",

@@ -24,7 +24,7 @@ from onelog.base.errors import (
     Unavailable,
 )
 from onelog.cli.talk import amqp_wire as wire
-from onelog.cli.talk.link import Link, Patience, Place
+from onelog.cli.talk.link import BrokerAddress, Link, Patience
 from onelog.cli.talk.messages import FIELD_NAMES, Message, Start, Wanted
 from onelog.protocols.amqp import frames
 from onelog.protocols.amqp.addresses import (
@@ -54,8 +54,8 @@ _ERRORS: Final[dict[int, type[OnelogError]]] = {403: NotAuthorized, 404: NotFoun
 class AmqpTalker:
     """A client of AMQP; `exchange` is where it writes and what it binds to."""
 
-    def __init__(self, place: Place, exchange: str | None = None) -> None:
-        self._link = Link(place)
+    def __init__(self, address: BrokerAddress, exchange: str | None = None) -> None:
+        self._link = Link(address)
         self._exchange = exchange
         self._frame_bytes_max = _FRAME_BYTES_LEAST
         self._arrived: deque[tuple[Any, Properties, bytes]] = deque()
@@ -69,17 +69,19 @@ class AmqpTalker:
         """Why the broker takes no messages now."""
         self._is_lost = False
         """Whether nothing is to be expected from it any more."""
-        self._log_in(place)
+        self._log_in(address)
 
-    def _log_in(self, place: Place) -> None:
+    def _log_in(self, address: BrokerAddress) -> None:
         self._link.send(PROTOCOL_HEADER)
         self._expect("Connection.Start")
         # A broker that accepts anonymous clients accepts guest as anonymous.
-        self._link.send(wire.start_ok(place.user or "guest", place.password or "guest"))
+        self._link.send(wire.start_ok(address.user or "guest", address.password or "guest"))
         try:
             tune = self._expect("Connection.Tune")
         except (NotAuthorized, Unavailable) as error:
-            raise NotAuthenticated(f"{place} does not let {place.user or 'guest'} in") from error
+            raise NotAuthenticated(
+                f"{address} does not let {address.user or 'guest'} in"
+            ) from error
         self._frame_bytes_max = tune.frame_max or 1 << 17
         self._link.send(wire.tune_ok(tune.channel_max, self._frame_bytes_max))
         self._call(wire.open_connection("/"), "Connection.OpenOk")
@@ -104,11 +106,11 @@ class AmqpTalker:
         link = self._link
         while True:
             if link.buffer[:4] == b"AMQP":
-                raise Unavailable(f"{link.place} does not speak AMQP 0-9-1")
+                raise Unavailable(f"{link.address} does not speak AMQP 0-9-1")
             size = int.from_bytes(link.buffer[3:7], "big")
             if len(link.buffer) < 7 or len(link.buffer) < size + 8:
                 if size > _FRAME_BYTES_MAX:
-                    raise Unavailable(f"{link.place} does not speak AMQP")
+                    raise Unavailable(f"{link.address} does not speak AMQP")
                 return
             frame = frames.one_frame(bytes(link.take(size + 8)))
             if frame.kind == frames.METHOD:
@@ -129,7 +131,7 @@ class AmqpTalker:
         if name in ("Connection.Close", "Channel.Close"):
             self._link.send(wire.close_ok(wire.CHANNEL if name == "Channel.Close" else 0))
             kind = _ERRORS.get(method.reply_code, Unavailable)
-            raise kind(f"{self._link.place} refuses: {method.reply_text}")
+            raise kind(f"{self._link.address} refuses: {method.reply_text}")
         if name in ("Connection.Blocked", "Connection.Unblocked"):
             self._blocked = method.reason if name == "Connection.Blocked" else ""
             return True
@@ -193,15 +195,15 @@ class AmqpTalker:
                 pass
             if len(self._confirmed) != before:
                 return
-            most_s = self._link.place.answer_s
+            most_s = self._link.address.answer_s
             if self._blocked:
                 most_s = min(most_s, BLOCKED_S)
             left_s = began + most_s - time.monotonic()
             if left_s <= 0:
                 self._is_lost = True
                 if self._blocked:
-                    raise Unavailable(f"{self._link.place} takes no messages: {self._blocked}")
-                raise Timeout(f"{self._link.place} does not answer")
+                    raise Unavailable(f"{self._link.address} takes no messages: {self._blocked}")
+                raise Timeout(f"{self._link.address} does not answer")
             # In short steps, as a broker that blocks has less time.
             self._link.receive(min(left_s, BLOCKED_S))
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from onelog.base.errors import CorruptBatch, OffsetOutOfRange, TopicNotFound
 from onelog.base.names import to_kafka
 from onelog.base.topics import is_exact
-from onelog.cli.talk.link import Patience, Place
+from onelog.cli.talk.link import BrokerAddress, Patience
 from onelog.cli.talk.messages import FIELD_NAMES, Message, Start, Wanted
 from onelog.kafka_client import (
     EARLIEST,
@@ -53,8 +53,8 @@ _BY_HEADER: Final = {row.header: row for row in FIELD_NAMES.values()}
 class KafkaTalker:
     """A client of Kafka; `partition` is where it writes."""
 
-    def __init__(self, place: Place, partition: int | None = None) -> None:
-        self._client = Client(_access(place))
+    def __init__(self, address: BrokerAddress, partition: int | None = None) -> None:
+        self._client = Client(_access(address))
         self._partition = partition
         self._open: deque[tuple[Part, str]] = deque()
         """Produces that are not answered, oldest first, and their topics as the user wrote them."""
@@ -152,17 +152,17 @@ class KafkaTalker:
         self._client.close()
 
 
-def _access(place: Place) -> Access:
+def _access(address: BrokerAddress) -> Access:
     return Access(
-        servers=((place.host, place.port),),
-        user=place.user,
-        password=place.password,
-        tls=place.tls,
-        ca_file=place.ca_file,
+        servers=((address.host, address.port),),
+        user=address.user,
+        password=address.password,
+        tls=address.tls,
+        ca_file=address.ca_file,
         ca_named="--ca-file",
         timeout_s=0.0,
-        connect_s=place.answer_s,
-        answer_s=place.answer_s,
+        connect_s=address.answer_s,
+        answer_s=address.answer_s,
         client_id=CLIENT_ID,
     )
 

@@ -19,8 +19,8 @@ CHUNK_BYTES: Final = 65_536
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where a broker is, and who comes."""
+class BrokerAddress:
+    """The address of a broker, and the login to use there."""
 
     host: str
     port: int
@@ -29,7 +29,7 @@ class Place:
     tls: bool = False
     ca_file: str = ""
     answer_s: float = ANSWER_S
-    """How long it may take to answer."""
+    """How long the broker may take to answer."""
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
@@ -62,40 +62,40 @@ class Patience:
 class Link:
     """A socket to a broker."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, address: BrokerAddress) -> None:
+        self.address = address
         self.buffer = bytearray()
         try:
-            self._socket = socket.create_connection((place.host, place.port), place.answer_s)
+            self._socket = socket.create_connection((address.host, address.port), address.answer_s)
         except OSError as error:
-            raise Unavailable(f"nothing answers at {place} ({error})") from error
+            raise Unavailable(f"nothing answers at {address} ({error})") from error
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if place.tls:
+        if address.tls:
             self._secure()
 
     def _secure(self) -> None:
         import ssl  # noqa: PLC0415 - most connections have none
 
-        place = self.place
+        address = self.address
         try:
-            context = ssl.create_default_context(cafile=place.ca_file or None)
+            context = ssl.create_default_context(cafile=address.ca_file or None)
         except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"--ca-file {place.ca_file}: {error}") from error
+            raise ConfigError(f"--ca-file {address.ca_file}: {error}") from error
         try:
-            self._socket = context.wrap_socket(self._socket, server_hostname=place.host)
+            self._socket = context.wrap_socket(self._socket, server_hostname=address.host)
         except (OSError, ssl.SSLError) as error:
             raise Unavailable(
-                f"{place} does not offer TLS that can be trusted ({error})"
+                f"{address} does not offer TLS that can be trusted ({error})"
             ) from error
 
     def send(self, data: bytes) -> None:
         """Write all of it. Raises Unavailable, Timeout."""
         try:
-            self._socket.settimeout(self.place.answer_s)
+            self._socket.settimeout(self.address.answer_s)
             self._socket.sendall(data)
         except TimeoutError:
-            raise Timeout(f"{self.place} reads no more bytes") from None
+            raise Timeout(f"{self.address} reads no more bytes") from None
         except OSError as error:
             self._fail(error)
 
@@ -110,14 +110,14 @@ class Link:
         except OSError as error:
             self._fail(error)
         if not data:
-            raise Unavailable(f"{self.place} closed the connection")
+            raise Unavailable(f"{self.address} closed the connection")
         self.buffer += data
         return True
 
     def receive_answer(self) -> None:
         """Take more bytes that have to come. Raises Unavailable, Timeout."""
-        if not self.receive(self.place.answer_s):
-            raise Timeout(f"{self.place} does not answer")
+        if not self.receive(self.address.answer_s):
+            raise Timeout(f"{self.address} does not answer")
 
     def take(self, count: int) -> bytes:
         """The first bytes of the buffer, which has them."""
@@ -130,4 +130,4 @@ class Link:
         self._socket.close()
 
     def _fail(self, error: OSError) -> NoReturn:
-        raise Unavailable(f"the connection to {self.place} broke ({error})") from error
+        raise Unavailable(f"the connection to {self.address} broke ({error})") from error

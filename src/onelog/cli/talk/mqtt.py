@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any, Final, TypeVar
 
 from onelog.base.errors import InvalidRequest, NotAuthenticated, NotAuthorized, Unavailable
-from onelog.cli.talk.link import Link, Patience, Place
+from onelog.cli.talk.link import BrokerAddress, Link, Patience
 from onelog.cli.talk.messages import Message, Wanted
 from onelog.protocols.mqtt.codec import decode_packet, encode_packet
 from onelog.protocols.mqtt.packet_types import Role, Version
@@ -52,8 +52,8 @@ P = TypeVar("P")
 class MqttTalker:
     """A client of MQTT 5."""
 
-    def __init__(self, place: Place) -> None:
-        self._link = Link(place)
+    def __init__(self, address: BrokerAddress) -> None:
+        self._link = Link(address)
         self._arrived: deque[Publish] = deque()
         self._given: Publish | None = None
         self._sent_at = 0.0
@@ -66,16 +66,16 @@ class MqttTalker:
                 version=Version.V5,
                 clean_start=True,
                 keep_alive_s=0,
-                username=place.user or None,
-                password=place.password.encode() if place.user else None,
+                username=address.user or None,
+                password=address.password.encode() if address.user else None,
                 properties=NO_PROPERTIES,
             )
         )
         answer = self._expect(Connack)
         if answer.reason in _LOGIN:
-            raise NotAuthenticated(f"{place} does not let {place.user or 'a client'} in")
+            raise NotAuthenticated(f"{address} does not let {address.user or 'a client'} in")
         if answer.reason:
-            raise Unavailable(f"{place} refuses: {_words(answer)}")
+            raise Unavailable(f"{address} refuses: {_words(answer)}")
         promised_s = answer.properties.server_keep_alive_s
         self._ping_s = min(PING_S, promised_s / 2) if promised_s else PING_S
         self._window = min(WINDOW, answer.properties.receive_maximum or WINDOW)
@@ -99,7 +99,7 @@ class MqttTalker:
                     return None
                 head = self._link.take(at + 1)
                 return decode_packet(head[0], self._link.take(size), Version.V5, sender=Role.SERVER)
-        raise Unavailable(f"{self._link.place} does not speak MQTT")
+        raise Unavailable(f"{self._link.address} does not speak MQTT")
 
     def _expect(self, kind: type[P]) -> P:
         """The next packet of a kind; messages stay for later."""
@@ -115,7 +115,7 @@ class MqttTalker:
     def _took(self, packet: Packet) -> None:
         """A packet that no caller waits for now."""
         if isinstance(packet, Disconnect):
-            raise Unavailable(f"{self._link.place} ended the connection: {_words(packet)}")
+            raise Unavailable(f"{self._link.address} ended the connection: {_words(packet)}")
         if isinstance(packet, Publish):
             self._arrived.append(packet)
         elif isinstance(packet, Puback | Pubrec) and packet.reason >= _REFUSED:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal, Protocol
 
-from onelog.cli.talk.link import Patience, Place
+from onelog.cli.talk.link import BrokerAddress, Patience
 from onelog.cli.talk.messages import Message, Wanted
 
 Via = Literal["mqtt", "kafka", "amqp"]
@@ -36,17 +36,17 @@ class Talker(Protocol):
 
 
 def open_talker(
-    via: Via, place: Place, *, exchange: str | None = None, partition: int | None = None
+    via: Via, address: BrokerAddress, *, exchange: str | None = None, partition: int | None = None
 ) -> Talker:
     """Connect. Modules that only one protocol needs are imported when it is chosen."""
     if via == "mqtt":
         from onelog.cli.talk.mqtt import MqttTalker  # noqa: PLC0415
 
-        return MqttTalker(place)
+        return MqttTalker(address)
     if via == "kafka":
         from onelog.cli.talk.kafka import KafkaTalker  # noqa: PLC0415
 
-        return KafkaTalker(place, partition)
+        return KafkaTalker(address, partition)
     from onelog.cli.talk.amqp import AmqpTalker  # noqa: PLC0415
 
-    return AmqpTalker(place, exchange)
+    return AmqpTalker(address, exchange)

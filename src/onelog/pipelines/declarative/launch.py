@@ -20,9 +20,9 @@ from onelog.pipelines.attempts import (
 )
 from onelog.pipelines.declarative.run import EVERYTHING, DeclarativeRun, Refresh
 from onelog.pipelines.declarative.spec import Declarative
-from onelog.pipelines.place import Place
 from onelog.pipelines.sparks import connect_session, environment, kept_catalog
 from onelog.pipelines.state import State
+from onelog.pipelines.workspace import Workspace
 from onelog.spark.masters import Kind, kind_of
 
 MODE: Final = "triggered"
@@ -30,17 +30,17 @@ MODE: Final = "triggered"
 
 def run_declarative(
     pipeline: Declarative,
-    place: Place,
+    workspace: Workspace,
     *,
     refresh: Refresh = EVERYTHING,
     on_progress: OnProgress = lambda _: None,
     on_start: Callable[[], None] = lambda: None,
 ) -> Ending:
     """Run a declarative pipeline to its end. Raises PipelineFailed, Conflict, ConfigError."""
-    state = State(place.state_dir(pipeline.name))
+    state = State(workspace.state_dir(pipeline.name))
 
     def work(seen: OnProgress) -> Ending:
-        with told_to_stop(interrupt), _begun(pipeline, place, state) as run:
+        with told_to_stop(interrupt), _begun(pipeline, workspace, state) as run:
             on_start()
             with told_to_stop(run.stop):
                 return run.run(refresh, seen)
@@ -49,23 +49,23 @@ def run_declarative(
     return attempt(state, status, on_progress, work)
 
 
-def plan_declarative(pipeline: Declarative, place: Place) -> None:
+def plan_declarative(pipeline: Declarative, workspace: Workspace) -> None:
     """Let Spark check it without running it. Raises PipelineFailed, Conflict."""
-    state = State(place.state_dir(pipeline.name))
-    with state.held(), _begun(pipeline, place, state) as run:
+    state = State(workspace.state_dir(pipeline.name))
+    with state.held(), _begun(pipeline, workspace, state) as run:
         run.plan()
 
 
 @contextlib.contextmanager
-def _begun(pipeline: Declarative, place: Place, state: State) -> Iterator[DeclarativeRun]:
-    place.lakehouse.mkdir(parents=True, exist_ok=True)
+def _begun(pipeline: Declarative, workspace: Workspace, state: State) -> Iterator[DeclarativeRun]:
+    workspace.lakehouse.mkdir(parents=True, exist_ok=True)
     remote = kind_of(pipeline.master) is Kind.CONNECT
     kept = {} if remote else kept_catalog(state.folder)
     storage = pipeline.keys.storage or f"file://{state.folder / 'storage'}"
     with (
-        environment(place.environment()),
+        environment(workspace.environment()),
         connect_session(
-            place.spark(pipeline.master),
+            workspace.spark(pipeline.master),
             pipeline.name,
             state.log,
             config=kept | pipeline.keys.configuration,

@@ -34,8 +34,8 @@ class Bad(Exception):
     """Some value of several cannot be decoded."""
 
 
-class Place(NamedTuple):
-    """Where a batch of rows lies, for errors."""
+class RowOrigin(NamedTuple):
+    """The topic and partition that rows come from, for errors."""
 
     topic: str
     partition: int
@@ -127,13 +127,13 @@ def decode_values(convert: Convert, values: Values) -> tuple[pa.Array, list[int]
 
 
 def decode_arrays(
-    arrays: dict[str, pa.Array], convert: Convert, decode: Decode, place: Place
+    arrays: dict[str, pa.Array], convert: Convert, decode: Decode, origin: RowOrigin
 ) -> dict[str, pa.Array]:
     """The arrays with the value decoded and, in mode PERMISSIVE, with the column `corrupt`."""
     raw = arrays[VALUE]
     decoded, bad = decode_values(convert, raw.to_pylist())
     if bad and decode.mode == "FAILFAST":
-        raise InvalidRequest(_told(arrays, bad, decode, place))
+        raise InvalidRequest(_told(arrays, bad, decode, origin))
     found = arrays | {VALUE: decoded}
     mask = np.zeros(len(raw), bool)
     mask[bad] = True
@@ -148,10 +148,12 @@ def decode_arrays(
     return found
 
 
-def _told(arrays: dict[str, pa.Array], bad: Sequence[int], decode: Decode, place: Place) -> str:
+def _told(
+    arrays: dict[str, pa.Array], bad: Sequence[int], decode: Decode, origin: RowOrigin
+) -> str:
     at = f" at offset {arrays['offset'][bad[0]].as_py()}" if "offset" in arrays else ""
     value = arrays[VALUE][bad[0]].as_py()
     return (
-        f"{place.topic}-{place.partition}{at}: a value is not {decode.kind} of the schema:"
+        f"{origin.topic}-{origin.partition}{at}: a value is not {decode.kind} of the schema:"
         f" {value[:60]!r}; mode PERMISSIVE or DROPMALFORMED goes on behind it"
     )

@@ -30,7 +30,7 @@ from onelog.record.batch import inflated_records
 from onelog.spark.arrow import arrays_of
 from onelog.spark.source import loss
 from onelog.spark.source.columns import VALUE
-from onelog.spark.source.decoding import Convert, Place, as_text, decode_arrays
+from onelog.spark.source.decoding import Convert, RowOrigin, as_text, decode_arrays
 from onelog.spark.source.options import SourceOptions
 from onelog.spark.source.planning import Slice, Task
 from onelog.spark.worker import borrowed, settle_worker
@@ -226,8 +226,8 @@ class _Maker:
             timestamp_type=1 if kind else 0,
         )
         if self._convert is not None:
-            place = Place(row.topic, row.partition)
-            arrays = decode_arrays(arrays, self._convert, self._decode, place)
+            origin = RowOrigin(row.topic, row.partition)
+            arrays = decode_arrays(arrays, self._convert, self._decode, origin)
         elif self._decode.kind == "string" and VALUE in arrays:
             arrays[VALUE] = as_text(arrays[VALUE])
         yield pa.RecordBatch.from_arrays(

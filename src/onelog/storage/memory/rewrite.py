@@ -1,7 +1,7 @@
-"""Replaces sealed runs of the ring by one run: what compaction writes.
+"""Replaces sealed segments of the ring by one, for compaction and thinning.
 
-Rules: the new run grows beside the log and takes the place of the old ones in one step. What the
-ring dropped meanwhile stays dropped; a log that was truncated meanwhile refuses the commit.
+Rules: the new segment grows beside the log and takes the place of the old ones in one step. Batches
+that the ring dropped meanwhile stay dropped; a log that was truncated meanwhile refuses the commit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from onelog.base.errors import Closed, InvalidRequest
 from onelog.kernel import BatchInfo
 from onelog.storage.engine import Buffer
-from onelog.storage.memory.run import Run
+from onelog.storage.memory.segment import MemorySegment
 from onelog.storage.topic_pairs import derive_pairs
 
 if TYPE_CHECKING:
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 
 class MemoryRewrite:
-    """A run that grows beside the log until it replaces others."""
+    """A segment that grows beside the log until it replaces others."""
 
-    __slots__ = ("_cuts", "_end", "_log", "_next", "_run", "_start")
+    __slots__ = ("_cuts", "_end", "_log", "_next", "_segment", "_start")
 
-    def __init__(self, log: MemoryLog, fresh: Run, end: int) -> None:
+    def __init__(self, log: MemoryLog, fresh: MemorySegment, end: int) -> None:
         self._log = log
         self._start = self._next = fresh.base_offset
         self._end = end
         self._cuts = log.cuts
-        self._run: Run | None = fresh
+        self._segment: MemorySegment | None = fresh
 
     def append(self, data: Buffer, batches: Sequence[BatchInfo]) -> None:
         """Add batches, offsets ascending, all inside [start, end)."""
-        run = self._need_run()
+        segment = self._need_segment()
         view = memoryview(data)
         for info in batches:
             if not self._next <= info.base_offset <= info.last_offset < self._end:
@@ -41,21 +41,21 @@ class MemoryRewrite:
                     f"a rewritten batch of offsets {info.base_offset} to {info.last_offset} is not "
                     f"inside {self._next} to {self._end}"
                 )
-            run.add(info, bytes(view[info.position : info.position + info.size_bytes]))
+            segment.add(info, bytes(view[info.position : info.position + info.size_bytes]))
             self._next = info.last_offset + 1
-        if batches and run.indexed:
-            run.add_topics(derive_pairs(data, batches), batches[0].base_offset)
+        if batches and segment.indexed:
+            segment.add_topics(derive_pairs(data, batches), batches[0].base_offset)
 
     def commit(self) -> None:
         """Make the replacement visible."""
-        run, self._run = self._need_run(), None
-        self._log.swap(self._start, self._end, run, self._cuts)
+        segment, self._segment = self._need_segment(), None
+        self._log.swap(self._start, self._end, segment, self._cuts)
 
     def abort(self) -> None:
         """Throw the replacement away."""
-        self._run = None
+        self._segment = None
 
-    def _need_run(self) -> Run:
-        if self._run is None:
+    def _need_segment(self) -> MemorySegment:
+        if self._segment is None:
             raise Closed("this rewrite was committed or aborted")
-        return self._run
+        return self._segment

@@ -1,8 +1,8 @@
-"""One partition of the memory engine: runs of batches, the oldest batch leaves when it is full.
+"""One partition of the memory engine: segments of batches, the oldest batch leaves when it is full.
 
 Rules:
 - `settings.ring_bytes` bounds the bytes of batches; what the lists, times and topic entries cost
-  comes on top, and whole runs of an eighth of the ring give it back.
+  comes on top, and whole segments of an eighth of the ring give it back.
 - The end is durable at once, as far as memory can be: `durable_offset` is `end_offset`.
 - A closed partition holds nothing; opened again it is new and empty.
 """
@@ -27,13 +27,13 @@ from onelog.storage.engine import (
     seal_and_append,
 )
 from onelog.storage.memory.rewrite import MemoryRewrite
-from onelog.storage.memory.run import Run
+from onelog.storage.memory.segment import MemorySegment
 from onelog.storage.topic_pairs import derive_pairs
 
 _RUNS_PER_RING = 8
 _STATES_KEPT = 2
 _SPAN_MAX = 1 << 32
-"""Offsets of one run: a topic entry has 32 bits."""
+"""Offsets of one segment: a topic entry has 32 bits."""
 
 
 class MemoryLog:
@@ -50,7 +50,7 @@ class MemoryLog:
         self._kept = 0
         self._cuts = 0
         self._closed = False
-        self._runs = [self._fresh_run()]
+        self._segments = [self._fresh_segment()]
         self._states: dict[str, list[tuple[Offset, bytes]]] = {}
 
     # ---- positions ----
@@ -97,14 +97,14 @@ class MemoryLog:
             self._check_append(batches)
             pairs = self._pairs(data, batches, topics)
             self._roll_if_due(sum(info.size_bytes for info in batches), batches[-1].last_offset)
-            run = self._runs[-1]
+            segment = self._segments[-1]
             view = memoryview(data)
             for info in batches:
-                run.add(info, bytes(view[info.position : info.position + info.size_bytes]))
+                segment.add(info, bytes(view[info.position : info.position + info.size_bytes]))
                 self._size += info.size_bytes
             if pairs:
-                run.add_topics(pairs, batches[0].base_offset)
-            self._end = run.end_offset
+                segment.add_topics(pairs, batches[0].base_offset)
+            self._end = segment.end_offset
             self._make_room()
 
     def append_built(
@@ -135,27 +135,27 @@ class MemoryLog:
         return derive_pairs(data, batches) if topics is None else topics
 
     def _roll_if_due(self, size_bytes: int, last_offset: int) -> None:
-        run = self._runs[-1]
+        segment = self._segments[-1]
         settings = self._settings
         most = min(settings.segment_bytes, settings.ring_bytes // _RUNS_PER_RING)
-        old = self._clock.now_ms() - run.created_ms >= settings.segment_age_ms
-        wide = last_offset - run.base_offset >= _SPAN_MAX
-        if len(run) and (old or wide or run.size_bytes + size_bytes > most):
-            self._runs.append(self._fresh_run())
+        old = self._clock.now_ms() - segment.created_ms >= settings.segment_age_ms
+        wide = last_offset - segment.base_offset >= _SPAN_MAX
+        if len(segment) and (old or wide or segment.size_bytes + size_bytes > most):
+            self._segments.append(self._fresh_segment())
 
     def _make_room(self) -> None:
         while self._size > self._settings.ring_bytes:
-            run = self._runs[0]
-            if len(run):
-                self._drop_first(run)
-            if not len(run) and len(self._runs) > 1:
-                del self._runs[0]
-                self._start = max(self._start, self._runs[0].base_offset)
+            segment = self._segments[0]
+            if len(segment):
+                self._drop_first(segment)
+            if not len(segment) and len(self._segments) > 1:
+                del self._segments[0]
+                self._start = max(self._start, self._segments[0].base_offset)
 
-    def _drop_first(self, run: Run) -> None:
-        self._size -= run.size_bytes
-        self._start = max(self._start, run.drop_first() + 1)
-        self._size += run.size_bytes
+    def _drop_first(self, segment: MemorySegment) -> None:
+        self._size -= segment.size_bytes
+        self._start = max(self._start, segment.drop_first() + 1)
+        self._size += segment.size_bytes
 
     # ---- reading ----
 
@@ -167,21 +167,23 @@ class MemoryLog:
                 raise OffsetOutOfRange(
                     f"{self._name()}: offset {offset} is outside {self._start} to {self._end}"
                 )
-            for run in self._runs[self._run_of(offset) :]:
-                found = run.read(offset, max_bytes, upto)
+            for segment in self._segments[self._segment_of(offset) :]:
+                found = segment.read(offset, max_bytes, upto)
                 if found:
                     return memoryview(found[0] if len(found) == 1 else b"".join(found))
             return memoryview(b"")
 
-    def _run_of(self, offset: int) -> int:
-        return max(0, bisect_right(self._runs, offset, key=lambda run: run.base_offset) - 1)
+    def _segment_of(self, offset: int) -> int:
+        return max(
+            0, bisect_right(self._segments, offset, key=lambda segment: segment.base_offset) - 1
+        )
 
     def offset_for_time(self, timestamp_ms: TimestampMs) -> Offset | None:
         """Base offset of the first batch with max timestamp >= `timestamp_ms`; None if none."""
         with self._lock:
             self._need_open()
-            for run in self._runs:
-                base = run.base_at_time(timestamp_ms)
+            for segment in self._segments:
+                base = segment.base_at_time(timestamp_ms)
                 if base is not None:
                     return Offset(max(base, self._start))
             return None
@@ -196,13 +198,13 @@ class MemoryLog:
                 return None
             found: list[Offset] = []
             first = max(start, self._start)
-            for run in self._runs[self._run_of(first) :]:
-                if run.base_offset >= upto or len(found) >= limit:
+            for segment in self._segments[self._segment_of(first) :]:
+                if segment.base_offset >= upto or len(found) >= limit:
                     break
-                if not run.indexed:
-                    return None  # the index was switched on after this run
+                if not segment.indexed:
+                    return None  # the index was switched on after this segment
                 rest = limit - len(found)
-                found += map(Offset, run.offsets_of_topic(topic_hash, first, upto, rest))
+                found += map(Offset, segment.offsets_of_topic(topic_hash, first, upto, rest))
             return found
 
     # ---- what the log's owner does now and then ----
@@ -221,11 +223,11 @@ class MemoryLog:
                     f"{self._name()}: cannot trim to {start}, the log ends at {self._end}"
                 )
             self._start = max(self._start, start)
-            while len(self._runs) > 1 and self._runs[0].end_offset <= self._start:
-                self._size -= self._runs.pop(0).size_bytes
-            run = self._runs[0]
-            while len(run) and run.first_last_offset() < self._start:
-                self._drop_first(run)
+            while len(self._segments) > 1 and self._segments[0].end_offset <= self._start:
+                self._size -= self._segments.pop(0).size_bytes
+            segment = self._segments[0]
+            while len(segment) and segment.first_last_offset() < self._start:
+                self._drop_first(segment)
 
     def truncate(self, end: Offset) -> None:
         """Cut the log so that it ends at or before `end`."""
@@ -234,14 +236,14 @@ class MemoryLog:
             if end >= self._end:
                 return
             self._cuts += 1
-            while len(self._runs) > 1 and self._runs[-1].base_offset >= end:
-                self._runs.pop()
-            self._end = max(0, min(end, self._runs[-1].cut(end)))
+            while len(self._segments) > 1 and self._segments[-1].base_offset >= end:
+                self._segments.pop()
+            self._end = max(0, min(end, self._segments[-1].cut(end)))
             self._start = min(self._start, self._end)
             self._kept = min(self._kept, self._end)
-            self._size = sum(run.size_bytes for run in self._runs)
-            if self._runs[-1].base_offset > self._end:
-                self._runs[-1] = self._fresh_run()
+            self._size = sum(segment.size_bytes for segment in self._segments)
+            if self._segments[-1].base_offset > self._end:
+                self._segments[-1] = self._fresh_segment()
             for name, states in self._states.items():
                 self._states[name] = [kept for kept in states if kept[0] <= self._end]
 
@@ -252,39 +254,39 @@ class MemoryLog:
             self._kept = max(self._kept, min(offset, self._end))
 
     def roll(self) -> None:
-        """Seal the active run, unless it is empty."""
+        """Seal the active segment, unless it is empty."""
         with self._lock:
             self._need_open()
             self._roll()
 
     def segments(self) -> list[SegmentInfo]:
-        """The runs in order; the last is the active one."""
+        """The segments in order; the last is the active one."""
         with self._lock:
             self._need_open()
-            ends = [run.base_offset for run in self._runs[1:]] + [self._end]
+            ends = [segment.base_offset for segment in self._segments[1:]] + [self._end]
             return [
                 SegmentInfo(
-                    Offset(run.base_offset),
+                    Offset(segment.base_offset),
                     Offset(end),
-                    run.size_bytes,
-                    TimestampMs(run.max_timestamp_ms),
-                    run is not self._runs[-1],
-                    TimestampMs(run.created_ms),
+                    segment.size_bytes,
+                    TimestampMs(segment.max_timestamp_ms),
+                    segment is not self._segments[-1],
+                    TimestampMs(segment.created_ms),
                 )
-                for run, end in zip(self._runs, ends, strict=True)
+                for segment, end in zip(self._segments, ends, strict=True)
             ]
 
     def rewrite(self, start: Offset, end: Offset) -> Rewrite:
         """Begin to replace the sealed batches in [start, end)."""
         with self._lock:
             self._need_open()
-            bases = [run.base_offset for run in self._runs]
+            bases = [segment.base_offset for segment in self._segments]
             if start not in bases[:-1] or end not in bases or start >= end:
                 raise InvalidRequest(
                     f"{self._name()}: {start} to {end} are not the bounds of sealed segments"
                 )
-            created_ms = self._runs[bases.index(start)].created_ms
-            fresh = Run(start, created_ms, self._settings.topic_index)
+            created_ms = self._segments[bases.index(start)].created_ms
+            fresh = MemorySegment(start, created_ms, self._settings.topic_index)
             return MemoryRewrite(self, fresh, end)
 
     def save_state(self, name: str, offset: Offset, blob: bytes) -> None:
@@ -307,43 +309,43 @@ class MemoryLog:
         with self._lock:
             self._need_open()
             if settings.topic_index != self._settings.topic_index:
-                self._roll()  # a run has topic entries of all its batches or of none
+                self._roll()  # a segment has topic entries of all its batches or of none
             self._settings = settings
-            if not len(self._runs[-1]):
-                self._runs[-1] = self._fresh_run()
+            if not len(self._segments[-1]):
+                self._segments[-1] = self._fresh_segment()
             self._make_room()
 
     def close(self) -> None:
         """Let everything go. Idempotent."""
         with self._lock:
             self._closed = True
-            self._runs = [self._fresh_run()]
+            self._segments = [self._fresh_segment()]
             self._states.clear()
 
     # ---- inside ----
 
-    def _fresh_run(self) -> Run:
-        return Run(self._end, self._clock.now_ms(), self._settings.topic_index)
+    def _fresh_segment(self) -> MemorySegment:
+        return MemorySegment(self._end, self._clock.now_ms(), self._settings.topic_index)
 
     def _roll(self) -> None:
-        if len(self._runs[-1]):
-            self._runs.append(self._fresh_run())
+        if len(self._segments[-1]):
+            self._segments.append(self._fresh_segment())
 
-    def swap(self, start: int, end: int, fresh: Run, cuts: int) -> None:
-        """Put a rewritten run in the place of the runs in [start, end)."""
+    def swap(self, start: int, end: int, fresh: MemorySegment, cuts: int) -> None:
+        """Put a rewritten segment in the place of the segments in [start, end)."""
         with self._lock:
             self._need_open()
             if cuts != self._cuts:
                 raise Conflict(f"{self._name()} was truncated during a rewrite: begin it again")
-            replaced = [run for run in self._runs if start <= run.base_offset < end]
+            replaced = [segment for segment in self._segments if start <= segment.base_offset < end]
             if not replaced:
                 return  # the ring dropped all of them meanwhile
-            at = self._runs.index(replaced[0])
+            at = self._segments.index(replaced[0])
             fresh.end_offset = end
-            self._runs[at : at + len(replaced)] = [fresh]
+            self._segments[at : at + len(replaced)] = [fresh]
             while len(fresh) and fresh.first_last_offset() < self._start:
                 fresh.drop_first()
-            self._size = sum(run.size_bytes for run in self._runs)
+            self._size = sum(segment.size_bytes for segment in self._segments)
 
     @property
     def cuts(self) -> int:

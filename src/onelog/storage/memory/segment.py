@@ -1,8 +1,9 @@
 """One segment of the ring: batches in offset order, their times and their topics.
 
 Rules: batches leave at the front (the ring is full, the log is trimmed) or at the back (truncate).
-A front that left stays as an empty slot until half of the run is empty, so leaving is cheap.
-Topic entries of batches that left stay until the run goes: a lookup filters by offset.
+A batch that left at the front stays as an empty slot until half of the segment is empty, so leaving
+is cheap. Topic entries of batches that left stay until the segment is dropped: a lookup filters by
+offset.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _PENDING_BYTES: Final = 1024 * 8
 """Unsorted topic entries, 8 bytes each, that a lookup sorts by itself."""
 
 
-class Run:
+class MemorySegment:
     """Batches between two segment boundaries."""
 
     __slots__ = (
@@ -93,7 +94,7 @@ class Run:
         return self._lasts[self._head]
 
     def cut(self, end: int) -> int:
-        """Drop every batch that reaches `end`; where the run ends then."""
+        """Drop every batch that reaches `end`; where the segment ends then."""
         at = max(self._head, bisect_left(self._lasts, end))
         if at < len(self._lasts):
             end = min(end, self._bases[at])

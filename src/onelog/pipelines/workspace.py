@@ -1,6 +1,6 @@
 """Where a pipeline runs: its broker, the data directory, and the names that follow from them.
 
-Rules: nothing has to be planned. Without a word about it tables are below `lakehouse` of the data
+Rules: a pipeline needs no preparation. By default, tables are below `lakehouse` of the data
 directory, with a catalog in a file, and checkpoints below `pipelines`.
 """
 
@@ -22,8 +22,8 @@ _OWN_SERVER: Final = re.compile(r"sc://localhost(?::(\d{1,5}))?/?")
 
 
 @dataclass(frozen=True)
-class Place:
-    """The surroundings of a pipeline."""
+class Workspace:
+    """The directories and the broker that a pipeline works with."""
 
     data_dir: Path
     servers: str
