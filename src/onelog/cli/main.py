@@ -116,7 +116,7 @@ def _build_config() -> App:
     def show(
         *, config: ConfigFile = None, data: DataDir = None, assignments: Assignments = ()
     ) -> None:
-        """Print every effective value and where it came from."""
+        """Print every effective value and its origin."""
         render.print_config(load_options(config, data, assignments))
 
     @app.command
@@ -141,7 +141,7 @@ def _build_config() -> App:
         Parameters
         ----------
         file
-            Where to write it; an existing file is left alone.
+            The file to write; an existing file is not changed.
         """
         try:
             with file.open("x", encoding="utf-8") as out:

@@ -80,7 +80,7 @@ class Broker:
 
     @contextmanager
     def connected(self, answer_s: float = ANSWER_S) -> Iterator[Talker]:
-        """A connection for the length of a block; so long the broker may take to answer."""
+        """A connection for the length of a block; the argument bounds the wait for an answer."""
         listeners = load_options(self.config, None, self.assignments).config.listeners
         listener = getattr(listeners, f"{self.via}_tls" if self.tls else self.via)
         if not (self.port or listener.port):
@@ -200,9 +200,9 @@ def pub(
     said: Said = NOTHING_SAID,
     broker: Broker = BROKER,
 ) -> None:
-    """Publish: the payload that is given, or what comes from standard input or a file.
+    """Publish the given payload, or the contents of standard input or a file.
 
-    Ends when the broker has everything, as safe as it keeps it.
+    Ends when the broker has acknowledged every message.
     """
     if (payload is not None or given.null) and (
         given.lines or given.json or given.file is not None

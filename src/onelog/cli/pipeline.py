@@ -108,10 +108,10 @@ def _add_writing(app: App) -> None:
         Parameters
         ----------
         file
-            Where to write it; an existing file is left alone. The pipeline is named after it. One
+            The file to write; an existing file is not changed. The pipeline gets its name. A file
             that ends in .yml is a spec of Spark Declarative Pipelines, with definitions beside it.
-        job
-            Which one: transform, archive, table, compact, dedupe, sessionise or replay.
+            job The kind of pipeline: transform, archive, table, compact, dedupe, sessionise or
+            replay.
         """
         from onelog.pipelines import job_text  # noqa: PLC0415
         from onelog.pipelines.declarative import is_declarative, write_project  # noqa: PLC0415
@@ -203,14 +203,14 @@ def _add_running(app: App) -> None:
         refreshing: Refreshing = AS_IT_WAS,
         where: Where = HERE,
     ) -> None:
-        """Run a pipeline until it is done, or until Ctrl-C; a next run goes on where it was.
+        """Run a pipeline until it is done, or until Ctrl-C; the next run goes on where it ended.
 
         Parameters
         ----------
         file
             The pipeline.
         once
-            Do what there is now and end, whatever the file says. A .yml always does.
+            Process what is there now, then end, whatever the file says. A .yml always does this.
         """
         from onelog.pipelines.declarative import Declarative  # noqa: PLC0415
         from onelog.pipelines.declarative.launch import run_declarative  # noqa: PLC0415
@@ -252,7 +252,7 @@ def _add_watching(app: App) -> None:
 
     @app.command
     def status(name: str, *, json: Annotated[bool, Flag] = False, where: Where = HERE) -> None:
-        """Show how far a pipeline is, or how it ended.
+        """Show the progress of a pipeline, or how it ended.
 
         Parameters
         ----------
@@ -271,7 +271,7 @@ def _add_watching(app: App) -> None:
 
     @app.command
     def stop(name: str, *, timeout: float = 60.0, where: Where = HERE) -> None:
-        """End a pipeline that runs, in order; its next run goes on where it was.
+        """Stop a running pipeline in order; its next run goes on where it ended.
 
         Parameters
         ----------

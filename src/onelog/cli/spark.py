@@ -23,7 +23,7 @@ def build_spark() -> App:
         Parameters
         ----------
         port
-            Where it listens, on this machine only.
+            The port to listen on, for this machine only.
         """
         from onelog.pipelines.serve import serve_spark  # noqa: PLC0415 - as in cli.pipeline
 

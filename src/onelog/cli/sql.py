@@ -41,7 +41,7 @@ def add_sql(app: App) -> None:
         master: Master = None,
         where: Where = HERE,
     ) -> None:
-        """Ask topics and tables by SQL: select … from topic('sensors/+/telemetry') where ….
+        """Query topics and tables by SQL: select … from topic('sensors/+/telemetry') where ….
 
         Parameters
         ----------
@@ -49,11 +49,9 @@ def add_sql(app: App) -> None:
             Spark's SQL. topic('filter', decode => 'json', from => '…'), iceberg('n.t'),
             delta('dir') and parquet('dir') stand for tables.
         output
-            table for eyes, json for pipes (a line for each row), parquet into --file.
-        file
-            A directory for parquet; a file for json, instead of standard output.
-        limit
-            How many rows a table shows.
+            table for people, json for pipes (a line for each row), parquet into --file. file A
+            directory for parquet; a file for json, instead of standard output. limit How many rows
+            a table shows.
         """
         from onelog.pipelines.failures import told_whole  # noqa: PLC0415
         from onelog.pipelines.sparks import spark_session  # noqa: PLC0415
@@ -95,9 +93,7 @@ def add_sql(app: App) -> None:
         key
             The key; as many values as the table's key has columns.
         target
-            Which of its targets, if several have a row for each key.
-        json_line
-            One JSON object.
+            The target to read, if several have one row per key. json_line One JSON object.
         """
         from onelog.pipelines import State, load_pipeline  # noqa: PLC0415
         from onelog.pipelines.tables import get_row  # noqa: PLC0415

@@ -110,8 +110,8 @@ def build_streams(run_offline: RunOffline | None) -> App:
     ) -> None:
         """Make a stream, as in: onelog stream create plant --capture 'plant/#' --partitions 4.
 
-        Topics that it captures move there: what comes from now on is written to it, and readers
-        take what is in the old home first.
+        The topics that it captures move there: new messages are written to it, and readers read the
+        old stream first.
         """
         from onelog.broker.stream_commands import CreateStream  # noqa: PLC0415
 
@@ -146,10 +146,10 @@ def build_streams(run_offline: RunOffline | None) -> App:
 
     @app.command(name="start-over")
     def start_over(name: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
-        """Give up what a damaged stream held; it begins empty at the next start.
+        """Give up the records of a damaged stream; it is empty after the next start.
 
-        For a stream whose files are damaged or gone, also one of the broker's own, when there is
-        no backup. What is left of the files stays on the disk.
+        Use it when the files of a stream (also of an internal one, ~…) are damaged or gone and
+        there is no backup. The remaining files stay on the disk.
         """
         from onelog.broker.stream_commands import StartStreamOver  # noqa: PLC0415
 

@@ -118,7 +118,7 @@ def build_users(run_offline: RunOffline | None) -> App:
 
     @app.command
     def disable(name: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
-        """Let a user no longer log in, but keep it."""
+        """Keep a user, but refuse its logins."""
         _say(f"disabled user {name} {perform(options, SetDisabled(name=name, disabled=True))[1]}")
 
     @app.command
@@ -128,13 +128,13 @@ def build_users(run_offline: RunOffline | None) -> App:
 
     @app.command
     def promote(name: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
-        """Make a user an administrator: it may change other users."""
+        """Make a user an administrator, who may change other users."""
         where = perform(options, SetAdministrator(name=name, administrator=True))[1]
         _say(f"user {name} is an administrator {where}")
 
     @app.command
     def demote(name: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
-        """Let a user be an administrator no more."""
+        """Make an administrator an ordinary user."""
         where = perform(options, SetAdministrator(name=name, administrator=False))[1]
         _say(f"user {name} is no administrator {where}")
 

@@ -30,8 +30,15 @@ def build_views(run_offline: RunOffline | None) -> App:
         return _perform(run_offline, options.data_dir, command)
 
     @app.command
-    def create(name: str, filter: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:  # noqa: A002
-        """Give a filter a name, as in: onelog view create telemetry 'sensors/+/telemetry'."""
+    def create(
+        name: str,
+        filter: str,  # noqa: A002
+        /,
+        *,
+        options: DataOptions = DEFAULT_DATA,
+    ) -> None:
+        """Give a filter a friendly name, as in: onelog view create telemetry
+        'sensors/+/telemetry'."""
         from onelog.broker.view_commands import CreateView  # noqa: PLC0415
 
         where = perform(options, CreateView(name=name, filter=filter))[1]
@@ -39,14 +46,14 @@ def build_views(run_offline: RunOffline | None) -> App:
 
     @app.command
     def delete(name: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
-        """Take a name away; no record is deleted."""
+        """Delete the name of a view; no record is deleted."""
         from onelog.broker.view_commands import DeleteView  # noqa: PLC0415
 
         _say(f"deleted view {name} {perform(options, DeleteView(name=name))[1]}")
 
     @app.command(name="list")
     def list_command(*, options: DataOptions = DEFAULT_DATA) -> None:
-        """List the views that have names."""
+        """List the views with friendly names."""
         from onelog.broker.view_commands import ListViews  # noqa: PLC0415
 
         _show(*perform(options, ListViews()))

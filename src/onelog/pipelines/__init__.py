@@ -1,8 +1,8 @@
 """Pipelines: files that say which topics become which tables and topics, run on Spark.
 
-Rules: the file is the only place where a pipeline is said. This floor makes of it what the
-connector (`onelog.spark`) is told, and adds what a product needs: a runner that goes on where it
-was, one run at a time, progress that others can see. Nothing of Spark is imported before a run.
+Rules: the file alone defines a pipeline. This floor turns it into options for the connector
+(`onelog.spark`), and adds what a product needs: a runner that goes on where it was, one run at a
+time, progress that others can see. Nothing of Spark is imported before a run.
 """
 
 from __future__ import annotations

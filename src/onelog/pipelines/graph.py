@@ -2,7 +2,7 @@
 
 Rules: each target has its own sources, so that its progress is its own. A name of a source or a
 transform is a view of the session while the rows are made, so the next target may have the same
-names. A function of Python is given data frames and gives one.
+names. A Python function takes data frames and returns one.
 """
 
 from __future__ import annotations

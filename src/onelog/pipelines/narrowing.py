@@ -1,9 +1,9 @@
 """Whether the filters of a query may spare reading: only if it reads each relation once.
 
-Rules: Spark keeps what a filter left for the whole relation, so one that a query reads twice (a
-WITH that is used twice, a subquery that Spark turns into a join) would lack the rows that only the
-other reading wants. How often a relation is read stands in Spark's plan and not in the text. Where
-the plan cannot be seen (Spark Connect), filters spare nothing.
+Rules: Spark keeps the effect of a filter for the whole relation. So a relation that a query reads
+twice (a WITH that is used twice, a subquery that Spark turns into a join) would lack the rows that
+only the other reading wants. How often a relation is read stands in Spark's plan and not in the
+text. If the plan is not accessible (Spark Connect), filters are not used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether the libraries of the extras are there; said in words before anything needs them."""
+"""Checks that the libraries of the extras are installed, before anything needs them."""
 
 from __future__ import annotations
 

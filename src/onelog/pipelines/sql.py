@@ -1,8 +1,9 @@
 """SQL over topics and tables: `topic('a/+/c')`, `iceberg('n.t')`, `delta('d')`, `parquet('d')`.
 
 Rules: these calls stand where a table stands; everything else is Spark's SQL. They are found
-outside of strings, quoted names and comments only. A topic is read to where it ends when the query
-begins. Key and value are text unless they are decoded, for that is what people type at a prompt.
+outside of strings, quoted names and comments only. A topic is read up to the end that it has when
+the query begins. Key and value are text unless they are decoded, for that is what people type at a
+prompt.
 """
 
 from __future__ import annotations

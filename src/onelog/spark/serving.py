@@ -1,7 +1,7 @@
-"""A Spark of this process that is spoken to by Spark Connect, from here and from elsewhere.
+"""A Spark in this process that clients reach by Spark Connect.
 
-Rules: it has the settings of `onelog.spark.session`. It listens on loopback only, for clients that
-have its token. It ends with this process, however that ends.
+Rules: the Spark has the settings of `onelog.spark.session`. It listens on loopback only, for
+clients that have its token. It ends with this process, however that ends.
 """
 
 from __future__ import annotations

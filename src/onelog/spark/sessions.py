@@ -1,8 +1,8 @@
 """The Spark session that OneLog's sources and sinks want, on one machine or on a cluster.
 
-Rules: what is set here is what measuring or correctness asks for, and the reason stands beside it.
-The caller's `config` wins over every line of it. Jars are never needed; they are an option for who
-wants Iceberg's or Delta's own SQL, or Spark's Kafka source, beside ours.
+Rules: every setting here has a reason, speed or correctness, which stands beside it. The caller's
+`config` takes precedence over all of them. Jars are never needed; they are an option for users who
+want Iceberg's or Delta's own SQL, or Spark's Kafka source, beside ours.
 """
 
 from __future__ import annotations

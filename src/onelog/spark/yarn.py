@@ -1,8 +1,8 @@
-"""Where the ResourceManager of a YARN is, as the files of its configuration say.
+"""Finds the ResourceManager of a YARN in the files of its configuration.
 
-Rules: only to see whether anybody is there before Spark is started, which would look for a quarter
-of an hour. What the files do not say plainly (variables, included files) is not guessed: then
-Spark looks itself.
+Rules: this only checks that the manager answers before Spark starts, because Spark itself would try
+for a quarter of an hour. Values that the files do not give plainly (variables, included files) are
+not guessed: then Spark looks for the manager itself.
 """
 
 from __future__ import annotations

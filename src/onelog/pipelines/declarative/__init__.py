@@ -1,8 +1,8 @@
 """Pipelines that are Spark's own: a spec of Spark Declarative Pipelines and its definitions.
 
-Rules: what the spec means is Spark's to say; here it is checked early, run with the settings that
-OneLog's sources and sinks want, and shown as every other pipeline is. Nothing of Spark is imported
-before a run.
+Rules: Spark defines the meaning of the spec. This package checks it early, runs it with the
+settings that OneLog's sources and sinks need, and shows it like every other pipeline. Nothing of
+Spark is imported before a run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """From a spec to its end: the broker and the lakehouse in the environment, a catalog, the run.
 
 Rules: a table of the definitions outlives the run, so its catalog has to, too: Hive's, in a file
-of the pipeline's directory, unless the spec says another one. A run does what there is, and ends.
+of the pipeline's directory, unless the spec names another one. A run processes what is there, then
+ends.
 """
 
 from __future__ import annotations

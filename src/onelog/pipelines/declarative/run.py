@@ -1,8 +1,8 @@
 """A run of a declarative pipeline: its definitions become a graph of flows, which Spark runs.
 
 Rules: definitions are loaded, and the run is started, by PySpark's own functions, those of its
-command `spark-pipelines`. How far flows are is what Spark tells: its events say which flow is
-queued, runs or is completed, its listener how many rows a stream has done.
+command `spark-pipelines`. Spark reports the progress of flows: its events say which flow is queued,
+runs or is completed, its listener how many rows a stream has processed.
 """
 
 from __future__ import annotations

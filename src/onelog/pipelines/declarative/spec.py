@@ -1,8 +1,8 @@
 """A spec of Spark Declarative Pipelines (`spark-pipeline.yml`), read strictly.
 
 Rules: the keys are exactly Spark's. `storage` alone may be left out: then it is below the data
-directory, as the checkpoints of other pipelines. What can be seen without Spark is told here: a key
-that is none, a pattern without files, Python that is none.
+directory, as the checkpoints of other pipelines. Errors that can be found without Spark are
+reported here: an unknown key, a pattern without files, invalid Python.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where rows go that do not fit a table, so that one bad row never stops a pipeline for ever.
+"""Takes rows that do not fit a table, so that one bad row never stops a pipeline for ever.
 
 Rules: a bad row is kept with its reason and everything it held. It is committed once, under the
 same (query, batch) as the good rows of its batch, and before them. Without a dead-letter table or

@@ -1,4 +1,4 @@
-"""Which module keeps which format; its libraries are imported when it is used."""
+"""The module of each table format; its libraries are imported at the first use."""
 
 from __future__ import annotations
 

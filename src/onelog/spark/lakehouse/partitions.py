@@ -1,8 +1,8 @@
-"""How rows are divided into files: by a column, or for Iceberg by what a transform makes of it.
+"""How rows are divided into files: by a column, or for Iceberg by a transform of a column.
 
-Rules: a transform gives what Iceberg's specification says, value for value, so that any engine
-finds the rows again. Times are computed on whole columns; `bucket` and `truncate` once for each
-distinct value.
+Rules: a transform follows Iceberg's specification value for value, so that any engine finds the
+rows again. Times are computed on whole columns; `bucket` and `truncate` once for each distinct
+value.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 """Address and credentials of an S3 store: from options, a file of credentials, the environment.
+
 Rules: the first source that has a value counts, in this order; values that none of them has are
 left to the libraries (a role of the machine, `~/.aws`). Key and secret come from the same source.
 The driver settles all values when the query begins, so that tasks on other machines and three

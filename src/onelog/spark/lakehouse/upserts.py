@@ -2,8 +2,8 @@
 
 Rules: only files that hold a key of the batch are written anew; the others stay, and those whose
 statistics say that they hold none are not even opened. A row that is older than the one in the
-table changes nothing. What the tasks wrote is used as it is where no row of it lost, so the first
-load of a table costs what an append costs.
+table changes nothing. A file of a task is used as it is if none of its rows lost, so the first load
+of a table costs as much as an append.
 """
 
 from __future__ import annotations

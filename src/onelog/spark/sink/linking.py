@@ -1,4 +1,4 @@
-"""The driver's side of a link: what the tasks staged becomes visible together, or not at all.
+"""The driver's side of a link: the staged rows of all tasks are shown together, or not at all.
 
 Rules: a request without an answer is sent again; the broker knows what it has linked already
 (docs/reference/kafka.md, "The link request").

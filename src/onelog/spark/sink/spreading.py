@@ -1,8 +1,8 @@
 """Which partition a row goes to: the one that it names, that of its key, or the task's next one.
 
 Rules: keys are spread as Kafka's own clients do it (MurmurHash2), so that a key is in the same
-partition whoever wrote it. Rows without a key go to one partition per batch of rows, in turn. All
-of it is done for a whole column at once.
+partition, whichever client wrote it. Rows without a key go to one partition per batch of rows, in
+turn. All of it is done for a whole column at once.
 """
 
 from __future__ import annotations

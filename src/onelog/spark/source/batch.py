@@ -1,4 +1,4 @@
-"""Reading once: from where to where is settled when the query is planned."""
+"""Reads a batch: its begin and end are fixed when the query is planned."""
 
 from __future__ import annotations
 

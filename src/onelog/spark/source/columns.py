@@ -1,7 +1,7 @@
 """The columns of the source: those of Spark's Kafka source, and what `decode` makes of the value.
 
-Rules: a column that nobody asked for is not made: not by the kernel, not on the way to Spark. What
-Spark's schema and the options say of a column must be the same, or reading does not begin.
+Rules: only requested columns are made, by the kernel and on the way to Spark. Spark's schema and
+the options must agree on a column, or reading does not begin.
 """
 
 from __future__ import annotations

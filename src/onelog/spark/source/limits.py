@@ -1,4 +1,4 @@
-"""How much one micro-batch takes of what there is."""
+"""Limits how many of the available records one micro-batch takes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Offsets that are gone: the error, and whether reading goes on.
 
 Rules: data is lost when the log begins behind an offset that was to be read, when it ends before
-it, or when the partition is not there any more. A gap is none: compaction and transactions leave
+it, or when the partition no longer exists. A gap is not loss: compaction and transactions leave
 gaps, and the next record is simply further on.
 """
 

@@ -1,8 +1,8 @@
 """From offsets to tasks: few and large, since each one costs as much as megabytes of reading.
 
-Rules: a slice is a run of offsets of one partition; a task has one or more. What is large is cut,
-what is small is put together. How many bytes an offset stands for is looked up in a sample, since
-the broker counts offsets.
+Rules: a slice is a run of offsets of one partition; a task has one or more. Large ranges are cut,
+small ones share a task. A sample shows how many bytes an offset stands for, because the broker
+counts offsets.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Filters of a query that spare reading: on topic, partition, offset and timestamp.
 
-Rules: a filter only narrows what is fetched. Spark still applies every one of them itself, so what
-is not understood here costs time and nothing else. A least timestamp gives a least offset, since
-the broker knows the first record of a time; a greatest gives none, as times need not ascend.
+Rules: a filter only narrows what is fetched. Spark still applies every filter itself, so a filter
+that is not supported here only costs time. A least timestamp gives a least offset, since the broker
+knows the first record of a time; a greatest gives none, as times need not ascend.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 Rules:
 - Exactly the records of the task's slices come out, in order within a partition. A batch is checked
-  before anything of it is used; one that is damaged is told with its topic, partition and offset.
+  before anything of it is used; the error of a damaged batch names its topic, partition and offset.
 - Control batches and aborted transactions are left out (Kafka's read_committed).
-- The next fetch is asked for before the last one is decoded. A broker that goes away is waited for
-  (`Access.timeout_s`), and reading goes on where it was.
+- The next fetch is sent before the last one is decoded. When the broker goes away, the task waits
+  for it (`Access.timeout_s`), and reading goes on where it was.
 - A worker keeps its connection for the next task.
 """
 

@@ -1,7 +1,7 @@
 """Which topics and partitions there are to read, and where they begin and end.
 
-Rules: a topic that is named and is not there is an error that names it. Offsets are asked for all
-partitions of a source in one request.
+Rules: a named topic that does not exist is an error that names it. One request asks for the offsets
+of all partitions of a source.
 """
 
 from __future__ import annotations
