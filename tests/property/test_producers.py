@@ -10,6 +10,7 @@ from onelog.base.clock import ManualClock
 from onelog.base.ids import Offset
 from onelog.log.epochs import EpochHistory
 from onelog.log.producers import SEQUENCE_MODULUS, Producers, next_sequence
+from onelog.log.progress import Role
 from onelog.log.replay import STATE_NAME, encode_state, replay_state
 from onelog.log.syncer import Syncer
 from onelog.record.batch import Marker
@@ -98,10 +99,11 @@ def test_replay_from_scratch_and_from_any_snapshot_equals_the_live_state(
                 epochs[step.producer] += 1
                 sequences[step.producer] = 0
             elif isinstance(step, Lead):
-                partition.leader_epoch += 1
+                partition.replica.become(Role.LEADER, partition.leader_epoch + 1)
             else:
                 state = encode_state(partition.producers, partition.epochs)
                 snapshots.append((partition.end_offset, state))
+        put(partition, row(b"k", b"v"))  # an epoch that wrote nothing is not in the log
         live = seen(partition.producers, partition.epochs)
         assert seen(*replay_state(log, clock.now_ms())) == live
         for offset, blob in snapshots:

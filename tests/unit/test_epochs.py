@@ -18,6 +18,14 @@ def test_an_epoch_is_noted_once_with_its_first_offset() -> None:
     assert history().latest == 5
 
 
+def test_an_epoch_that_wrote_nothing_is_forgotten_when_the_next_begins() -> None:
+    epochs = EpochHistory()
+    for epoch, start in ((0, 0), (3, 5), (4, 5), (6, 9)):
+        epochs.note(epoch, start)
+    assert epochs.rows() == [(0, 0), (4, 5), (6, 9)]
+    assert epochs.end_of(3, 12) == (0, 5)
+
+
 def test_an_empty_history_has_epoch_zero_and_knows_no_end() -> None:
     assert EpochHistory().latest == 0
     assert EpochHistory().end_of(3, 7) == (-1, -1)

@@ -41,7 +41,8 @@ ANSWER_BYTES_MAX = 32 * 1024 * 1024
 be named many times; then the rest is refused with POLICY_VIOLATION beside its name."""
 
 UNSEEN_BYTES_MAX = 128 * 1024 * 1024
-"""Bytes that partitions hold for live readers during a sync; readers get more from the log."""
+"""Bytes that partitions hold for live readers until they are visible, half of it each at most;
+readers get more from the log."""
 
 VIEWS_MAX = 10_000
 """Filters with a friendly name (Kafka views)."""

@@ -26,11 +26,12 @@ class EpochHistory:
         return Epoch(self._rows[-1][0]) if self._rows else Epoch(0)
 
     def note(self, epoch: int, start: int) -> None:
-        """A batch of `epoch` was appended at `start`."""
+        """`epoch` writes from `start` on; one that wrote nothing before it is forgotten."""
         if self._rows and epoch <= self._rows[-1][0]:
             if epoch < self._rows[-1][0]:
                 raise Fenced(f"epoch {epoch} is older than {self._rows[-1][0]}, which wrote here")
             return
+        self.truncate(start)
         self._rows.append((epoch, start))
 
     def at(self, offset: int) -> Epoch:

@@ -3,20 +3,24 @@
 Rules:
 - The high watermark is the end that readers see and that answers wait for. It is the end of what
   holds the stream's durability level: at once for `memory` and `os`, after the group's fdatasync
-  for `fsync` (I4). So nobody ever reads a record that a crash could take back.
+  for `fsync` (I4). So nobody ever reads a record that a crash could take back. With replicas, a
+  `Progress` says how far all of them are; one replica asks nobody.
+- Only a leader takes appends: `refusal` is what everybody else is told.
 - At most one sync runs; it serves every append made before it began (group commit).
 - Producer and epoch state is derived from the batches and snapshotted, never the truth itself.
 - A failed sync or found damage stops the partition: every waiter and every later call gets the
   error (I9).
 - It has parts, each with its own state and file: `visible` (what readers may see, who waits for it
-  and who is fed with it) and `lookup` (reading). Appending and syncing are here.
+  and who is fed with it), `lookup` (reading), `replica` (its role, copies, truncation) and `jobs`
+  (what threads do on the log). Appending and syncing are here.
 All methods run on the loop's thread unless they say otherwise.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Sequence
 from typing import Final
 
 from onelog.base.errors import (
@@ -29,14 +33,18 @@ from onelog.base.errors import (
     PartitionStopped,
     StorageError,
     StorageFull,
+    Timeout,
 )
 from onelog.base.ids import Offset, PartitionId, TimestampMs
 from onelog.kernel import ATTR_CONTROL, BatchBuilder, BatchInfo, place_batches, scan_batches
+from onelog.log.epochs import EpochHistory
+from onelog.log.jobs import Jobs
 from onelog.log.lookup import Lookup
-from onelog.log.pool import Pool
-from onelog.log.producers import AbortedTxn
+from onelog.log.producers import AbortedTxn, Producers
+from onelog.log.progress import Progress, Role
 from onelog.log.promises import Appended, Durability, LiveFeed, Timestamps
 from onelog.log.replay import encode_state, note_batch, replay_state, try_save
+from onelog.log.replica import Replica
 from onelog.log.shared import Shared
 from onelog.log.visibility import Visibility
 from onelog.log.wakeup import Callback, Waiter
@@ -53,10 +61,11 @@ class Partition:
     """One partition of a stream."""
 
     __slots__ = (
-        "_at_once", "_clock", "_durability", "_has_begun", "_is_noted", "_shared", "_syncer",
-        "_syncing", "_unsnapshotted_bytes", "end_offset", "epochs", "id", "leader_epoch", "log",
-        "lookup", "message_bytes_max", "place", "producers", "records_appended", "refusal",
-        "stopped", "stream", "syncs", "timestamps", "troubles", "visible",
+        "_at_once", "_durability", "_durable", "_has_begun", "_is_noted", "_syncing",
+        "_unsnapshotted_bytes", "end_offset", "epochs", "id", "jobs", "leader_epoch", "log",
+        "lookup", "message_bytes_max", "place", "producers", "progress", "records_appended",
+        "refusal", "replica", "shared", "stopped", "stream", "syncs", "timestamps", "troubles",
+        "visible",
     )  # fmt: skip
 
     def __init__(
@@ -69,24 +78,28 @@ class Partition:
         message_bytes_max: int,
         shared: Shared,
         timestamps: Timestamps = Timestamps.CREATE,
+        replicated: bool = False,
     ) -> None:
+        """Open it to lead without replicas or, `replicated`, to follow until it is told more."""
         self.stream = stream
         self.id = partition
         self.place = f"{stream}/{partition}"
         """How logs and troubles name it."""
         self.log = log
-        self._shared = shared
-        self._syncer = shared.syncer
-        self._clock = shared.clock
+        self.shared = shared
         self.troubles = shared.troubles
-        self.producers, self.epochs = replay_state(log, self._clock.now_ms())
+        # Nobody knows yet how far other replicas are: at least as far as was kept.
+        known = max(log.start_offset, log.kept_high_watermark) if replicated else log.end_offset
+        self.producers, self.epochs = replay_state(log, shared.clock.now_ms(), known)
         # What survived the start is as durable as it will get; it is synced before it is shown.
         if durability is Durability.FSYNC and log.durable_offset < log.end_offset:
             log.sync()
         self.end_offset = log.end_offset
+        self._durable = log.durable_offset
         self.visible = Visibility(
-            self.place, log, self.producers, shared.troubles, shared.unseen, self.end_offset
+            self.place, log, self.producers, shared.troubles, shared.unseen, known
         )
+        self.jobs = Jobs(self.place, self.stop)
         self.lookup = Lookup(self.place, log, self.visible, self.stop)
         self.stopped: OnelogError | None = None
         self.refusal: OnelogError | None = None
@@ -94,6 +107,8 @@ class Partition:
         self._durability = durability
         self._at_once = durability is not Durability.FSYNC
         """Whether what is written may be seen at once."""
+        self.progress: Progress | None = None
+        """Who knows how far the other replicas are; None: there are none."""
         self.message_bytes_max = message_bytes_max
         self.timestamps = timestamps
         self.leader_epoch = self.epochs.latest
@@ -105,6 +120,9 @@ class Partition:
         self._has_begun = log.durable_offset > 0
         """Whether it was told that this partition holds durable records."""
         self._unsnapshotted_bytes = 0
+        self.replica = Replica(self)
+        if replicated:
+            self.replica.become(Role.FOLLOWER, self.leader_epoch)
 
     # -- what its parts say. Who asks often asks them.
 
@@ -187,7 +205,7 @@ class Partition:
             raise
         end = Offset(base + count)
         if not self._is_noted:
-            self._note_epoch(base)
+            self.note_epoch(base)
         self.records_appended += count
         self._appended(end, data, topics)
         return Appended(base, end)
@@ -196,7 +214,7 @@ class Partition:
         topics = builder.topics() if index_topics else None
         batch = bytearray(builder.seal(self.end_offset, self.leader_epoch))
         self._refuse()
-        info = stamp_batch(batch, scan_batches(batch, 0, False)[0], self._clock.now_ms())
+        info = stamp_batch(batch, scan_batches(batch, 0, False)[0], self.shared.clock.now_ms())
         return self._write(batch, [info], topics)
 
     def append_batches(self, data: bytearray, infos: Sequence[BatchInfo]) -> Appended:
@@ -247,7 +265,7 @@ class Partition:
         self._refuse()
         placed = place_batches(data, self.end_offset, self.leader_epoch)
         if self.timestamps is Timestamps.APPEND:
-            now_ms = self._clock.now_ms()
+            now_ms = self.shared.clock.now_ms()
             placed = [stamp_batch(data, info, now_ms) for info in placed]
         self._write(data, placed, None)
         return placed
@@ -260,7 +278,7 @@ class Partition:
         self.producers.check_marker(producer_id, producer_epoch)
         data = bytearray(
             build_marker(
-                marker, producer_id, producer_epoch, self._clock.now_ms(), coordinator_epoch
+                marker, producer_id, producer_epoch, self.shared.clock.now_ms(), coordinator_epoch
             )
         )
         return self._write(data, place_batches(data, self.end_offset, self.leader_epoch), None)
@@ -270,22 +288,36 @@ class Partition:
     ) -> Appended:
         base = Offset(infos[0].base_offset)
         assert base == self.end_offset, "a partition has one writer"
+        self._log_append(data, infos, topics)
+        end = Offset(infos[-1].last_offset + 1)
+        if not self._is_noted:
+            self.note_epoch(base)
+        self.records_appended += end - base
+        self._appended(end, data)
+        return Appended(base, end)
+
+    def append_as_is(self, data: bytes | bytearray, infos: Sequence[BatchInfo]) -> None:
+        """Append batches that have their offsets and epochs; for `replica`, which checked them."""
+        self._log_append(data, infos, None)
+        for info in infos:
+            self.epochs.note(info.leader_epoch, info.base_offset)
+            self.records_appended += info.count
+        self._appended(Offset(infos[-1].last_offset + 1), data)
+
+    def _log_append(
+        self, data: bytes | bytearray, infos: Sequence[BatchInfo], topics: bytes | None
+    ) -> None:
         try:
             self.log.append(data, infos, topics)
         except StorageError as error:
             self._refused(error)
             raise
-        end = Offset(infos[-1].last_offset + 1)
         for info in infos:
             if info.producer_id >= 0:
-                note_batch(self.producers, data, info, self._clock.now_ms())
-        if not self._is_noted:
-            self._note_epoch(base)
-        self.records_appended += end - base
-        self._appended(end, data)
-        return Appended(base, end)
+                note_batch(self.producers, data, info, self.shared.clock.now_ms())
 
-    def _note_epoch(self, start: Offset) -> None:
+    def note_epoch(self, start: Offset) -> None:
+        """The leader's epoch begins at `start`, unless it began before."""
         self.epochs.note(self.leader_epoch, start)
         self._is_noted = True
 
@@ -301,7 +333,10 @@ class Partition:
             return
         if visible.feeds:
             visible.hold(end, data, topics)
-        self.request_sync()
+        if self.progress is not None:
+            self.moved()
+        if self._durability is Durability.FSYNC or self._unsnapshotted_bytes >= SNAPSHOT_BYTES:
+            self.request_sync()
 
     def _refuse(self) -> None:
         if self.refusal is not None:
@@ -312,7 +347,7 @@ class Partition:
         if isinstance(error, PartitionStopped):
             self.stop(error)
         elif isinstance(error, StorageFull):
-            self._shared.room.refused(error)
+            self.shared.room.refused(error)
 
     # -- durability
 
@@ -324,13 +359,27 @@ class Partition:
     def promise(self, durability: Durability) -> None:
         """Answer at another level from now on; who waits is answered as soon as it holds."""
         self._durability = durability
-        self._at_once = durability is not Durability.FSYNC
-        if self._at_once and self.stopped is None:
+        self.watch(self.progress)
+        if self.stopped is None:
+            self.moved()
+
+    def watch(self, progress: Progress | None) -> None:
+        """Ask `progress` from now on how far all replicas are; None: there is only this one."""
+        self.progress = progress
+        self._at_once = progress is None and self._durability is not Durability.FSYNC
+
+    def moved(self) -> None:
+        """An end moved, here or on another replica: show what may be seen now."""
+        if self.progress is not None:
+            self.replica.moved(self.progress, self._durable)
+        elif self._durability is Durability.FSYNC:
+            self.visible.advance(self._durable)
+        else:
             self.visible.advance(self.end_offset)
 
     def request_sync(self) -> None:
         """Begin to make everything appended so far durable, unless a sync runs already."""
-        if self._syncing or self.stopped is not None:
+        if self._syncing or self.jobs.held is not None or self.stopped is not None:
             return
         self._syncing = True
         log, offset, state = self.log, self.end_offset, self._due_snapshot()
@@ -339,11 +388,11 @@ class Partition:
             durable = log.sync()
             return durable, state is None or try_save(log, offset, state)
 
-        self._shared.syncs.begin(self.place)
-        self._syncer.start(work, self._synced)
+        self.shared.syncs.begin(self.place)
+        self.jobs.start(self.shared.syncer, work, self._synced)
 
     def _synced(self, result: tuple[Offset, bool] | None, error: BaseException | None) -> None:
-        self._shared.syncs.end(self.place)
+        self.shared.syncs.end(self.place)
         self._syncing = False
         self.syncs += 1
         if error is not None or result is None:
@@ -355,8 +404,9 @@ class Partition:
             self._unsnapshotted_bytes = SNAPSHOT_BYTES
         if not self._has_begun:
             self._has_begun = True
-            self._shared.begun(self)
-        self.visible.advance(durable)
+            self.shared.begun(self)
+        self._durable = durable
+        self.moved()
         if self._durability is Durability.FSYNC and self.end_offset > durable:
             self.request_sync()
 
@@ -374,17 +424,19 @@ class Partition:
             self.stopped = self.refusal = error
             self.visible.stop(error)
 
+    def adopt_cut(self, producers: Producers, epochs: EpochHistory) -> None:
+        """The log was cut, and its batches say this now; for `replica`."""
+        was, end = self.end_offset, self.log.end_offset
+        self.producers = self.visible.producers = producers
+        self.epochs = epochs
+        self.end_offset, self._durable = end, min(self._durable, end)
+        gone = Timeout(f"{self.place} was cut at {end}: the record is not here any more")
+        self.visible.cut(end)
+        self.visible.fail_writers(end, was, gone)
+
     async def flush(self) -> None:
         """Sync now, whatever the durability level; returns when it is done."""
-        await self._run(self._syncer, self.log.sync)
-
-    async def _run(self, pool: Pool, work: Callable[[], object]) -> None:
-        """Run storage work in a thread; when it finds the log stopped, so is the partition."""
-        try:
-            await pool.run(work)
-        except PartitionStopped as error:
-            self.stop(error)
-            raise
+        await self.jobs.run(self.shared.syncer, self.log.sync)
 
     async def trim(self, start: Offset) -> None:
         """Delete records below `start` (at most the high watermark), durably."""
@@ -398,7 +450,7 @@ class Partition:
             try_save(log, offset, state)
             log.trim(start)
 
-        await self._run(self._syncer.chores, work)
+        await self.jobs.run(self.shared.syncer.chores, work)
         self.producers.forget_before(self.log.start_offset)
 
     def close_deleted(self) -> None:
@@ -407,19 +459,25 @@ class Partition:
 
     async def close(self) -> None:
         """Snapshot and close cleanly; waiters are told that it will not come."""
+        if self.jobs.held is not None:
+            await asyncio.wait([self.jobs.held])
         if self.stopped is not None:
-            await self._syncer.chores.run(self.log.close)  # its files are let go all the same
+            await self.shared.syncer.chores.run(self.log.close)  # its files are let go all the same
             return
         state, offset = encode_state(self.producers, self.epochs), self.end_offset
+        known = None if self.progress is None else self.visible.high_watermark
 
         def work() -> None:
             try:
                 if offset:  # nothing is to be known of what was never written to
                     try_save(self.log, offset, state)
+                if known is not None:
+                    with contextlib.suppress(StorageFull):  # what was kept before counts
+                        self.log.keep_high_watermark(known)
             finally:
                 self.log.close()
 
         try:
-            await self._syncer.chores.run(work)
+            await self.shared.syncer.chores.run(work)
         finally:
             self.stop(PartitionStopped(f"{self.stream}/{self.id} is closed"))

@@ -76,6 +76,7 @@ class _Snapshot(msgspec.Struct, array_like=True):
     producers: list[ProducerEntry]
     aborted: list[AbortedTxn]
     markers: list[Run] = []
+    ended: list[tuple[int, int]] = []
 
 
 _decoder: Final = msgspec.msgpack.Decoder(_Snapshot)
@@ -286,7 +287,9 @@ class Producers:
     def encode(self) -> bytes:
         """The whole state, for a snapshot."""
         entries = list(self._entries.values())
-        return msgspec.msgpack.encode(_Snapshot(entries, self._aborted, self.markers.runs))
+        return msgspec.msgpack.encode(
+            _Snapshot(entries, self._aborted, self.markers.runs, list(self._ended))
+        )
 
     @classmethod
     def decode(cls, blob: bytes) -> Producers:
@@ -296,6 +299,7 @@ class Producers:
         state._entries = {entry.producer_id: entry for entry in snapshot.producers}
         state._aborted = snapshot.aborted
         state.markers = Markers(snapshot.markers)
+        state._ended = deque(snapshot.ended)
         in_transaction = (entry for entry in snapshot.producers if entry.txn_first_offset >= 0)
         state._open = {
             entry.producer_id: entry.txn_first_offset

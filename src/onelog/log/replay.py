@@ -59,8 +59,13 @@ def note_batch(
         producers.note_marker(info, marker, now_ms)
 
 
-def replay_state(log: PartitionLog, now_ms: int) -> tuple[Producers, EpochHistory]:
-    """The derived state of a log: its newest snapshot and the batches since."""
+def replay_state(
+    log: PartitionLog, now_ms: int, high_watermark: Offset | None = None
+) -> tuple[Producers, EpochHistory]:
+    """The derived state of a log: its newest snapshot and the batches since.
+
+    Markers at or behind the high watermark decide nothing yet; None: it is the log's end.
+    """
     producers, epochs, offset = Producers(), EpochHistory(), log.start_offset
     saved = log.load_state(STATE_NAME)
     if saved is not None:
@@ -80,6 +85,6 @@ def replay_state(log: PartitionLog, now_ms: int) -> tuple[Producers, EpochHistor
                 if info.producer_id >= 0:
                     note_batch(producers, data, info, now_ms)
         offset = Offset(infos[-1].last_offset + 1)
-    producers.settle(end)
+    producers.settle(end if high_watermark is None else high_watermark)
     producers.forget_before(log.start_offset)
     return producers, epochs

@@ -42,7 +42,7 @@ class UnseenBytes:
     def __init__(self, limit: int = UNSEEN_BYTES_MAX) -> None:
         self.held = 0
         self.limit = limit
-        self.share = limit // 4
+        self.share = limit // 2
         """What one partition may hold of it: one that waits long leaves the others their room."""
         self.overflows = 0
         """How often batches were let go of, to be read back from the log."""

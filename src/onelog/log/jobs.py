@@ -1,0 +1,100 @@
+"""What threads do on one partition's log, so that a truncation can wait until they are through.
+
+Rules: a job that finds the log stopped stops the partition, whoever waits for it. While one job has
+the log alone (`held`), who would begin another refuses or waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from onelog.base.errors import Conflict, OnelogError, PartitionStopped
+from onelog.log.pool import Pool
+
+_T = TypeVar("_T")
+
+
+class Jobs:
+    """The work on one log that may block."""
+
+    __slots__ = ("_count", "_next", "_place", "_stop", "held")
+
+    def __init__(self, place: str, stop: Callable[[OnelogError], None]) -> None:
+        self._place = place
+        self._stop = stop
+        self._count = 0
+        self._next: Callable[[], None] | None = None
+        """What waits for the jobs that run."""
+        self.held: asyncio.Future[None] | None = None
+        """Done when the job that has the log alone is over; None: there is none."""
+
+    def start(
+        self,
+        pool: Pool,
+        work: Callable[[], _T],
+        done: Callable[[_T | None, BaseException | None], None],
+    ) -> None:
+        """Run `work` in a thread of `pool`, then `done(result, error)` on the loop."""
+        self._count += 1
+
+        def ended(result: _T | None, error: BaseException | None) -> None:
+            self._count -= 1
+            try:
+                if isinstance(error, PartitionStopped):
+                    self._stop(error)
+                done(result, error)
+            finally:
+                if self._next is not None and not self._count:
+                    begin, self._next = self._next, None
+                    begin()
+
+        pool.start(work, ended)
+
+    async def run(self, pool: Pool, work: Callable[[], object]) -> None:
+        """Run `work` in a thread of `pool` and wait for it."""
+        self.refuse_if_held()
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.start(pool, work, lambda _result, error: _settle(future, error))
+        await future
+
+    async def run_alone(
+        self,
+        pool: Pool,
+        work: Callable[[], _T],
+        done: Callable[[_T | None, BaseException | None], None],
+    ) -> None:
+        """As `start`, once no other job runs; none begins before `done` is through.
+
+        Who waits may be cancelled: the work is done nevertheless.
+        """
+        self.refuse_if_held()
+        held = self.held = asyncio.get_running_loop().create_future()
+
+        def ended(result: _T | None, error: BaseException | None) -> None:
+            self.held = None
+            try:
+                done(result, error)
+            finally:
+                _settle(held, error)
+
+        if self._count:
+            self._next = lambda: self.start(pool, work, ended)
+        else:
+            self.start(pool, work, ended)
+        await asyncio.shield(held)
+
+    def refuse_if_held(self) -> None:
+        """Raise Conflict while a job has the log alone."""
+        if self.held is not None:
+            raise Conflict(f"{self._place} is being truncated; try again")
+
+
+def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)

@@ -1,0 +1,53 @@
+"""How far a partition may be seen: from the ends of its replicas to the high watermark.
+
+Rules:
+- This replica says how far it has written and how far its disk has it; the answer is the high
+  watermark as it is known now. The partition never lets it fall, nor pass its own end.
+- One replica needs nobody: it has no Progress (`None`), and its end at the stream's durability
+  level is the high watermark.
+- Who hears of another replica (an ack, a change of who counts) calls `Partition.moved`, which asks
+  again. Nobody polls.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Protocol
+
+from onelog.base.ids import Offset
+
+
+class Role(StrEnum):
+    """What this replica is to the others."""
+
+    LEADER = "leader"
+    """It takes appends; the others copy it."""
+    FOLLOWER = "follower"
+    """It copies the leader, and may lead next."""
+    OBSERVER = "observer"
+    """It copies only what all replicas that count have: it is never cut and never leads."""
+
+
+class Progress(Protocol):
+    """Knows the replicas of one partition."""
+
+    def moved(self, written: Offset, durable: Offset) -> Offset:
+        """This replica ends at `written`, its disk has all below `durable`; the high watermark."""
+        ...
+
+
+class Told:
+    """The progress of a replica that copies: its leader tells how far all are."""
+
+    __slots__ = ("offset",)
+
+    def __init__(self) -> None:
+        self.offset = Offset(0)
+
+    def tell(self, offset: Offset) -> None:
+        """The leader's high watermark."""
+        self.offset = max(self.offset, offset)
+
+    def moved(self, written: Offset, durable: Offset) -> Offset:
+        """What the leader told; who acks does it here."""
+        return min(self.offset, written)
