@@ -37,8 +37,8 @@ PARTITIONS_PER_REQUEST_MAX = 100_000
 """Topics and partitions that one Kafka request may name, together."""
 
 ANSWER_BYTES_MAX = 32 * 1024 * 1024
-"""Bytes of an answer of Kafka that tells of many topics, groups or transactions, each of which may
-be named many times; then the rest is refused with POLICY_VIOLATION beside its name."""
+"""Bytes of a Kafka answer about many topics, groups or transactions, each of which a request may
+name many times; further names get POLICY_VIOLATION."""
 
 UNSEEN_BYTES_MAX = 128 * 1024 * 1024
 """Bytes that partitions hold for live readers until they are visible, half of it each at most;

@@ -1,9 +1,9 @@
 """The hot loops: record batches, topics and wire pieces as whole-buffer operations.
 
 Rules: nothing here knows sockets, files or time. Buffers are borrowed for the call. Bad bytes raise
-CorruptBatch, whatever they are. The compiled module is used when it is there; `ONELOG_PURE=1` asks
-for the interpreted twin, from which the types are read too. That one stands in where the compiled
-one cannot be loaded, and `kernel/condition.py` says so.
+CorruptBatch, whatever they are. The compiled module is used if it exists; `ONELOG_PURE=1` chooses
+the interpreted twin, from which mypy reads the types, too. The twin also runs when the compiled
+module cannot be loaded, and `kernel/condition.py` reports that.
 """
 
 import os
@@ -33,7 +33,7 @@ from onelog.kernel.types import (
 COMPILED: bool
 """Whether the compiled kernel is in use."""
 WHY_INTERPRETED = ""
-"""Why the compiled kernel could not be loaded; empty: it was, or it was not asked for."""
+"""Why the compiled kernel could not be loaded; empty: it was loaded, or it was not wanted."""
 
 if TYPE_CHECKING:
     from onelog.kernel.pure import (

@@ -1,7 +1,7 @@
-"""How the kernel of this process is: compiled from what lies beside it, or what is wrong with it.
+"""The condition of this process's kernel: compiled from the sources beside it, or not.
 
-Rules: a kernel that is not what it should be works, and is said loudly wherever a person looks: at
-the start of `onelog serve`, in its log, in `onelog status` and `onelog version`.
+Rules: a kernel in the wrong condition works, but is reported wherever a person looks: at the start
+of `onelog serve`, in its log, in `onelog status` and `onelog version`.
 """
 
 from __future__ import annotations

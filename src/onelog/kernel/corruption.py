@@ -1,4 +1,4 @@
-"""What can be wrong with a batch, as a table: both implementations report the same numbers.
+"""The faults that a batch can have, as a table: both implementations report the same numbers.
 
 Rules: a number never changes its meaning; `_native/format.pxd` repeats the numbers for C.
 """
@@ -73,11 +73,11 @@ KINDS: dict[int, type[CorruptBatch]] = {
         InvalidRecords,
     ),
 }
-"""What a sender can only mend by sending something else; the rest is damage: CorruptBatch."""
+"""Faults that only another content can avoid; every other fault is damage: CorruptBatch."""
 
 
 def explain(code: int, position: int, record: int = -1) -> str:
-    """Say what is wrong where."""
+    """The text for a fault and its position."""
     if record >= 0:
         return f"record {record} of the batch at byte {position}: {REASONS[code]}"
     return f"at byte {position}: {REASONS[code]}"

@@ -1,4 +1,4 @@
-"""What a compiled module of the kernel was made of, as a digest that it carries in itself.
+"""The digest of the sources of a compiled kernel module, which the module carries in itself.
 
 Rules: `setup.py` loads this file by its path while nothing is installed, so it imports nothing of
 ours. The digest is of what the C compiler and Cython read: the module's own file and everything

@@ -1,4 +1,4 @@
-"""What can be wrong with a Kafka request, as a table: both implementations report the same numbers.
+"""The faults that a Kafka request can have, as a table: both implementations use the same numbers.
 
 Rules: a number never changes its meaning; `_native/kafka_wire.pxd` repeats the numbers for C.
 """

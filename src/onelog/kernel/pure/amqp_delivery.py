@@ -2,7 +2,7 @@
 
 Rules:
 - Records that follow each other and go to the same target are one run. A record that a queue has to
-  look at (it ends some day, or has more routing keys than one) is a run of its own with its marks.
+  treat singly (it expires, or has several routing keys) is a run of its own with its marks.
 - A delivery's names and properties follow from the record's topic and headers (its envelope), which
   the caller gives once; a record without a known envelope, or whose key is not its topic, ends the
   run of deliveries.

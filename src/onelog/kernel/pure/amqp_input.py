@@ -3,10 +3,10 @@
 Rules:
 - A publish whose names and properties are known (a route) is staged and counted; its neighbours to
   the same stage are one event. Everything else is an event, as `split_amqp` has them.
-- Events are told in their order, and take effect in it: behind the first one that is the caller's
-  to do nothing is staged any more. Acknowledgements and heartbeats hold nothing up.
-- A publish that a read cut in two is waited for, up to `WAIT_BYTES_MAX` and a few frames; a larger
-  one is told frame by frame.
+- Events come in their order, and take effect in it: after the first event that the caller has to
+  handle, nothing is staged any more. Acknowledgements and heartbeats do not stop staging.
+- When a read cuts a publish in two, the rest is waited for, up to `WAIT_BYTES_MAX` and a few
+  frames; each frame of a larger publish is an event.
 """
 
 from __future__ import annotations

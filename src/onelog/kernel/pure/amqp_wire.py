@@ -1,13 +1,13 @@
 """AMQP 0-9-1 frames, interpreted: a whole read at once; publishes, acks and deliveries as units.
 
 Rules:
-- A publish is told as one event when its method, content header and body lie one after the other in
-  the buffer, as clients send them; otherwise its frames are told one by one. The same bytes give
-  the same messages either way.
+- A publish is one event when its method, content header and body lie one after the other in the
+  buffer, as clients send them; otherwise each of its frames is an event. The same bytes give the
+  same messages either way.
 - A payload may be as large as the whole frame was agreed to be: clients that forget the eight bytes
-  around it are let be.
-- An event's first number is its kind. Bad framing ends the list with FAULT and what is wrong; what
-  came before it counts.
+  around it are accepted.
+- An event's first number is its kind. Bad framing ends the list with FAULT and the fault; the
+  events before it count.
 """
 
 from __future__ import annotations

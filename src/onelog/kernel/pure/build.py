@@ -1,6 +1,6 @@
 """Batches made, interpreted: the builder, and the re-encoding that compaction needs.
 
-Rules: what is refused leaves the builder as it was. The first record's timestamp is the batch's
+Rules: a refused record leaves the builder as it was. The first record's timestamp is the batch's
 base. A topic that is not the record's key is written as the first header `~t`.
 """
 

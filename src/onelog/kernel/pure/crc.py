@@ -1,4 +1,4 @@
-"""CRC-32C, interpreted: the library that is fast enough to stand in for the compiled one."""
+"""CRC-32C without the compiled kernel, by a library that is fast enough."""
 
 from __future__ import annotations
 

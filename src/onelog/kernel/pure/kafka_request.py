@@ -1,7 +1,7 @@
 """Kafka requests, interpreted: frames, headers, Produce and Fetch.
 
 Rules: the buffer is borrowed for the call, and positions count from its first byte. Bad bytes raise
-ProtocolViolation. What follows the fields of a request is left alone, as Kafka's own broker does.
+ProtocolViolation. Bytes after the fields of a request are ignored, as in Kafka's own broker.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a view shows of a run of batches, and what is written through one, interpreted.
+"""The batches that a view shows, and the records that are written through one, interpreted.
 
-Rules: a batch of which every record matches is told by where it lies; of a mixed one only the
-matching records are written again, offsets unmoved and without a producer. What lies in a stream
-of one topic does not say which: for a filter its records are written again with their topic.
+Rules: a batch whose records all match is returned by its position. Of a mixed batch only the
+matching records are written again, with the same offsets and without a producer. Records in a
+stream of one topic do not carry their topic: for a filter they are written again with it.
 """
 
 from __future__ import annotations

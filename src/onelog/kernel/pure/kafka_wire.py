@@ -1,6 +1,6 @@
 """Kafka's wire types, interpreted: a reader that stays inside its request.
 
-Rules: a field is taken whole or not at all, so the reader stands at what is wrong; a count is
+Rules: a field is taken whole or not at all, so the reader stops at the bad field; a count is
 compared with the bytes left before anything is made from it.
 """
 

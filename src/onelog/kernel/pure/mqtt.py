@@ -6,7 +6,7 @@ Rules:
   overtakes it; the caller deals with it and feeds on with no bytes.
 - A packet is never larger than the limit, whatever its header claims: that is refused at once.
 - A packet is done when it is staged, settled or handed out: when `resolve` raises, it comes again.
-- What the builder has no room for is handed out, too.
+- A packet that the builder has no room for is handed out, too.
 """
 
 from __future__ import annotations

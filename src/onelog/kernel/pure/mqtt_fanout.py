@@ -1,10 +1,10 @@
-"""MQTT's fan-out, interpreted: who gets which record, and in which bytes.
+"""MQTT's fan-out, interpreted: which subscribers get which record, and in which bytes.
 
 Rules:
 - Each subscriber of a topic gets a record once, however many of its subscriptions match.
-- A subscriber without room falls behind: it is skipped from then on and the caller is told where,
-  so that it reads on from the log. Nothing queues here. One that keeps its state falls behind at
-  QoS 2, so that its owner saves the packet id before it goes.
+- A subscriber without room falls behind: it is skipped from then on, and the caller learns its
+  position, so that it reads on from the log. Nothing queues here. One that keeps its state falls
+  behind at QoS 2, so that its owner saves the packet id before it goes.
 - Whatever a foreign producer wrote into the reserved headers, no subscriber breaks over it: a
   quality of service that is not 1 or 2 is 0, a topic that does not fit a packet has no subscribers.
 """

@@ -3,7 +3,7 @@
 Rules:
 - A packet id is in flight until the peer has answered; the order of delivery is kept.
 - Bytes leave in the order in which they were queued, shared or not.
-- The first topics of a connection have its aliases, for good: which is known is never in doubt.
+- The first topics of a connection get its aliases and keep them: the peer always knows each alias.
 """
 
 from __future__ import annotations
