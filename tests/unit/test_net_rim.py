@@ -1,4 +1,4 @@
-"""What every connection has, whatever it speaks: a deadline, tasks, and reasons not to read."""
+"""What every connection has: a deadline, tasks, reasons not to read, and a user who may change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import pytest
 
 from onelog.base.clock import ManualClock
 from onelog.kernel import MqttInput, MqttOutput
-from onelog.net import Deadline, OwnedTasks, Pauses
+from onelog.net import Connections, Deadline, OwnedTasks, Pauses
+from onelog.net.connections import USER_CHANGED
+from onelog.observe import Troubles
 from onelog.protocols.mqtt.keep_alive import KeepAlive
 from tests.simulation.machine import VirtualLoop
 
@@ -291,3 +293,62 @@ def test_reasons_may_come_and_go_when_the_connection_is_gone():
     assert not pauses.resume("full")
     assert not pauses.resume("turn")
     assert wire.calls == ["pause"]
+
+
+# -- users
+
+
+class Proof:
+    def __init__(self, name: str, *, counts: bool) -> None:
+        self.name = name
+        self.counts = counts
+
+
+class Guest:
+    """Stands for a connection of somebody."""
+
+    def __init__(self, identity: Proof | None, error: Exception | None = None) -> None:
+        self.identity = identity
+        self.error = error
+        self.told = 0
+
+    def user_changed(self) -> None:
+        self.told += 1
+        if self.error is not None:
+            raise self.error
+
+
+def guests(*rows: Guest) -> tuple[Connections[Guest], Troubles]:
+    troubles = Troubles(ManualClock())
+    there: Connections[Guest] = Connections(lambda identity: identity.counts, troubles)
+    for row in rows:
+        there.add(row)
+    return there, troubles
+
+
+def test_a_user_who_changed_is_told_on_every_connection_whose_proof_counts_no_more():
+    old, again = (Guest(Proof("ada", counts=False)) for _ in range(2))
+    current, other = Guest(Proof("ada", counts=True)), Guest(Proof("bob", counts=False))
+    nobody = Guest(None)
+    there, _troubles = guests(old, again, current, other, nobody)
+    assert set(there.of_user("ada")) == {old, again, current}
+    there.user_changed("ada")
+    assert [row.told for row in (old, again, current, other, nobody)] == [1, 1, 0, 0, 0]
+
+
+def test_a_connection_that_raises_keeps_no_other_of_its_user_open():
+    rows = [Guest(Proof("ada", counts=False), RuntimeError("a fault")) for _ in range(3)]
+    there, troubles = guests(*rows)
+    there.user_changed("ada")
+    assert [row.told for row in rows] == [1, 1, 1]
+    assert troubles.count(USER_CHANGED) == 3
+
+
+def test_a_connection_may_leave_while_its_user_is_told():
+    rows = [Guest(Proof("ada", counts=False)) for _ in range(3)]
+    there, troubles = guests(*rows)
+    for row in rows:
+        row.user_changed = lambda row=row: there.discard(row)  # type: ignore[method-assign,misc]
+    there.user_changed("ada")
+    assert not there
+    assert not troubles.rows()

@@ -1,6 +1,7 @@
 """Sockets: where the server listens, and what stands between a socket and a protocol."""
 
 from onelog.net.binding import BoundListener, ProtocolListeners, words
+from onelog.net.connections import ConnectionCounters, Connections, connection_samples
 from onelog.net.deadline import Deadline
 from onelog.net.gate import ConnectionLimits, Gate
 from onelog.net.listener import Listener, bind
@@ -20,6 +21,9 @@ __all__ = [
     "BoundListener",
     "ProtocolListeners",
     "Refusing",
+    "Connections",
+    "ConnectionCounters",
+    "connection_samples",
     "Deadline",
     "OwnedTasks",
     "Pauses",

@@ -471,6 +471,11 @@ class Connection:
         )
         self._deadline.start(_CLOSE_DEADLINE_S, self._end)
 
+    def user_changed(self) -> None:
+        """The peer's user was changed or removed, and would not be let in as it is: end."""
+        assert self.identity is not None
+        self.close(320, f"CONNECTION_FORCED - user '{self.identity.name}' was changed")
+
     def abort(self, why: str) -> None:
         """End without a word: the peer does not speak AMQP, or is gone."""
         _log.info("an AMQP connection is ended", peer=self.name, user=self.login_name, why=why)

@@ -19,7 +19,7 @@ from onelog.broker.hanging import hang
 from onelog.config import Config
 from onelog.kernel import AmqpEnvelopes
 from onelog.metadata.store import Delete, Put
-from onelog.net import OwnedTasks, Peer
+from onelog.net import ConnectionCounters, Connections, OwnedTasks, Peer
 from onelog.protocols.amqp.addresses import DEFAULT_VHOST
 from onelog.protocols.amqp.confirms import ACK, NACK
 from onelog.protocols.amqp.definitions import KINDS, MADE, ROOT, decode_row, parse_key
@@ -64,12 +64,11 @@ QUEUE_COUNTERS: Final = (
 """What a queue counts."""
 
 
-class Counters:
+class Counters(ConnectionCounters):
     """Plain numbers, read when the metrics are."""
 
     def __init__(self) -> None:
-        self.connects = 0
-        self.disconnects = 0
+        super().__init__()
         self.logins = 0
         self.refused = 0
         self.protocol_errors = 0
@@ -91,7 +90,6 @@ class Counters:
         self.of_deleted: dict[str, int] = dict.fromkeys(QUEUE_COUNTERS, 0)
         """What queues that are gone had counted."""
         self.received_bytes = 0
-        self.sent_bytes = 0
 
     def queue_gone(self, queue: Queue) -> None:
         """A queue is deleted: what it counted still counts in all."""
@@ -146,7 +144,9 @@ class Hub:
         self.loop = asyncio.get_running_loop()
         self.cluster_name = config.node.name
         self.counters = Counters()
-        self.connections: set[Connection] = set()
+        self.connections: Connections[Connection] = Connections(
+            authenticator.is_current, broker.troubles
+        )
         self.follower = Follower(self)
         self.vhosts = VirtualHosts(self)
         self.envelopes = AmqpEnvelopes(ENVELOPES_BYTES_MAX)
@@ -182,7 +182,7 @@ class Hub:
         self.intents = await Intents.open(self.broker, self.settle_again, self._save_settled)
         for queue in queues:
             queue.expiry.watch()
-        self._undo.callback(self.authenticator.on_change(self._user_changed))
+        self._undo.callback(self.authenticator.on_change(self.connections.user_changed))
         hang(self._undo, self.broker.streams.on_change, self._streams_changed)
         hang(self._undo, self.broker.maintenance.after_trim, self._trimmed)
 
@@ -300,13 +300,6 @@ class Hub:
         except NotAuthenticated:
             return False
         return True
-
-    def _user_changed(self, name: str) -> None:
-        for connection in list(self.connections):
-            identity = connection.identity
-            concerned = identity is not None and identity.name == name
-            if identity is not None and concerned and not self.authenticator.is_current(identity):
-                connection.close(320, f"CONNECTION_FORCED - user '{name}' was changed")
 
     # -- queues and places
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from onelog.base.clock import Clock
 from onelog.broker import Broker
 from onelog.config import Config
-from onelog.net import Listener, ProtocolListeners, Refusing
+from onelog.net import Listener, ProtocolListeners, Refusing, connection_samples
 from onelog.observe import Sample
 from onelog.protocols.amqp.connection import Connection
 from onelog.protocols.amqp.hub import Hub
@@ -84,9 +84,15 @@ class AmqpServer:
         if hub is None:
             return
         counters = hub.counters
+        yield from connection_samples(
+            "amqp",
+            now=len(hub.connections),
+            ended=counters.disconnects,
+            received_bytes=counters.received_bytes,
+            sent_bytes=counters.sent_bytes,
+        )
         totals = (
             ("connects_total", "Connections accepted.", counters.connects),
-            ("disconnects_total", "Connections that ended.", counters.disconnects),
             ("logins_total", "Logins that succeeded.", counters.logins),
             ("logins_refused_total", "Logins that were refused.", counters.refused),
             (
@@ -103,14 +109,11 @@ class AmqpServer:
             ("blocked_total", "Times a publisher had to wait for room.", counters.blocked),
             ("published_total", "Messages published.", counters.published),
             ("dead_lettered_total", "Messages given up and sent on.", counters.dead_lettered),
-            ("received_bytes_total", "Bytes received.", counters.received_bytes),
-            ("sent_bytes_total", "Bytes sent.", counters.sent_bytes),
         )
         for name, about, value in totals:
             yield Sample(f"onelog_amqp_{name}", about, "counter", value)
         queues = [queue for vhost in hub.vhosts.all() for queue in vhost.queues.values()]
         gauges = (
-            ("connections", "Connections now.", len(hub.connections)),
             ("queues", "Queues.", len(queues)),
             ("messages_ready", "Messages that wait.", sum(row.ready.size for row in queues)),
             ("messages_unacked", "Messages with consumers.", sum(row.unacked for row in queues)),

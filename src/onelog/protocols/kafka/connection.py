@@ -413,6 +413,12 @@ class Connection:
         """The answer to the request at hand is the last one."""
         self.ends_after_answer = True
 
+    def user_changed(self) -> None:
+        """The client's user was changed or removed, and would not be let in as it is: end."""
+        assert self.identity is not None
+        if not self.ends_after_answer:  # else it changed this itself, and is to hear of it
+            self.close(f"the user {self.identity.name} was changed")
+
     def close(self, why: str) -> None:
         """Send what is ready, then end."""
         if not self._closed:

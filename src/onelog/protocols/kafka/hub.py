@@ -20,6 +20,7 @@ from onelog.broker import Action, Broker, Principal, Stream
 from onelog.broker.producer_ids import ProducerIds
 from onelog.config import Config
 from onelog.metadata.store import Compare, Put
+from onelog.net import ConnectionCounters, Connections
 from onelog.observe import Sample
 from onelog.protocols.kafka.admin.choosing import default_config
 from onelog.protocols.kafka.apis import APIS
@@ -42,27 +43,17 @@ if TYPE_CHECKING:
 _CLUSTER_ID_KEY: Final = "kafka/cluster_id"
 
 
-class Counters:
+class Counters(ConnectionCounters):
     """Plain numbers, read when the metrics are."""
 
-    __slots__ = (
-        "connects",
-        "disconnects",
-        "logins",
-        "protocol_errors",
-        "received_bytes",
-        "requests",
-        "sent_bytes",
-    )
+    __slots__ = ("logins", "protocol_errors", "received_bytes", "requests")
 
     def __init__(self) -> None:
-        self.connects = 0
-        self.disconnects = 0
+        super().__init__()
         self.logins = 0
         self.requests = 0
         self.protocol_errors = 0
         self.received_bytes = 0
-        self.sent_bytes = 0
 
 
 class Hub:
@@ -87,7 +78,9 @@ class Hub:
         self.views = Views(broker)
         self.topics.views = self.views
         self.appends = Appends(self)
-        self.connections: set[Connection] = set()
+        self.connections: Connections[Connection] = Connections(
+            authenticator.is_current, broker.troubles
+        )
         self.counters = Counters()
         self.cluster_id = ""
         self.long_answers = asyncio.Lock()
@@ -111,7 +104,7 @@ class Hub:
         if groups is not None:
             self._opened.push_async_callback(groups.close)
             await self._open_transactions(groups)
-        self._opened.callback(self.authenticator.on_change(self._user_changed))
+        self._opened.callback(self.authenticator.on_change(self.connections.user_changed))
 
     async def _open_transactions(self, groups: Groups) -> None:
         transactions = await self._transactions.open(
@@ -143,15 +136,6 @@ class Hub:
         for state in (self._groups.find(), self._transactions.find()):
             if state is not None:
                 yield from state.samples()
-
-    def _user_changed(self, name: str) -> None:
-        for connection in list(self.connections):
-            identity = connection.identity
-            concerned = identity is not None and identity.name == name
-            if connection.ends_after_answer:
-                continue  # it changed this itself, and is to hear of it
-            if identity is not None and concerned and not self.authenticator.is_current(identity):
-                connection.close(f"the user {name} was changed")
 
     async def _load_cluster_id(self) -> str:
         store = self.broker.store

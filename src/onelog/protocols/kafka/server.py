@@ -13,7 +13,7 @@ from onelog.base.clock import Clock
 from onelog.broker import Broker
 from onelog.config import Config
 from onelog.config.listeners import KafkaListener
-from onelog.net import Listener, ProtocolListeners
+from onelog.net import Listener, ProtocolListeners, connection_samples
 from onelog.observe import Sample
 from onelog.protocols.kafka.connection import Connection
 from onelog.protocols.kafka.hub import Hub
@@ -75,9 +75,15 @@ class KafkaServer:
         if hub is None:
             return
         counters = hub.counters
+        yield from connection_samples(
+            "kafka",
+            now=len(hub.connections),
+            ended=counters.disconnects,
+            received_bytes=counters.received_bytes,
+            sent_bytes=counters.sent_bytes,
+        )
         totals = (
             ("connects_total", "Connections accepted.", counters.connects),
-            ("disconnects_total", "Connections that ended.", counters.disconnects),
             ("logins_total", "Logins that succeeded.", counters.logins),
             ("requests_total", "Requests received.", counters.requests),
             (
@@ -85,10 +91,7 @@ class KafkaServer:
                 "Connections ended for what they sent.",
                 counters.protocol_errors,
             ),
-            ("received_bytes_total", "Bytes received.", counters.received_bytes),
-            ("sent_bytes_total", "Bytes sent.", counters.sent_bytes),
         )
         for name, about, value in totals:
             yield Sample(f"onelog_kafka_{name}", about, "counter", value)
-        yield Sample("onelog_kafka_connections", "Connections now.", "gauge", len(hub.connections))
         yield from hub.samples()

@@ -428,9 +428,7 @@ class Connection:
         await self.hub.let_go(self, taken_over=True)
 
     def user_changed(self) -> None:
-        """The client's user was changed or removed: end unless it would be let in as it is."""
-        if self.identity is None or self.hub.authenticator.is_current(self.identity):
-            return
+        """The client's user was changed or removed, and would not be let in as it is: end."""
         error = NotAuthenticated(f"the user {self.principal.name!r} was changed; log in again")
         if self.state is State.CONNECTED:
             self.end(ReasonCode.ADMINISTRATIVE_ACTION, Properties(reason_string=str(error)))

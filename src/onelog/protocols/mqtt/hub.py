@@ -30,6 +30,7 @@ from onelog.kernel import (
     check_topic,
     send_acks,
 )
+from onelog.net import ConnectionCounters, Connections
 from onelog.protocols.mqtt.delayed import Delayed
 from onelog.protocols.mqtt.delivery import delivery_properties
 from onelog.protocols.mqtt.errors import reason_for
@@ -58,30 +59,19 @@ PASS_BYTES_MAX: Final = 1024 * 1024
 """Bytes read from one connection before the others have a turn."""
 
 
-class Counters:
-    """Plain numbers, read at scrape time."""
+class Counters(ConnectionCounters):
+    """Plain numbers. `sent_bytes` are those that the kernel did not write."""
 
-    __slots__ = (
-        "caught_up",
-        "connects",
-        "disconnects",
-        "fallen_behind",
-        "published",
-        "refused",
-        "sent_bytes",
-    )
+    __slots__ = ("caught_up", "fallen_behind", "published", "refused")
 
     def __init__(self) -> None:
-        self.connects = 0
+        super().__init__()
         self.refused = 0
-        self.disconnects = 0
         self.fallen_behind = 0
         self.published = 0
         """Messages from clients that the kernel left to us."""
         self.caught_up = 0
         """Messages to clients that the fan-out did not send."""
-        self.sent_bytes = 0
-        """Bytes to clients that the kernel did not write."""
 
 
 class Hub:
@@ -112,7 +102,9 @@ class Hub:
         )
         self.sessions: dict[str, MqttSession] = {}
         """Sessions with a connection, by client id."""
-        self.connections: set[Connection] = set()
+        self.connections: Connections[Connection] = Connections(
+            authenticator.is_current, broker.troubles
+        )
         self._leaving: dict[Connection, asyncio.Event] = {}
         """Connections that are gone and whose sessions are being saved."""
         self._parting: set[MqttSession] = set()
@@ -131,7 +123,7 @@ class Hub:
         self._undo = ExitStack()
         hang(self._undo, broker.publisher.on_tick, self._tick)
         hang(self._undo, broker.streams.on_change, self._streams_changed)
-        self._undo.callback(authenticator.on_change(self._user_changed))
+        self._undo.callback(authenticator.on_change(self.connections.user_changed))
         hang(self._undo, broker.authorizer.on_change, self._permissions_changed)
         self._opened = asyncio.Event()
         self.is_abandoned = False
@@ -234,11 +226,6 @@ class Hub:
         route = MqttRoute(text.encode(), *found)
         self.routes.keep(principal, topic, route)
         return route
-
-    def _user_changed(self, name: str) -> None:
-        for connection in list(self.connections):
-            if connection.principal.name == name:
-                connection.user_changed()
 
     def _permissions_changed(self) -> None:
         self.routes.forget()  # they say who may publish

@@ -23,6 +23,7 @@ from onelog.net import (
     ProtocolListeners,
     Refusing,
     WebSocketSettings,
+    connection_samples,
     words,
 )
 from onelog.observe import Sample
@@ -102,13 +103,17 @@ class MqttServer:
         if hub is None:
             return
         counters = hub.counters
+        yield from connection_samples(
+            "mqtt",
+            now=len(hub.connections),
+            ended=counters.disconnects,
+            received_bytes=hub.turn.received_bytes,
+            sent_bytes=hub.sent_bytes,
+        )
         totals = (
             ("connects_total", "Clients accepted.", counters.connects),
             ("connects_refused_total", "Clients refused.", counters.refused),
-            ("disconnects_total", "Connections that ended.", counters.disconnects),
             ("fallen_behind_total", "Times a session fell behind.", counters.fallen_behind),
-            ("received_bytes_total", "Bytes received.", hub.turn.received_bytes),
-            ("sent_bytes_total", "Bytes sent.", hub.sent_bytes),
             ("received_messages_total", "Messages received.", hub.received_messages),
             ("delivered_messages_total", "Messages sent.", hub.delivered_messages),
             (
@@ -121,7 +126,6 @@ class MqttServer:
             yield Sample(f"onelog_mqtt_{name}", about, "counter", value)
         sessions = hub.sessions.values()
         gauges = (
-            ("connections", "Connections now.", len(hub.connections)),
             ("sessions", "Sessions with a connection.", len(sessions)),
             (
                 "subscriptions",
