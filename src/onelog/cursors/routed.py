@@ -266,6 +266,16 @@ class RoutedCursor:
         self.count -= gone
         return gone
 
+    def forget_from(self, key: Key, end: int) -> None:
+        """A power cut took the end of a log: its offsets from `end` on will be other records."""
+        places = self._places.get(key)
+        if places is None or not places.chunks:
+            return
+        last = max(places.chunks)
+        above = (last << CHUNK_BITS) + int(places.chunks[last].max()) + 1
+        if end < above:
+            self.settle_range(key, end, above - end)
+
     # -- state
 
     def state(self) -> CursorState:

@@ -83,6 +83,8 @@ class Recovery:
     ) -> dict[Queue, int]:
         """From which offset each queue may lack records of a partition."""
         found: dict[Queue, int] = {}
+        if source.partition.stopped is not None:
+            return found  # what is kept of it counts when it is restored
         reached: dict[str, set[str]] = {}
         for queue in queues:
             vhost = queue.vhost
@@ -141,7 +143,8 @@ class Recovery:
             source = self._live.find(key)
             if source is None:
                 cursor.forget(key)
-            else:
+            elif source.partition.stopped is None:
+                cursor.forget_from(key, int(source.partition.end_offset))
                 kept.append(source)
         new: dict[int, list[Place]] = {}
         for number, place in fresh:
