@@ -14,6 +14,7 @@ from onelog.base.errors import (
     InvalidRequest,
     MessageTooLarge,
     NotAuthorized,
+    NotLeader,
     OnelogError,
     PartitionStopped,
     QuotaExceeded,
@@ -32,6 +33,7 @@ from onelog.broker import (
 )
 from onelog.kernel import TIMESTAMP_MS_MAX, BatchBuilder
 from onelog.log.partition import Partition
+from onelog.log.progress import Role
 from tests.support.brokers import (
     batches_of,
     client_batch,
@@ -517,3 +519,19 @@ async def test_an_answer_that_raises_keeps_no_other_from_its_own(tmp_path: Path)
         assert (await broker.publish(Message("t", b"2"), principal=LOCAL)).offset == 1
         assert (await broker.publish(Message("t", b"3"), principal=LOCAL)).offset == 2
         assert broker.troubles.count("publish-answer") == 1
+
+
+async def test_a_partition_that_is_led_elsewhere_takes_nothing_staged_or_not(
+    tmp_path: Path,
+) -> None:
+    async with running(tmp_path) as broker:
+        partition = home_of(broker, "t")[1]
+        staged = asyncio.ensure_future(broker.publish(Message("t", b"x"), principal=LOCAL))
+        await asyncio.sleep(0)
+        partition.replica.become(Role.FOLLOWER, 1)
+        for publishing in (staged, broker.publish(Message("t", b"y"), principal=LOCAL)):
+            with pytest.raises(NotLeader):
+                await publishing
+        assert broker.publisher.route("t", LOCAL) is None
+        partition.replica.become(Role.LEADER, 2)
+        assert (await broker.publish(Message("t", b"z"), principal=LOCAL)).offset == 0

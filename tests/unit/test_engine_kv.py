@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from onelog.base import faults
@@ -25,7 +26,7 @@ from onelog.base.errors import (
 )
 from onelog.kernel import scan_batches, topic_hash
 from onelog.storage.engine import LogSettings, PartitionKey
-from onelog.storage.kv import KvEngine, KvLog
+from onelog.storage.kv import KvEngine, KvLog, meta
 from tests.batches import append, fill, make_batch, read_all, spans
 
 KEY = PartitionKey("s-1", 0)
@@ -429,3 +430,9 @@ def test_partitions_whose_names_begin_alike_are_apart(tmp_path: Path):
     assert engine.partitions() == names[1:]
     assert [engine.open(key, SMALL).end_offset for key in names] == [0, 2, 3]
     engine.close()
+
+
+def test_a_meta_that_older_software_wrote_is_read():
+    """It has no high watermark: none was kept."""
+    found = meta.decode(msgspec.msgpack.encode([0, 5, 1, [[0, 0, 0, True]]]), "s/0")
+    assert (found.end_offset, found.high_watermark) == (5, 0)

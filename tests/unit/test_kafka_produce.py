@@ -15,6 +15,7 @@ from onelog.broker import Cleanup, Durability
 from onelog.config import Config
 from onelog.config.kafka import Kafka, KafkaLimits
 from onelog.kernel import crc32c, decode_batch, scan_batches
+from onelog.log.progress import Role
 from onelog.protocols.kafka.apis import ApiKey
 from onelog.protocols.kafka.appending import RUN_BYTES_MAX
 from onelog.protocols.kafka.errors import ErrorCode
@@ -406,3 +407,17 @@ async def test_a_client_does_not_say_how_long_its_tombstones_stay(here, codec):
     ((_, answer),) = await client.wait_for(1)
     assert rows_of(answer) == [(0, ErrorCode.invalid_record, -1)]
     assert here.log().high_watermark == 0
+
+
+async def test_a_replica_that_does_not_lead_sends_producers_elsewhere(here):
+    """NOT_LEADER_OR_FOLLOWER: the client asks for the leader and tries again."""
+    client, log = here.client(), here.log()
+    log.replica.become(Role.FOLLOWER, 1)
+    client.send(client.produce(batch(b"a")))
+    ((_, refused),) = await client.wait_for(1)
+    assert rows_of(refused) == [(0, ErrorCode.not_leader_or_follower, -1)]
+    log.replica.become(Role.LEADER, 2)
+    client.send(client.produce(batch(b"b")))
+    ((_, taken),) = await client.wait_for(1)
+    assert rows_of(taken) == [(0, 0, 0)]
+    assert values(log) == [b"b"]

@@ -30,6 +30,7 @@ from onelog.kernel import (
 )
 from onelog.log import partition as partition_module
 from onelog.log.partition import Durability, Partition, Timestamps
+from onelog.log.progress import Role
 from onelog.log.replay import replay_state
 from onelog.log.syncer import Syncer
 from onelog.record.batch import Marker, build_batch, build_marker
@@ -179,7 +180,7 @@ async def test_client_batches_get_consecutive_offsets_and_the_leader_epoch(
     syncer: Syncer, clock: ManualClock
 ) -> None:
     partition = make_partition(memory_log(clock), syncer, clock)
-    partition.leader_epoch = 4
+    partition.replica.become(Role.LEADER, 4)
     data = bytearray(
         build_batch([row(b"a", b"1"), row(b"b", b"2")], base_offset=77)
         + build_batch([row(b"c", b"3")], base_offset=5)
@@ -388,7 +389,7 @@ async def test_the_state_after_a_clean_restart_is_what_it_was(
 ) -> None:
     engine = SegmentEngine(tmp_path, clock)
     partition = make_partition(engine.open(KEY, LogSettings()), syncer, clock)
-    partition.leader_epoch = 3
+    partition.replica.become(Role.LEADER, 3)
     write_history(partition)
     await partition.close()
     engine.close()

@@ -1,5 +1,6 @@
 """Idempotent producers and transactions: sequences, fencing, the stable end, aborted lists."""
 
+import msgspec
 import pytest
 
 from onelog.base.errors import (
@@ -298,3 +299,11 @@ def test_the_aborted_list_is_the_same_however_many_ended_later() -> None:
             rows = producers.aborted_between(start, end)
             found = [(row.producer_id, row.first_offset, row.last_offset) for row in rows]
             assert found == [row for row in aborted if row[2] >= start and row[1] < end]
+
+
+def test_a_snapshot_that_older_software_wrote_is_read() -> None:
+    """It has no list of transactions whose end was not visible: there were none to keep."""
+    for old in ([[], []], [[], [], []]):
+        state = Producers.decode(msgspec.msgpack.encode(old))
+        assert state.encode() == Producers().encode()
+        assert state.first_open_offset is None

@@ -195,10 +195,26 @@ class Visibility:
                     self._unseen_bytes -= len(data)
                     self._budget.held -= len(data)
                     self._give(data, topics)
-                else:
+                elif not self._unseen or not self._split_run():
                     return
         finally:
             self._feeding = False
+
+    def _split_run(self) -> bool:
+        """Cut the first run that is held where it is visible; whether some of it is.
+
+        Other replicas may be in the midst of a run.
+        """
+        (end, data, _topics), mark = self._unseen[0], self.high_watermark
+        if int.from_bytes(data[:8], "big") >= mark:
+            return False
+        seen = [info for info in scan_batches(data, 0, False) if info.last_offset < mark]
+        if not seen:
+            return False
+        at = seen[-1].position + seen[-1].size_bytes
+        self._unseen[0] = (end, data[at:], None)
+        self._unseen.appendleft((Offset(seen[-1].last_offset + 1), data[:at], None))
+        return True
 
     def _read_back(self) -> bool:
         """Feed a slice of the gap from the log; whether the gap is closed."""
