@@ -55,7 +55,7 @@ class Access:
     answer_s: float = 30.0
     """How long a broker may take to answer, beside what the request itself waits."""
     client_id: str = "onelog"
-    """Who the broker's log and quotas say that we are."""
+    """Sent with every request; the broker shows it in its log."""
     ca_named: str = "option tls.ca:"
     """What the user calls `ca_file`, for errors."""
 

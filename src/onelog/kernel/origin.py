@@ -1,9 +1,9 @@
 """The digest of the sources of a compiled kernel module, which the module carries in itself.
 
-Rules: `setup.py` loads this file by its path while nothing is installed, so it imports nothing of
-ours. The digest is of what the C compiler and Cython read: the module's own file and everything
-that is shared. It is looked for in the file of the module, which works for every platform and does
-not load anything. Where no sources lie beside a module (a wheel) there is nothing to compare.
+Rules: `setup.py` loads this file by its path before anything is installed, so it imports nothing of
+ours. The digest covers the files that Cython and the C compiler read: the module's own .pyx and
+every shared declaration. It is searched in the module's file, which works on every platform and
+loads nothing. Without sources beside a module (an installed wheel) there is nothing to compare.
 """
 
 from __future__ import annotations

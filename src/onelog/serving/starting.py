@@ -20,8 +20,7 @@ from onelog.serving.protocol import ProtocolServer
 _log = get_logger("serving")
 
 PROTOCOL_TROUBLE: Final = "protocol"
-"""Standing: a protocol could not start. Who connects is refused; where it has no word for that, he
-waits."""
+"""Standing: a protocol could not start. Clients are refused, or wait where it has no refusal."""
 RETRY_FIRST_S: Final = 1.0
 RETRY_LAST_S: Final = 60.0
 """How long a protocol that could not start waits, doubled each time."""
