@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from onelog.base.ids import Offset
 from onelog.kernel import BatchInfo, scan_batches
 from onelog.record.batch import Row, build_batch, decode
-from onelog.storage.engine import PartitionLog
+from onelog.storage.engine import PartitionLog, in_place
 
 
 def make_batch(
@@ -46,7 +47,7 @@ def read_all(log: PartitionLog, start: int | None = None, max_bytes: int = 1 << 
     offset = log.start_offset if start is None else Offset(start)
     out = bytearray()
     while True:
-        view = log.read(offset, max_bytes, log.end_offset)
+        view = in_place(log, partial(log.read, offset, max_bytes, log.end_offset))
         if not len(view):
             return bytes(out)
         out += view

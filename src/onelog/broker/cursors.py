@@ -9,6 +9,7 @@ is durable where it went (at least once).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
@@ -286,21 +287,22 @@ class CursorDesk:
 
     def record_at(self, source: Source, offset: int) -> Record | None:
         """The committed record at one place, whatever its topic; None when retention took it."""
-        found = read_places(source, (offset,))
+        found = source.partition.in_place(partial(read_places, source, (offset,)))
         return found[0] if found else None
 
     def has_later(self, source: Source, topic: str, offset: int) -> bool:
         """Whether a source has a committed record of a topic from an offset on."""
         position, end = Offset(offset), source.partition.last_stable_offset
         while position < end:
-            records, position = read_records(SourceSet((topic,), (source,), 0), source, position, 1)
+            read = partial(read_records, SourceSet((topic,), (source,), 0), source, position, 1)
+            records, position = source.partition.in_place(read)
             if records:
                 return True
         return False
 
     def records_at(self, source: Source, offsets: Sequence[int]) -> list[Record]:
         """The committed records at ascending offsets; those that retention took are left out."""
-        return read_places(source, offsets)
+        return source.partition.in_place(partial(read_places, source, offsets))
 
     def parts(self, name: str) -> dict[str, bytes]:
         """The kept parts of a cursor that is kept in parts."""

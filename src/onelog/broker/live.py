@@ -332,8 +332,9 @@ class Live:
         """
         wanted = Everything(source.as_source)
         only, start = wanted.sources[0], Offset(position)
+        in_place = source.partition.in_place
         try:
-            return read_records(wanted, only, start, ROWS_PER_READ, upto=upto)
+            return in_place(partial(read_records, wanted, only, start, ROWS_PER_READ, upto=upto))
         except Exception:
             if source.partition.stopped is not None:
                 raise
@@ -342,7 +343,7 @@ class Live:
             raise InvalidRequest(f"there is no batch at offset {position}")
         end = min(infos[0].last_offset + 1, upto)
         try:
-            return read_records(wanted, only, start, ROWS_PER_READ, upto=end)
+            return in_place(partial(read_records, wanted, only, start, ROWS_PER_READ, upto=end))
         except Exception as error:
             if source.partition.stopped is not None:
                 raise

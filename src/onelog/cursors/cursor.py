@@ -7,6 +7,7 @@ Rules:
 - When streams change, positions are carried over. A stream that is new to the cursor is read from
   its start; which source waits for which, so that a topic that moved is read in order, say the
   gates of the source set (DESIGN §3).
+- A source whose next bytes are not in memory is passed over until they are here; the others go on.
 - One stopped partition of many does not silence the others; when all are stopped, reading fails.
 """
 
@@ -16,6 +17,7 @@ import asyncio
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
+from functools import partial
 from typing import Final, Literal, Protocol
 
 import msgspec
@@ -25,8 +27,11 @@ from onelog.base.ids import Offset, TimestampMs
 from onelog.cursors.reader import READ_BYTES, read_at, read_records
 from onelog.cursors.sources import Source, SourceRegistry, SourceSet
 from onelog.cursors.wait import Wait
+from onelog.log.partition import Partition
+from onelog.log.wakeup import Waiter
 from onelog.observe.troubles import Troubles
 from onelog.record.record import Record
+from onelog.storage.engine import Cold
 
 _OFFSET_MAX: Final = 2**63 - 1
 
@@ -141,7 +146,7 @@ def known_end(source: Source) -> int:
 class Reading:
     """Positions over sources, reading forward, waiting: the part that all cursors share."""
 
-    __slots__ = ("_closed", "_gated", "_offsets", "_registry", "_set", "_turn", "_waits")
+    __slots__ = ("_closed", "_coming", "_gated", "_offsets", "_registry", "_set", "_turn", "_waits")
 
     def __init__(
         self,
@@ -154,6 +159,8 @@ class Reading:
         self._offsets = array("q", (start(source) for source in wanted.sources))
         self._gated = wanted.gates is not None
         self._waits: list[Wait] | None = None
+        self._coming: dict[Partition, Waiter] | None = None
+        """Partitions whose next bytes are on their way from the disk."""
         self._turn = 0
         self._closed = False
 
@@ -231,7 +238,8 @@ class Reading:
         index = self.find(stream_id, partition)
         if index is None:
             return None
-        return read_at(self._set, self._set.sources[index], Offset(offset))
+        source = self._set.sources[index]
+        return source.partition.in_place(partial(read_at, self._set, source, Offset(offset)))
 
     def positions(self) -> list[Position]:
         """Where it stands, per partition."""
@@ -251,7 +259,7 @@ class Reading:
         """Up to `limit` records as (source index, record), reading forward.
 
         Looks at `max_bytes` of each source at most; no record does not mean that the end is
-        reached (`is_behind` tells).
+        reached (`is_behind` tells), nor that reading again helps (`may_go_on` tells).
         """
         self.check()
         wanted, limits = self.sources, self._limits()
@@ -261,7 +269,7 @@ class Reading:
             if len(found) >= limit:
                 break
             source = wanted.sources[index]
-            if _is_stopped(source):
+            if _is_stopped(source) or self.is_coming(source):
                 continue
             try:
                 records, following = read_records(
@@ -272,6 +280,9 @@ class Reading:
                     max_bytes=max_bytes,
                     upto=limits.get(index),
                 )
+            except Cold as cold:
+                self._bring(source.partition, cold)
+                continue
             except PartitionStopped as error:
                 # Found out just now; what the others gave is not to be lost with it (ADR 6).
                 if not _is_stopped(source):
@@ -310,13 +321,44 @@ class Reading:
                     return True
         return False
 
+    def may_go_on(self) -> bool:
+        """Whether reading again may give something; False: `when_readable` tells when it does."""
+        if self._coming is None:
+            return self.is_behind()
+        limits = self._limits()
+        for index, source in self.readable_sources():
+            end = source.partition.last_stable_offset
+            if self._offsets[index] < min(end, limits.get(index, end)):
+                return True
+        return False
+
+    def is_coming(self, source: Source) -> bool:
+        """Whether the next bytes of a source are on their way from the disk."""
+        return self._coming is not None and source.partition in self._coming
+
+    def _bring(self, partition: Partition, cold: Cold) -> None:
+        if self._coming is None:
+            self._coming = {}
+        self._coming[partition] = partition.when_here(cold, partial(self._arrived, partition))
+
+    def _arrived(self, partition: Partition, _error: OnelogError | None) -> None:
+        """Read on; a partition that stopped instead is found out by who reads."""
+        if self._coming is not None:
+            self._coming.pop(partition, None)
+            self._coming = self._coming or None
+        for wait in tuple(self._waits or ()):
+            wait.look_again()
+
     def readable_sources(self) -> list[tuple[int, Source]]:
-        """Sources that may be read now: not stopped, not waiting for others to be drained."""
+        """Sources that may be read now: not stopped, not coming from the disk, not waiting for
+        others to be drained.
+        """
         limits = self._limits()
         return [
             (index, source)
             for index, source in enumerate(self._set.sources)
             if source.partition.stopped is None
+            and not self.is_coming(source)
             and (index not in limits or self._offsets[index] < limits[index])
         ]
 
@@ -350,6 +392,13 @@ class Reading:
             wait.cancel()
         return True
 
+    async def turn(self) -> None:
+        """Between two reads of a long stretch: let others run, wait for what is on its way."""
+        if self._coming is None or self.may_go_on():
+            await asyncio.sleep(0)
+        else:
+            await self.wait_readable()
+
     def keep_wait(self, wait: Wait) -> None:
         """A wait began: closing ends it."""
         if self._waits is None:
@@ -365,5 +414,8 @@ class Reading:
     def close(self) -> None:
         """Refuse further reads; whoever waits is told."""
         self._closed = True
+        for waiter in (self._coming or {}).values():
+            waiter.cancel()
+        self._coming = None
         for wait in tuple(self._waits or ()):
             wait.fire(Closed("the cursor is closed"))

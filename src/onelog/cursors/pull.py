@@ -23,7 +23,7 @@ async def next_records(
         found = fetch(limit)
         if found:
             return found
-        if reading.is_behind():
+        if reading.may_go_on():
             await asyncio.sleep(0)  # a long stretch without a match: let others run, then go on
             if deadline is not None and loop.time() >= deadline:
                 return []

@@ -175,7 +175,7 @@ class QueueCursor:
             left = None if deadline is None else deadline - loop.time()
             if found or limit <= 0 or (left is not None and left <= 0):
                 return found
-            if not self.is_full and (self.has_returned or self.reading.is_behind()):
+            if not self.is_full and (self.has_returned or self.reading.may_go_on()):
                 await asyncio.sleep(0)
                 continue
             available = asyncio.Event()

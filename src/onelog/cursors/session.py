@@ -167,7 +167,7 @@ class SessionCursor:
             left = None if deadline is None else deadline - loop.time()
             if found or (left is not None and left <= 0):
                 return found
-            if self.reading.is_behind():
+            if self.reading.may_go_on():
                 await asyncio.sleep(0)  # a long stretch without a match: let others run
             elif not await self.reading.wait_readable(left):
                 break

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -179,6 +180,9 @@ class TableCursor:
         """
         loop = asyncio.get_running_loop()
         while not self.catch_up():
+            if not self.reading.may_go_on():
+                await self.reading.wait_readable()
+                continue
             turn: asyncio.Future[None] = loop.create_future()
             loop.call_soon(turn.set_result, None)  # let others run between two reads
             await turn
@@ -189,14 +193,14 @@ class TableCursor:
         try:
             if error is not None:
                 raise error
-            behind = not self.catch_up()
+            self.catch_up()
         except Closed:
             return
         except OnelogError:
             # Every partition stopped, or the stream was deleted: another may hold the topics.
             self._follow = self.reading.when_streams_change(self._news)
             return
-        if behind:
+        if self.reading.may_go_on():
             asyncio.get_running_loop().call_soon(self._news, None)
         else:
             self._follow = self.reading.when_readable(self._news)
@@ -278,7 +282,8 @@ class TableCursor:
             wanted = self.reading.sources
             source = wanted.sources[index]
             ttl_ms = source.stream.config.message_ttl_ms
-            return read_at(wanted, source, Offset(row.offset)), ttl_ms
+            read = partial(read_at, wanted, source, Offset(row.offset))
+            return source.partition.in_place(read), ttl_ms
         if self.read_elsewhere is None:
             return None, -1
         return self.read_elsewhere(Position(row.stream_id, row.partition, row.offset)), -1

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Wait:
     """One wait over all sources of a cursor: the first source with news ends it."""
 
-    __slots__ = ("_callback", "_done", "_reading", "_registry", "_waiters")
+    __slots__ = ("_begun", "_callback", "_done", "_reading", "_registry", "_waiters")
 
     def __init__(
         self,
@@ -30,6 +30,8 @@ class Wait:
         callback: Callable[[OnelogError | None], None],
     ) -> None:
         self._callback = callback
+        self._begun = False
+        """Whether it is for something to read, and not for streams to change."""
         self._done = False
         self._reading = reading
         self._registry = registry
@@ -39,6 +41,7 @@ class Wait:
 
     def begin(self) -> None:
         """Look at the sources; calls back at once when one can be read or none ever will."""
+        self._begun = True
         try:
             self._reading.check()
         except OnelogError as error:
@@ -60,6 +63,11 @@ class Wait:
                 self.fire(failure)
                 return
         self.fire(None)
+
+    def look_again(self) -> None:
+        """What was on its way from the disk is here, or never will be."""
+        if self._begun:
+            self._news(None)
 
     def _streams_changed(self) -> None:
         self.fire(None)

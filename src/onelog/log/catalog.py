@@ -408,6 +408,7 @@ class Catalog:
             failures += [error for error in done if error is not None]
         self._note_begun()
         await self.begun.settle()
+        await self.shared.couriers.close()
         if failures:
             raise failures[0]
 

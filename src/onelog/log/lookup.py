@@ -1,7 +1,8 @@
 """Reading a partition: whole batches that readers may see, and where to begin.
 
 Rules: nothing beyond the high watermark is handed out, nor beyond the last stable offset to who
-reads committed records. Damage that is found stops the partition (I9).
+reads committed records. Damage that is found stops the partition (I9). Every method may raise Cold:
+`Partition.when_here` tells when it need not, `Partition.in_place` waits.
 """
 
 from __future__ import annotations

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, TypeVar
 
 from onelog.base.errors import (
     CorruptBatch,
@@ -37,6 +38,7 @@ from onelog.base.errors import (
 )
 from onelog.base.ids import Offset, PartitionId, TimestampMs
 from onelog.kernel import ATTR_CONTROL, BatchBuilder, BatchInfo, place_batches, scan_batches
+from onelog.log.arrivals import Arrivals
 from onelog.log.epochs import EpochHistory
 from onelog.log.jobs import Jobs
 from onelog.log.lookup import Lookup
@@ -49,9 +51,11 @@ from onelog.log.shared import Shared
 from onelog.log.visibility import Visibility
 from onelog.log.wakeup import Callback, Waiter
 from onelog.record.batch import NO_TIME, Marker, append_time_of, build_marker, stamp_batch
-from onelog.storage.engine import PartitionLog
+from onelog.storage.engine import Cold, PartitionLog
 
 __all__ = ["SNAPSHOT_BYTES", "Appended", "Durability", "LiveFeed", "Partition", "Timestamps"]
+
+T = TypeVar("T")
 
 SNAPSHOT_BYTES: Final = 64 * 1024 * 1024
 """Appended bytes after which the derived state is snapshotted anew."""
@@ -62,8 +66,8 @@ class Partition:
 
     __slots__ = (
         "_at_once", "_durability", "_durable", "_has_begun", "_is_noted", "_syncing",
-        "_unsnapshotted_bytes", "end_offset", "epochs", "id", "jobs", "leader_epoch", "log",
-        "lookup", "message_bytes_max", "place", "producers", "progress", "records_appended",
+        "_unsnapshotted_bytes", "arrivals", "end_offset", "epochs", "id", "jobs", "leader_epoch",
+        "log", "lookup", "message_bytes_max", "place", "producers", "progress", "records_appended",
         "refusal", "replica", "shared", "stopped", "stream", "syncs", "timestamps", "troubles",
         "visible",
     )  # fmt: skip
@@ -101,6 +105,7 @@ class Partition:
         )
         self.jobs = Jobs(self.place, self.stop)
         self.lookup = Lookup(self.place, log, self.visible, self.stop)
+        self.arrivals = Arrivals(self.place, log, shared.couriers, shared.troubles, self.stop)
         self.stopped: OnelogError | None = None
         self.refusal: OnelogError | None = None
         """Why nothing is appended; None: it is."""
@@ -124,7 +129,7 @@ class Partition:
         if replicated:
             self.replica.become(Role.FOLLOWER, self.leader_epoch)
 
-    # -- what its parts say. Who asks often asks them.
+    # -- what its parts say. Who asks often asks them. Of the reads, these wait for what is cold.
 
     @property
     def start_offset(self) -> Offset:
@@ -143,25 +148,33 @@ class Partition:
 
     def read(self, offset: Offset, max_bytes: int, *, committed: bool = False) -> memoryview:
         """Whole batches from `offset` on that readers may see; empty when there are none yet."""
-        return self.lookup.read(offset, max_bytes, committed=committed)
+        return self.in_place(partial(self.lookup.read, offset, max_bytes, committed=committed))
 
     def offsets_of_topic(
         self, topic: bytes, start: Offset, upto: Offset, limit: int
     ) -> list[Offset] | None:
         """Offsets whose record probably has this topic; None when no index is kept."""
-        return self.lookup.offsets_of_topic(topic, start, upto, limit)
+        return self.in_place(partial(self.lookup.offsets_of_topic, topic, start, upto, limit))
 
     def offset_for_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
         """The first visible record with a timestamp >= this one, and its timestamp."""
-        return self.lookup.offset_for_time(timestamp_ms)
+        return self.in_place(partial(self.lookup.offset_for_time, timestamp_ms))
 
     def max_timestamp(self) -> tuple[Offset, TimestampMs] | None:
         """The first visible record with the greatest timestamp; None of an empty partition."""
-        return self.lookup.max_timestamp()
+        return self.in_place(self.lookup.max_timestamp)
 
     def stop_damaged(self, offset: int, error: CorruptBatch) -> PartitionCorrupt:
         """Stop because stored bytes are not what was written; the error to raise."""
         return self.lookup.stop_damaged(offset, error)
+
+    def when_here(self, cold: Cold, callback: Callback) -> Waiter:
+        """Bring what a read of `lookup` found cold, and call back when it need not wait."""
+        return self.arrivals.when_here(cold, callback)
+
+    def in_place(self, read: Callable[[], T]) -> T:
+        """What a read answers, waiting for what is cold: in threads, and where that is rare."""
+        return self.arrivals.in_place(read)
 
     def aborted_between(self, start: int, end: int) -> list[AbortedTxn]:
         """Aborted transactions with records in [start, end)."""
@@ -254,7 +267,10 @@ class Partition:
         """The append time of a batch that may have left already."""
         if offset < self.start_offset:
             return NO_TIME
-        data = self.log.read(offset, 1, self.end_offset)
+        try:
+            data = self.log.read(offset, 1, self.end_offset)
+        except Cold:
+            return NO_TIME  # the answer may do without it, and waits for no disk
         return append_time_of(scan_batches(data, 0, False)[0]) if data else NO_TIME
 
     def append_checked(self, data: bytearray) -> list[BatchInfo]:

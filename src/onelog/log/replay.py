@@ -6,6 +6,7 @@ written because the disk is full is left out.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -16,7 +17,7 @@ from onelog.kernel import ATTR_CONTROL, BatchInfo, scan_batches
 from onelog.log.epochs import EpochHistory
 from onelog.log.producers import Producers
 from onelog.record.batch import read_marker
-from onelog.storage.engine import PartitionLog
+from onelog.storage.engine import PartitionLog, in_place
 
 REPLAY_READ_BYTES: Final = 4 * 1024 * 1024
 STATE_NAME: Final = "partition"
@@ -75,7 +76,7 @@ def replay_state(
         producers, epochs = Producers.decode(state.producers), EpochHistory(state.epochs)
     end = log.end_offset
     while offset < end:
-        data = log.read(offset, REPLAY_READ_BYTES, end)
+        data = in_place(log, partial(log.read, offset, REPLAY_READ_BYTES, end))
         infos = scan_batches(data, 0, False)
         if not infos:
             break

@@ -29,7 +29,7 @@ from onelog.log.epochs import EpochHistory
 from onelog.log.producers import Producers
 from onelog.log.progress import Progress, Role, Told
 from onelog.log.replay import replay_state
-from onelog.storage.engine import PartitionLog
+from onelog.storage.engine import PartitionLog, in_place
 
 if TYPE_CHECKING:
     from onelog.log.partition import Partition
@@ -189,7 +189,7 @@ def cut_log(
     """In a thread: cut the log at `end`; what its batches say of producers and epochs then."""
     lands = end
     if high_watermark <= end:
-        data = log.read(end, 1, log.end_offset)
+        data = in_place(log, lambda: log.read(end, 1, log.end_offset))
         if data:  # a batch goes as a whole
             lands = min(end, Offset(scan_batches(data, 0, False, 1)[0].base_offset))
     if lands < high_watermark:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from onelog.base.clock import Clock
@@ -19,7 +20,7 @@ from onelog.base.errors import Closed, MessageTooLarge
 from onelog.base.ids import Offset
 from onelog.kernel import ATTR_CODEC_MASK, BatchInfo, keep_records, scan_batches
 from onelog.record.batch import compress_batch
-from onelog.storage.engine import PartitionLog, Rewrite, SegmentInfo
+from onelog.storage.engine import PartitionLog, Rewrite, SegmentInfo, in_place
 
 READ_BYTES: Final = 1024 * 1024
 _SEGMENT_OFFSETS_MAX: Final = 2**31 - 1
@@ -137,7 +138,7 @@ def read_batches(
     """The batches in [start, end), checked."""
     offset = Offset(start)
     while offset < end:
-        data = log.read(offset, READ_BYTES, end)
+        data = in_place(log, partial(log.read, offset, READ_BYTES, end))
         infos = scan_batches(data)
         if not infos:
             return

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from onelog.base.clock import Clock
+from onelog.log.arrivals import Couriers
 from onelog.log.room import Room
 from onelog.log.sync_watch import SyncWatch
 from onelog.log.syncer import Syncer
@@ -20,14 +21,15 @@ class Shared:
     """One for all partitions."""
 
     __slots__ = (
-        "begun", "clock", "room", "syncer", "syncs", "torn_bytes", "torn_tails", "troubles",
-        "unseen",
+        "begun", "clock", "couriers", "room", "syncer", "syncs", "torn_bytes", "torn_tails",
+        "troubles", "unseen",
     )  # fmt: skip
 
     def __init__(self, syncer: Syncer, clock: Clock, troubles: Troubles) -> None:
         self.syncer = syncer
         self.clock = clock
         self.troubles = troubles
+        self.couriers = Couriers(troubles)
         self.unseen = UnseenBytes()
         self.room = Room(troubles)
         self.syncs = SyncWatch(troubles, clock)

@@ -8,7 +8,7 @@ from typing import NoReturn
 from onelog.base.errors import PartitionStopped
 from onelog.base.ids import Offset, TimestampMs
 from onelog.kernel import BatchBuilder, BatchInfo
-from onelog.storage.engine import Buffer, LogSettings, Rewrite, SegmentInfo, TornTail
+from onelog.storage.engine import Buffer, Cold, Lease, LogSettings, Rewrite, SegmentInfo, TornTail
 
 
 class StoppedLog:
@@ -50,6 +50,10 @@ class StoppedLog:
     def offsets_of_topic(
         self, topic_hash: int, start: Offset, upto: Offset, limit: int
     ) -> list[Offset] | None:
+        """Refused."""
+        self._refuse()
+
+    def bring(self, cold: Cold) -> Lease:
         """Refused."""
         self._refuse()
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from functools import partial
 from typing import Final
 
 from onelog.base.errors import OnelogError
@@ -24,7 +25,7 @@ from onelog.log.producers import Producers
 from onelog.log.promises import LiveFeed
 from onelog.log.wakeup import Callback, Waiter, Waiters, as_future
 from onelog.observe.troubles import Troubles
-from onelog.storage.engine import PartitionLog
+from onelog.storage.engine import PartitionLog, in_place
 
 SLICE_BYTES: Final = 1024 * 1024
 """Of a gap, so much is read back in one pass of the loop."""
@@ -221,7 +222,8 @@ class Visibility:
         upto = min(self._gap_end, self.high_watermark)
         if self._gap_start < upto:
             try:
-                data = self._log.read(self._gap_start, SLICE_BYTES, upto)
+                read = partial(self._log.read, self._gap_start, SLICE_BYTES, upto)
+                data = in_place(self._log, read)  # near the end: it was written a moment ago
                 # One by one: a feed that reads the log itself may begin at any of them.
                 for info in scan_batches(data, 0, False):
                     batch = bytes(data[info.position : info.position + info.size_bytes])

@@ -8,10 +8,14 @@ Rules that every engine keeps (tests/contract/test_engine.py holds each of them 
 - `append` is all or nothing: after an error the log ends where it ended before.
 - Offsets never move. Compaction leaves gaps; `read(offset)` answers from the first batch whose
   last offset is >= `offset`.
-- `append` and `read` never wait for the disk to sync. `sync`, `trim`, `truncate`, `save_state`,
-  `keep_high_watermark`, `rewrite(...).commit`, `close` and `delete` may block: callers run them in
-  a thread. Every method may be called from any thread; engines lock for themselves and never hold a
-  lock while they sync.
+- `read`, `offset_for_time` and `offsets_of_topic` raise `Cold` where they would have to wait for
+  bytes that are not at hand. `bring(cold)` blocks until they are; while its lease is held, the same
+  read succeeds, or gets further and is cold for other bytes. A thread that may wait calls
+  `in_place`.
+- `append` and `read` never wait for the disk to sync. `bring`, `sync`, `trim`, `truncate`,
+  `save_state`, `keep_high_watermark`, `rewrite(...).commit`, `close` and `delete` may block:
+  callers run them in a thread. Every method may be called from any thread; engines lock for
+  themselves and never hold a lock while they sync.
 - `durable_offset` only grows (except by `truncate`) and never passes `end_offset`.
 - A failed sync stops the partition (`PartitionStopped`) until it is opened again: after a failed
   fsync the page cache can no longer be trusted.
@@ -21,8 +25,10 @@ Rules that every engine keeps (tests/contract/test_engine.py holds each of them 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -30,6 +36,7 @@ from onelog.base.ids import Offset, PartitionId, TimestampMs
 from onelog.kernel import BatchBuilder, BatchInfo, scan_batches
 
 Buffer = bytes | bytearray | memoryview
+T = TypeVar("T")
 
 
 class PartitionKey(NamedTuple):
@@ -70,6 +77,40 @@ class TornTail(NamedTuple):
     """Whole segments behind the first bad batch."""
     end_offset: Offset
     """Where the log ends since; what was cut began here."""
+
+
+class Cold(Exception):
+    """A read would have to wait: `bring` it, and read again. Peers are never told of it."""
+
+    def __init__(self, key: Hashable, size_bytes: int) -> None:
+        super().__init__(key, size_bytes)
+        self.key = key
+        """The same for all who wait for the same bytes of a partition."""
+        self.size_bytes = size_bytes
+
+
+class Lease:
+    """Bytes that were brought and stay at hand until `release`; this one is for nothing."""
+
+    __slots__ = ()
+
+    def release(self) -> None:
+        """Need the bytes no more. Idempotent."""
+
+    def __enter__(self) -> Lease:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+
+NO_LEASE: Final = Lease()
+"""What an engine answers that is never cold."""
 
 
 class Rewrite(Protocol):
@@ -155,7 +196,7 @@ class PartitionLog(Protocol):
         Never a batch that reaches `upto` or beyond; at least one batch when there is one, also if
         it is larger than `max_bytes`; empty at the end. May stop early (a segment's end): the
         caller reads on. The view stays valid, even when its batches leave the log. Raises
-        OffsetOutOfRange.
+        OffsetOutOfRange, and Cold.
         """
         ...
 
@@ -169,6 +210,13 @@ class PartitionLog(Protocol):
         """Ascending offsets in [start, upto) whose record's topic has this hash; None: no index.
 
         May name offsets of other topics (a hash collision, a compacted record): the caller checks.
+        """
+        ...
+
+    def bring(self, cold: Cold) -> Lease:
+        """Wait until the read that raised `cold` need not. Raises PartitionStopped when the bytes
+        cannot be had, as a read does that finds more of them cold after that; StorageError when
+        they may be had later. Whatever else happened to the log meanwhile, the next read tells.
         """
         ...
 
@@ -248,6 +296,29 @@ class Engine(Protocol):
     def close(self) -> None:
         """Close every open partition cleanly, then mark the shutdown as clean."""
         ...
+
+
+class Brings(Protocol):
+    """A log, or a part of one, that reads what is cold."""
+
+    def bring(self, cold: Cold) -> Lease:
+        """See `PartitionLog`."""
+        ...
+
+
+def in_place(log: Brings, read: Callable[[], T]) -> T:
+    """What `read` answers, waiting for all that is cold on its way: not for the loop."""
+    try:
+        return read()
+    except Cold as error:
+        cold = error
+    with ExitStack() as leases:
+        while True:
+            leases.enter_context(log.bring(cold))
+            try:
+                return read()
+            except Cold as error:
+                cold = error
 
 
 def seal_and_append(

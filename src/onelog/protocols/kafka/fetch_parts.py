@@ -10,6 +10,7 @@ from onelog.log.wakeup import Callback, Waiter
 from onelog.protocols.kafka.epochs import check_epoch
 from onelog.protocols.kafka.errors import ErrorCode, code_of
 from onelog.protocols.kafka.topics import NOTHING, Fetched, KafkaTopic, TopicPartition
+from onelog.storage.engine import Cold
 
 if TYPE_CHECKING:
     from onelog.kernel.types import Buffer
@@ -26,12 +27,17 @@ Row: TypeAlias = (
 """As the kernel takes it (`kernel.types.FetchedRow`)."""
 
 
+def _ignore(_error: OnelogError | None) -> None:
+    pass
+
+
 class Wanted:
     """One partition that a fetch asks for."""
 
     __slots__ = (
         "_waiter",
         "_waits_at",
+        "cold",
         "error",
         "heard_to",
         "max_bytes",
@@ -49,6 +55,8 @@ class Wanted:
         """Up to here it was looked at; news come behind it. Not said: all there is."""
         self.passed_to = self.offset
         """Of a view: up to here there is nothing to show, so that nobody looks there again."""
+        self.cold: Cold | None = None
+        """What its records wait for, on their way from the disk."""
         self._waits_at = 0
         self._waiter: Waiter | None = None
         if topic is not None:
@@ -68,9 +76,13 @@ class Wanted:
         return target.last_stable_offset if committed else target.high_watermark
 
     def listen(self, callback: Callback, *, committed: bool) -> None:
-        """Be told of the next record."""
+        """Be told of the next record, or of the one that is on its way from the disk."""
         target = self.target
-        if target is not None:
+        if target is None:
+            return
+        if self.cold is not None:
+            self._waiter = target.log.when_here(self.cold, callback)
+        else:
             end = self._end(committed=committed) if self.heard_to == _NOT_SAID else self.heard_to
             offset = max(self.offset, end)
             self._waits_at = offset
@@ -99,8 +111,14 @@ class Wanted:
         if self.error is not None or self.target is None or left <= 0:
             return NOTHING
         budget = min(self.max_bytes, left)
+        self.cold = None
         try:
             fetched = self.target.fetch(self.passed_to, budget, committed=committed)
+        except Cold as cold:
+            # If others have something to send, the client finds this with its next fetch.
+            self.cold = cold
+            self.target.log.when_here(cold, _ignore)
+            return NOTHING
         except OnelogError as error:
             self.error = error
             return NOTHING

@@ -7,6 +7,9 @@ Rules:
   so that no consumer stands still; a batch is never cut.
 - A look through a view that is not over in a moment goes on in a thread, and then the answer goes,
   whatever was found. Where a view has nothing to show, a filler goes out with the answer.
+- Records that are not in memory are brought from the disk by a thread, those of all partitions at
+  once. An answer that would be empty waits for the first of them, `max_wait_ms` or not, but not for
+  ever.
 - A fetch of many partitions does each of its steps in turns with the others on the loop (I8).
 - No fetch session is kept: session id 0 says so, and every client then sends whole fetches.
 """
@@ -39,6 +42,8 @@ LOOK_BYTES: Final = 32 * 1024 * 1024
 """Bytes that one fetch looks at through views before it answers."""
 _LOOKS: Final = LOOK_BYTES // RUN_BYTES
 """Partitions of views that such a look can go into."""
+COLD_WAIT_S: Final = 5.0
+"""How long an answer waits for the disk beyond the client's patience."""
 AT_ONCE: Final = 200
 """Topics and partitions, together, of a fetch that is served in one pass of the loop."""
 
@@ -52,12 +57,14 @@ class _Fetch:
         "_committed",
         "_connection",
         "_correlation_id",
+        "_is_late",
         "_max_bytes",
         "_min_bytes",
         "_slot",
         "_timer",
         "_topics",
         "_version",
+        "_waits_for_disk",
         "_woken",
         "refusal",
         "wait_ms",
@@ -86,6 +93,9 @@ class _Fetch:
         self._topics: list[tuple[str | bytes, list[Wanted]]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._woken = False
+        self._is_late = False
+        """Whether the client's patience is over."""
+        self._waits_for_disk = True
 
     def _find(self, name: str | bytes) -> tuple[KafkaTopic | None, OnelogError | None]:
         """A topic that is asked for, or why it is not served."""
@@ -135,7 +145,7 @@ class _Fetch:
         if rests:
             self._connection.run(self._slot, self._look_and_send(found, total))
             return True
-        if not last_try and self._is_too_little(total, failed=failed):
+        if self._is_too_little(total, failed=failed, last_try=last_try):
             return False
         self._send(
             [
@@ -148,8 +158,12 @@ class _Fetch:
         )
         return True
 
-    def _is_too_little(self, total: int, *, failed: bool) -> bool:
+    def _is_too_little(self, total: int, *, failed: bool, last_try: bool) -> bool:
         """Whether an answer waits for more."""
+        if last_try:
+            if total or failed or not self._waits_for_disk:
+                return False
+            return any(part.cold is not None for part in self._parts())
         # Who asks for nothing (a client that ends its session) waits for nothing.
         return total < self._min_bytes and bool(self._topics) and not failed
 
@@ -192,7 +206,7 @@ class _Fetch:
         if self._timer is None:
             return  # answered or given up meanwhile
         self._forget_waiters()
-        if self._try_answer(last_try=False):
+        if self._try_answer(last_try=self._is_late):
             self._timer.cancel()
             self._timer = None
         else:
@@ -201,7 +215,12 @@ class _Fetch:
     def _time_is_over(self) -> None:
         self._timer = None
         self._forget_waiters()
-        self._try_answer(last_try=True)
+        self._waits_for_disk = not self._is_late
+        self._is_late = True
+        if not self._try_answer(last_try=True):
+            loop = self._connection.hub.loop
+            self._timer = loop.call_later(COLD_WAIT_S, self._time_is_over)
+            self._listen()
 
     def _forget_waiters(self) -> None:
         for part in self._parts():
@@ -220,12 +239,15 @@ class _Fetch:
         """The same for many partitions, while others have their turns."""
         loop, turns = self._connection.hub.loop, Turns()
         ends_at = loop.time() + self.wait_ms / 1000
+        self._is_late = self.wait_ms <= 0
         async for name, rows in turns.over(topics):
             found = self._find(name)
             wanted = [Wanted(row, *found) async for row in turns.timed(rows)]
             self._topics.append((name, wanted))
-        while not await self._answer_in_turns(turns, last_try=loop.time() >= ends_at):
-            await self._wait_in_turns(turns, ends_at)
+        while not await self._answer_in_turns(turns, last_try=self._is_late):
+            await self._wait_in_turns(turns, ends_at + (COLD_WAIT_S if self._is_late else 0))
+            self._is_late = loop.time() >= ends_at
+            self._waits_for_disk = loop.time() < ends_at + COLD_WAIT_S
 
     async def _answer_in_turns(self, turns: Turns, *, last_try: bool) -> bool:
         """Answer if there is enough; True when the answer went."""
@@ -245,7 +267,7 @@ class _Fetch:
             found.append(row)
         if rests:
             await self._look_on(found, total, turns)
-        elif not last_try and self._is_too_little(total, failed=failed):
+        elif self._is_too_little(total, failed=failed, last_try=last_try):
             return False
         await self._send_in_turns(found, turns)
         return True

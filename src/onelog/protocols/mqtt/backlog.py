@@ -7,7 +7,6 @@ records were written at all. Reading goes on in pages, so that others have a tur
 
 from __future__ import annotations
 
-import asyncio
 import heapq
 from typing import Final
 
@@ -41,7 +40,7 @@ async def newest_positions(
             else:
                 heapq.heappushpop(newest, row)
                 skipped = True
-        await asyncio.sleep(0)
+        await reading.turn()
     if not skipped:
         return None
     first: dict[int, int] = {}

@@ -367,7 +367,7 @@ class Delayed:
                         return True
                 if not reading.is_behind():
                     return False
-                await asyncio.sleep(0)
+                await reading.turn()
         finally:
             reading.close()
 

@@ -107,7 +107,7 @@ class Replay:
             _log.error("a replay cannot be read", filter=self.row.filter, reason=str(error))
             return
         self._send(read)
-        if self._reading.is_behind():
+        if self._reading.may_go_on():
             session.hub.loop.call_soon(self.go_on)
         else:
             self._wait = self._reading.when_readable(self._readable)

@@ -428,7 +428,7 @@ class MqttSession:
             for row in self.subscriptions.values():
                 row.since = []
             self.output.live = True
-        elif reading.is_behind():
+        elif reading.may_go_on():
             self.hub.loop.call_soon(self.catch_up)
         else:
             self._wait = reading.when_readable(self._readable)

@@ -240,7 +240,7 @@ class ShareGroup:
             session.write_out()
         if self._stuck:
             self._ask_for_room()
-        elif not cursor.is_full and (cursor.has_returned or cursor.reading.is_behind()):
+        elif not cursor.is_full and (cursor.has_returned or cursor.reading.may_go_on()):
             self.hand_out_soon()
         else:
             self._wait = cursor.when_available(self._available)

@@ -27,7 +27,10 @@ from onelog.base.errors import (
 from onelog.base.ids import Offset, TimestampMs
 from onelog.kernel import BatchBuilder, BatchInfo
 from onelog.storage.engine import (
+    NO_LEASE,
     Buffer,
+    Cold,
+    Lease,
     LogSettings,
     PartitionKey,
     SegmentInfo,
@@ -313,6 +316,10 @@ class KvLog:
         with self.lock:
             self._check_open()
             return describe(self._segments, self._end)
+
+    def bring(self, cold: Cold) -> Lease:
+        """Nothing is ever cold: RocksDB reads when it is asked."""
+        return NO_LEASE
 
     # ---- the log's ends ----
 

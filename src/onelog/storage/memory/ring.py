@@ -18,7 +18,10 @@ from onelog.base.errors import Closed, Conflict, InvalidRequest, MessageTooLarge
 from onelog.base.ids import Offset, TimestampMs
 from onelog.kernel import BatchBuilder, BatchInfo
 from onelog.storage.engine import (
+    NO_LEASE,
     Buffer,
+    Cold,
+    Lease,
     LogSettings,
     PartitionKey,
     Rewrite,
@@ -208,6 +211,10 @@ class MemoryLog:
             return found
 
     # ---- what the log's owner does now and then ----
+
+    def bring(self, cold: Cold) -> Lease:
+        """Nothing is ever cold."""
+        return NO_LEASE
 
     def sync(self) -> Offset:
         """Nothing to do; the end."""

@@ -11,10 +11,12 @@ from bisect import bisect_right
 from onelog.base import faults
 from onelog.base.errors import CorruptBatch, InvalidRequest, OffsetOutOfRange, StorageError
 from onelog.base.ids import Offset
+from onelog.storage.engine import in_place
 from onelog.storage.segment import state, truncation
 from onelog.storage.segment.durability import Durability
 from onelog.storage.segment.files import sync_directory
 from onelog.storage.segment.held import Held, bury, drop
+from onelog.storage.segment.reading import Reader
 from onelog.storage.segment.segment import Segment
 
 
@@ -84,7 +86,7 @@ class Ends:
     def _truncate(self, end: int) -> None:
         held, durability = self._held, self._durability
         segments = held.segments[1]
-        cut = truncation.find_cut(segments, end)
+        cut = in_place(Reader(held), lambda: truncation.find_cut(segments, end))
         start, new_end = held.start, max(cut.end_offset, min(held.start, end))
         if new_end <= start:  # nothing that may be read is left
             cut, start = truncation.Cut([], None, 0, new_end), new_end

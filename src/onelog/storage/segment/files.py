@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from onelog.storage.engine import Buffer
+from onelog.storage.segment.residence import Map
 
 OPEN_FILES_MAX: Final = 1024
 """Files that an engine keeps open, unless the process may open fewer."""
@@ -25,6 +26,9 @@ _FORCED_FACTOR: Final = 4
 """Files with unsynced bytes stay open, up to so many times the bound."""
 _LOOKS_MAX: Final = 64
 """Slots that are asked at most when a file is opened, so that opening stays cheap."""
+
+PASSING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN)
+"""Errors of a read that say nothing about the disk."""
 
 
 def is_full(error: OSError) -> bool:
@@ -140,9 +144,9 @@ class MappedFile(Slot):
         super().__init__()
         self.path = path
         self._cache = cache
-        self._map: mmap.mmap | None = None
+        self._map: Map | None = None
 
-    def peek(self, size: int) -> mmap.mmap | None:
+    def peek(self, size: int) -> Map | None:
         """The map if it is there and covers `size` bytes."""
         found = self._map
         if found is None or len(found) < size:
@@ -150,7 +154,7 @@ class MappedFile(Slot):
         self.used = True
         return found
 
-    def open(self, size: int) -> mmap.mmap:
+    def open(self, size: int) -> Map:
         """The map, which covers at least `size` bytes (more than 0)."""
         found = self.peek(size)
         if found is not None:
@@ -159,7 +163,9 @@ class MappedFile(Slot):
         length = os.fstat(file.fd).st_size
         if length < size:
             raise ShortFile(f"{self.path} has {length} bytes, {size} are expected")
-        found = self._map = mmap.mmap(file.fd, length, access=mmap.ACCESS_READ)
+        found = Map(file.fd, length, access=mmap.ACCESS_READ)
+        found.locate()
+        self._map = found
         self._cache.admit(self)
         return found
 

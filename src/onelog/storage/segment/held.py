@@ -31,6 +31,7 @@ class Held:
     __slots__ = (
         "closed", "directory", "durable", "end", "frozen", "lock", "maintenance", "sealed_bytes",
         "segments", "settings", "shared", "start", "stopped",
+        "unreadable",
     )  # fmt: skip
 
     def __init__(self, directory: str, shared: Shared, settings: LogSettings) -> None:
@@ -44,6 +45,8 @@ class Held:
         """Base offsets and segments, for readers without a lock: replaced as a whole."""
         self.sealed_bytes = 0
         self.stopped: PartitionStopped | None = None
+        self.unreadable: PartitionStopped | None = None
+        """Why nothing more is read from the disk; what is in memory is read all the same."""
         self.closed = False
         self.frozen = False
         """A truncation is at work: nothing may be appended."""

@@ -21,6 +21,7 @@ from onelog.storage.engine import LogSettings
 from onelog.storage.segment.checkpoint import UNKNOWN, Row
 from onelog.storage.segment.files import FileCache, MappedFile, ShortFile, remove, sync_file
 from onelog.storage.segment.index import INDEX, TIMES, SparseIndex
+from onelog.storage.segment.residence import Map
 from onelog.storage.segment.scan import Walk
 from onelog.storage.segment.topics import TOPICS, TopicTail, derive_entries
 
@@ -213,7 +214,7 @@ class Indexes:
                 remove(self.stem + extension)
 
 
-def _open(mapped: MappedFile, size: int) -> mmap.mmap:
+def _open(mapped: MappedFile, size: int) -> Map:
     try:
         return mapped.open(size)
     except (OSError, ShortFile) as error:

@@ -22,6 +22,15 @@ NOTED_BYTES_MIN: Final = 1024 * 1024
 """Shorter runs wait until more is behind them, so that the list stays short."""
 
 
+class Edge:
+    """A place in a file: of what lies below, nobody knows whether it is in the page cache."""
+
+    __slots__ = ("at",)
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+
 class PageBudget:
     """The runs of synced bytes that may still be in the page cache, oldest first."""
 
@@ -29,26 +38,28 @@ class PageBudget:
 
     def __init__(self, limit_bytes: int = 0) -> None:
         self._limit_bytes = limit_bytes
-        self._runs: deque[tuple[str, int, int]] = deque()
+        self._runs: deque[tuple[str, int, int, Edge]] = deque()
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def note(self, path: str, start: int, end: int) -> int:
+    def note(self, path: str, start: int, end: int, edge: Edge) -> int:
         """Bytes of a file are on the disk: older ones may have to go. Where the next run starts.
 
-        May wait for the disk: the thread that syncs calls it, never the loop.
+        The file's `edge` moves before they do. May wait for the disk: the thread that syncs calls
+        it, never the loop.
         """
         if self._limit_bytes == 0 or end - start < NOTED_BYTES_MIN:
             return start
         gone = []
         with self._lock:
-            self._runs.append((path, start, end))
+            self._runs.append((path, start, end, edge))
             self._bytes += end - start
             while self._bytes > self._limit_bytes:
                 run = self._runs.popleft()
                 self._bytes -= run[2] - run[1]
                 gone.append(run)
-        for old, first, last in gone:
+        for old, first, last, behind in gone:
+            behind.at = max(behind.at, last)
             with contextlib.suppress(OSError):  # deleted meanwhile, or a system without it
                 file = OpenFile(old, os.O_RDONLY)
                 os.posix_fadvise(file.fd, first, last - first, os.POSIX_FADV_DONTNEED)

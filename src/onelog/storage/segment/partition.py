@@ -14,7 +14,15 @@ from collections.abc import Sequence
 from onelog.base.errors import Conflict, CorruptBatch, InvalidRequest
 from onelog.base.ids import Offset, TimestampMs
 from onelog.kernel import BatchBuilder, BatchInfo
-from onelog.storage.engine import Buffer, LogSettings, SegmentInfo, TornTail, seal_and_append
+from onelog.storage.engine import (
+    Buffer,
+    Cold,
+    Lease,
+    LogSettings,
+    SegmentInfo,
+    TornTail,
+    seal_and_append,
+)
 from onelog.storage.segment import state
 from onelog.storage.segment.durability import Durability
 from onelog.storage.segment.ends import Ends
@@ -205,6 +213,10 @@ class SegmentLog:
     def segments(self) -> list[SegmentInfo]:
         """Segments in order; the last is the active one."""
         return self._reader.segments()
+
+    def bring(self, cold: Cold) -> Lease:
+        """Read what is cold from the disk."""
+        return self._reader.bring(cold)
 
     # The rest.
 

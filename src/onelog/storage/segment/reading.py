@@ -10,10 +10,17 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from typing import TypeVar
 
-from onelog.base.errors import CorruptBatch, OffsetOutOfRange, PartitionCorrupt, StorageError
+from onelog.base.errors import (
+    CorruptBatch,
+    OffsetOutOfRange,
+    PartitionCorrupt,
+    PartitionStopped,
+    StorageError,
+)
 from onelog.base.ids import Offset, TimestampMs
-from onelog.kernel import fit_batches
-from onelog.storage.engine import SegmentInfo
+from onelog.storage.engine import NO_LEASE, Cold, Lease, SegmentInfo
+from onelog.storage.segment.cold import ColdBytes
+from onelog.storage.segment.files import PASSING
 from onelog.storage.segment.held import Held
 from onelog.storage.segment.segment import Segment, SegmentGone
 
@@ -41,6 +48,10 @@ class Reader:
                 continue
             except CorruptBatch as error:
                 raise held.corrupt(error) from error
+            except Cold:
+                if held.unreadable is not None:
+                    raise held.unreadable from None
+                raise
             except OSError as error:
                 raise StorageError(f"reading {held.directory} failed: {error}") from error
 
@@ -52,12 +63,9 @@ class Reader:
             for number in range(max(0, bisect_right(bases, offset) - 1), len(segments)):
                 segment = segments[number]
                 limit = segment.size_bytes
-                position = segment.locate(offset, limit) if limit else -1
-                if position >= 0:
-                    buffer = segment.buffer(limit)
-                    stop = fit_batches(buffer, position, limit, max_bytes, below)
-                    segment.passed(buffer, position)
-                    return memoryview(buffer)[position:stop]
+                found = segment.read(offset, limit, max_bytes, below) if limit else None
+                if found is not None:
+                    return found
             return _EMPTY
 
         end = held.end  # before the segments are looked at: they hold at least this
@@ -104,6 +112,30 @@ class Reader:
             return None
         first, below = max(start, held.start), min(upto, held.end)
         return self._look(look)
+
+    def bring(self, cold: Cold) -> Lease:
+        """Read what is cold from the disk."""
+        assert isinstance(cold, ColdBytes)
+        held = self._held
+        try:
+            return cold.segment.bring(cold)
+        except SegmentGone:
+            return NO_LEASE  # who reads again finds what is there now
+        except CorruptBatch as error:
+            raise held.corrupt(error) from error
+        except OSError as error:
+            if cold.segment.dead or held.closed:
+                return NO_LEASE
+            if error.errno in PASSING:
+                raise StorageError(f"reading {held.directory} failed: {error}") from error
+            reason = (
+                f"reading {held.directory} failed ({error}); the partition is stopped: check the "
+                "disk, then restart the broker"
+            )
+            with held.lock:
+                held.unreadable = PartitionStopped(reason)
+                held.stop(held.unreadable)
+            raise held.unreadable from error
 
     def segments(self) -> list[SegmentInfo]:
         """Segments in order; the last is the active one."""

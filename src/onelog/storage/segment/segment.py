@@ -1,8 +1,10 @@
 """One segment: a `.log` file of batches with its index files, the active one or a sealed one.
 
 Rules: the partition's lock guards every change; reading needs it only to open a file. Bytes
-beyond `size_bytes` in the file mean nothing: they are reserved zeros. An index entry is checked
-against the log before it is used; a damaged index never leads to a wrong answer.
+beyond `size_bytes` in the file mean nothing: they are reserved zeros. Bytes that may not be in
+memory are asked about before the map is touched, the newest of the active segment never. An
+index entry is checked against the log before it is used; a damaged index never leads to a wrong
+answer.
 """
 
 from __future__ import annotations
@@ -20,9 +22,17 @@ from typing import Final
 from onelog.base import faults
 from onelog.base.clock import Clock
 from onelog.base.errors import CorruptBatch
-from onelog.kernel import HEADER_BYTES, BatchBuilder, BatchInfo, find_batch, scan_batches
-from onelog.storage.engine import Buffer, LogSettings
+from onelog.kernel import (
+    HEADER_BYTES,
+    BatchBuilder,
+    BatchInfo,
+    find_batch,
+    fit_batches,
+    scan_batches,
+)
+from onelog.storage.engine import Buffer, Lease, LogSettings
 from onelog.storage.segment.checkpoint import UNKNOWN, Row
+from onelog.storage.segment.cold import ColdBytes, Stretches
 from onelog.storage.segment.files import (
     FileCache,
     MappedFile,
@@ -32,7 +42,8 @@ from onelog.storage.segment.files import (
 )
 from onelog.storage.segment.index import POSITION_MASK, REL_MAX, time_floor
 from onelog.storage.segment.indexes import INDEX_EXTENSIONS, BadIndex, Indexes
-from onelog.storage.segment.pages import PageBudget
+from onelog.storage.segment.pages import Edge, PageBudget
+from onelog.storage.segment.residence import Map
 from onelog.storage.segment.topics import Entries, derive_entries
 
 LOG: Final = ".log"
@@ -41,6 +52,8 @@ RESERVE_BYTES_MIN: Final = 64 * 1024
 RESERVE_BYTES_MAX: Final = 16 * 1024 * 1024
 MAPPED_BYTES: Final = 8 * 1024 * 1024
 """How far behind a reader the log stays mapped."""
+HOT_BYTES: Final = 16 * 1024 * 1024
+"""The newest bytes of the active segment, which this process wrote: nobody asks where they are."""
 _CAN_UNMAP: Final = hasattr(mmap, "MADV_DONTNEED")
 _UNSUPPORTED: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _BASE_OFFSET: Final = struct.Struct(">q")
@@ -69,9 +82,9 @@ class Segment:
     """A run of batches in one file."""
 
     __slots__ = (
-        "_lock", "_log", "_mapped_from", "_noted_bytes", "_shared", "base_offset", "created_ms",
-        "dead", "exists", "indexes", "last_batch_at", "max_timestamp_ms", "reserved_bytes",
-        "sealed", "settings", "size_bytes", "stem", "writer",
+        "_brought", "_edge", "_lock", "_log", "_mapped_from", "_noted_bytes", "_shared",
+        "base_offset", "created_ms", "dead", "exists", "indexes", "last_batch_at",
+        "max_timestamp_ms", "reserved_bytes", "sealed", "settings", "size_bytes", "stem", "writer",
     )  # fmt: skip
 
     def __init__(
@@ -100,6 +113,9 @@ class Segment:
         self.writer: WriteHandle | None = None
         self._log: MappedFile | None = None
         self._mapped_from = 0
+        self._edge = Edge(row.size_bytes)
+        """This process wrote what lies above it."""
+        self._brought = Stretches(self)
         self._noted_bytes = row.size_bytes
         self._shared = shared
         self._lock = lock
@@ -278,11 +294,11 @@ class Segment:
     def note_synced(self, size: int) -> None:
         """The first `size` bytes of the log are on the disk; maintenance is held."""
         pages = self._shared.pages
-        self._noted_bytes = pages.note(self.stem + LOG, self._noted_bytes, size)
+        self._noted_bytes = pages.note(self.stem + LOG, self._noted_bytes, size, self._edge)
 
     # Reading.
 
-    def buffer(self, limit: int) -> mmap.mmap:
+    def buffer(self, limit: int) -> Map:
         """The mapped log, at least `limit` bytes of it (more than 0)."""
         log = self._log
         found = None if log is None else log.peek(limit)
@@ -312,30 +328,57 @@ class Segment:
             buffer.madvise(mmap.MADV_DONTNEED, self._mapped_from, stop - self._mapped_from)
             self._mapped_from = stop
 
+    def read(self, offset: int, limit: int, max_bytes: int, below: int) -> memoryview | None:
+        """Whole batches below `limit` from the one that holds `offset` on; None: it is not here."""
+        buffer = self.buffer(limit)
+        position, here = self._locate(buffer, offset, limit, max_bytes)
+        if position < 0:
+            return None
+        if here < limit:
+            max_bytes = min(max_bytes, self._brought.room(buffer, position, here, limit))
+        stop = fit_batches(buffer, position, limit, max_bytes, below)
+        self.passed(buffer, position)
+        return memoryview(buffer)[position:stop]
+
     def locate(self, offset: int, limit: int) -> int:
         """Position of the first batch below `limit` whose last offset is >= `offset`, or -1."""
-        buffer = self.buffer(limit)
+        return self._locate(self.buffer(limit), offset, limit, 0)[0]
+
+    def _locate(self, buffer: Map, offset: int, limit: int, max_bytes: int) -> tuple[int, int]:
+        """As `locate`, and up to where the log is in memory (of `max_bytes` from there on)."""
         try:
-            start = self._floor(buffer, offset, limit)
+            start, here = self._floor(buffer, offset, limit, max_bytes)
         except BadIndex:
             self._repair(buffer)
-            start = self._floor(buffer, offset, limit)
-        return find_batch(buffer, start, limit, offset)
+            start, here = self._floor(buffer, offset, limit, max_bytes)
+        return find_batch(buffer, start, limit, offset), here
 
-    def _floor(self, buffer: mmap.mmap, offset: int, limit: int) -> int:
-        """Position of the last indexed batch that starts at or before `offset`."""
+    def bring(self, cold: ColdBytes) -> Lease:
+        """Have a stretch of the log in memory; waits for the disk."""
+        if self.dead:
+            raise SegmentGone
+        return self._brought.bring(self.stem + LOG, self.size_bytes, cold, lambda: self.dead)
+
+    def _floor(self, buffer: Map, offset: int, limit: int, max_bytes: int) -> tuple[int, int]:
+        """Position of the last indexed batch that starts at or before `offset`, and up to where
+        the log is in memory, if need be: to the next indexed batch and `max_bytes` behind it.
+        """
         entries = self.indexes.offsets()
         rel = offset - self.base_offset
         at = bisect_right(entries, rel << 32 | POSITION_MASK) - 1 if rel >= 0 else -1
-        if at < 0:
-            return 0
-        entry = entries[at]
-        position = entry & POSITION_MASK
+        position = entries[at] & POSITION_MASK if at >= 0 else 0
         if position + HEADER_BYTES > limit:
             raise BadIndex
-        if _BASE_OFFSET.unpack_from(buffer, position)[0] != self.base_offset + (entry >> 32):
+        here = limit
+        if self.sealed or position < self._edge.at or position < self.size_bytes - HOT_BYTES:
+            following = entries[at + 1] & POSITION_MASK if at + 1 < len(entries) else limit
+            needed = min(max(following, position) + HEADER_BYTES, limit)
+            here = self._brought.here_to(buffer, position, needed, min(needed + max_bytes, limit))
+        if at < 0:
+            return 0, here
+        if _BASE_OFFSET.unpack_from(buffer, position)[0] != self.base_offset + (entries[at] >> 32):
             raise BadIndex
-        return position
+        return position, here
 
     def offset_for_time(self, timestamp_ms: int, start: int, limit: int) -> int | None:
         """Base offset of the first batch from `start` on that reaches `timestamp_ms`."""
@@ -351,6 +394,8 @@ class Segment:
         position = limit if first < 0 else max(floor, first)
         view = memoryview(buffer)[:limit]
         while position < limit:
+            stop = min(position + HEADER_BYTES, limit)
+            self._brought.here_to(buffer, position, stop, stop)
             info = scan_batches(view, position, False, 1)[0]
             if info.max_timestamp_ms >= timestamp_ms:
                 return info.base_offset

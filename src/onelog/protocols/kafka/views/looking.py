@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import CorruptBatch
@@ -27,6 +28,7 @@ from onelog.kernel import (
 from onelog.protocols.kafka.views.cache import Run, RunCache
 from onelog.protocols.kafka.views.places import Place
 from onelog.record.batch import inflated_records
+from onelog.storage.engine import Cold, in_place
 
 if TYPE_CHECKING:
     from onelog.kernel.types import Buffer
@@ -70,7 +72,9 @@ class Glass:
         """Where the topic index has this topic; None without an index."""
         if self.topic is None or start < self.fixed_until():
             return None
-        return self.place.log.log.offsets_of_topic(self.topic, Offset(start), Offset(upto), limit)
+        log = self.place.log.log
+        find = partial(log.offsets_of_topic, self.topic, Offset(start), Offset(upto), limit)
+        return in_place(log, find)
 
 
 class Look:
@@ -166,7 +170,8 @@ class Look:
     ) -> tuple[tuple[Sequence[tuple[int, Buffer]], int] | None, int]:
         """What the next run finds and where it ends, and the bytes it read.
 
-        None where a compressed batch has to be opened, which is not done on the loop.
+        None where a compressed batch has to be opened, or the disk has to be waited for, which is
+        not done on the loop.
         """
         glass = self._glass
         stream, log = glass.place
@@ -178,7 +183,11 @@ class Look:
         if self.reached < self._fixed:
             assert stream.record.fixed_topic is not None
             below, default = min(below, self._fixed), stream.record.fixed_topic.encode()
-        data = log.log.read(Offset(self.reached), read_bytes, Offset(below))
+        read = partial(log.log.read, Offset(self.reached), read_bytes, Offset(below))
+        try:
+            data = read() if on_loop else in_place(log.log, read)
+        except Cold:
+            return None, 0
         if not data:
             return ((), below), 0
         try:

@@ -1,0 +1,124 @@
+"""Bytes of a partition that are on their way: who waits for them, and who brings them.
+
+Rules: a courier (a thread that does nothing else) brings what is cold, once for all who want the
+same. They are called on the loop while the lease is held, and it is held for a while after: who
+comes back in a later pass, or with its next request, finds what it waited for (I8: the wait is
+short, and a lease of local bytes is a note of where they lie). Nobody polls. What cannot be brought
+stops the partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Final, TypeVar
+
+from onelog.base.errors import OnelogError, PartitionStopped, StorageError
+from onelog.base.ids import Offset
+from onelog.log.pool import Pool
+from onelog.log.wakeup import Callback, Waiter
+from onelog.observe.troubles import Troubles
+from onelog.storage.engine import Cold, Lease, PartitionLog, in_place
+
+T = TypeVar("T")
+
+HELD_S: Final = 5.0
+"""How long what was brought stays at hand."""
+RETRY_S: Final = 1.0
+"""How long after a failure that may pass those who wait are told, to read and wait again."""
+COURIERS: Final = 4
+"""Threads that bring; they are started for the first cold read."""
+ARRIVAL: Final = "arrival"
+"""Incidents: who brought cold bytes, or waited for them, raised."""
+
+
+class Couriers:
+    """The threads that bring what is cold, for all partitions."""
+
+    __slots__ = ("_threads", "_troubles", "brought")
+
+    def __init__(self, troubles: Troubles) -> None:
+        self._troubles = troubles
+        self._threads: Pool | None = None
+        self.brought = 0
+        """How often a reader had to wait."""
+
+    def start(
+        self, work: Callable[[], Lease], done: Callable[[Lease | None, BaseException | None], None]
+    ) -> None:
+        """Run `work` in a thread, then `done` on the loop."""
+        if self._threads is None:
+            self._threads = Pool("courier", COURIERS, self._troubles)
+        self.brought += 1
+        self._threads.start(work, done)
+
+    async def close(self) -> None:
+        """Wait for what is under way, then end the threads."""
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            await threads.close()
+
+
+class Arrivals:
+    """What is on its way to one partition's readers."""
+
+    __slots__ = ("_coming", "_couriers", "_log", "_place", "_stop", "_troubles")
+
+    def __init__(
+        self,
+        place: str,
+        log: PartitionLog,
+        couriers: Couriers,
+        troubles: Troubles,
+        stop: Callable[[OnelogError], None],
+    ) -> None:
+        self._place = place
+        self._log = log
+        self._couriers = couriers
+        self._troubles = troubles
+        self._stop = stop
+        self._coming: dict[Hashable, list[Waiter]] = {}
+
+    def when_here(self, cold: Cold, callback: Callback) -> Waiter:
+        """Bring what a read found cold, then call back; with the error if it cannot be had."""
+        waiter = Waiter(Offset(0), callback)
+        waiting = self._coming.get(cold.key)
+        if waiting is not None:
+            waiting.append(waiter)
+            return waiter
+        self._coming[cold.key] = [waiter]
+        self._couriers.start(partial(self._log.bring, cold), partial(self._arrived, cold.key))
+        return waiter
+
+    def _arrived(self, key: Hashable, lease: Lease | None, error: BaseException | None) -> None:
+        failure: OnelogError | None = None
+        if error is not None:
+            failure = error if isinstance(error, OnelogError) else StorageError(str(error))
+            if failure is not error:
+                self._troubles.note(ARRIVAL, self._place, error)
+        if isinstance(failure, PartitionStopped):
+            self._stop(failure)
+        elif failure is not None:
+            asyncio.get_running_loop().call_later(RETRY_S, self._tell, key, failure)
+            return
+        self._tell(key, failure)
+        if lease is not None:
+            asyncio.get_running_loop().call_later(HELD_S, lease.release)
+
+    def _tell(self, key: Hashable, failure: OnelogError | None) -> None:
+        for waiter in self._coming.pop(key):
+            callback, waiter.callback = waiter.callback, None
+            if callback is not None:
+                try:
+                    callback(failure)
+                except Exception as problem:  # noqa: BLE001 - the others wait, too
+                    self._troubles.note(ARRIVAL, self._place, problem)
+
+    def in_place(self, read: Callable[[], T]) -> T:
+        """What `read` answers, waiting for what is cold: for threads, and where it is rare."""
+        try:
+            return in_place(self._log, read)
+        except PartitionStopped as error:
+            self._stop(error)
+            raise

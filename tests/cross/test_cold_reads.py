@@ -1,0 +1,180 @@
+"""Readers on an engine whose every read is cold: they get everything, and the loop never waits."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from onelog.base.errors import PartitionStopped
+from onelog.base.ids import Offset
+from onelog.broker import EARLIEST, LOCAL, Broker, Message
+from onelog.log.arrivals import ARRIVAL
+from onelog.storage.engine import Cold
+from tests.support.brokers import home_of, say
+from tests.support.cold import cold_broker
+from tests.support.turns import passes_until
+
+FILTERS = ("site/a/t", "site/+/t", "site/#")
+SAID = [f"{number}" for number in range(30)]
+
+
+async def fill(broker: Broker) -> None:
+    for value in SAID:
+        await say(broker, "site/a/t", value)
+        await say(broker, "site/b/t", value)
+
+
+def cold_of(broker: Broker, topic: str) -> Cold:
+    _stream, partition = home_of(broker, topic)
+    with pytest.raises(Cold) as raised:
+        partition.lookup.read(Offset(0), 1)
+    return raised.value
+
+
+async def test_one_courier_brings_what_many_wait_for_and_calls_on_the_loop(tmp_path, monkeypatch):
+    async with cold_broker(tmp_path, monkeypatch) as (broker, engine):
+        await say(broker, "t", "x")
+        _stream, partition = home_of(broker, "t")
+        engine.gate.clear()
+        before, told = engine.brought, []
+
+        def here(error: object) -> None:
+            told.append((error, len(partition.lookup.read(Offset(0), 1)) > 0))
+
+        for _ in range(3):
+            partition.when_here(cold_of(broker, "t"), here)
+        gone = partition.when_here(cold_of(broker, "t"), here)
+        gone.cancel()
+        await asyncio.sleep(0)
+        assert told == []
+        engine.gate.set()
+        await passes_until(lambda: len(told) == 3)
+        assert told == [(None, True)] * 3
+        assert engine.brought == before + 1
+
+
+async def test_who_raises_over_what_came_keeps_it_from_nobody(tmp_path, monkeypatch):
+    async with cold_broker(tmp_path, monkeypatch) as (broker, _engine):
+        await say(broker, "t", "x")
+        _stream, partition = home_of(broker, "t")
+        told: list[object] = []
+
+        def bad(_error: object) -> None:
+            raise ValueError("bad")
+
+        partition.when_here(cold_of(broker, "t"), bad)
+        partition.when_here(cold_of(broker, "t"), told.append)
+        await passes_until(lambda: told == [None])
+        assert broker.troubles.count(ARRIVAL) == 1
+
+
+async def test_what_cannot_be_brought_stops_the_partition_and_no_other(tmp_path, monkeypatch):
+    async with cold_broker(tmp_path, monkeypatch) as (broker, engine):
+        await fill(broker)
+        engine.failure = PartitionStopped("the disk is broken")
+        told: list[object] = []
+        _stream, partition = home_of(broker, "site/a/t")
+        partition.when_here(cold_of(broker, "site/a/t"), told.append)
+        await passes_until(lambda: len(told) == 1)
+        assert told == [engine.failure]
+        assert partition.stopped is engine.failure
+        assert home_of(broker, "site/b/t")[1].stopped is None
+
+
+@pytest.mark.parametrize("text", FILTERS)
+@pytest.mark.parametrize("kind", ["tail", "offset", "session", "queue"])
+async def test_a_cursor_reads_everything_and_the_loop_waits_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, text: str
+):
+    async with cold_broker(tmp_path, monkeypatch) as (broker, engine):
+        await fill(broker)
+        topics = ("site/a/t",) if text == "site/a/t" else ("site/a/t", "site/b/t")
+        found = await asyncio.wait_for(read_kind(broker, kind, text, 30 * len(topics)), 20)
+        for topic in topics:
+            assert [value for name, value in found if name == topic] == SAID
+        assert engine.brought > 0
+        assert engine.in_loop == []
+
+
+async def read_kind(broker: Broker, kind: str, text: str, count: int) -> list[tuple[str, str]]:
+    desk, records = broker.cursors, []
+    if kind == "tail":
+        tail = desk.open_tail([text], start=EARLIEST, principal=LOCAL)
+        while len(records) < count:
+            records += await tail.next()
+    elif kind == "offset":
+        offset = await desk.open_offset("o", [text], start=EARLIEST, principal=LOCAL)
+        while len(records) < count:
+            records += await offset.next()
+    elif kind == "session":
+        session = await desk.open_session("s", [text], start=EARLIEST, window=1000, principal=LOCAL)
+        while len(records) < count:
+            records += [row.record for row in await session.next()]
+    else:
+        queue = await desk.open_queue("q", [text], start=EARLIEST, principal=LOCAL)
+        while len(records) < count:
+            records += [row.record for row in await queue.next("c", 10)]
+    return [(record.topic, (record.value or b"").decode()) for record in records]
+
+
+async def test_a_reader_that_waits_for_the_disk_does_not_spin(tmp_path, monkeypatch):
+    async with cold_broker(tmp_path, monkeypatch) as (broker, engine):
+        await fill(broker)
+        cursor = broker.cursors.open_tail(["site/#"], start=EARLIEST, principal=LOCAL)
+        engine.gate.clear()
+        reading = asyncio.create_task(cursor.next())
+        await passes_until(lambda: engine.cold_reads >= 2)
+        before = engine.cold_reads
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert engine.cold_reads == before
+        assert cursor.reading.is_behind()
+        assert not cursor.reading.may_go_on()
+        engine.gate.set()
+        assert await asyncio.wait_for(reading, 10)
+        cursor.close()
+
+
+async def test_a_source_that_is_here_is_read_while_another_is_on_its_way(tmp_path, monkeypatch):
+    async with cold_broker(tmp_path, monkeypatch) as (broker, engine):
+        await fill(broker)
+        cursor = broker.cursors.open_tail(["site/#"], start=EARLIEST, principal=LOCAL)
+        engine.gate.clear()
+        assert cursor.fetch(10) == []
+        engine.is_cold = False
+        other = next(
+            f"site/{number}/t"
+            for number in range(100)
+            if home_of(broker, f"site/{number}/t")[1]
+            not in (home_of(broker, "site/a/t")[1], home_of(broker, "site/b/t")[1])
+        )
+        await say(broker, other, "news")
+        assert [record.value for record in cursor.fetch(10)] == [b"news"]
+        cursor.close()
+
+
+async def test_closing_a_cursor_forgets_what_is_on_its_way(tmp_path, monkeypatch):
+    async with cold_broker(tmp_path, monkeypatch) as (broker, engine):
+        await fill(broker)
+        cursor = broker.cursors.open_tail(["site/#"], start=EARLIEST, principal=LOCAL)
+        engine.gate.clear()
+        assert cursor.fetch(10) == []
+        cursor.close()
+        before = engine.cold_reads
+        engine.gate.set()
+        await passes_until(lambda: engine.brought >= 2)
+        assert engine.cold_reads == before
+
+
+async def test_a_table_is_whole_only_when_everything_came(tmp_path, monkeypatch):
+    async with cold_broker(tmp_path, monkeypatch) as (broker, engine):
+        rows = [Message(f"site/{n}/t", b"%d" % n) for n in range(20)]
+        await broker.publish_many(rows, principal=LOCAL)
+        table = await asyncio.wait_for(
+            broker.cursors.open_table("t", ["site/#"], principal=LOCAL), 10
+        )
+        assert len(table) == 20
+        assert engine.brought > 0
+        assert engine.in_loop == []

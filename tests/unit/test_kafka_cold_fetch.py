@@ -1,0 +1,111 @@
+"""Fetches of records that are not in memory: answered when they are, and the loop goes on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from onelog.base.errors import PartitionStopped
+from onelog.protocols.kafka import fetching
+from onelog.protocols.kafka.errors import ErrorCode
+from tests.support.cold import make_cold
+from tests.support.kafka_hub import batch, desk
+from tests.support.turns import passes_until
+from tests.unit.test_kafka_fetch import ask, fetch, parts, put
+
+
+@pytest.fixture
+async def cold(tmp_path, monkeypatch):
+    engines = make_cold(monkeypatch)
+    async with desk(tmp_path) as here:
+        engines[0].in_loop.clear()
+        yield here, engines[0]
+        engines[0].gate.set()
+
+
+@pytest.mark.parametrize("wait_ms", [0, 1000])
+async def test_a_fetch_waits_for_the_disk_and_then_has_the_batch(cold, wait_ms):
+    here, engine = cold
+    await put(here, batch(b"a"))
+    answer = await ask(here.client(), 0, wait_ms=wait_ms)
+    assert b"a" in bytes(parts(answer)[0].records)
+    assert engine.in_loop == []
+
+
+async def test_the_loop_goes_on_while_a_fetch_waits_for_the_disk(cold):
+    here, engine = cold
+    await put(here, batch(b"a"))
+    engine.gate.clear()
+    client = here.client()
+    client.send(fetch(client, 0))
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+    before = engine.cold_reads
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+    assert engine.cold_reads == before, "it asks again and again"
+    assert client.answers() == []
+    engine.gate.set()
+    ((_, answer),) = await client.wait_for(1)
+    assert b"a" in bytes(parts(answer)[0].records)
+
+
+async def test_partitions_that_have_something_do_not_wait_for_one_that_is_cold(cold):
+    here, engine = cold
+    await put(here, batch(b"a"), partition=0)
+    await put(here, batch(b"b"), partition=1)
+    assert len((await ask(here.client(), 0)).responses) == 1  # partition 0 is brought and held
+    engine.gate.clear()
+    first, second = parts(await ask(here.client(), 0, 0))
+    assert b"a" in bytes(first.records)
+    assert not second.records
+    engine.gate.set()
+    brought = engine.brought
+    await passes_until(lambda: engine.brought >= brought + 1)
+    first, second = parts(await ask(here.client(), 0, 0, wait_ms=1000))
+    assert first.records
+    assert b"b" in bytes(second.records)
+
+
+async def test_a_disk_that_does_not_answer_gets_an_empty_answer_and_no_error(cold, monkeypatch):
+    here, engine = cold
+    monkeypatch.setattr(fetching, "COLD_WAIT_S", 0.05)
+    await put(here, batch(b"a"))
+    engine.gate.clear()
+    (row,) = parts(await ask(here.client(), 0))
+    assert row.error_code is ErrorCode.none
+    assert not row.records
+
+
+async def test_a_disk_that_fails_stops_that_partition_and_says_so(cold):
+    here, engine = cold
+    await put(here, batch(b"a"))
+    engine.failure = PartitionStopped("the disk is broken")
+    (row,) = parts(await ask(here.client(), 0, wait_ms=1000))
+    assert row.error_code is ErrorCode.kafka_storage_error
+    assert here.log(0).stopped is engine.failure
+    assert here.log(1).stopped is None
+
+
+async def test_a_client_that_leaves_is_not_waited_for(cold):
+    here, engine = cold
+    await put(here, batch(b"a"))
+    engine.gate.clear()
+    client = here.client()
+    client.send(fetch(client, 0, wait_ms=1000))
+    await asyncio.sleep(0)
+    client.connection.connection_lost(None)
+    engine.gate.set()
+    brought = engine.brought
+    await passes_until(lambda: engine.brought >= brought + 1)
+    assert client.answers() == []
+
+
+async def test_a_fetch_in_turns_waits_for_the_disk_too(cold, monkeypatch):
+    monkeypatch.setattr(fetching, "AT_ONCE", 0)
+    here, engine = cold
+    await put(here, batch(b"a"))
+    answer = await ask(here.client(), 0)
+    assert b"a" in bytes(parts(answer)[0].records)
+    assert engine.in_loop == []
