@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from onelog.base.clock import ManualClock
@@ -126,6 +126,10 @@ steps = st.lists(
 
 
 @given(steps=steps)
+@example(  # a cut through a run that waits to be fed
+    [("append",), ("copy", 2, 9999), ("append",), ("copy", 1, 9999), ("elect", 2), ("append",),
+     ("copy", 1, 9999), ("copy", 0, 9999), ("copy", 1, 150)]
+)  # fmt: skip
 def test_what_was_shown_anywhere_is_never_taken_back(steps: list[tuple[Any, ...]]) -> None:
     async def run() -> None:
         world = World()

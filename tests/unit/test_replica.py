@@ -295,6 +295,18 @@ async def test_a_cut_waits_for_the_sync_that_runs_and_nothing_else_begins(
     assert (partition.end_offset, partition.high_watermark) == (3, 3)
 
 
+async def test_of_a_run_that_a_cut_goes_through_the_rest_is_fed(partition: Partition) -> None:
+    partition.replica.become(Role.FOLLOWER, 1)
+    fed: list[int] = []
+    partition.follow(lambda data: fed.extend(first for first, _ in spans(bytes(data))))
+    partition.replica.append_copy(copies(0, 1, 2, 3), 1, Offset(1))
+    assert fed == [0]
+    await partition.replica.truncate(Offset(3))
+    partition.replica.append_copy(copies(3, 4), 1, Offset(5))
+    assert fed == [0, 1, 2, 3, 4]
+    assert partition.shared.unseen.held == 0
+
+
 # -- the high watermark that is kept
 
 

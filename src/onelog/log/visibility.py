@@ -35,6 +35,10 @@ WAITER: Final = "partition-waiter"
 """Incidents: a waiter raised."""
 
 
+Run = tuple[Offset, bytes | bytearray, bytes | None]
+"""Batches that were written together: where they end, their bytes, their topics if known."""
+
+
 class UnseenBytes:
     """How much is held for feeds until it is visible; shared by partitions."""
 
@@ -83,7 +87,7 @@ class Visibility:
         """Everybody who waits to be answered for a write, and readers of uncommitted records."""
         self._stable_waiters = Waiters(self._waiter_raised)
         self._budget = budget
-        self._unseen: deque[tuple[Offset, bytes | bytearray, bytes | None]] = deque()
+        self._unseen: deque[Run] = deque()
         """What follows the gap: batches, each run with its end, not fed yet."""
         self._unseen_bytes = 0
         self._gap_start = self._gap_end = Offset(0)
@@ -206,15 +210,12 @@ class Visibility:
 
         Other replicas may be in the midst of a run.
         """
-        (end, data, _topics), mark = self._unseen[0], self.high_watermark
-        if int.from_bytes(data[:8], "big") >= mark:
+        end, data, _topics = self._unseen[0]
+        first = _below(data, self.high_watermark)
+        if first is None:
             return False
-        seen = [info for info in scan_batches(data, 0, False) if info.last_offset < mark]
-        if not seen:
-            return False
-        at = seen[-1].position + seen[-1].size_bytes
-        self._unseen[0] = (end, data[at:], None)
-        self._unseen.appendleft((Offset(seen[-1].last_offset + 1), data[:at], None))
+        self._unseen[0] = (end, data[len(first[1]) :], None)
+        self._unseen.appendleft(first)
         return True
 
     def _read_back(self) -> bool:
@@ -312,9 +313,23 @@ class Visibility:
     def cut(self, end: Offset) -> None:
         """The log ends at `end` now: what lay behind it is held for nobody any more."""
         kept = [row for row in self._unseen if row[0] <= end]
+        if len(kept) < len(self._unseen):
+            first = _below(self._unseen[len(kept)][1], end)
+            kept += [first] if first is not None else []
         self._let_go()
         self._unseen.extend(kept)
         self._unseen_bytes = sum(len(data) for _end, data, _topics in kept)
         self._budget.held += self._unseen_bytes
         self._gap_end = min(self._gap_end, end)
         self._gap_start = min(self._gap_start, self._gap_end)
+
+
+def _below(data: bytes | bytearray, offset: Offset) -> Run | None:
+    """The batches of a run that lie below `offset`; None: none does."""
+    if int.from_bytes(data[:8], "big") >= offset:
+        return None
+    found = [info for info in scan_batches(data, 0, False) if info.last_offset < offset]
+    if not found:
+        return None
+    last = found[-1]
+    return Offset(last.last_offset + 1), data[: last.position + last.size_bytes], None
