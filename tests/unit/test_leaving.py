@@ -100,8 +100,9 @@ VISITORS = {
         "Deadline",
         "OwnedTasks",
         "Pauses",
+        "SilenceWatch",
     },
-    "onelog.protocols.mqtt": {"Connection", "MqttSession", "KeepAlive", "Saver", "Inbound"},
+    "onelog.protocols.mqtt": {"Connection", "MqttSession", "Saver", "Inbound"},
     "onelog.protocols.kafka": {"Connection"},
     "onelog.protocols.amqp": {
         "Connection",

@@ -6,16 +6,16 @@ import asyncio
 import gc
 import weakref
 from collections.abc import Coroutine, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
 from onelog.base.clock import ManualClock
 from onelog.kernel import MqttInput, MqttOutput
-from onelog.net import Connections, Deadline, OwnedTasks, Pauses
+from onelog.net import Connections, Deadline, OwnedTasks, Pauses, SilenceWatch
 from onelog.net.connections import USER_CHANGED
 from onelog.observe import Troubles
-from onelog.protocols.mqtt.keep_alive import KeepAlive
 from tests.simulation.machine import VirtualLoop
 
 
@@ -121,22 +121,66 @@ def test_a_deadline_that_is_over_holds_nobody(loop, ends_by):
     run(loop, main())
 
 
-def test_the_keep_alive_of_mqtt_ends_a_silent_peer_and_nobody_who_cannot_be_heard(loop):
+def watched() -> MqttInput:
+    return MqttInput(MqttOutput(None, 0, 10), {}, lambda _topic: None, 1000)
+
+
+def test_a_peer_is_silent_when_all_looks_in_a_row_found_nothing(loop):
     async def main():
-        owner, is_read = Owner(loop), True
-        came_in = MqttInput(MqttOutput(None, 0, 10), {}, lambda _topic: None, 1000)
-        KeepAlive(owner.deadline, came_in, lambda: is_read, owner.act).start(8)
+        owner, came_in = Owner(loop), watched()
+        SilenceWatch(owner.deadline, came_in, lambda: True, owner.act).start(3, 4)
         await asyncio.sleep(10)
-        came_in.heard = True  # as the kernel does it
-        await asyncio.sleep(10)
+        came_in.heard = True  # as the kernel does it; the look at 12 finds it
+        await asyncio.sleep(13.5)
         assert owner.called == []
-        is_read = False
+        await asyncio.sleep(100)
+        assert owner.called == [(24, None)]
+        assert not owner.deadline.is_running
+
+    run(loop, main())
+
+
+def test_a_peer_that_is_not_read_is_not_silent(loop):
+    async def main():
+        owner, is_read = Owner(loop), False
+        SilenceWatch(owner.deadline, watched(), lambda: is_read, owner.act).start(3, 4)
         await asyncio.sleep(100)
         assert owner.called == []
         is_read = True
+        await asyncio.sleep(100)
+        assert owner.called == [(99 + 12, None)]
+
+    run(loop, main())
+
+
+def test_each_look_may_do_more_until_the_peer_is_silent_or_the_watch_is_over(loop):
+    """AMQP sends a heartbeat then."""
+
+    async def main():
+        silent, stopped = Owner(loop), Owner(loop)
+        for owner in (silent, stopped):
+            beat = partial(owner.act, "beat")
+            SilenceWatch(owner.deadline, watched(), lambda: True, owner.act, beat).start(5, 4)
         await asyncio.sleep(12)
-        assert len(owner.called) == 1
-        assert not owner.deadline.is_running
+        stopped.deadline.stop()
+        await asyncio.sleep(100)
+        assert silent.called == [(5, "beat"), (10, "beat"), (15, "beat"), (20, None)]
+        assert stopped.called == [(5, "beat"), (10, "beat")]
+
+    run(loop, main())
+
+
+def test_a_look_may_end_the_watch(loop):
+    async def main():
+        owner = Owner(loop)
+
+        def end() -> None:
+            owner.act()
+            owner.deadline.stop()
+
+        SilenceWatch(owner.deadline, watched(), lambda: True, owner.act, end).start(5, 4)
+        await asyncio.sleep(100)
+        assert owner.called == [(5, None)]
 
     run(loop, main())
 

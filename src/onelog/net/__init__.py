@@ -9,6 +9,7 @@ from onelog.net.pauses import Pauses
 from onelog.net.peer import Peer, ProtocolFactory, StreamProtocol, StreamTransport
 from onelog.net.refusing import Refusing
 from onelog.net.server import ProxySettings, ServedListener, start_listener
+from onelog.net.silence import SilenceWatch
 from onelog.net.tasks import OwnedTasks
 from onelog.net.tls import Tls, TlsSettings
 from onelog.net.websocket import WebSocketSettings
@@ -27,6 +28,7 @@ __all__ = [
     "Deadline",
     "OwnedTasks",
     "Pauses",
+    "SilenceWatch",
     "words",
     "Peer",
     "ProtocolFactory",

@@ -24,7 +24,7 @@ from pamqp import commands
 from onelog.base.errors import OnelogError
 from onelog.broker import Principal
 from onelog.kernel import AmqpInput
-from onelog.net import Deadline, OwnedTasks, Pauses, Peer, StreamTransport
+from onelog.net import Deadline, OwnedTasks, Pauses, Peer, SilenceWatch, StreamTransport
 from onelog.observe import get_logger
 from onelog.protocols.amqp import frames
 from onelog.protocols.amqp.channel import Channel
@@ -42,6 +42,8 @@ _log = get_logger("amqp")
 
 _UNTUNED_FRAME_BYTES: Final = 8192
 """Largest frame before the tune, as RabbitMQ has it."""
+_LOOKS: Final = 4
+"""A heartbeat goes out each half interval; a peer silent for two intervals is gone (4.2.7)."""
 _CLOSE_DEADLINE_S: Final = 5.0
 _WRITE_HIGH_BYTES: Final = 1024 * 1024
 _WAITING: Final = "frames that wait for a method before them"
@@ -62,10 +64,10 @@ class Connection:
     """A peer that speaks AMQP. All methods run on the loop."""
 
     __slots__ = (
-        "__weakref__", "_deadline", "_handshake", "_heard_at", "_opening", "_pauses", "_resumed",
+        "__weakref__", "_deadline", "_handshake", "_opening", "_pauses", "_resumed",
         "_tasks", "_transport", "_unwritten_bytes", "_waiting_bytes", "_writing",
         "body_bytes", "channel_max", "channels", "connected_ms", "frame_bytes_max",
-        "heartbeat_s", "hub", "identity", "input", "is_blocked", "login_name", "mechanism",
+        "heard", "heartbeat_s", "hub", "identity", "input", "is_blocked", "login_name", "mechanism",
         "name", "peer", "principal", "properties", "reading", "received_bytes",
         "sent_bytes", "state", "vhost",
     )  # fmt: skip
@@ -103,7 +105,8 @@ class Connection:
         self._waiting_bytes = 0
         self.body_bytes = 0
         """Of bodies whose rest has not come, on all channels."""
-        self._heard_at = hub.loop.time()
+        self.heard = False
+        """Whether anything came since the last heartbeat was due."""
         self._deadline = Deadline(hub.loop)
         """Of the login, then of the next heartbeat, then of the end."""
         self._tasks = OwnedTasks(hub.loop)
@@ -127,10 +130,9 @@ class Connection:
         """Bytes of the peer, in order."""
         if self.state is State.CLOSED:
             return
-        hub = self.hub
-        self._heard_at = hub.loop.time()
+        self.heard = True
         self.received_bytes += len(data)
-        hub.counters.received_bytes += len(data)
+        self.hub.counters.received_bytes += len(data)
         try:
             if self.state is State.HEADER:
                 data = self._take_protocol_header(data)
@@ -201,6 +203,7 @@ class Connection:
         elif isinstance(method, commands.Connection.Close):
             if self.state is State.OPEN:
                 self.state = State.CLOSING
+                self._deadline.stop()
                 self.input.forget()
                 self.run(self._leave())
             else:
@@ -286,7 +289,7 @@ class Connection:
     def resume_writing(self) -> None:
         """The peer reads again."""
         self._writing = True
-        self._heard_at = self.hub.loop.time()  # it may not have been read meanwhile
+        self.heard = True  # it may not have been read meanwhile
         channels = list(self.channels.values())
         if channels:
             # Another one is the first each time: each of them could fill the socket alone.
@@ -325,7 +328,11 @@ class Connection:
         self.state = State.OPEN
         self.hub.counters.logins += 1
         self._deadline.stop()
-        self._beat()
+        if self.heartbeat_s and self._transport is not None:
+            self._beat()
+            is_reading = self._transport.is_reading
+            watch = SilenceWatch(self._deadline, self, is_reading, self._fell_silent, self._beat)
+            watch.start(self.heartbeat_s / 2, _LOOKS)
 
     def log_in(self, identity: Identity, login_name: str) -> bool:
         """The peer has proved who it is; the name that it gave may be another. False: too late."""
@@ -341,17 +348,12 @@ class Connection:
         self.heartbeat_s = heartbeat_s
 
     def _beat(self) -> None:
-        """Send a heartbeat each half interval; a peer silent for two intervals is gone (4.2.7)."""
-        if not self.heartbeat_s or self.state is not State.OPEN:
-            return
-        is_heard = self._transport is not None and self._transport.is_reading()
-        if self.hub.loop.time() - self._heard_at > 2 * self.heartbeat_s and is_heard:
-            self.hub.counters.heartbeats_missed += 1
-            self.abort("missed heartbeats")
-            return
         if self._writing:  # else other bytes wait, and this one would only be more of them
             self.write([frames.HEARTBEAT_FRAME])
-        self._deadline.start(self.heartbeat_s / 2, self._beat)
+
+    def _fell_silent(self) -> None:
+        self.hub.counters.heartbeats_missed += 1
+        self.abort("missed heartbeats")
 
     # -- sending
 
@@ -387,7 +389,7 @@ class Connection:
     def resume(self, why: str) -> None:
         """One reason to pause is gone."""
         if self._pauses.resume(why):
-            self._heard_at = self.hub.loop.time()
+            self.heard = True
 
     def frames_wait(self, size_bytes: int) -> None:
         """So many bytes more wait for a method of their channel before them, or less."""
@@ -483,5 +485,6 @@ class Connection:
 
     def _end(self) -> None:
         self.state = State.CLOSED
+        self._deadline.stop()
         if self._transport is not None:
             self._transport.part()
