@@ -1,7 +1,7 @@
 """Waits of cursors: one callback for the first news among many sources, never by polling.
 
 Rules: a wait calls back at most once. Ended or cancelled it leaves nothing behind: no waiter at a
-partition, no listener at the registry or the queue.
+partition, no listener at the registry or the queue, and no cycle with whoever waited.
 """
 
 from __future__ import annotations
@@ -75,12 +75,14 @@ class Wait:
     def fire(self, error: OnelogError | None) -> None:
         """End the wait, once."""
         if not self._done:
+            callback = self._callback
             self.cancel()
-            self._callback(error)
+            callback(error)
 
     def cancel(self) -> None:
         """Never call back."""
         self._done = True
+        self._callback = _nothing
         self._reading.drop_wait(self)
         self._registry.ignore(self._reading.filters, self._streams_changed)
         for waiter in self._waiters:
@@ -108,12 +110,18 @@ class QueueWait:
 
     def _fire(self) -> None:
         if not self._done:
+            callback = self._callback
             self.cancel()
-            self._callback()
+            callback()
 
     def cancel(self) -> None:
         """Never call back."""
         self._done = True
+        self._callback = _nothing
         self._cursor.ignore(self._fire)
         if self._wait is not None:
             self._wait.cancel()
+
+
+def _nothing(*_news: object) -> None:
+    """What an ended wait calls."""

@@ -159,11 +159,21 @@ class WebSocketServer(asyncio.Protocol):
         """The connection is gone."""
         self._ended = True
         self._deadline.stop()
+        self._let_go()
         upper, self._upper = self._upper, None
         if upper is not None:
             upper.connection_lost(exc)
         elif not self._upgraded:
             self._on_failed(self._late)
+
+    def _let_go(self) -> None:
+        """End what the library ties into cycles, so that nothing waits for the cycle collector."""
+        self.wire.parser.close()  # it holds the protocol, which holds it
+        for error in (self.wire.parser_exc, self.wire.handshake_exc):
+            found: BaseException | None = error
+            while found is not None:  # a traceback holds us, by the frames it leads through
+                found.__traceback__ = None
+                found = found.__cause__ or found.__context__
 
     def pause_writing(self) -> None:
         """The peer reads too slowly."""
