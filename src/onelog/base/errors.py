@@ -171,10 +171,10 @@ class DataDirLocked(OnelogError):
 
 
 def without_frames(error: OnelogError) -> OnelogError:
-    """An error that is kept, or told to others: without the frames that it came through.
+    """An error for keeping or passing on, without the frames that it came through.
 
-    Those hold everything that was worked on, and through their callers the one who keeps the error:
-    a cycle, which lies about until the collector comes, with a batch in it that was not written.
+    Frames hold their local variables, such as an unwritten batch, and through their callers the
+    object that keeps the error: a cycle, which stays in memory until the collector runs.
     """
     part: BaseException | None = error
     while part is not None:

@@ -68,8 +68,8 @@ def is_amqp_address(topic: str) -> bool:
 def has_amqp_stream(text: str) -> bool:
     """Whether a topic or filter is of AMQP's queues or of an exchange, which have own streams.
 
-    Such a topic never lives among all others: before the stream is made there is nobody to write
-    to. Only what `amq.topic` has no other place for does.
+    Such a topic never lives in a shared stream: before its own stream exists, no queue or binding
+    could receive the message. The exception is a topic that `amq.topic` has no other place for.
     """
     return _AMQP_STREAM.match(text) is not None
 

@@ -67,7 +67,7 @@ HERE = Where()
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Refreshing:
-    """What a declarative pipeline does anew, or alone."""
+    """The tables, views and flows that a declarative pipeline refreshes."""
 
     refresh: Annotated[
         Names, Parameter(help="For .yml files: only these tables, views and flows.")

@@ -1,7 +1,8 @@
 """The one timer of a connection: login, idle, keep-alive and close deadlines, one after the other.
 
-Rules: a deadline that starts takes the place of the one before it. One that has passed or was
-stopped holds nobody, so that a connection that ended does not wait for the cycle collector.
+Rules: a deadline that starts takes the place of the one before it. A deadline that has passed or
+was stopped holds no reference, so that a connection that ended does not wait for the cycle
+collector.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 
 class Deadline:
-    """Calls somebody later, unless it is stopped."""
+    """Calls a function later, unless it is stopped."""
 
     __slots__ = ("_handle", "_loop")
 
@@ -22,16 +23,16 @@ class Deadline:
 
     @property
     def is_running(self) -> bool:
-        """Whether somebody is to be called."""
+        """Whether a call is pending."""
         return self._handle is not None
 
     def start(self, seconds: float, act: Callable[..., object], *said: Any) -> None:
-        """Call `act` after so many seconds, and nobody else."""
+        """Call `act` after so many seconds, in place of any earlier deadline."""
         self.stop()
         self._handle = self._loop.call_later(seconds, self._pass, act, said)
 
     def stop(self) -> None:
-        """Call nobody. Idempotent."""
+        """Cancel the pending call. Idempotent."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None

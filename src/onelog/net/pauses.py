@@ -1,7 +1,7 @@
-"""Why nothing is read from one peer now: it is read while there is no reason against it.
+"""The reasons to pause reading from one peer; reading goes on when no reason is left.
 
-Rules: a reason counts once, however often it is given. A transport that closes is left alone:
-nobody reads from it any more.
+Rules: a reason counts once, however often it is given. A transport that is closing is not changed,
+because nothing more is read from it.
 """
 
 from __future__ import annotations

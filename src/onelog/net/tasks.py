@@ -1,8 +1,9 @@
 """Tasks that end with their owner: a connection, or all of a protocol.
 
-Rules: every task that is started is held here until it is done. Whoever starts one says who hears
-of its failure; that one notes a fault of ours in `Troubles`. A failure is told also when it comes
-up while its task is cancelled. Nothing but a task under way holds the owner.
+Rules: every task that is started is held here until it is done. The caller that starts a task
+passes a handler for its failure; the handler notes a fault of ours in `Troubles`. The handler is
+also called for a failure that comes up while the task is cancelled. Only a task under way holds the
+owner.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ OnFailed = Callable[[BaseException], None]
 
 
 class OwnedTasks:
-    """What one owner has under way."""
+    """The tasks of one owner."""
 
     __slots__ = ("_loop", "_tasks")
 

@@ -37,11 +37,11 @@ class Workspace:
         return self.data_dir.absolute() / "lakehouse"
 
     def state_dir(self, name: str) -> Path:
-        """What is known of a pipeline by its name."""
+        """The directory with the state of a pipeline."""
         return self.data_dir.absolute() / "pipelines" / name
 
     def environment(self) -> dict[str, str]:
-        """What a Spark that is started here finds in its environment; options need not say it."""
+        """The environment of a Spark that is started here; it replaces options."""
         return {SERVERS: self.servers, home.LAKEHOUSE: str(self.lakehouse)}
 
     def token_file(self, port: int) -> Path:

@@ -28,7 +28,7 @@ class OnelogSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` takes."""
+        """The name for `format`."""
         return "onelog"
 
     def schema(self) -> str:

@@ -158,7 +158,7 @@ class PartitionLog(Protocol):
 
     @property
     def kept_high_watermark(self) -> Offset:
-        """What was kept last, at most `end_offset`; 0: nothing was."""
+        """The high watermark that was kept last, at most `end_offset`; 0: none was kept."""
         ...
 
     @property

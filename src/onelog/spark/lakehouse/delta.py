@@ -227,7 +227,7 @@ def partition_text(value: object) -> str | None:
 
 
 def statistics(file: WrittenFile) -> str:
-    """What readers skip files by: counts, and the least and greatest of short columns."""
+    """Statistics by which readers skip files: counts, and the bounds of short columns."""
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
     nulls: dict[str, int] = {}

@@ -78,7 +78,7 @@ class TableSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format` is given."""
+        """The name for `format`."""
         return "onelog-table"
 
     def schema(self) -> StructType:

@@ -69,7 +69,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def rows_of(self, file: TableFile, columns: Sequence[str] | None = None) -> FileRows:
-        """The rows of a file under the table's present schema, for whoever reads them."""
+        """The rows of a file under the table's present schema."""
 
     def bounds(self, file: TableFile, field: pa.Field) -> tuple[pa.Scalar, pa.Scalar] | None:
         """Values that no row of a file is below or above in a column; None: not known."""

@@ -41,7 +41,8 @@ class Upsert:
         self._keys, self._order = options.keys, options.order_by
 
     def merge(self, table: LakeTable, *, replaces_all: bool = False) -> Merge:
-        """What has to change in the table as it is loaded; whether what it holds counts."""
+        """The changes that the loaded table needs; with `replaces_all`, its present rows do not
+        count."""
         layout = table.layout
         updates = self._updates(layout)
         winners = latest_places(updates, self._keys, self._order)

@@ -78,7 +78,7 @@ def _json_decoder(kind: pa.DataType) -> Convert:
 
 def _avro_decoder(schema: str, kind: pa.DataType) -> Convert:
     try:
-        import fastavro  # noqa: PLC0415 - of the extra; only who reads Avro needs it
+        import fastavro  # noqa: PLC0415 - of the extra; only Avro needs it
     except ImportError as error:
         raise ConfigError("fastavro is missing: install 'onelog[spark]'") from error
     try:

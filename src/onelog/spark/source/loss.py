@@ -52,7 +52,7 @@ def tell(words: str, *, fail: bool) -> None:
 
 
 def check_start(row: Slice, first: int, last: int, *, fail: bool) -> Slice:
-    """The slice from where the log has something on, when that is told or nothing is lost."""
+    """The part of a slice that the log still has. Reports a loss, or raises it if `fail`."""
     if row.start < first:
         tell(aged_out(row.topic, row.partition, row.start, first), fail=fail)
         return row.cut(first, max(row.end, first))

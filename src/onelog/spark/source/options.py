@@ -163,7 +163,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool | None) -> Sou
 
 
 def kafka_name(text: str, option: str) -> str:
-    """Kafka's name of a topic that is written as Kafka or as everybody else writes it."""
+    """Kafka's name of a topic that is written `a.b` as in Kafka, or `a/b`."""
     if _KAFKA_NAME.fullmatch(text):
         return text
     try:

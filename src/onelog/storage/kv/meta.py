@@ -41,7 +41,7 @@ class Meta(msgspec.Struct, array_like=True):
     next_segment: int
     segments: list[Segment]
     high_watermark: int = 0
-    """What was kept of it last."""
+    """The high watermark that was kept last."""
 
 
 _decoder: Final = msgspec.msgpack.Decoder(Meta)
@@ -65,7 +65,7 @@ def decode(data: bytes, name: str) -> Meta:
 
 
 def describe(segments: list[Segment], end: int) -> list[SegmentInfo]:
-    """Segments as everybody outside sees them; the last is the active one."""
+    """The segments, as the engine shows them; the last is the active one."""
     ends = [*(segment.base_offset for segment in segments[1:]), end]
     return [
         SegmentInfo(

@@ -80,7 +80,7 @@ class MemoryLog:
 
     @property
     def kept_high_watermark(self) -> Offset:
-        """What was kept last; 0: nothing was."""
+        """The high watermark that was kept last; 0: none was kept."""
         return Offset(self._kept)
 
     @property

@@ -56,7 +56,7 @@ class Checkpoint(msgspec.Struct, array_like=True, frozen=True):
     cut: bool = False
     """The log was truncated to this point: what lies behind it is to go."""
     high_watermark: int = 0
-    """What was kept of it last; never beyond the end that the log had then."""
+    """The high watermark that was kept last; never beyond the end that the log had then."""
 
 
 _decoder: Final = msgspec.msgpack.Decoder(Checkpoint)

@@ -82,7 +82,7 @@ class SegmentLog:
 
     @property
     def kept_high_watermark(self) -> Offset:
-        """What was kept last; 0: nothing was."""
+        """The high watermark that was kept last; 0: none was kept."""
         return Offset(self._durability.saved.high_watermark)
 
     @property

@@ -274,7 +274,7 @@ class Recovery:
         """Whether a segment may come next; if not, one before it is missing or lost its records."""
         if base in (offset, last.base_offset) or base - last.base_offset > REL_MAX:
             return True
-        # Without a checkpoint nobody knows which segments compaction left with a gap.
+        # Without a checkpoint it is unknown which segments compaction left with a gap.
         if self._damaged and base < offset:
             raise PartitionCorrupt(
                 f"{stem_of(self._directory, base)}{LOG} overlaps the segment before it, and both "

@@ -316,10 +316,10 @@ class Segment:
                 raise CorruptBatch(str(error)) from error
 
     def passed(self, buffer: mmap.mmap, position: int) -> None:
-        """A reader has come here: what it has read long before is not kept mapped.
+        """A reader has reached this position: unmap the pages that it has long passed.
 
-        Why: pages that were read once would count as this process's memory for ever. Whoever
-        reads them again gets them again.
+        Why: pages that were read once would count as this process's memory for ever. A reader that
+        comes back maps them again.
         """
         if position < self._mapped_from:
             self._mapped_from = position - position % mmap.PAGESIZE
