@@ -91,7 +91,7 @@ def test_nothing_is_seen_of_a_job_that_fails(spark, broker):
     ("columns", "mode", "options", "said"),
     [
         (["key"], "append", {}, "column value is missing"),
-        (["key", "value"], "overwrite", {}, "a log is not overwritten"),
+        (["key", "value"], "overwrite", {}, "a log cannot be overwritten"),
         (["key", "value"], "append", {"topik": "x"}, "did you mean topic"),
         (["key", "value"], "append", {"compression": "rar"}, "none of none, gzip"),
     ],

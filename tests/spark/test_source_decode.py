@@ -164,7 +164,7 @@ def test_a_bad_value_is_told_where_it_lies() -> None:
         ),
         (
             '{"type":"record","name":"r","fields":[{"name":"f","type":["null","r"]}]}',
-            "holds itself",
+            "contains itself",
         ),
     ],
 )

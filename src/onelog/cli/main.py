@@ -103,7 +103,7 @@ def build(serve: Serve, run_offline: RunOffline | None = None) -> App:
 
 def _version() -> str:
     """The version, and a warning if the kernel is not compiled from its sources."""
-    from onelog.kernel.condition import kernel_warning  # noqa: PLC0415 - loaded only for this command
+    from onelog.kernel.condition import kernel_warning  # noqa: PLC0415 - only for this command
 
     render.print_warning(kernel_warning())
     return onelog.__version__
