@@ -49,8 +49,7 @@ class Lookup:
         if offset >= upto:
             if visible.stopped is not None:
                 raise visible.stopped
-            end = self._log.end_offset
-            if offset > end:
+            if offset > upto and offset > (end := self._log.end_offset):
                 raise OffsetOutOfRange(f"offset {offset} lies after the end {end} of {self._place}")
             return memoryview(b"")
         try:

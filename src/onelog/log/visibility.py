@@ -37,6 +37,8 @@ WAITER: Final = "partition-waiter"
 
 Run = tuple[Offset, bytes | bytearray, bytes | None]
 """Batches that were written together: where they end, their bytes, their topics if known."""
+_NOTHING: Final[deque[Run]] = deque()
+"""What a partition holds that never held anything: of many, most; a deque of its own is large."""
 
 
 class UnseenBytes:
@@ -87,7 +89,7 @@ class Visibility:
         """Everybody who waits to be answered for a write, and readers of uncommitted records."""
         self._stable_waiters = Waiters(self._waiter_raised)
         self._budget = budget
-        self._unseen: deque[Run] = deque()
+        self._unseen = _NOTHING
         """What follows the gap: batches, each run with its end, not fed yet."""
         self._unseen_bytes = 0
         self._gap_start = self._gap_end = Offset(0)
@@ -109,6 +111,8 @@ class Visibility:
         size, budget = len(data), self._budget
         budget.held += size
         self._unseen_bytes += size
+        if self._unseen is _NOTHING:
+            self._unseen = deque()
         self._unseen.append((end, data, topics))
         if budget.held > budget.limit or self._unseen_bytes > budget.share:
             budget.overflows += 1
