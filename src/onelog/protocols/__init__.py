@@ -1,1 +1,1 @@
-"""The protocols that clients speak: strangers to each other, each a way to reach the one door."""
+"""The protocols that clients speak: none imports another, each reaches the broker by the door."""
