@@ -1,4 +1,4 @@
-"""`make bench-log`: the bars of the kernel, the storage, the topic index, the broker and memory.
+"""`make bench-log`: the bars of kernel, storage, topic index, broker, memory and chores.
 
 Rules: a ratio's two sides are measured in the same run, in turns; a missed bar is shown and the
 exit code stays 0. `ARGS=storage` (one or more names of parts) runs a part only.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 
-from bench import kernel, log_broker, log_memory, log_storage, log_topics
+from bench import kernel, log_broker, log_chores, log_memory, log_storage, log_topics
 from bench.report import Row, report, say
 
 PARTS = {
@@ -18,6 +18,7 @@ PARTS = {
     "topics": log_topics.run,
     "broker": log_broker.run,
     "memory": log_memory.run,
+    "chores": log_chores.run,
 }
 
 
