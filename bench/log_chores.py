@@ -162,7 +162,7 @@ async def _round(
 
 
 async def _measure(directory: Path) -> list[Row]:
-    settings = BrokerSettings(maintenance_interval_s=3600.0)
+    settings = BrokerSettings(maintenance_interval_s=3600.0, helper_bytes_min=1)
     broker = await open_broker(directory, settings, SystemClock())
     rows: list[Row] = []
     try:

@@ -58,6 +58,8 @@ from onelog.storage.lock import lock_data_dir
 _log = get_logger("app")
 
 _EXIT_FORCED: Final = 130
+_HELPER_BYTES_MIN: Final = 8 * 1024 * 1024
+"""Smaller compactions are done before a helper process has started."""
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 
@@ -77,6 +79,7 @@ def broker_settings(config: Config) -> BrokerSettings:
             segment_bytes=defaults.segment_bytes,
             segment_age_ms=defaults.segment_age_ms,
         ),
+        helper_bytes_min=_HELPER_BYTES_MIN,
         checkpoint_interval_s=config.cursors.checkpoint_interval_ms / 1000,
         page_cache_bytes=config.limits.page_cache_bytes,
     )

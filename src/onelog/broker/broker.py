@@ -65,6 +65,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     flush_interval_s: float = 1.0
     sync_threads: int = 4
     chore_threads: int = 4
+    helper_bytes_min: int = 0
+    """Compactions of so many bytes are judged in a process of their own; 0: none is."""
     page_cache_bytes: int = 0
     """Newest bytes of the log that stay in the system's page cache; 0: the system decides."""
 
@@ -154,6 +156,7 @@ class Broker:
             needs=self._needs,
             interval_s=self._settings.maintenance_interval_s,
             flush_interval_s=self._settings.flush_interval_s,
+            helper_bytes_min=self._settings.helper_bytes_min,
         )
         self.maintenance.start()
 

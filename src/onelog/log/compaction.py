@@ -8,7 +8,8 @@ Rules:
 - Segments are rewritten in groups, oldest first, each by one atomic swap of the engine. So a crash
   never leaves a tombstone gone while an older record of its key is still there.
 - Small neighbours become one segment.
-- It blocks, so it runs in a thread (`log/rewriting.py`).
+- It blocks, so it runs in a thread (`log/rewriting.py`). A large log is judged in a process of its
+  own (`log/judge_process.py`).
 """
 
 from __future__ import annotations
@@ -19,13 +20,12 @@ from typing import Final, NamedTuple
 import msgspec
 
 from onelog.base.ids import Offset
-from onelog.kernel import ATTR_CONTROL, BatchInfo
-from onelog.log.cleaning import AbortedRanges, Cleaner, KeyMap, LastBatch, last_batches
+from onelog.log.cleaning import LastBatch, last_batches
 from onelog.log.config import LONG_MAX, Compaction
+from onelog.log.judging import FindJudge, Job, Judge, ThreadJudge
 from onelog.log.partition import Partition
 from onelog.log.producers import AbortedTxn
-from onelog.log.rewriting import Kept, Pace, Rewriting, neighbours, read_batches, whole
-from onelog.record.batch import decode
+from onelog.log.rewriting import Pace, Rewriting, advanced, neighbours, read_slice
 from onelog.storage.engine import PartitionLog, SegmentInfo
 
 KEYS_MAX: Final = 1_000_000
@@ -112,6 +112,10 @@ def _dirty_ratio(sealed: Sequence[SegmentInfo], progress: _Progress) -> float:
     return dirty / total if total else 0.0
 
 
+def _in_thread(job: Job, pace: Pace, _size_bytes: int) -> Judge:
+    return ThreadJudge(job, pace)
+
+
 def compact(
     log: PartitionLog,
     scope: Scope,
@@ -121,6 +125,7 @@ def compact(
     segment_bytes: int,
     pace: Pace,
     keys_max: int = KEYS_MAX,
+    find_judge: FindJudge = _in_thread,
 ) -> CompactionResult:
     """Clean one partition's sealed segments below `scope.upto`. Blocks: run it in a thread.
 
@@ -132,31 +137,33 @@ def compact(
     sealed = cleanable(log.segments(), scope.upto, _young_ms(now_ms, config))
     if not sealed:
         return CompactionResult(0, 0, 0, Offset(progress.cleaned_upto), complete=True)
-    ranges = AbortedRanges(scope.aborted)
-    keys = KeyMap(keys_max)
+    job = Job(scope.aborted, scope.producers_last, now_ms, config.tombstone_ms, keys_max)
+    size_bytes = sum(row.size_bytes for row in sealed)
+    judge = find_judge(job, pace, size_bytes)
+    try:
+        return _judged(log, judge, sealed, progress.cleaned_upto, segment_bytes)
+    finally:
+        judge.close()
+
+
+def _judged(
+    log: PartitionLog,
+    judge: Judge,
+    sealed: Sequence[SegmentInfo],
+    cleaned_upto: int,
+    segment_bytes: int,
+) -> CompactionResult:
     end = sealed[-1].end_offset
-    covered = _map_keys(log, progress.cleaned_upto, end, keys, ranges, pace)
-    cleaner = Cleaner(
-        keys,
-        ranges,
-        scope.producers_last,
-        now_ms=now_ms,
-        tombstone_ms=config.tombstone_ms,
-        pace=pace,
-    )
+    covered = judge.covered = _map_keys(log, cleaned_upto, end, judge)
     before = after = 0
-
-    def clean(data: memoryview, info: BatchInfo) -> Kept:
-        return cleaner.clean(data, info) if info.last_offset < covered else whole(data, info)
-
     for group in neighbours([row for row in sealed if row.base_offset < covered], segment_bytes):
-        rewriting = Rewriting.write(log, group, clean, pace)
+        rewriting = Rewriting.write(log, group, judge.clean, judge.read_bytes)
         rewriting.commit()
         before += rewriting.bytes_before
         after += rewriting.bytes_after
-    progress = _Progress(covered, cleaner.next_horizon_ms, covered >= end)
+    progress = _Progress(covered, judge.next_horizon_ms, covered >= end)
     log.save_state(STATE_NAME, covered, msgspec.msgpack.encode(progress))
-    return CompactionResult(before, after, cleaner.records_dropped, covered, progress.complete)
+    return CompactionResult(before, after, judge.records_dropped, covered, progress.complete)
 
 
 def _load(log: PartitionLog) -> _Progress:
@@ -164,20 +171,12 @@ def _load(log: PartitionLog) -> _Progress:
     return _Progress() if saved is None else _decoder.decode(saved[1])
 
 
-def _map_keys(
-    log: PartitionLog,
-    start: int,
-    end: Offset,
-    keys: KeyMap,
-    aborted: AbortedRanges,
-    pace: Pace,
-) -> Offset:
-    """Fill the map from `start` on; the offset up to which it knows every key."""
-    for data, infos in read_batches(log, max(start, log.start_offset), end):
-        for info in infos:
-            pace()
-            if keys.full:
-                return Offset(info.base_offset)
-            if not info.attributes & ATTR_CONTROL and not aborted.holds(info):
-                keys.note(decode(data, info, check_crc=False), pace)
+def _map_keys(log: PartitionLog, start: int, end: Offset, judge: Judge) -> Offset:
+    """Map from `start` on; the offset up to which every key is known."""
+    offset = max(start, log.start_offset)
+    while offset < end and len(data := read_slice(log, offset, judge.read_bytes, end)):
+        mapped = judge.map(data)
+        if mapped.full:
+            return Offset(mapped.next_offset)
+        offset = advanced(offset, mapped.next_offset)
     return end

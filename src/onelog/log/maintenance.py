@@ -40,6 +40,7 @@ from onelog.base.ids import Offset
 from onelog.log.catalog import Catalog
 from onelog.log.compaction import compact, compaction_due, scope_of
 from onelog.log.config import Cleanup, StreamConfig
+from onelog.log.judge_process import HelperLost, judge_for
 from onelog.log.partition import Durability, Partition
 from onelog.log.retention import Decision, apply_retention, new_start, roll_due
 from onelog.log.rewriting import Pacer
@@ -68,6 +69,8 @@ _T = TypeVar("_T")
 _log = get_logger("maintenance")
 FAILED: Final = "maintenance"
 """Incidents: maintenance of a partition failed."""
+HELPER: Final = "helper-process"
+"""Incidents: the process that judges a compaction was lost; a thread made the pass."""
 HOOK: Final = "maintenance-hook"
 """Incidents: who is asked or told of leaving records raised."""
 
@@ -126,6 +129,7 @@ class Maintenance:
         needs: NeedsOf = _unknown,
         interval_s: float = 30.0,
         flush_interval_s: float = 1.0,
+        helper_bytes_min: int = 0,
     ) -> None:
         self.counters = Counters()
         self.pinned_bytes: dict[tuple[str, int], int] = {}
@@ -152,6 +156,7 @@ class Maintenance:
         self._stopping = threading.Event()
         self._stopped = asyncio.Event()
         self._rewriting = asyncio.Lock()
+        self._find_judge = judge_for(helper_bytes_min, self._stopping)
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -276,22 +281,24 @@ class Maintenance:
                         await self._compact(visit.partition, visit.config)
 
     async def _compact(self, partition: Partition, config: StreamConfig) -> None:
-        scope, now_ms = scope_of(partition), self._clock.now_ms()
-        pace = Pacer(self._clock, self._stopping)
+        work = partial(
+            compact,
+            partition.log,
+            scope_of(partition),
+            now_ms=self._clock.now_ms(),
+            config=config.compaction,
+            segment_bytes=config.segment_bytes,
+            pace=Pacer(self._clock, self._stopping),
+        )
         upto = partition.last_stable_offset
         if not await self._may_leave(self.before_compaction, partition, upto):
             return
         try:
-            result = await self._syncer.chores.run(
-                lambda: compact(
-                    partition.log,
-                    scope,
-                    now_ms=now_ms,
-                    config=config.compaction,
-                    segment_bytes=config.segment_bytes,
-                    pace=pace,
-                )
-            )
+            try:
+                result = await self._syncer.chores.run(partial(work, find_judge=self._find_judge))
+            except HelperLost as error:
+                self._troubles.note(HELPER, partition.place, error)
+                result = await self._syncer.chores.run(work)  # here, in the thread
         except (OffsetOutOfRange, Conflict):
             return  # trimmed or cut meanwhile: the next run sees what is left
         except Exception as error:  # noqa: BLE001 - the other partitions go on

@@ -13,10 +13,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from onelog.base.clock import Clock
-from onelog.base.errors import Closed, MessageTooLarge
+from onelog.base.errors import Closed, CorruptBatch, MessageTooLarge
 from onelog.base.ids import Offset
 from onelog.kernel import ATTR_CODEC_MASK, BatchInfo, keep_records, scan_batches
 from onelog.record.batch import compress_batch
@@ -31,6 +31,19 @@ Pace = Callable[[], None]
 Kept = bytes | memoryview | None
 """What stays of a batch: its own bytes, a smaller batch, or nothing."""
 Clean = Callable[[memoryview, BatchInfo], Kept]
+
+
+class Rewritten(NamedTuple):
+    """What stays of a slice of the log, and where the next one begins."""
+
+    data: bytes | bytearray | memoryview
+    batches: Sequence[BatchInfo]
+    changed: bool
+    next_offset: int
+
+
+CleanSlice = Callable[[memoryview], Rewritten]
+"""What stays of the whole batches of a slice. Raises CorruptBatch."""
 
 
 class Pacer:
@@ -70,32 +83,32 @@ class Rewriting:
 
     @classmethod
     def write(
-        cls, log: PartitionLog, group: Sequence[SegmentInfo], clean: Clean, pace: Pace
+        cls,
+        log: PartitionLog,
+        group: Sequence[SegmentInfo],
+        clean: CleanSlice,
+        read_bytes: int = READ_BYTES,
     ) -> Rewriting:
         """Write what stays of a group. Raises CorruptBatch, OffsetOutOfRange, Closed."""
         start, end = group[0].base_offset, group[-1].end_offset
         size_bytes = sum(row.size_bytes for row in group)
         made = cls(log.rewrite(start, end), size_bytes, merges=len(group) > 1)
         try:
-            for data, infos in read_batches(log, max(start, log.start_offset), end):
-                made._add(data, infos, clean, pace)
+            offset = max(start, log.start_offset)
+            while offset < end and len(data := read_slice(log, offset, read_bytes, end)):
+                cleaned = clean(data)
+                made._add(cleaned)
+                offset = advanced(offset, cleaned.next_offset)
         except BaseException:
             made.abort()
             raise
         return made
 
-    def _add(self, data: memoryview, infos: Sequence[BatchInfo], clean: Clean, pace: Pace) -> None:
-        out, rows = bytearray(), []
-        for info in infos:
-            pace()
-            kept = clean(data, info)
-            if kept is not None:
-                rows.append(_placed(kept, info, len(out)))
-                out += kept
-            self._changed = self._changed or not isinstance(kept, memoryview)
-        if rows:
-            self._rewrite.append(out, rows)
-        self.bytes_after += len(out)
+    def _add(self, cleaned: Rewritten) -> None:
+        if cleaned.batches:
+            self._rewrite.append(cleaned.data, cleaned.batches)
+        self._changed = self._changed or cleaned.changed
+        self.bytes_after += len(cleaned.data)
 
     def commit(self) -> None:
         """Put it in its place, durably; what would change nothing is thrown away.
@@ -132,18 +145,34 @@ def neighbours(rows: Sequence[SegmentInfo], segment_bytes: int) -> Iterator[list
         yield group
 
 
-def read_batches(
-    log: PartitionLog, start: int, end: Offset
-) -> Iterator[tuple[memoryview, list[BatchInfo]]]:
-    """The batches in [start, end), checked."""
-    offset = Offset(start)
-    while offset < end:
-        data = in_place(log, partial(log.read, offset, READ_BYTES, end))
-        infos = scan_batches(data)
-        if not infos:
-            return
-        yield data, infos
-        offset = Offset(infos[-1].last_offset + 1)
+def read_slice(log: PartitionLog, offset: int, max_bytes: int, end: Offset) -> memoryview:
+    """Whole batches from an offset on, wherever they lie; empty at the end."""
+    return in_place(log, partial(log.read, Offset(offset), max_bytes, end))
+
+
+def advanced(offset: int, next_offset: int) -> Offset:
+    """Where the next slice begins. Raises CorruptBatch when the last one held no batch."""
+    if next_offset <= offset:
+        raise CorruptBatch(f"there is no whole batch at offset {offset}")
+    return Offset(next_offset)
+
+
+def batch_by_batch(clean: Clean, pace: Pace) -> CleanSlice:
+    """Cleans slices by what stays of each batch."""
+
+    def clean_slice(data: memoryview) -> Rewritten:
+        out, rows, changed, next_offset = bytearray(), [], False, -1
+        for info in scan_batches(data):
+            pace()
+            kept = clean(data, info)
+            if kept is not None:
+                rows.append(_placed(kept, info, len(out)))
+                out += kept
+            changed = changed or not isinstance(kept, memoryview)
+            next_offset = info.last_offset + 1
+        return Rewritten(out, rows, changed, next_offset)
+
+    return clean_slice
 
 
 def whole(data: memoryview, info: BatchInfo) -> memoryview:

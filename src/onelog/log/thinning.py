@@ -19,7 +19,15 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 from onelog.kernel import ATTR_CONTROL, BatchInfo, decode_batch
-from onelog.log.rewriting import Kept, Pace, Rewriting, neighbours, whole, with_records
+from onelog.log.rewriting import (
+    Kept,
+    Pace,
+    Rewriting,
+    batch_by_batch,
+    neighbours,
+    whole,
+    with_records,
+)
 from onelog.record.batch import inflated_records
 from onelog.storage.engine import PartitionLog, SegmentInfo
 
@@ -95,4 +103,4 @@ def thin(log: PartitionLog, group: Sequence[SegmentInfo], needs: Needs, pace: Pa
         offsets = decode_batch(data, info.position, records, False).offsets()
         return with_records(data, info, bytes(offset in needs for offset in offsets), records)
 
-    return Rewriting.write(log, group, clean, pace)
+    return Rewriting.write(log, group, batch_by_batch(clean, pace))

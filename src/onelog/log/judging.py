@@ -1,0 +1,127 @@
+"""A judge: what one pass of compaction knows, asked for slices of a log and not for records.
+
+Rules: first slices are mapped, from where the last pass ended; then the log is cleaned from its
+start, up to where the map reaches (`covered`). So a judge may sit in another process
+(`log/judge_process.py`): it gets stored bytes and gives bytes to store, and touches no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from onelog.kernel import ATTR_CONTROL, BatchInfo, scan_batches
+from onelog.log.cleaning import AbortedRanges, Cleaner, KeyMap, LastBatch
+from onelog.log.producers import AbortedTxn
+from onelog.log.rewriting import READ_BYTES, Kept, Pace, Rewritten, batch_by_batch, whole
+from onelog.record.batch import decode
+
+
+class Job(msgspec.Struct, array_like=True, frozen=True):
+    """What a judge is told at the beginning."""
+
+    aborted: Sequence[AbortedTxn]
+    producers_last: Mapping[int, LastBatch]
+    now_ms: int
+    tombstone_ms: int
+    keys_max: int
+
+
+class Mapped(NamedTuple):
+    """How far a slice was mapped."""
+
+    next_offset: int
+    full: bool
+    """From `next_offset` on no key is known, and there is no room for more."""
+
+
+class Judge(Protocol):
+    """Knows the last record of each key."""
+
+    read_bytes: int
+    """How large a slice is best."""
+    covered: int
+    """What lies at or past this offset is not judged; set between mapping and cleaning."""
+
+    @property
+    def records_dropped(self) -> int:
+        """How many records went."""
+        ...
+
+    @property
+    def next_horizon_ms(self) -> int:
+        """When the first tombstone or marker that stays may go; -1: none waits."""
+        ...
+
+    def map(self, data: memoryview) -> Mapped:
+        """Note the keys of whole batches. Raises CorruptBatch."""
+        ...
+
+    def clean(self, data: memoryview) -> Rewritten:
+        """What stays of whole batches. Raises CorruptBatch."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+        ...
+
+
+FindJudge = Callable[[Job, Pace, int], Judge]
+"""Who judges a pass over so many bytes."""
+
+
+class ThreadJudge:
+    """A judge in the thread that asks; it calls `pace` at every batch."""
+
+    __slots__ = ("_aborted", "_cleaner", "_keys", "_pace", "covered", "read_bytes")
+
+    def __init__(self, job: Job, pace: Pace) -> None:
+        self.read_bytes = READ_BYTES
+        self.covered = 0
+        self._pace = pace
+        self._aborted = AbortedRanges(job.aborted)
+        self._keys = KeyMap(job.keys_max)
+        self._cleaner = Cleaner(
+            self._keys,
+            self._aborted,
+            job.producers_last,
+            now_ms=job.now_ms,
+            tombstone_ms=job.tombstone_ms,
+            pace=pace,
+        )
+
+    @property
+    def records_dropped(self) -> int:
+        """How many records went."""
+        return self._cleaner.records_dropped
+
+    @property
+    def next_horizon_ms(self) -> int:
+        """When the first tombstone or marker that stays may go; -1: none waits."""
+        return self._cleaner.next_horizon_ms
+
+    def map(self, data: memoryview) -> Mapped:
+        """Note the keys of whole batches. Raises CorruptBatch."""
+        next_offset = -1
+        for info in scan_batches(data):
+            self._pace()
+            if self._keys.full:
+                return Mapped(info.base_offset, full=True)
+            if not info.attributes & ATTR_CONTROL and not self._aborted.holds(info):
+                self._keys.note(decode(data, info, check_crc=False), self._pace)
+            next_offset = info.last_offset + 1
+        return Mapped(next_offset, full=False)
+
+    def clean(self, data: memoryview) -> Rewritten:
+        """What stays of whole batches. Raises CorruptBatch."""
+        return batch_by_batch(self._clean, self._pace)(data)
+
+    def _clean(self, data: memoryview, info: BatchInfo) -> Kept:
+        if info.last_offset < self.covered:
+            return self._cleaner.clean(data, info)
+        return whole(data, info)
+
+    def close(self) -> None:
+        """It holds memory only."""
