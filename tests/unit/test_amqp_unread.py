@@ -135,7 +135,7 @@ async def test_frames_of_all_channels_that_wait_are_bounded_together(tmp_path):
                 except TimeoutError:
                     pass
                 (connection,) = node.hub.connections
-                return connection._waiting_bytes
+                return connection.waiting.size_bytes
 
         async with asyncio.timeout(60):
             assert await asyncio.to_thread(run) < 64 * 1024 + 2 * 256 * 1024

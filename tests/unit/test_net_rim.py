@@ -13,7 +13,7 @@ import pytest
 
 from onelog.base.clock import ManualClock
 from onelog.kernel import MqttInput, MqttOutput
-from onelog.net import Connections, Deadline, OwnedTasks, Pauses, SilenceWatch
+from onelog.net import ByteBound, Connections, Deadline, OwnedTasks, Pauses, SilenceWatch
 from onelog.net.connections import USER_CHANGED
 from onelog.observe import Troubles
 from tests.simulation.machine import VirtualLoop
@@ -337,6 +337,30 @@ def test_reasons_may_come_and_go_when_the_connection_is_gone():
     assert not pauses.resume("full")
     assert not pauses.resume("turn")
     assert wire.calls == ["pause"]
+
+
+def test_a_peer_that_was_not_read_counts_as_heard():
+    pauses, _wire = reading()
+    pauses.pause("full")
+    assert not pauses.heard
+    pauses.resume("full")
+    assert pauses.heard
+
+
+def test_past_its_bound_a_peer_is_not_read_until_half_of_the_bytes_are_gone():
+    pauses, wire = reading()
+    waiting, unwritten = ByteBound(pauses, 100, "waiting"), ByteBound(pauses, 10, "unwritten")
+    waiting.add(100)
+    assert wire.calls == []
+    waiting.add(1)
+    unwritten.add(11)
+    assert wire.calls == ["pause"]
+    unwritten.add(-11)
+    waiting.add(-50)
+    assert pauses.reasons == {"waiting"}
+    waiting.add(-1)
+    assert wire.calls == ["pause", "resume"]
+    assert (waiting.size_bytes, unwritten.size_bytes) == (50, 0)
 
 
 # -- users

@@ -5,7 +5,7 @@ from onelog.net.connections import ConnectionCounters, Connections, connection_s
 from onelog.net.deadline import Deadline
 from onelog.net.gate import ConnectionLimits, Gate
 from onelog.net.listener import Listener, bind
-from onelog.net.pauses import Pauses
+from onelog.net.pauses import ByteBound, Pauses
 from onelog.net.peer import Peer, ProtocolFactory, StreamProtocol, StreamTransport
 from onelog.net.refusing import Refusing
 from onelog.net.server import ProxySettings, ServedListener, start_listener
@@ -28,6 +28,7 @@ __all__ = [
     "Deadline",
     "OwnedTasks",
     "Pauses",
+    "ByteBound",
     "SilenceWatch",
     "words",
     "Peer",

@@ -16,12 +16,14 @@ _NO_REASONS: Final[frozenset[str]] = frozenset()
 class Pauses:
     """The reasons of one connection."""
 
-    __slots__ = ("_transport", "reasons")
+    __slots__ = ("_transport", "heard", "reasons")
 
     def __init__(self) -> None:
         self._transport: StreamTransport | None = None
         self.reasons = _NO_REASONS
         """For a look where a call would be too much. Most of the time there are none."""
+        self.heard = False
+        """For a `SilenceWatch`: a peer that was not read could not be heard."""
 
     def begin(self, transport: StreamTransport) -> None:
         """The connection stands."""
@@ -29,6 +31,8 @@ class Pauses:
 
     def pause(self, why: str) -> None:
         """Read no more until every reason is gone."""
+        if why in self.reasons:
+            return
         if not self.reasons:
             transport = self._transport
             if transport is not None and not transport.is_closing():
@@ -43,9 +47,30 @@ class Pauses:
         transport = self._transport
         if self.reasons or transport is None or transport.is_closing():
             return False
+        self.heard = True
         transport.resume_reading()
         return True
 
     def end(self) -> None:
         """The connection is gone: hold nothing of it."""
         self._transport = None
+
+
+class ByteBound:
+    """Bytes of a peer that wait for something: past so many it is not read, until half are gone."""
+
+    __slots__ = ("_bytes_max", "_pauses", "_why", "size_bytes")
+
+    def __init__(self, pauses: Pauses, bytes_max: int, why: str) -> None:
+        self._pauses = pauses
+        self._bytes_max = bytes_max
+        self._why = why
+        self.size_bytes = 0
+
+    def add(self, size_bytes: int) -> None:
+        """So many more wait, or less."""
+        self.size_bytes += size_bytes
+        if self.size_bytes > self._bytes_max:
+            self._pauses.pause(self._why)
+        elif self._pauses.reasons and self.size_bytes <= self._bytes_max // 2:
+            self._pauses.resume(self._why)

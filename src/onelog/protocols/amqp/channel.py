@@ -103,7 +103,7 @@ class Channel:
 
     def _waits(self, size_bytes: int) -> None:
         self._waiting_bytes += size_bytes
-        self.connection.frames_wait(size_bytes)
+        self.connection.waiting.add(size_bytes)
 
     def _take(self, event: Event) -> None:
         method: Any = None

@@ -24,7 +24,15 @@ from pamqp import commands
 from onelog.base.errors import OnelogError
 from onelog.broker import Principal
 from onelog.kernel import AmqpInput
-from onelog.net import Deadline, OwnedTasks, Pauses, Peer, SilenceWatch, StreamTransport
+from onelog.net import (
+    ByteBound,
+    Deadline,
+    OwnedTasks,
+    Pauses,
+    Peer,
+    SilenceWatch,
+    StreamTransport,
+)
 from onelog.observe import get_logger
 from onelog.protocols.amqp import frames
 from onelog.protocols.amqp.channel import Channel
@@ -48,6 +56,7 @@ _CLOSE_DEADLINE_S: Final = 5.0
 _WRITE_HIGH_BYTES: Final = 1024 * 1024
 _WAITING: Final = "frames that wait for a method before them"
 _UNWRITTEN: Final = "publishes that are not durable yet"
+_BLOCKED: Final = "publishes that cannot be taken now"
 
 
 class State(Enum):
@@ -64,12 +73,11 @@ class Connection:
     """A peer that speaks AMQP. All methods run on the loop."""
 
     __slots__ = (
-        "__weakref__", "_deadline", "_handshake", "_opening", "_pauses", "_resumed",
-        "_tasks", "_transport", "_unwritten_bytes", "_waiting_bytes", "_writing",
-        "body_bytes", "channel_max", "channels", "connected_ms", "frame_bytes_max",
-        "heard", "heartbeat_s", "hub", "identity", "input", "is_blocked", "login_name", "mechanism",
-        "name", "peer", "principal", "properties", "reading", "received_bytes",
-        "sent_bytes", "state", "vhost",
+        "__weakref__", "_deadline", "_handshake", "_opening", "_resumed", "_tasks",
+        "_transport", "_writing", "body_bytes", "channel_max", "channels", "connected_ms",
+        "frame_bytes_max", "heartbeat_s", "hub", "identity", "input", "is_blocked",
+        "login_name", "mechanism", "name", "pauses", "peer", "principal", "properties",
+        "reading", "received_bytes", "sent_bytes", "state", "unwritten", "vhost", "waiting",
     )  # fmt: skip
 
     def __init__(self, hub: Hub, peer: Peer) -> None:
@@ -100,13 +108,12 @@ class Connection:
         self._writing = True
         self._resumed = 0
         """The channel that was the first to go on when the peer last read again."""
-        self._pauses = Pauses()
-        self._unwritten_bytes = 0
-        self._waiting_bytes = 0
+        self.pauses = Pauses()
+        self.waiting = ByteBound(self.pauses, hub.limits.waiting_bytes, _WAITING)
+        self.unwritten = ByteBound(self.pauses, hub.limits.unwritten_bytes, _UNWRITTEN)
+        """Nobody fills the memory by being fast."""
         self.body_bytes = 0
         """Of bodies whose rest has not come, on all channels."""
-        self.heard = False
-        """Whether anything came since the last heartbeat was due."""
         self._deadline = Deadline(hub.loop)
         """Of the login, then of the next heartbeat, then of the end."""
         self._tasks = OwnedTasks(hub.loop)
@@ -116,7 +123,7 @@ class Connection:
     def connection_made(self, transport: StreamTransport) -> None:
         """The connection stands."""
         self._transport = transport
-        self._pauses.begin(transport)
+        self.pauses.begin(transport)
         transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES)
         self.hub.connections.add(self)
         self.hub.counters.connects += 1
@@ -130,7 +137,7 @@ class Connection:
         """Bytes of the peer, in order."""
         if self.state is State.CLOSED:
             return
-        self.heard = True
+        self.pauses.heard = True
         self.received_bytes += len(data)
         self.hub.counters.received_bytes += len(data)
         try:
@@ -278,7 +285,7 @@ class Connection:
         if self.vhost is not None:
             self.hub.run(self.vhost.connection_gone(self))
         self._transport = None
-        self._pauses.end()
+        self.pauses.end()
         # They hold us: none of the three would go before the cycle collector comes.
         del self._handshake, self.reading
 
@@ -289,7 +296,7 @@ class Connection:
     def resume_writing(self) -> None:
         """The peer reads again."""
         self._writing = True
-        self.heard = True  # it may not have been read meanwhile
+        self.pauses.heard = True  # it may not have been read meanwhile
         channels = list(self.channels.values())
         if channels:
             # Another one is the first each time: each of them could fill the socket alone.
@@ -331,7 +338,9 @@ class Connection:
         if self.heartbeat_s and self._transport is not None:
             self._beat()
             is_reading = self._transport.is_reading
-            watch = SilenceWatch(self._deadline, self, is_reading, self._fell_silent, self._beat)
+            watch = SilenceWatch(
+                self._deadline, self.pauses, is_reading, self._fell_silent, self._beat
+            )
             watch.start(self.heartbeat_s / 2, _LOOKS)
 
     def log_in(self, identity: Identity, login_name: str) -> bool:
@@ -382,33 +391,6 @@ class Connection:
 
     # -- pacing
 
-    def pause(self, why: str) -> None:
-        """Read no more from the peer until every reason is gone."""
-        self._pauses.pause(why)
-
-    def resume(self, why: str) -> None:
-        """One reason to pause is gone."""
-        if self._pauses.resume(why):
-            self.heard = True
-
-    def frames_wait(self, size_bytes: int) -> None:
-        """So many bytes more wait for a method of their channel before them, or less."""
-        self._waiting_bytes += size_bytes
-        limit = self.hub.limits.waiting_bytes
-        if self._waiting_bytes > limit:
-            self.pause(_WAITING)
-        elif self._pauses.reasons and self._waiting_bytes <= limit // 2:
-            self.resume(_WAITING)
-
-    def publishes(self, size_bytes: int) -> None:
-        """So many bytes more wait to be durable, or less: nobody fills the memory by being fast."""
-        self._unwritten_bytes += size_bytes
-        limit = self.hub.limits.unwritten_bytes
-        if self._unwritten_bytes > limit:
-            self.pause(_UNWRITTEN)
-        elif self._pauses.reasons and self._unwritten_bytes <= limit // 2:
-            self.resume(_UNWRITTEN)
-
     def block(self, why: str) -> None:
         """What the peer publishes cannot be taken now: tell it, and read no more of it."""
         if self.is_blocked:
@@ -417,7 +399,7 @@ class Connection:
         self.hub.counters.blocked += 1
         if self.is_able("connection.blocked"):
             self.send(0, commands.Connection.Blocked(reason=why[:200]))
-        self.pause("blocked")
+        self.pauses.pause(_BLOCKED)
 
     def unblock(self) -> None:
         """It may publish again."""
@@ -425,7 +407,7 @@ class Connection:
             self.is_blocked = False
             if self.is_able("connection.blocked"):
                 self.send(0, commands.Connection.Unblocked())
-            self.resume("blocked")
+            self.pauses.resume(_BLOCKED)
 
     def is_able(self, capability: str) -> bool:
         """Whether the client announced that it understands something."""
@@ -460,8 +442,8 @@ class Connection:
         for channel in list(self.channels.values()):
             channel.lost()
         self.channels.clear()
-        for why in self._pauses.reasons - {TURN}:
-            self.resume(why)  # its close-ok must be seen
+        for why in self.pauses.reasons - {TURN}:
+            self.pauses.resume(why)  # its close-ok must be seen
         self.send(
             0,
             commands.Connection.Close(

@@ -247,13 +247,13 @@ class Publishing:
 
     def _on_its_way(self, run: Run) -> None:
         self._unwritten += 1
-        self.connection.publishes(run.size_bytes)
+        self.connection.unwritten.add(run.size_bytes)
 
     def written_out(self, run: Run, outcome: int) -> None:
         """It is known how a run went."""
         run.outcome = outcome
         self._unwritten -= 1
-        self.connection.publishes(-run.size_bytes)
+        self.connection.unwritten.add(-run.size_bytes)
         if not self._unwritten:
             waiters, self._waiters = self._waiters, []
             for future in waiters:

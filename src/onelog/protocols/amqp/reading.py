@@ -102,7 +102,7 @@ class Reading:
                 waiting.append(row)
         self.is_behind = True
         self._whole, self._rows = whole, iter(waiting)
-        self._connection.pause(TURN)
+        self._connection.pauses.pause(TURN)
         self._go_on()
 
     def _go_on(self) -> None:
@@ -129,7 +129,7 @@ class Reading:
     def _read_on(self) -> None:
         """Read again, unless what was at hand waits for its turn as well."""
         if not self.is_behind and not self._connection.is_over:
-            self._connection.resume(TURN)
+            self._connection.pauses.resume(TURN)
 
     def fail(self, error: Exception) -> None:
         """Nothing behind what is wrong can be read: drop it, and say so."""
