@@ -302,21 +302,21 @@ def test_a_peer_is_read_again_when_the_last_reason_is_gone():
     pauses.pause("full")
     pauses.pause("turn")
     assert wire.calls == ["pause"]
-    assert not pauses.resume("full")
+    pauses.resume("full")
     assert wire.calls == ["pause"]
-    assert pauses.resume("turn")
+    pauses.resume("turn")
     assert wire.calls == ["pause", "resume"]
     assert not pauses.reasons
 
 
 def test_a_reason_counts_once_and_one_that_was_not_given_is_none():
     pauses, wire = reading()
-    assert not pauses.resume("full")
+    pauses.resume("full")
     pauses.pause("full")
     pauses.pause("full")
-    assert not pauses.resume("turn")
-    assert pauses.resume("full")
-    assert not pauses.resume("full")
+    pauses.resume("turn")
+    pauses.resume("full")
+    pauses.resume("full")
     assert wire.calls == ["pause", "resume"]
 
 
@@ -324,7 +324,7 @@ def test_a_transport_that_closes_is_left_alone():
     pauses, wire = reading()
     pauses.pause("full")
     wire.closes = True
-    assert not pauses.resume("full")
+    pauses.resume("full")
     pauses.pause("full")
     assert wire.calls == ["pause"]
 
@@ -334,8 +334,8 @@ def test_reasons_may_come_and_go_when_the_connection_is_gone():
     pauses.pause("full")
     pauses.end()
     pauses.pause("turn")
-    assert not pauses.resume("full")
-    assert not pauses.resume("turn")
+    pauses.resume("full")
+    pauses.resume("turn")
     assert wire.calls == ["pause"]
 
 

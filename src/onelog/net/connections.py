@@ -1,8 +1,8 @@
 """The connections of one protocol: which there are, what they count, and whose they are.
 
-Rules: a user who was changed or removed is looked for here, once for every protocol. Each of the
-user's connections whose proof counts no more is told, whichever of them raises, and ends in its
-protocol's own way.
+Rules: when a user is changed or removed, this module finds the user's connections, for every
+protocol alike. It calls `user_changed` of each one whose proof counts no more, whichever of them
+raises; the connection then ends in the way of its protocol.
 """
 
 from __future__ import annotations

@@ -39,17 +39,15 @@ class Pauses:
                 transport.pause_reading()
         self.reasons |= {why}
 
-    def resume(self, why: str) -> bool:
-        """One reason is gone; whether it was the last, so that the peer is read again."""
+    def resume(self, why: str) -> None:
+        """One reason is gone; the peer is read again if it was the last."""
         if why not in self.reasons:
-            return False
+            return
         self.reasons -= {why}
         transport = self._transport
-        if self.reasons or transport is None or transport.is_closing():
-            return False
-        self.heard = True
-        transport.resume_reading()
-        return True
+        if not self.reasons and transport is not None and not transport.is_closing():
+            self.heard = True
+            transport.resume_reading()
 
     def end(self) -> None:
         """The connection is gone: hold nothing of it."""
@@ -57,7 +55,7 @@ class Pauses:
 
 
 class ByteBound:
-    """Bytes of a peer that wait for something: past so many it is not read, until half are gone."""
+    """Bytes of a peer that wait: past the bound the peer is not read, until half of it is free."""
 
     __slots__ = ("_bytes_max", "_pauses", "_why", "size_bytes")
 

@@ -1,7 +1,8 @@
 """Silence: whether a peer still speaks, seen without a timer per packet.
 
-Rule: a read sets a flag; a look reads and clears it, a few times per interval. A peer is silent
-when so many looks in a row found nothing. Whom we do not read cannot be heard, and is not silent.
+Rule: a read sets a flag. A look reads and clears the flag, a few times per interval. A peer is
+silent when so many looks in a row found nothing. A peer that we do not read cannot be heard, and
+does not count as silent.
 """
 
 from __future__ import annotations
