@@ -161,6 +161,15 @@ async def test_a_helper_ends_when_its_broker_is_gone() -> None:
     assert judge._process.wait(30) == 0
 
 
+async def test_a_helper_takes_no_module_from_the_folder_it_runs_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "msgspec.py").write_text("raise SystemExit(1)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    HelperJudge(Job((), {}, NOW_MS, 1000, 10), threading.Event()).close()
+
+
 async def test_a_helper_tells_damage(make: Made, tmp_path: Path) -> None:
     """I9: a new CRC must never be written over bytes that nobody wrote."""
     partition = make("it")

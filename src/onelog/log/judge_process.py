@@ -18,6 +18,7 @@ import struct
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -130,11 +131,13 @@ class HelperJudge:
 
 
 def _spawn(file_descriptor: int) -> subprocess.Popen[bytes]:
+    path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     return subprocess.Popen(  # noqa: S603 - our own interpreter and module
-        [sys.executable, "-m", "onelog.log.judge_process", str(file_descriptor)],
+        # -P: modules come from where ours came from, never from the folder we happen to be in.
+        [sys.executable, "-P", "-m", "onelog.log.judge_process", str(file_descriptor)],
         stdin=subprocess.DEVNULL,
         pass_fds=[file_descriptor],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env={**os.environ, "PYTHONPATH": path},
         start_new_session=True,  # Ctrl-C is for the broker, which then ends it
     )
 
