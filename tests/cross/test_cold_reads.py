@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from onelog.base.errors import PartitionStopped
 from onelog.base.ids import Offset
-from onelog.broker import EARLIEST, LOCAL, Broker, Message
+from onelog.broker import EARLIEST, LOCAL, Broker, Message, Start
 from onelog.log.arrivals import ARRIVAL
 from onelog.storage.engine import Cold
+from tests.conformance.amqp_raw import Raw, RawChannel
+from tests.support.amqp import Node, serving
 from tests.support.brokers import home_of, say
-from tests.support.cold import cold_broker
+from tests.support.cold import cold_broker, make_cold
 from tests.support.turns import passes_until
 
 FILTERS = ("site/a/t", "site/+/t", "site/#")
@@ -178,3 +182,48 @@ async def test_a_table_is_whole_only_when_everything_came(tmp_path, monkeypatch)
         assert len(table) == 20
         assert engine.brought > 0
         assert engine.in_loop == []
+
+
+async def test_a_start_by_time_is_found_before_the_cursor_opens(tmp_path, monkeypatch):
+    async with cold_broker(tmp_path, monkeypatch) as (broker, engine):
+        await fill(broker)
+        cursor = await broker.cursors.open_offset(
+            "o", ["site/a/t"], start=Start("time", 0), principal=LOCAL
+        )
+        assert engine.brought > 0
+        assert engine.in_loop == []
+        assert [record.value for record in await cursor.next(1)] == [b"0"]
+
+
+async def test_a_queue_of_amqp_hands_out_its_backlog_and_the_loop_waits_for_nothing(
+    tmp_path, monkeypatch
+):
+    engines = make_cold(monkeypatch)
+    bodies = [f"{number} " + "x" * 2000 for number in range(400)]
+
+    def fill_queue(channel: RawChannel) -> None:
+        channel.confirm()
+        channel.queue("q", durable=True)
+        channel.put("", "q", *bodies)
+
+    def consume(channel: RawChannel) -> list[str]:
+        channel.consume("q")
+        return channel.texts(len(bodies))
+
+    async with serving(tmp_path) as node:
+        (engine,) = engines
+        await on_channel(node, fill_queue)
+        engine.in_loop.clear()
+        brought = engine.brought
+        assert await on_channel(node, consume) == bodies
+        assert engine.brought > brought
+        assert engine.in_loop == []
+
+
+async def on_channel(node: Node, work: Callable[[RawChannel], Any]) -> Any:
+    def run() -> Any:
+        with Raw(node.port) as raw:
+            return work(raw.open().channel())
+
+    async with asyncio.timeout(30):
+        return await asyncio.to_thread(run)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import kio.schema.list_offsets.v1.request as asking
 import pytest
 
 from onelog.base.errors import PartitionStopped
 from onelog.protocols.kafka import fetching
+from onelog.protocols.kafka.apis import ApiKey
 from onelog.protocols.kafka.errors import ErrorCode
 from tests.support.cold import make_cold
 from tests.support.kafka_hub import batch, desk
@@ -108,4 +110,18 @@ async def test_a_fetch_in_turns_waits_for_the_disk_too(cold, monkeypatch):
     await put(here, batch(b"a"))
     answer = await ask(here.client(), 0)
     assert b"a" in bytes(parts(answer)[0].records)
+    assert engine.in_loop == []
+
+
+async def test_an_offset_by_time_waits_for_the_disk_and_the_loop_does_not(cold):
+    here, engine = cold
+    await put(here, batch(b"a"), batch(b"b"))
+    client = here.client()
+    partition = asking.ListOffsetsPartition(partition_index=0, timestamp=1)
+    topic = asking.ListOffsetsTopic(name="t", partitions=(partition,))
+    body = asking.ListOffsetsRequest(replica_id=-1, topics=(topic,))
+    client.send(client.frame(ApiKey.LIST_OFFSETS, 1, body))
+    ((_, answer),) = await client.wait_for(1)
+    assert answer.topics[0].partitions[0].offset == 0
+    assert engine.brought > 0
     assert engine.in_loop == []

@@ -120,6 +120,11 @@ class CursorDesk:
         self._open[name] = cursor
         return cursor
 
+    async def _bring(self, start: Start, filters: Sequence[str]) -> None:
+        if start.at == "time":
+            for source in self._registry.resolve(filters).sources:
+                await start.bring(source)
+
     async def open_offset(
         self,
         name: str,
@@ -130,6 +135,7 @@ class CursorDesk:
         principal: Principal,
     ) -> OffsetCursor:
         """A committed position; `start` counts only when there is none yet."""
+        await self._bring(start, filters)
         return await self._open_kept(
             name,
             CursorKind.OFFSET,
@@ -151,6 +157,7 @@ class CursorDesk:
         principal: Principal,
     ) -> SessionCursor:
         """A position with an in-flight window."""
+        await self._bring(start, filters)
         return await self._open_kept(
             name,
             CursorKind.SESSION,
@@ -176,6 +183,7 @@ class CursorDesk:
         principal: Principal,
     ) -> QueueCursor:
         """A shared backlog; given settings replace the kept ones."""
+        await self._bring(start, filters)
 
         def restore(state: CursorState) -> QueueCursor:
             cursor = QueueCursor.restore(self._registry, state, clock=self._clock)
@@ -212,6 +220,7 @@ class CursorDesk:
 
         Without `follow` its owner tells it what comes (`note`).
         """
+        await self._bring(start, filters)
         table = await self._open_kept(
             name,
             CursorKind.TABLE,

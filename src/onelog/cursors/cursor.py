@@ -14,6 +14,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
@@ -85,6 +86,14 @@ class Start(msgspec.Struct, frozen=True):
             return partition.start_offset
         found = partition.offset_for_time(TimestampMs(self.value))
         return partition.high_watermark if found is None else found[0]
+
+    async def bring(self, source: Source) -> None:
+        """Have at hand what `offset_in` looks at, so that it need not wait for the disk."""
+        partition = source.partition
+        if self.at == "time" and partition.stopped is None:
+            find = partial(partition.lookup.offset_for_time, TimestampMs(self.value))
+            with contextlib.suppress(OnelogError):  # `offset_in` meets it, too
+                await partition.arrivals.until_here(find)
 
 
 EARLIEST: Final = Start("earliest")

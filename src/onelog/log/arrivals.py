@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from onelog.base.errors import OnelogError, PartitionStopped, StorageError
 from onelog.base.ids import Offset
 from onelog.log.pool import Pool
-from onelog.log.wakeup import Callback, Waiter
+from onelog.log.wakeup import Callback, Waiter, as_future
 from onelog.observe.troubles import Troubles
 from onelog.storage.engine import Cold, Lease, PartitionLog, in_place
 
@@ -114,6 +114,15 @@ class Arrivals:
                     callback(failure)
                 except Exception as problem:  # noqa: BLE001 - the others wait, too
                     self._troubles.note(ARRIVAL, self._place, problem)
+
+    async def until_here(self, read: Callable[[], T]) -> T:
+        """What `read` answers, waiting for what is cold while the loop goes on."""
+        while True:
+            try:
+                return read()
+            except Cold as error:
+                cold = error
+            await as_future(partial(self.when_here, cold))
 
     def in_place(self, read: Callable[[], T]) -> T:
         """What `read` answers, waiting for what is cold: for threads, and where it is rare."""

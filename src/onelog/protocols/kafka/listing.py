@@ -81,7 +81,7 @@ async def _find(target: TopicPartition, wanted: int, *, committed: bool) -> tupl
         raise KafkaError(
             ErrorCode.unsupported_version, f"there is no kind {wanted} of offset to list"
         )
-    found = target.offset_for_time(TimestampMs(wanted))
+    found = await target.offset_for_time(TimestampMs(wanted))
     return None if found is None else (int(found[0]), int(found[1]))
 
 

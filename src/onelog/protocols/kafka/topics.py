@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from onelog.base.errors import InvalidName, MessageTooLarge, OffsetOutOfRange, OnelogError
@@ -128,7 +129,7 @@ class TopicPartition(Protocol):
         """Call back once there may be something at `offset`."""
         ...
 
-    def offset_for_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
+    async def offset_for_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
         """Where a consumer begins that wants records from this time on."""
         ...
 
@@ -236,9 +237,10 @@ class StreamPartition:
             return self.log.when_stable(Offset(offset), callback)
         return self.log.when_visible(Offset(offset), callback)
 
-    def offset_for_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
+    async def offset_for_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
         """Where a consumer begins that wants records from this time on."""
-        return self.log.offset_for_time(timestamp_ms)
+        find = partial(self.log.lookup.offset_for_time, timestamp_ms)
+        return await self.log.arrivals.until_here(find)
 
     def max_timestamp(self) -> tuple[Offset, TimestampMs] | None:
         """In a thread: the record with the greatest timestamp."""

@@ -355,10 +355,10 @@ class Delayed:
         cursors = self._broker.cursors
         start = Start("time", read_number(record.headers, DUE) or 0)
         filters = (record.topic,)
-        places = [
-            Position(*source.key, start.offset_in(source))
-            for source in cursors.sources(filters).sources
-        ]
+        sources = cursors.sources(filters).sources
+        for source in sources:
+            await start.bring(source)
+        places = [Position(*source.key, start.offset_in(source)) for source in sources]
         reading = cursors.reading(filters, places)
         try:
             while True:

@@ -72,7 +72,7 @@ class Queue:
         self.owner = owner
         """The connection that alone may use it."""
         self._ready = ReadyList(settings.max_priority)
-        self.window = Window(vhost.hub.follower.live)
+        self.window = Window(vhost.hub.follower.live, self.wake)
         limited = settings.max_length is not None or settings.message_ttl_ms is not None
         self.takes_runs: bool = not limited and not self.needs_records
         """Whether messages without an expiration of their own need no look, each for itself."""
@@ -239,6 +239,8 @@ class Queue:
                 if count:
                     given += count
                     continue
+                if self.window.is_waiting:
+                    break
             count = min(most, self._batch, self._ready.size)
             for place, record in self._read([self._took(self._ready.take()) for _ in range(count)]):
                 self._deliver(consumer, place, record)

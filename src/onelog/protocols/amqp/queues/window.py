@@ -2,15 +2,19 @@
 
 Rules: whole plain batches, checked, whose records carry their topic. What is read from the log is a
 view of its file and stays while the queue has more of it to deliver; what just came does not stay.
+Batches that are not in memory are brought by a thread; the queue is told when they are here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import OnelogError
 from onelog.base.ids import Offset
 from onelog.kernel import scan_batches
+from onelog.log.wakeup import Waiter
+from onelog.storage.engine import Cold
 
 if TYPE_CHECKING:
     from onelog.broker import Live
@@ -23,10 +27,13 @@ Data = bytes | bytearray | memoryview
 class Window:
     """Where one queue reads."""
 
-    __slots__ = ("_data", "_end", "_first", "_live", "_number")
+    __slots__ = ("_arrival", "_data", "_end", "_first", "_here", "_live", "_number")
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: Live, here: Callable[[], None]) -> None:
         self._live = live
+        self._here = here
+        """Called when batches came that were waited for."""
+        self._arrival: Waiter | None = None
         self._number = -1
         self._first = self._end = 0
         self._data: Data = b""
@@ -44,17 +51,33 @@ class Window:
         if not isinstance(self._data, memoryview):
             self.close()
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether batches are on their way from the disk."""
+        return self._arrival is not None
+
+    def _arrived(self, _error: OnelogError | None) -> None:
+        self._arrival = None
+        self._here()
+
     def at(self, number: int, offset: int) -> Data | None:
-        """Batches from which the record at an offset can be delivered; None: by itself."""
+        """Batches from which the record at an offset can be delivered; None: by itself, unless
+        the window `is_waiting`.
+        """
         if number == self._number and self._first <= offset < self._end:
             return self._data
+        if self.is_waiting:
+            return None
         source = self._live.source(number)
         partition = source.partition
         if source.stream.fixed_topic_at(partition.id, Offset(offset)) is not None:
             return None  # its records do not say their topic
         try:
-            data = partition.read(Offset(offset), READ_BYTES, committed=True)
+            data = partition.lookup.read(Offset(offset), READ_BYTES, committed=True)
             infos = scan_batches(data)
+        except Cold as cold:
+            self._arrival = partition.when_here(cold, self._arrived)
+            return None
         except OnelogError:
             return None  # who reads single records tells what is wrong
         if not infos or offset < infos[0].base_offset:

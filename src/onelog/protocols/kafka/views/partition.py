@@ -100,9 +100,10 @@ class ViewPartition:
         """End of what a reader of committed records sees: the same."""
         return self.high_watermark
 
-    def offset_for_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
+    async def offset_for_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
         """Where the source reaches this time; None when no record of the view follows."""
-        found = self.log.offset_for_time(timestamp_ms)
+        find = partial(self.log.lookup.offset_for_time, timestamp_ms)
+        found = await self.log.arrivals.until_here(find)
         return found if found is not None and found[0] < self.high_watermark else None
 
     def max_timestamp(self) -> tuple[Offset, TimestampMs] | None:
