@@ -19,6 +19,7 @@ from tests.support.amqp import Node, serving
 from tests.support.brokers import home_of, say
 from tests.support.cold import cold_broker, make_cold
 from tests.support.turns import passes_until
+from tests.unit.test_broker_live import Follower
 
 FILTERS = ("site/a/t", "site/+/t", "site/#")
 SAID = [f"{number}" for number in range(30)]
@@ -227,3 +228,14 @@ async def on_channel(node: Node, work: Callable[[RawChannel], Any]) -> Any:
 
     async with asyncio.timeout(30):
         return await asyncio.to_thread(run)
+
+
+async def test_a_live_feed_reads_back_every_record_once_and_in_order(tmp_path, monkeypatch):
+    async with cold_broker(tmp_path, monkeypatch) as (broker, engine):
+        follower = Follower(broker, takes=False)  # leaves every batch to be read from the log
+        for value in SAID:
+            await say(broker, "t", value)
+        await passes_until(lambda: len(follower.seen) == len(SAID))
+        assert [offset for _name, offset in follower.seen] == list(range(len(SAID)))
+        assert engine.brought > 0
+        assert engine.in_loop == []

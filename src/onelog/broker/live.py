@@ -32,6 +32,7 @@ from onelog.log.partition import Partition
 from onelog.log.stream import Stream
 from onelog.observe.troubles import Troubles
 from onelog.record.record import Record
+from onelog.storage.engine import Cold
 
 __all__ = ["Live", "LiveListener", "LiveSource"]
 
@@ -294,9 +295,14 @@ class Live:
             self._read_on(source)
 
     def _read_some(self, listener: LiveListener, source: LiveSource) -> bool:
-        """Read and hand over some records; False when the log cannot be read."""
+        """Read and hand over some records; False when the log cannot be read, or not yet."""
         try:
             records, following = self.read(source, source.position, source.limit)
+        except Cold as cold:
+            if source.waiter is not None:
+                source.waiter.cancel()
+            source.waiter = source.partition.when_here(cold, partial(self._decided, source))
+            return False
         except Exception as error:  # noqa: BLE001  the next batch that comes tries again
             if source.partition.stopped is None:  # what stops tells of itself
                 self._note(READING, source, error, source.position, None)
@@ -326,24 +332,27 @@ class Live:
             self._stumbled(source, failure, position, None)
 
     def read(self, source: LiveSource, position: int, upto: int) -> tuple[list[Record], int]:
-        """Committed records of a source, and where to go on.
+        """Committed records of a source, and where to go on; or Cold.
 
         A batch that cannot be read is told of and left out; a partition that is stopped raises.
         """
         wanted = Everything(source.as_source)
         only, start = wanted.sources[0], Offset(position)
-        in_place = source.partition.in_place
         try:
-            return in_place(partial(read_records, wanted, only, start, ROWS_PER_READ, upto=upto))
+            return read_records(wanted, only, start, ROWS_PER_READ, upto=upto)
+        except Cold:
+            raise
         except Exception:
             if source.partition.stopped is not None:
                 raise
-        infos = scan_batches(source.partition.read(start, 1), 0, False)
+        infos = scan_batches(source.partition.lookup.read(start, 1), 0, False)
         if not infos:
             raise InvalidRequest(f"there is no batch at offset {position}")
         end = min(infos[0].last_offset + 1, upto)
         try:
-            return in_place(partial(read_records, wanted, only, start, ROWS_PER_READ, upto=end))
+            return read_records(wanted, only, start, ROWS_PER_READ, upto=end)
+        except Cold:
+            raise
         except Exception as error:
             if source.partition.stopped is not None:
                 raise

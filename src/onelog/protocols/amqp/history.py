@@ -10,15 +10,18 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING
 
 from onelog.broker import EARLIEST, LATEST, LiveSource, Record, Start
 from onelog.log.moves import Move, SourceKey
+from onelog.log.wakeup import as_future
 from onelog.protocols.amqp.addresses import address_of
 from onelog.protocols.amqp.exchanges import Binding
 from onelog.protocols.amqp.mapping import extra_keys_of, headers_of
 from onelog.protocols.amqp.queues.ready import pack
 from onelog.protocols.amqp.router import Router
+from onelog.storage.engine import Cold
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.following import Follower
@@ -66,8 +69,11 @@ class History:
             try:
                 while self.is_behind() and not self._queue.is_deleted:
                     for source in self._follower.live.sources():
-                        if self._read_some(source):
-                            await asyncio.sleep(0)
+                        try:
+                            if self._read_some(source):
+                                await asyncio.sleep(0)
+                        except Cold as cold:
+                            await as_future(partial(source.partition.when_here, cold))
                 self._absence.given = self._follower.positions()
             finally:
                 cursor.position_of = known
@@ -104,7 +110,7 @@ class History:
         return False
 
     def _read_some(self, source: LiveSource) -> bool:
-        """Read on in a source; False when there is nothing to read for now."""
+        """Read on in a source; False when there is nothing to read for now. May raise Cold."""
         position, limit = self._position(source), self._limit(source)
         since = self._since.get(source.key, 0)
         if position < since:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
@@ -120,7 +121,8 @@ class Recovery:
         end = source.position
         while position < end:
             try:
-                records, position = self._live.read(source, position, end)
+                read = partial(self._live.read, source, position, end)
+                records, position = await source.partition.arrivals.until_here(read)
             except OnelogError as error:
                 # Its partition stands still, and that is told. Where the routing stands is kept.
                 _log.error("a partition cannot be routed", place=str(source.key), why=str(error))
