@@ -25,6 +25,11 @@ PAYLOAD = bytes(200)
 GONE = (OSError, mqtt_raw.Ended, amqp_raw.Ended, amqp_raw.Refused, AssertionError)
 """What such a client may see: the broker may end it."""
 KAFKA_METADATA = bytes.fromhex("00000011 0003 0001 00000001 0003 626164 ffffffff".replace(" ", ""))
+QUEUE_NAMES = 1_000
+"""Names of queues that come and go. The broker remembers topics, up to a bound that no soak
+reaches (1.3 KB each): so the same names come again, and what grows then is no memory of them."""
+NOBODY = "nobody"
+"""A kind of visitors that does not come."""
 UPGRADE = b"GET /mqtt HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
 
 
@@ -50,6 +55,7 @@ class BadCompany:
         }
         self.only = ""
         """The kind of visitors that come and go now; empty: all of them."""
+        self._queues = itertools.count()
 
     def begin(self, *work: Callable[[], None]) -> None:
         """Let them loose."""
@@ -123,6 +129,9 @@ class BadCompany:
 
     def come_and_go(self) -> None:
         """One client of some kind, which leaves without a word."""
+        if self.only == NOBODY:
+            self._stop.wait(0.1)
+            return
         kind = self.only or random.choice(list(self.visitors))
         try:
             self.visitors[kind]()
@@ -158,7 +167,7 @@ class BadCompany:
     def _visit_queue(self) -> None:
         with amqp_raw.Raw(self._ports["amqp"]).open() as raw:
             channel = raw.channel()
-            name = channel.queue(durable=True)
+            name = channel.queue(f"churn{next(self._queues) % QUEUE_NAMES}", durable=True)
             channel.confirm()
             channel.put("", name, "one", "two")
             channel.ask(amqp_raw.Queue.Delete(queue=name), amqp_raw.Queue.DeleteOk)
@@ -220,8 +229,9 @@ class Growth:
     """What visitors of each kind leave behind, so that who leaks is read off a table.
 
     All kinds together say only that something grows. So they come by turns, each kind alone for a
-    while and then all of them, and what the server grew by meanwhile is that kind's. The first
-    half of the rounds does not count: what is bounded fills up.
+    while and then all of them, and what the server grew by meanwhile is that kind's. When nobody
+    comes it grows too, by what the others write: that is taken off. The first half of the rounds
+    does not count: what is bounded fills up.
     """
 
     ROUNDS = 12
@@ -235,7 +245,7 @@ class Growth:
 
     def look_for(self, seconds: float) -> None:
         """Let them come by turns for so long, and look."""
-        kinds = [self.TOGETHER, *self._bad.visitors]
+        kinds = [self.TOGETHER, *self._bad.visitors, NOBODY]
         turn_s = seconds / self.ROUNDS / len(kinds)
         self._watch.look()
         for number in range(self.ROUNDS):
@@ -247,19 +257,25 @@ class Growth:
                     self._bytes[kind] += self._watch.rss_bytes[-1] - bytes_before
                     self._visits[kind] += self._bad.visits.total() - visits_before
 
+    def left(self) -> dict[str, int]:
+        """The bytes that each kind left behind."""
+        others = max(0, self._bytes[NOBODY])
+        return {kind: grown - others for kind, grown in self._bytes.items() if kind != NOBODY}
+
     def beyond(self, spare_bytes: int, visit_bytes: int) -> list[str]:
         """The kinds that left more behind than so much, and so much for each visit."""
         return [
             kind
-            for kind, grown in self._bytes.items()
-            if grown > spare_bytes + visit_bytes * self._visits[kind]
+            for kind, left in self.left().items()
+            if left > spare_bytes + visit_bytes * self._visits[kind]
         ]
 
     def words(self) -> str:
         """A row for each kind: what it left behind, in all and for each visit."""
-        rows = [f"{'what grew meanwhile':<22}{'visits':>10}{'KiB':>10}{'bytes a visit':>15}"]
-        for kind, visits in self._visits.items():
-            grown = self._bytes[kind]
-            each = round(grown / visits) if visits else 0
-            rows.append(f"{kind:<22}{visits:>10}{grown >> 10:>10}{each:>15}")
+        rows = [f"{'who left something':<22}{'visits':>10}{'KiB':>10}{'bytes a visit':>15}"]
+        for kind, left in self.left().items():
+            visits = self._visits[kind]
+            each = round(left / visits) if visits else 0
+            rows.append(f"{kind:<22}{visits:>10}{left >> 10:>10}{each:>15}")
+        rows.append(f"{NOBODY:<22}{'':>10}{self._bytes[NOBODY] >> 10:>10}")
         return "\n".join(rows)
