@@ -471,7 +471,7 @@ def test_lists_have_columns_an_order_and_pages(api, host):
 
 
 def administered(api: Api) -> Api:
-    """The API for an administrator, whom definitions that hold users need; RabbitMQ's guest is one."""
+    """The API for an administrator, whom users in definitions need; RabbitMQ's guest is one."""
     if not api.is_ours:
         return api
     if api.ask("GET", "/users/ann").status != 200:
