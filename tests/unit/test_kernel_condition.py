@@ -98,6 +98,7 @@ def test_serve_says_it_at_its_start_in_its_log_and_in_status(tmp_path):
     )  # fmt: skip
     try:
         assert server.stdout is not None
+        assert server.stderr is not None
         admin = next(
             found for line in server.stdout if (found := re.search(r"admin .*:(\d+)/", line))
         )
@@ -105,7 +106,9 @@ def test_serve_says_it_at_its_start_in_its_log_and_in_status(tmp_path):
         assert "the compiled kernel is missing" in errors
     finally:
         server.send_signal(signal.SIGTERM)
-        rest, errors = server.communicate(timeout=60)
+        # `communicate` would leave out what was read ahead of the line above.
+        rest, errors = server.stdout.read(), server.stderr.read()
+        server.wait(timeout=60)
     assert "onelog: warning: the compiled kernel is missing" in rest
     assert len([row for row in errors.splitlines() if "the compiled kernel is missing" in row]) == 1
 

@@ -34,11 +34,11 @@ def test_a_name_may_have_quotes():
 @pytest.mark.parametrize(
     ("query", "told"),
     [
-        ("FROM topic()", "it is written topic('name'"),
-        ("FROM topic(x)", "it is written topic('name'"),
-        ("FROM topic('a'", "it is written topic('name'"),
-        ("FROM topic('a', 'b')", "it is written topic('name'"),
-        ("FROM topic(decode => 'json')", "it is written topic('name'"),
+        ("FROM topic()", "write topic('name'"),
+        ("FROM topic(x)", "write topic('name'"),
+        ("FROM topic('a'", "write topic('name'"),
+        ("FROM topic('a', 'b')", "write topic('name'"),
+        ("FROM topic(decode => 'json')", "write topic('name'"),
         ("FROM topic('a', form => 'x')", "no argument form (did you mean from?)"),
         ("FROM delta('a', catalog => 'x')", "no argument catalog"),
     ],

@@ -7,6 +7,7 @@ Batches that are not in memory are brought by a thread; the queue is told when t
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -31,7 +32,7 @@ class Window:
 
     def __init__(self, live: Live, here: Callable[[], None]) -> None:
         self._live = live
-        self._here = here
+        self._here = weakref.WeakMethod(here)  # of the queue, which holds the window
         """Called when batches came that were waited for."""
         self._arrival: Waiter | None = None
         self._number = -1
@@ -58,7 +59,9 @@ class Window:
 
     def _arrived(self, _error: OnelogError | None) -> None:
         self._arrival = None
-        self._here()
+        here = self._here()
+        if here is not None:
+            here()
 
     def at(self, number: int, offset: int) -> Data | None:
         """Batches from which the record at an offset can be delivered; None: by itself, unless
