@@ -92,23 +92,22 @@ def test_serve_says_it_at_its_start_in_its_log_and_in_status(tmp_path):
     environment = installed(tmp_path, compiled=False)
     ports = [f"--set=listeners.{name}.port=0" for name in ("mqtt", "kafka", "amqp", "admin")]
     off = "--set=listeners.amqp_management.enabled=false"
-    server = subprocess.Popen(
-        [sys.executable, "-m", "onelog", "serve", f"--data={tmp_path / 'data'}", *ports, off],
-        env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
+    command = [sys.executable, "-m", "onelog", "serve", f"--data={tmp_path / 'data'}", *ports, off]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as server:
         assert server.stdout is not None
         assert server.stderr is not None
-        admin = next(
-            found for line in server.stdout if (found := re.search(r"admin .*:(\d+)/", line))
-        )
-        _out, errors = run(environment, "status", f"--set=listeners.admin.port={admin[1]}")
-        assert "the compiled kernel is missing" in errors
-    finally:
-        server.send_signal(signal.SIGTERM)
+        try:
+            admin = next(
+                found for line in server.stdout if (found := re.search(r"admin .*:(\d+)/", line))
+            )
+            _out, errors = run(environment, "status", f"--set=listeners.admin.port={admin[1]}")
+            assert "the compiled kernel is missing" in errors
+        finally:
+            server.send_signal(signal.SIGTERM)
         # `communicate` would leave out what was read ahead of the line above.
         rest, errors = server.stdout.read(), server.stderr.read()
-        server.wait(timeout=60)
     assert "onelog: warning: the compiled kernel is missing" in rest
     assert len([row for row in errors.splitlines() if "the compiled kernel is missing" in row]) == 1
 
