@@ -239,6 +239,7 @@ MUTATIONS: tuple[tuple[type[World], Mutation], ...] = (
 )
 
 
+@pytest.mark.fault_long
 @pytest.mark.parametrize(
     ("world", "mutation"),
     MUTATIONS,
