@@ -269,7 +269,7 @@ def test_what_listens_and_is_no_spark_connect_is_told_within_a_minute(broker, pi
         ("spark://nowhere.invalid:1", 1, "nobody answers there"),
         ("k8s://https://127.0.0.1:1", 1, "nobody answers there"),
         ("sc://127.0.0.1:1", 1, "nobody answers there"),
-        ("nonsense", 2, "master 'nonsense' is none"),
+        ("nonsense", 2, "master 'nonsense' is not a master"),
     ],
 )
 def test_a_master_that_is_not_there_ends_a_run_with_one_line(tmp_path, master, code, told):

@@ -93,7 +93,7 @@ def test_nothing_is_seen_of_a_job_that_fails(spark, broker):
         (["key"], "append", {}, "column value is missing"),
         (["key", "value"], "overwrite", {}, "a log cannot be overwritten"),
         (["key", "value"], "append", {"topik": "x"}, "did you mean topic"),
-        (["key", "value"], "append", {"compression": "rar"}, "none of none, gzip"),
+        (["key", "value"], "append", {"compression": "rar"}, "not one of none, gzip"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_written(
