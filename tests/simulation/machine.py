@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from onelog.base.clock import ManualClock
+from onelog.log.pool import answer_of
 from onelog.metadata.local_rules import check_txn
 from onelog.metadata.store import Compare, Delete, Entry, Event, Op, Put, Range, TxnResult
 from onelog.observe.troubles import Troubles
@@ -92,18 +93,7 @@ class SimulatedSyncer:
 
     async def run(self, work: Callable[[], T]) -> T:
         """Do it and wait for it."""
-        future: asyncio.Future[Any] = self._loop.create_future()
-
-        def done(result: Any, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        self.start(work, done)
-        return await future  # type: ignore[no-any-return]
+        return await answer_of(self.start, work)
 
     async def close(self) -> None:
         """There are no threads."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import pytest
+
+from onelog.log.syncer import Syncer
 
 
 @pytest.fixture
@@ -11,3 +15,11 @@ def empty_place(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("ONELOG_CONFIG", "ONELOG_DATA_DIR"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+async def syncer() -> AsyncIterator[Syncer]:
+    """The threads that sync, for the length of a test."""
+    syncer = Syncer(2)
+    yield syncer
+    await syncer.close()

@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -44,13 +43,6 @@ NOW_MS = 1_700_000_000_000
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock(NOW_MS)
-
-
-@pytest.fixture
-async def syncer() -> AsyncIterator[Syncer]:
-    syncer = Syncer(2)
-    yield syncer
-    await syncer.close()
 
 
 @pytest.fixture

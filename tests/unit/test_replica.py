@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -49,13 +49,6 @@ class Fixed:
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock(NOW_MS)
-
-
-@pytest.fixture
-async def syncer() -> AsyncIterator[Syncer]:
-    syncer = Syncer(2)
-    yield syncer
-    await syncer.close()
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """What becomes visible is told to everybody, in order, whoever raises and however slow the disk."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,13 +23,6 @@ from tests.logs import KEY, GatedLog, make_partition, memory_log, put, row
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
-
-
-@pytest.fixture
-async def syncer() -> AsyncIterator[Syncer]:
-    syncer = Syncer(2)
-    yield syncer
-    await syncer.close()
 
 
 @pytest.fixture

@@ -74,18 +74,7 @@ class Pool:
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run `work` in a thread and wait for it."""
-        future: asyncio.Future[T] = self._loop.create_future()
-
-        def done(result: Any, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        self.start(work, done)
-        return await future
+        return await answer_of(self.start, work)
 
     async def close(self) -> None:
         """Wait for what runs, then end the threads."""
@@ -93,3 +82,19 @@ class Pool:
             self._jobs.put(None)
         for thread in self._threads:
             await asyncio.to_thread(thread.join)
+
+
+async def answer_of(start: Callable[[Callable[[], T], Done], None], work: Callable[[], T]) -> T:
+    """Give `work` to `start`, and wait for what becomes of it."""
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    def done(result: Any, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    start(work, done)
+    return await future

@@ -32,6 +32,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from onelog.base.errors import InvalidRequest
 from onelog.base.ids import Offset, PartitionId, TimestampMs
 from onelog.kernel import BatchBuilder, BatchInfo, scan_batches
 
@@ -329,3 +330,14 @@ def seal_and_append(
     batch = builder.seal(log.end_offset, leader_epoch)
     log.append(batch, scan_batches(batch, 0, False), topics)
     return batch
+
+
+def check_ascending(name: str, end: int, batches: Sequence[BatchInfo]) -> None:
+    """Refuse batches that do not lie at or behind the end of a log, one behind the other."""
+    for info in batches:
+        if info.base_offset < end:
+            raise InvalidRequest(
+                f"{name}: a batch starts at offset {info.base_offset}, the log ends at {end}:"
+                " offsets only go up"
+            )
+        end = info.last_offset + 1

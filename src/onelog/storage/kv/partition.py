@@ -35,6 +35,7 @@ from onelog.storage.engine import (
     PartitionKey,
     SegmentInfo,
     TornTail,
+    check_ascending,
     seal_and_append,
 )
 from onelog.storage.kv import contents, keys, states
@@ -160,7 +161,7 @@ class KvLog:
             return
         with self.lock:
             self._check_running()
-            self._check_order(batches)
+            check_ascending(self.name, self._end, batches)
             size = sum(info.size_bytes for info in batches)
             self._db.check_room(size)
             change = new_batch()
@@ -186,16 +187,6 @@ class KvLog:
     ) -> bytes:
         """Seal what is staged as one batch at the end and append it; the batch."""
         return seal_and_append(self, builder, leader_epoch, index_topics=index_topics)
-
-    def _check_order(self, batches: Sequence[BatchInfo]) -> None:
-        expected = self._end
-        for info in batches:
-            if info.base_offset < expected:
-                raise InvalidRequest(
-                    f"{self.name}: a batch starts at offset {info.base_offset}, the log ends at "
-                    f"{expected}: offsets only go up"
-                )
-            expected = info.last_offset + 1
 
     def _is_due(self, size_bytes: int) -> bool:
         active, settings = self._active, self._settings

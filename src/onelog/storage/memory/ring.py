@@ -27,6 +27,7 @@ from onelog.storage.engine import (
     Rewrite,
     SegmentInfo,
     TornTail,
+    check_ascending,
     seal_and_append,
 )
 from onelog.storage.memory.rewrite import MemoryRewrite
@@ -118,14 +119,8 @@ class MemoryLog:
 
     def _check_append(self, batches: Sequence[BatchInfo]) -> None:
         self._need_open()
-        expected = self._end
+        check_ascending(self._name(), self._end, batches)
         for info in batches:
-            if info.base_offset < expected:
-                raise InvalidRequest(
-                    f"{self._name()}: a batch starts at offset {info.base_offset}, the log ends at "
-                    f"{expected}: offsets only go up"
-                )
-            expected = info.last_offset + 1
             if info.size_bytes > self._settings.ring_bytes:
                 raise MessageTooLarge(
                     f"{self._name()}: a batch of {info.size_bytes} bytes does not fit the ring of "
