@@ -71,9 +71,9 @@ conformance: $(STAMP)-dev ## Run the tests with real clients, beside Mosquitto a
 	$(PYTEST) tests/conformance -m "not kafka_peer" $(ARGS)
 
 conformance-kafka: $(STAMP)-dev ## Run the Kafka client scenarios on OneLog and on Apache Kafka
-	@$(PY) -m bench.kafka_jars broker client-3 client-4 streams
+	@$(PY) -m bench.kafka_jars broker client-3 client-4 mirror streams
 	$(PYTEST) $(addprefix tests/conformance/test_kafka_,clients_*.py admin_wire.py group_wire.py \
-		txn_wire.py one_node_wire.py settings_clients.py streams.py) $(ARGS)
+		txn_wire.py one_node_wire.py settings_clients.py streams.py mirror.py) $(ARGS)
 
 conformance-amqp: $(STAMP)-dev ## Run the AMQP scenarios on OneLog and on RabbitMQ
 	$(PYTEST) tests/conformance/test_amqp_*.py $(ARGS)

@@ -32,6 +32,11 @@ SETS: dict[str, tuple[str, ...]] = {
         "com.fasterxml.jackson.core:jackson-databind:2.19.2",
         "org.slf4j:slf4j-nop:1.7.36",
     ),
+    "mirror": (
+        "org.apache.kafka:connect-mirror:[4.0,5.0)",
+        "org.apache.kafka:connect-runtime:[4.0,5.0)",
+        "org.slf4j:slf4j-simple:1.7.36",
+    ),
     "streams": (
         "org.apache.kafka:kafka-streams:[4.0,5.0)",
         "org.slf4j:slf4j-nop:1.7.36",

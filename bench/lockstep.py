@@ -28,6 +28,8 @@ CASES = {
     "MQTT QoS 1, 20 messages a read": ("mqtt", "1", "20", "600"),
     "AMQP, one message a read": ("amqp", "1", "1", "1000"),
     "AMQP, 20 messages a read": ("amqp", "1", "20", "400"),
+    "Kafka, batches of 1": ("kafka", "0", "1", "400"),
+    "Kafka, batches of 200": ("kafka", "0", "200", "200"),
 }
 
 

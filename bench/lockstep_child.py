@@ -1,7 +1,7 @@
 """One case of `bench/lockstep.py` on the tree that is on the path: prints µs of CPU per message.
 
-Usage: `lockstep_child.py mqtt|amqp QOS MESSAGES ROUNDS`. It knows nothing of this tree but what
-older commits have as well: the support of the tests.
+Usage: `lockstep_child.py mqtt|amqp|kafka QOS MESSAGES ROUNDS`. It knows nothing of this tree but
+what older commits have as well: the support of the tests.
 """
 
 from __future__ import annotations
@@ -256,8 +256,58 @@ async def amqp(folder: Path, _qos: int, count: int, rounds: int) -> float:
         return await best_round(publishers, consumers, messages_of, acks, count, rounds)
 
 
+async def kafka(folder: Path, _qos: int, count: int, rounds: int) -> float:
+    """Pairs of producer and consumer, whose fetch waits before the batch comes."""
+    import datetime  # noqa: PLC0415
+    import importlib  # noqa: PLC0415
+
+    from kio.index import load_request_schema  # noqa: PLC0415
+
+    from onelog.protocols.kafka.apis import ApiKey  # noqa: PLC0415
+    from tests.support import kafka_hub as support  # noqa: PLC0415
+
+    fetch: Any = load_request_schema(1, 11)
+    parts: Any = importlib.import_module(fetch.__module__)
+
+    def asked(topic: str, offset: int) -> Any:
+        wanted = parts.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+        return fetch(
+            replica_id=-1,
+            max_wait=datetime.timedelta(seconds=60),
+            min_bytes=1,
+            max_bytes=1 << 20,
+            isolation_level=0,
+            session_id=0,
+            session_epoch=-1,
+            topics=(parts.FetchTopic(topic=topic, partitions=(wanted,)),),
+            forgotten_topics_data=(),
+            rack_id="",
+        )
+
+    async with support.desk(folder) as desk:
+        publishers, consumers = Side(), Side()
+        producing, consuming = [], []
+        for number in range(PAIRS):
+            await desk.make(f"t{number}")
+            for side, clients in ((publishers, producing), (consumers, consuming)):
+                clients.append(desk.client())
+                clients[-1].connection._transport = Wire()
+                side.add(clients[-1].connection, clients[-1].connection._transport)
+        batch = support.batch(*[PAYLOAD] * count)
+
+        def messages_of(turn: int) -> list[bytes]:
+            offset = turn * count
+            for number, client in enumerate(consuming):
+                client.send(client.frame(ApiKey.FETCH, 11, asked(f"t{number}", offset)))
+            return [
+                client.produce(batch, topic=f"t{number}") for number, client in enumerate(producing)
+            ]
+
+        return await best_round(publishers, consumers, messages_of, None, count, rounds)
+
+
 async def main(protocol: str, qos: str, count: str, rounds: str) -> None:
-    case = {"mqtt": mqtt, "amqp": amqp}[protocol]
+    case = {"mqtt": mqtt, "amqp": amqp, "kafka": kafka}[protocol]
     with tempfile.TemporaryDirectory() as folder:
         found = await case(Path(folder), int(qos), int(count), int(rounds))
         print(f"{found:.4f}", flush=True)

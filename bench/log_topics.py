@@ -53,6 +53,7 @@ async def find(broker: Broker, filter_: str) -> float:
     )
     found = cursor.fetch(1000)
     while cursor.reading.is_behind():
+        await cursor.reading.turn()  # also until what is not in memory came from the disk
         found += cursor.fetch(1000)
     took = time.perf_counter() - start
     await broker.cursors.close_cursor(cursor)

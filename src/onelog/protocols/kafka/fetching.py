@@ -129,12 +129,13 @@ class _Fetch:
     def _try_answer(self, *, last_try: bool) -> bool:
         """Answer if there is enough; True when the answer goes."""
         left, total, failed, rests = self._max_bytes, 0, False, False
+        committed = self._committed
         found: list[list[Fetched]] = []
         for _name, wanted in self._topics:
             row = []
             for part in wanted:
                 fetched = part.read(
-                    left if total else max(left, 1), first=not total, committed=self._committed
+                    left if total else max(left, 1), first=not total, committed=committed
                 )
                 failed = failed or part.error is not None
                 total += fetched.size_bytes
@@ -151,7 +152,10 @@ class _Fetch:
             [
                 (
                     name,
-                    [self._row(part, fetched) for part, fetched in zip(wanted, row, strict=True)],
+                    [
+                        part.row(fetched, committed=committed)
+                        for part, fetched in zip(wanted, row, strict=True)
+                    ],
                 )
                 for (name, wanted), row in zip(self._topics, found, strict=True)
             ]
@@ -166,9 +170,6 @@ class _Fetch:
             return any(part.cold is not None for part in self._parts())
         # Who asks for nothing (a client that ends its session) waits for nothing.
         return total < self._min_bytes and bool(self._topics) and not failed
-
-    def _row(self, part: Wanted, fetched: Fetched) -> Row:
-        return part.row(fetched, committed=self._committed)
 
     def _send(self, topics: list[tuple[str | bytes, list[Row]]]) -> None:
         self._slot.finish(
@@ -193,8 +194,9 @@ class _Fetch:
     def _listen(self) -> None:
         """Be told of the next record in any partition that was asked for."""
         self._woken = False
-        for part in self._parts():
-            part.listen(self._wake, committed=self._committed)
+        for _name, wanted in self._topics:
+            for part in wanted:
+                part.listen(self._wake, committed=self._committed)
 
     def _wake(self, _error: OnelogError | None) -> None:
         if not self._woken:
@@ -223,8 +225,9 @@ class _Fetch:
             self._listen()
 
     def _forget_waiters(self) -> None:
-        for part in self._parts():
-            part.hear()
+        for _name, wanted in self._topics:
+            for part in wanted:
+                part.hear()
 
     def _cancel(self) -> None:
         """The connection is gone."""
@@ -322,7 +325,8 @@ class _Fetch:
         topics: list[tuple[str | bytes, list[Row]]] = []
         async for (name, wanted), row in turns.timed(zip(self._topics, found, strict=True)):
             pairs = turns.timed(zip(wanted, row, strict=True))
-            topics.append((name, [self._row(part, fetched) async for part, fetched in pairs]))
+            rows = [part.row(fetched, committed=self._committed) async for part, fetched in pairs]
+            topics.append((name, rows))
         self._send(topics)
 
 

@@ -144,6 +144,7 @@ class StreamPartition:
     __slots__ = (
         "_broker",
         "_compression",
+        "_resource",
         "_stream",
         "log",
         "needs_keys",
@@ -159,6 +160,7 @@ class StreamPartition:
         self.log = log
         # When the configuration changes, the topic is made anew.
         config = stream.config
+        self._resource = config.single_topic or config.name
         self.needs_keys = config.cleanup.compacts
         self.time_bounds = _time_bounds(config)
         self._compression = config.compression
@@ -166,7 +168,7 @@ class StreamPartition:
 
     def judge(self, info: BatchInfo, principal: Principal) -> Appended | None:
         """None when a batch may be written, or the append that it repeats. Raises OnelogError."""
-        self._broker.publisher.admit_batches(self._stream, (info,), principal)
+        self._broker.publisher.admit_batches(self._stream, (info,), principal, self._resource)
         return self.log.check_batch(info)
 
     def write(self, data: bytearray) -> list[BatchInfo]:
