@@ -62,7 +62,7 @@ def broker(tree: Path, protocol: str, durability: str) -> Iterator[tuple[int, in
     flags = [part for value in values for part in ("--set", value)]
     path = f"{tree / 'src'}{os.pathsep}{tree}"
     with data_dir("against") as folder:
-        command = [sys.executable, "-m", "onelog", "serve", "--data", folder, *flags]
+        command = [sys.executable, "-m", "onelog", "serve", "--data", str(folder), *flags]
         environment = {**os.environ, "PYTHONPATH": path}
         with mqtt.process_of(command, port, environment) as pid:
             yield port, pid

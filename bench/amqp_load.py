@@ -83,7 +83,7 @@ def onelog(folder: Path) -> Iterator[Target]:
         'limits.page_cache_bytes="256MiB"',
     )
     flags = [part for value in values for part in ("--set", value)]
-    command = [sys.executable, "-m", "onelog", "serve", "--data", folder, *flags]
+    command = [sys.executable, "-m", "onelog", "serve", "--data", str(folder), *flags]
     with process_of(command, port) as pid:
         yield Target(port, pid)
 
@@ -111,7 +111,19 @@ def load(
     """One run of the load generator; `again` where a backlog of several runs is read."""
     pids = ",".join(map(str, target.pids()))
     times = ("-t", str(measured_s), "-w", str(warm_s))
-    command = [LOAD, "-p", str(target.port), "-c", pids, "-q", "1", "-l", "256", *times, *options]
+    command = [
+        str(LOAD),
+        "-p",
+        str(target.port),
+        "-c",
+        pids,
+        "-q",
+        "1",
+        "-l",
+        "256",
+        *times,
+        *options,
+    ]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=measured_s + warm_s + GRACE_S, check=False
     )

@@ -13,12 +13,14 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import confluent_kafka
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from bench.kafka_peer import KafkaPeer, available, free_ports
 from bench.mqtt import process_of
@@ -97,7 +99,7 @@ def onelog(folder: Path, durability: str, *settings: str) -> Iterator[Target]:
         *settings,
     )
     flags = [part for value in values for part in ("--set", value)]
-    command = [sys.executable, "-m", "onelog", "serve", "--data", folder, *flags]
+    command = [sys.executable, "-m", "onelog", "serve", "--data", str(folder), *flags]
     with process_of(command, port) as pid:
         yield Target("onelog", port, pid)
 
@@ -117,10 +119,10 @@ def apache(folder: Path) -> Iterator[Target | None]:
         peer.stop()
 
 
-def settle(futures: dict[str, object]) -> None:
+def settle(futures: Mapping[str, Future[Any]]) -> None:
     """Wait until every topic of an admin call is done."""
     for future in futures.values():
-        future.result(60)  # type: ignore[attr-defined]
+        future.result(60)
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
-from confluent_kafka.admin import NewTopic
+from confluent_kafka.cimpl import NewTopic
 
 from bench.kafka_load import Target, onelog, settle
 from bench.report import Row, median, row, run_loop, say

@@ -197,7 +197,8 @@ def index_rows() -> list[dict[str, Any]]:
     """10 M entries of 100 000 topics in chunks of 16384."""
     chance = random.Random(4)
     hashes = [chance.getrandbits(32) for _ in range(100_000)]
-    chunks, rel = [], 0
+    chunks: list[bytes] = []
+    rel = 0
     sample = [
         kernel.sort_topic_entries(
             b"".join(

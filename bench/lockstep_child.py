@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import os
 import struct
 import sys
@@ -126,7 +127,8 @@ async def mqtt(folder: Path, qos: int, count: int, rounds: int) -> float:
     """Pairs of publisher and subscriber, each with a topic of its own."""
     from onelog.protocols.mqtt import connection as connections  # noqa: PLC0415
     from onelog.protocols.mqtt.limits import MqttLimits  # noqa: PLC0415
-    from tests.support import mqtt as support  # noqa: PLC0415
+
+    support: Any = importlib.import_module("tests.support.mqtt")
 
     async with support.serving(folder, limits=MqttLimits(inflight=65535)) as node:
         peer = await a_peer(connections.Connection, node.port)
@@ -259,7 +261,6 @@ async def amqp(folder: Path, _qos: int, count: int, rounds: int) -> float:
 async def kafka(folder: Path, _qos: int, count: int, rounds: int) -> float:
     """Pairs of producer and consumer, whose fetch waits before the batch comes."""
     import datetime  # noqa: PLC0415
-    import importlib  # noqa: PLC0415
 
     from kio.index import load_request_schema  # noqa: PLC0415
 
@@ -286,7 +287,8 @@ async def kafka(folder: Path, _qos: int, count: int, rounds: int) -> float:
 
     async with support.desk(folder) as desk:
         publishers, consumers = Side(), Side()
-        producing, consuming = [], []
+        producing: list[Any] = []
+        consuming: list[Any] = []
         for number in range(PAIRS):
             await desk.make(f"t{number}")
             for side, clients in ((publishers, producing), (consumers, consuming)):

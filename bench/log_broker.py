@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 from bench.report import Row, data_dir, median, row, run_loop, say
@@ -78,7 +79,7 @@ async def awaiting_rate(broker: Broker, publishers: int) -> float:
 async def calling_rate(broker: Broker, publishers: int) -> float:
     """The same by callback, as a protocol's connection publishes: no task, no future."""
     messages = [Message(TOPIC, VALUE)]
-    publish_soon = broker.publisher.publish_soon
+    publish_soon = partial(broker.publisher.publish_soon, principal=LOCAL)
     finished = asyncio.get_running_loop().create_future()
     start = time.perf_counter()
     end = start + ROUND_S

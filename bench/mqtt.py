@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -90,7 +90,7 @@ def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def process_of(
-    command: list[str | Path], port: int, environment: dict[str, str] | None = None
+    command: Sequence[str | Path], port: int, environment: dict[str, str] | None = None
 ) -> Iterator[int]:
     """A broker for the length of a block; its pid."""
     process = subprocess.Popen(
@@ -127,7 +127,7 @@ def onelog(folder: Path, durability: str, *settings: str) -> Iterator[Running]:
         *settings,
     )
     flags = [part for value in values for part in ("--set", value)]
-    command = [sys.executable, "-m", "onelog", "serve", "--data", folder, *flags]
+    command = [sys.executable, "-m", "onelog", "serve", "--data", str(folder), *flags]
     with process_of(command, port) as pid:
         yield Running(port, pid, admin)
 

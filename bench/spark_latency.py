@@ -24,7 +24,7 @@ from onelog.kafka_client import Access, Client
 from onelog.record.batch import build_batch
 from tests.conformance.kafka_brokers import KafkaOnelog
 
-WARM_UP_BATCHES, WARM_UP_S, MEASURED_S = 20, 120.0, 20.0
+WARM_UP_BATCHES, WARM_UP_S, MEASURED_S = 20, 120.0, 20
 APPENDS_PER_S, RECORDS = 50, 10
 BAR_MS = 250.0
 TOPIC = "latency"
@@ -110,7 +110,7 @@ def run(spark: SparkSession, folder: Path) -> list[Row]:
     try:
         ends = time.monotonic() + WARM_UP_S
         while len(query.recentProgress) < WARM_UP_BATCHES and time.monotonic() < ends:
-            query.awaitTermination(0.5)
+            query.awaitTermination(1)
         skipped = seen.stat().st_size if seen.exists() else 0
         query.awaitTermination(MEASURED_S)
     finally:

@@ -59,7 +59,7 @@ def reads(spark: SparkSession, folder: Path, address: str, name: str) -> list[Ro
     taken: dict[str, list[float]] = {case: [] for case in cases}
     for number in range(ROUNDS + 2):
         for case, frame in cases.items():
-            took = seconds(lambda frame=frame: drain(frame()))
+            took = seconds(lambda: drain(frame()))  # noqa: B023 - it is called at once
             if number > 1:  # the first rounds warm the JVM up
                 taken[case].append(took)
     for case, times in taken.items():

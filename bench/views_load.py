@@ -68,7 +68,7 @@ def onelog(folder: Path, *settings: str) -> Iterator[Target]:
         *settings,
     )
     flags = [part for value in values for part in ("--set", value)]
-    command = [sys.executable, "-m", "onelog", "serve", "--data", folder, *flags]
+    command = [sys.executable, "-m", "onelog", "serve", "--data", str(folder), *flags]
     with process_of(command, mqtt) as pid:
         yield Target(mqtt, kafka, amqp, (pid,))
 
@@ -92,7 +92,7 @@ def load(
     ports = f"{target.mqtt}:{target.kafka}:{target.amqp}"
     extra = f"pub={publisher} subs={subscribers} ports={ports} topic={topic}"
     command = [
-        LOAD, "-X", extra, "-S", str(len(subscribers)), "-q", "1", "-l", str(PAYLOAD_BYTES),
+        str(LOAD), "-X", extra, "-S", str(len(subscribers)), "-q", "1", "-l", str(PAYLOAD_BYTES),
         "-c", ",".join(map(str, target.pids)), "-t", str(within_s), *options,
     ]  # fmt: skip
     done = subprocess.run(

@@ -26,12 +26,12 @@ def _attached(kind: str, target: Target) -> Iterator[None]:
     load(target, "M", "", TOPIC, ("-P", str(COUNT), "-n", str(COUNT), "-w", "0"), WITHIN_S)
     ports = f"{target.mqtt}:{target.kafka}:{target.amqp}"
     extra = f"subs={kind * COUNT} ports={ports} topic={TOPIC} wait={FETCH_WAIT_MS}"
-    command = [LOAD, "-X", extra, "-P", "0", "-S", str(COUNT), "-x", "-q", "1", "-t", "3600"]
+    command = [str(LOAD), "-X", extra, "-P", "0", "-S", str(COUNT), "-x", "-q", "1", "-t", "3600"]
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
     )
+    assert process.stderr is not None
     try:
-        assert process.stderr is not None
         said = process.stderr.readline()
         if not said.startswith(f"{COUNT} connections"):
             raise SystemExit(f"a thousand clients of kind {kind} could not be attached: {said}")
