@@ -93,7 +93,9 @@ async def _open_cursors(broker: Broker, kind: str, first: int, last: int, durabl
         }[kind]
         await asyncio.gather(
             *(
-                opener(f"{kind}-{n}", [f"c/{n}/x"], start=EARLIEST, durable=durable)  # type: ignore[operator]
+                opener(
+                    f"{kind}-{n}", [f"c/{n}/x"], start=EARLIEST, durable=durable, principal=LOCAL
+                )  # type: ignore[operator]
                 for n in numbers
             )
         )

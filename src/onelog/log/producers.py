@@ -88,6 +88,10 @@ def next_sequence(last_sequence: int, step: int = 1) -> int:
     return (last_sequence + step) % SEQUENCE_MODULUS
 
 
+_NONE_ENDED: Final[deque[tuple[int, int]]] = deque()
+"""What a partition without transactions holds: a deque of its own is large."""
+
+
 class Producers:
     """The producers of one partition."""
 
@@ -97,7 +101,7 @@ class Producers:
         self._entries: dict[int, ProducerEntry] = {}
         self._aborted: list[AbortedTxn] = []
         self._open: dict[int, int] = {}
-        self._ended: deque[tuple[int, int]] = deque()
+        self._ended = _NONE_ENDED
         self.markers = Markers()
 
     def __len__(self) -> int:
@@ -239,6 +243,8 @@ class Producers:
         entry.txn_first_offset = -1
         if first < 0:
             return
+        if self._ended is _NONE_ENDED:
+            self._ended = deque()
         self._ended.append((first, info.last_offset))
         if marker is Marker.ABORT:
             stable = min(self._open.values(), default=info.last_offset + 1)
@@ -299,7 +305,7 @@ class Producers:
         state._entries = {entry.producer_id: entry for entry in snapshot.producers}
         state._aborted = snapshot.aborted
         state.markers = Markers(snapshot.markers)
-        state._ended = deque(snapshot.ended)
+        state._ended = deque(snapshot.ended) if snapshot.ended else _NONE_ENDED
         in_transaction = (entry for entry in snapshot.producers if entry.txn_first_offset >= 0)
         state._open = {
             entry.producer_id: entry.txn_first_offset
