@@ -83,7 +83,8 @@ def until(look: Callable[[], T | None], what: str) -> T:
 def fill(server: KafkaServer, topic: str, group: str) -> None:
     """A topic of the source, with records, and a group that read some of them."""
     settings = {"bootstrap.servers": f"127.0.0.1:{server.port}"}
-    made = AdminClient(settings).create_topics([NewTopic(topic, PARTITIONS, 1, config=SETTINGS)])
+    admin = AdminClient(settings)
+    made = admin.create_topics([NewTopic(topic, PARTITIONS, 1, config=SETTINGS)])
     made[topic].result(DEADLINE_S)
     producer = Producer(settings)
     for number in range(RECORDS):
