@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.base.topics import has_amqp_stream, is_writable
-from onelog.protocols.amqp.addresses import (
+from onelog.protocols.amqp.correlation import to_correlation, to_correlation_id
+from onelog.queues.addresses import (
     TOPIC_PREFIX,
     address_of,
     message_topic,
@@ -15,7 +16,6 @@ from onelog.protocols.amqp.addresses import (
     reply_topic,
     topic_named,
 )
-from onelog.protocols.amqp.correlation import to_correlation, to_correlation_id
 
 names = st.text(
     st.sampled_from("ab./#*+@_x2F0 $é-") | st.characters(codec="utf-8", exclude_characters="\0"),

@@ -14,7 +14,7 @@ from onelog.base.clock import ManualClock
 from onelog.base.ids import Offset
 from onelog.broker import Partition, Stream
 from onelog.config.model import StreamDefaults
-from onelog.protocols.amqp.addresses import message_topic
+from onelog.queues.addresses import message_topic
 from onelog.storage.engine import LogSettings, PartitionKey
 from onelog.storage.segment import SegmentEngine
 from tests.conformance.amqp_raw import Raw, RawChannel

@@ -32,12 +32,12 @@ from onelog.broker import (
 from onelog.broker.broker import STATE_UNKNOWN
 from onelog.config import Config
 from onelog.protocols.amqp.hub import Hub as AmqpHub
-from onelog.protocols.amqp.intents import STREAM as INTENTS
 from onelog.protocols.kafka.groups.rows import STREAM as GROUPS
 from onelog.protocols.mqtt.delayed import STREAM as DELAYED
 from onelog.protocols.mqtt.hub import Hub as MqttHub
 from onelog.protocols.mqtt.retained_copies import STREAM as COPIES
 from onelog.protocols.mqtt.wills import STREAM as WILLS
+from onelog.queues.intents import STREAM as INTENTS
 from onelog.security.authenticator import Authenticator
 from onelog.serving import PROTOCOL_TROUBLE
 from tests.support.brokers import read_all

@@ -22,11 +22,11 @@ from onelog.protocols.amqp.frames import (
     frames_of,
 )
 from onelog.protocols.amqp.properties import decode_properties
-from onelog.protocols.amqp.tables import decode_table, encode_table
 from onelog.protocols.kafka.apis import PRIVATE, SERVED, ApiKey
 from onelog.protocols.kafka.codec import FLEXIBLE_FROM, decode_request
 from onelog.protocols.mqtt.codec import encode_packet
 from onelog.record.batch import build_batch, inflated_records
+from onelog.record.tables import decode_table, encode_table
 from tests.fuzz import fuzz_mqtt_codec
 from tests.fuzz.framing import load, mend_batch
 from tests.fuzz.mutation import mutate_bytes

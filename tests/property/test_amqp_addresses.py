@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from onelog.base.errors import InvalidName
 from onelog.base.topics import matches
-from onelog.protocols.amqp.addresses import (
+from onelog.queues.addresses import (
     Address,
     address_of,
     capture_of,

@@ -21,7 +21,7 @@ from onelog.protocols.amqp.frames import (
     event_of,
 )
 from onelog.protocols.amqp.properties import decode_properties
-from onelog.protocols.amqp.tables import (
+from onelog.record.tables import (
     change_table,
     decode_table,
     encode_table,

@@ -20,12 +20,12 @@ from onelog.kernel import pure
 from onelog.protocols.amqp import deliveries
 from onelog.protocols.amqp.deliveries import FRAME_BYTES_MIN
 from onelog.protocols.amqp.management.messages import _row
-from onelog.protocols.amqp.mapping import extra_keys_of, headers_of, left_out_of
 from onelog.protocols.amqp.properties import decode_properties
-from onelog.protocols.amqp.queues.consumers import Delivery
 from onelog.protocols.mqtt.codec import encode_packet
 from onelog.protocols.mqtt.delivery import delivery_properties
 from onelog.protocols.mqtt.mapping import from_record
+from onelog.queues.consumers import Delivery
+from onelog.queues.headers import extra_keys_of, headers_of, left_out_of
 from onelog.record import headers as names
 from onelog.record.batch import build_batch
 from onelog.record.fields import FIELDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from onelog.protocols.amqp.coming import Coming
+from onelog.queues.coming import Coming
 
 
 async def test_who_waits_is_told_when_every_letter_so_far_is_there() -> None:

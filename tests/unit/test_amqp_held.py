@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.protocols.amqp.held import Held, HeldRuns
-from onelog.protocols.amqp.queues.queue import Queue
+from onelog.queues.queue import Queue
 
 QUEUE = cast(Queue, "queue")
 steps = st.lists(

@@ -11,7 +11,7 @@ import pytest
 
 from onelog.broker import LOCAL, Message, Partition
 from onelog.config.model import StreamDefaults
-from onelog.protocols.amqp.addresses import QUEUES_STREAM
+from onelog.queues.addresses import QUEUES_STREAM
 from tests.conformance.amqp_raw import Raw, RawChannel
 from tests.support.amqp import Node, serving
 

@@ -36,6 +36,7 @@ TIMES = 20
 """Visits that end in one way; there are ten ways and more, so two hundred come and go."""
 OURS = (
     "onelog.protocols.amqp.",
+    "onelog.queues.",
     "onelog.net.",
     "onelog.cursors.",
     "onelog.kernel._native.amqp_",

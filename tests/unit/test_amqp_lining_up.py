@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.log.moves import Move, SourceKey
-from onelog.protocols.amqp.lining_up import Place, line_up
+from onelog.queues.lining_up import Place, line_up
 
 
 def lined(

@@ -16,11 +16,11 @@ from onelog.admin.rabbitmq.listing import TURN, PageError, many, one
 from onelog.admin.rabbitmq.requests import BadRequest
 from onelog.base.clock import ManualClock
 from onelog.base.errors import InvalidRequest
-from onelog.protocols.amqp.exchanges import Binding, Destination
 from onelog.protocols.amqp.management.rates import SAMPLE_S, Rates
 from onelog.protocols.amqp.management.topology_rows import is_named, properties_key
 from onelog.protocols.amqp.management.values import checked_table, jsonable
-from onelog.protocols.amqp.tables import DEPTH_MAX, decode_table, encode_table
+from onelog.queues.exchanges import Binding, Destination
+from onelog.record.tables import DEPTH_MAX, decode_table, encode_table
 
 
 class Thing:

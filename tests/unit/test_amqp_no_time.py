@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from onelog.protocols.amqp.queues.queue import TURN, Queue
+from onelog.queues.queue import TURN, Queue
 from tests.conformance.amqp_raw import Basic, Raw, RawChannel, Tx, until_message
 from tests.support.amqp import Node, serving, talk
 from tests.support.mqtt import until

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from onelog.base.ids import Offset, TimestampMs
 from onelog.broker import Record
 from onelog.protocols.amqp.errors import AmqpError, Reply
-from onelog.protocols.amqp.mapping import headers_of, to_message, to_properties
+from onelog.protocols.amqp.mapping import to_message, to_properties
 from onelog.protocols.amqp.properties import Properties, decode_properties, encode_properties
-from onelog.protocols.amqp.tables import decode_table, encode_table
+from onelog.queues.headers import headers_of
+from onelog.record.tables import decode_table, encode_table
 
 text = st.text(max_size=20)
 values = st.recursive(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.protocols.amqp.queues.ready import CHUNK, ReadyList, pack, unpack
+from onelog.queues.ready import CHUNK, ReadyList, pack, unpack
 
 sources = st.lists(st.integers(0, 2), max_size=40)
 

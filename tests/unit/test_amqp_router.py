@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.protocols.amqp.exchanges import Binding, Destination, ExchangeRecord
-from onelog.protocols.amqp.router import Router
+from onelog.queues.exchanges import Binding, Destination, ExchangeRecord
+from onelog.queues.router import Router
 
 
 def router(*exchanges: ExchangeRecord, queues: str = "abc") -> Router:

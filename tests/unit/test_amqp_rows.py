@@ -13,12 +13,12 @@ from onelog.base.clock import SystemClock
 from onelog.base.errors import Unavailable
 from onelog.metadata.local import LocalStore
 from onelog.metadata.store import Delete, Op, Put
-from onelog.protocols.amqp.definitions import ROOT
-from onelog.protocols.amqp.exchanges import Binding, Destination, ExchangeRecord
 from onelog.protocols.amqp.management.hosts import HostNote, Hosts
-from onelog.protocols.amqp.queues.settings import QueueRecord
-from onelog.protocols.amqp.rows import Rows
-from onelog.protocols.amqp.vhosts import VirtualHost
+from onelog.queues.definitions import ROOT
+from onelog.queues.exchanges import Binding, Destination, ExchangeRecord
+from onelog.queues.rows import Rows
+from onelog.queues.settings import QueueRecord
+from onelog.queues.vhosts import VirtualHost
 from tests.conformance.amqp_raw import Exchange, Queue, Raw
 from tests.support.amqp import Node, serving
 

@@ -16,13 +16,13 @@ from pika.exceptions import AMQPConnectionError
 from onelog import app
 from onelog.base.errors import ConfigError, Unavailable
 from onelog.broker import Broker
-from onelog.protocols.amqp.intents import Intents
-from onelog.protocols.amqp.recovery import Recovery
 from onelog.protocols.kafka import hub as kafka_hub
 from onelog.protocols.kafka.groups.coordinator import Groups
 from onelog.protocols.mqtt import server as mqtt_server
 from onelog.protocols.mqtt.retained import Retained
 from onelog.protocols.mqtt.wills import Wills
+from onelog.queues.intents import Intents
+from onelog.queues.recovery import Recovery
 from onelog.serving import starting
 from onelog.storage.lock import lock_data_dir
 from tests.support.mqtt import connect, until

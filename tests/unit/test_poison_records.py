@@ -11,10 +11,10 @@ import pytest
 
 from onelog.broker import LOCAL, Broker, Message, StreamConfig, live_sources
 from onelog.kernel import scan_batches
-from onelog.protocols.amqp.following import Follower
-from onelog.protocols.amqp.queues.queue import Queue
 from onelog.protocols.kafka.views.news import News
 from onelog.protocols.kafka.views.places import Place
+from onelog.queues.following import Follower
+from onelog.queues.queue import Queue
 from onelog.record.batch import build_batch
 from tests.conformance.amqp_raw import RawChannel
 from tests.support import amqp, mqtt
@@ -161,7 +161,7 @@ async def test_streams_that_come_and_go_use_amqps_numbers_again_while_a_queue_ho
     monkeypatch.setattr(live_sources, "GONE_MAX", 4)
     async with amqp.serving(tmp_path) as node:
         await on(node, declare)
-        broker, live = node.broker, node.hub.follower.live
+        broker, live = node.broker, node.hub.queues.follower.live
         known = len(live.keys)
         for number in range(30):
             await broker.streams.create(StreamConfig(name=f"s{number}", captures=("a/b",)))

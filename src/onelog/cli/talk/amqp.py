@@ -27,7 +27,10 @@ from onelog.cli.talk import amqp_wire as wire
 from onelog.cli.talk.link import BrokerAddress, Link, Patience
 from onelog.cli.talk.messages import FIELD_NAMES, Message, Start, Wanted
 from onelog.protocols.amqp import frames
-from onelog.protocols.amqp.addresses import (
+from onelog.protocols.amqp.correlation import to_correlation, to_correlation_id
+from onelog.protocols.amqp.frames import PROTOCOL_HEADER, decode_content_head, decode_method
+from onelog.protocols.amqp.properties import Properties, decode_properties
+from onelog.queues.addresses import (
     DEFAULT_VHOST,
     ROOT_EXCHANGE,
     address_of,
@@ -35,10 +38,7 @@ from onelog.protocols.amqp.addresses import (
     reply_key,
     reply_topic,
 )
-from onelog.protocols.amqp.correlation import to_correlation, to_correlation_id
-from onelog.protocols.amqp.frames import PROTOCOL_HEADER, decode_content_head, decode_method
-from onelog.protocols.amqp.properties import Properties, decode_properties
-from onelog.protocols.amqp.tables import change_table
+from onelog.record.tables import change_table
 
 WINDOW: Final = 64
 BLOCKED_S: Final = 10.0

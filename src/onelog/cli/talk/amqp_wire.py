@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from onelog.base.errors import InvalidRequest
 from onelog.base.names import to_amqp
-from onelog.protocols.amqp.addresses import ROOT_EXCHANGE, address_of
 from onelog.protocols.amqp.frames import FRAME_END, METHOD, encode_content
 from onelog.protocols.amqp.properties import Properties, encode_properties
-from onelog.protocols.amqp.tables import change_table
+from onelog.queues.addresses import ROOT_EXCHANGE, address_of
+from onelog.record.tables import change_table
 
 _HEAD: Final = struct.Struct(">BHIHH")
 CHANNEL: Final = 1

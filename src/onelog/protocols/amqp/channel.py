@@ -34,7 +34,7 @@ from onelog.protocols.amqp.transactions import Transaction
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.connection import Connection
-    from onelog.protocols.amqp.vhosts import VirtualHost
+    from onelog.queues.vhosts import VirtualHost
 
 
 _LINE_ENDS: Final = frozenset("\r\n")

@@ -44,7 +44,7 @@ from onelog.security.identity import Identity
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.hub import Hub
-    from onelog.protocols.amqp.vhosts import VirtualHost
+    from onelog.queues.vhosts import VirtualHost
 
 _log = get_logger("amqp")
 
@@ -229,7 +229,7 @@ class Connection:
             channel.lost()
         self.channels.clear()
         if self.vhost is not None:
-            await self.vhost.connection_gone(self)
+            await self.vhost.owner_gone(self)
         self.send(0, commands.Connection.CloseOk())
         self._end()
 
@@ -283,7 +283,7 @@ class Connection:
         self.channels.clear()
         self._tasks.cancel()
         if self.vhost is not None:
-            self.hub.run(self.vhost.connection_gone(self))
+            self.hub.queues.run(self.vhost.owner_gone(self))
         self._transport = None
         self.pauses.end()
         # They hold us: none of the three would go before the cycle collector comes.

@@ -17,35 +17,32 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
 
-from onelog.kernel import encode_deliveries, encode_delivery
 from onelog.protocols.amqp import deliveries
+from onelog.protocols.amqp.consumer import ChannelConsumer
 from onelog.protocols.amqp.errors import AmqpError, Reply
 from onelog.protocols.amqp.frames import make_method
 from onelog.protocols.amqp.held import Held, HeldRuns
-from onelog.protocols.amqp.queues.consumers import Consumer, Delivery
-from onelog.protocols.amqp.queues.queue import Queue
-from onelog.protocols.amqp.queues.ready import OFFSET_MASK
-from onelog.protocols.amqp.queues.window import Data
-from onelog.protocols.amqp.turns import Turns
+from onelog.queues.consumers import Delivery
+from onelog.queues.queue import Queue
+from onelog.queues.turns import Turns
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.channel import Channel
 
 _NO_BOUND: Final = 1 << 30
-RUN_BYTES: Final = 256 * 1024
-"""Bytes of deliveries after which it is seen anew whether the peer keeps up."""
 
 
 class Consuming:
     """The consumers of one channel."""
 
     def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+        self.channel = channel
         """Not there when it is over: what a commit still settles needs the connection only."""
-        self._connection = channel.connection
-        self.consumers: dict[str, Consumer] = {}
+        self.connection = channel.connection
+        self.consumers: dict[str, ChannelConsumer] = {}
         self._held = HeldRuns()
-        self._next_tag = 1
+        self.next_tag = 1
+        """The tag of the next delivery."""
         self._prefetch = 0
         self._channel_prefetch = 0
         self._is_flowing = True
@@ -62,14 +59,9 @@ class Consuming:
         return self._held.size
 
     @property
-    def channel(self) -> Channel:
-        """The channel whose consumers these are."""
-        return self._channel
-
-    @property
     def delivered(self) -> int:
         """Messages that were ever sent."""
-        return self._next_tag - 1
+        return self.next_tag - 1
 
     @property
     def prefetch(self) -> int:
@@ -105,7 +97,7 @@ class Consuming:
 
         None: how many there may be for a queue that has its turn.
         """
-        connection = self._connection
+        connection = self.connection
         if not connection.is_writable or not self._is_flowing:
             return 0
         room = connection.hub.limits.unacked - self._held.size - self._aside
@@ -134,7 +126,7 @@ class Consuming:
             raise AmqpError(
                 Reply.PRECONDITION_FAILED, f"invalid arg 'x-priority' for consumer '{tag}'"
             )
-        consumer = Consumer(
+        consumer = ChannelConsumer(
             self,
             tag,
             queue,
@@ -156,86 +148,36 @@ class Consuming:
             self._turns.remove(consumer.queue)
             consumer.queue.remove_consumer(consumer)
 
-    def queue_gone(self, queue: Queue) -> None:
-        """A queue was deleted: its consumers are told, where the client understands that."""
-        told = self._connection.is_able("consumer_cancel_notify")
-        for tag, consumer in list(self.consumers.items()):
-            if consumer.queue is queue:
-                del self.consumers[tag]
-                self._turns.remove(queue)
-                if told:
-                    self._channel.send(commands.Basic.Cancel(consumer_tag=tag, nowait=True))
+    def queue_gone(self, consumer: ChannelConsumer) -> None:
+        """A queue was deleted: its consumer is told, where the client understands that."""
+        if self.consumers.get(consumer.tag) is not consumer:
+            return  # it was cancelled meanwhile
+        del self.consumers[consumer.tag]
+        self._turns.remove(consumer.queue)
+        if self.connection.is_able("consumer_cancel_notify"):
+            self.channel.send(commands.Basic.Cancel(consumer_tag=consumer.tag, nowait=True))
 
     # -- deliveries
 
-    def deliver(self, consumer: Consumer, delivery: Delivery) -> None:
-        """Send a message to a consumer."""
-        tag = self._take_tags(1)
-        if not consumer.no_ack:
-            self._hold(tag, 1, delivery.queue, delivery.place, consumer)
-        connection = self._connection
-        exchange, key = deliveries.address(delivery.record)
-        connection.write(
-            [
-                encode_delivery(
-                    self._channel.number,
-                    consumer.wire_tag,
-                    tag,
-                    delivery.redelivered,
-                    exchange,
-                    key,
-                    deliveries.properties(
-                        delivery, connection.hub.clock.now_ms(), connection.frame_bytes_max
-                    ),
-                    delivery.record.value or b"",
-                    connection.frame_bytes_max,
-                )
-            ]
-        )
-
-    def deliver_run(self, consumer: Consumer, place: int, count: int, data: Data) -> int:
-        """Send messages that follow each other in `data`, as far as they are plain; how many."""
-        connection = self._connection
-        offset = place & OFFSET_MASK
-        chosen = (
-            self._channel.number,
-            consumer.wire_tag,
-            self._next_tag,
-            connection.frame_bytes_max,
-            connection.hub.envelopes,
-            RUN_BYTES,
-        )
-        frames, sent = encode_deliveries(data, offset, count, *chosen)
-        if not sent:
-            envelope = deliveries.envelope(consumer.queue.record_at(place))
-            if envelope is None:
-                return 0
-            connection.hub.envelopes.add(*envelope)
-            frames, sent = encode_deliveries(data, offset, count, *chosen)
-        if not consumer.no_ack and sent:
-            self._hold(self._next_tag, sent, consumer.queue, place, consumer)
-        self._next_tag += sent
-        connection.write_one(frames)
-        return sent
-
     def _send(self, method: Any, delivery: Delivery) -> None:
         body = delivery.record.value or b""
-        connection = self._connection
+        connection = self.connection
         properties = deliveries.properties(
             delivery, connection.hub.clock.now_ms(), connection.frame_bytes_max
         )
-        self._channel.send_content(method, properties, body)
+        self.channel.send_content(method, properties, body)
 
-    def _hold(
-        self, tag: int, count: int, queue: Queue, place: int, consumer: Consumer | None
+    def hold(
+        self, tag: int, count: int, queue: Queue, place: int, consumer: ChannelConsumer | None
     ) -> None:
-        loop = self._connection.hub.loop
+        """Messages went out that are to be acknowledged."""
+        loop = self.connection.hub.loop
         self._held.add(Held(tag, count, queue, place, consumer, loop.time()))
         if consumer is not None:
             consumer.unacked += count
             self._counted += count
         if self._late is None:
-            timeout_s = self._connection.hub.limits.ack_timeout_ms / 1000
+            timeout_s = self.connection.hub.limits.ack_timeout_ms / 1000
             self._late = loop.call_later(timeout_s, self._check_late)
 
     def _check_late(self) -> None:
@@ -244,23 +186,23 @@ class Consuming:
         oldest = self._held.oldest
         if oldest is None:
             return
-        hub = self._connection.hub
+        hub = self.connection.hub
         timeout_ms = hub.limits.ack_timeout_ms
         left_s = oldest.since + timeout_ms / 1000 - hub.loop.time()
         if left_s > 0:
             self._late = hub.loop.call_later(left_s, self._check_late)
             return
-        self._channel.fail(
+        self.channel.fail(
             AmqpError(
                 Reply.PRECONDITION_FAILED,
-                f"delivery acknowledgement on channel {self._channel.number} timed out. Timeout"
+                f"delivery acknowledgement on channel {self.channel.number} timed out. Timeout"
                 f" value used: {timeout_ms} ms",
             )
         )
 
     def get(self, queue: Queue, *, no_ack: bool) -> None:
         """basic.get. Raises AmqpError when the channel holds too much."""
-        limit = self._connection.hub.limits.unacked
+        limit = self.connection.hub.limits.unacked
         if not no_ack and self._held.size + self._aside >= limit:
             raise AmqpError(
                 Reply.PRECONDITION_FAILED,
@@ -268,11 +210,11 @@ class Consuming:
             )
         delivery = queue.get()
         if delivery is None:
-            self._channel.send(commands.Basic.GetEmpty())
+            self.channel.send(commands.Basic.GetEmpty())
             return
-        tag = self._take_tags(1)
+        tag = self.take_tag()
         if not no_ack:
-            self._hold(tag, 1, delivery.queue, delivery.place, None)
+            self.hold(tag, 1, delivery.queue, delivery.place, None)
         exchange, key = deliveries.address(delivery.record)
         method = make_method(
             commands.Basic.GetOk,
@@ -289,11 +231,8 @@ class Consuming:
 
     def take_tag(self) -> int:
         """The next delivery tag."""
-        return self._take_tags(1)
-
-    def _take_tags(self, count: int) -> int:
-        tag = self._next_tag
-        self._next_tag += count
+        tag = self.next_tag
+        self.next_tag += 1
         return tag
 
     # -- acknowledgements
@@ -370,7 +309,7 @@ class Consuming:
 
     def _room_made(self, count: int) -> None:
         """A consumer's own queue was woken; where all of them waited, all are."""
-        limit = self._connection.hub.limits.unacked
+        limit = self.connection.hub.limits.unacked
         if self._channel_prefetch or self._held.size + self._aside + count >= limit:
             self.may_deliver()
 
@@ -389,7 +328,7 @@ class Consuming:
         for consumer in consumers:
             if not consumer.queue.is_deleted:
                 consumer.queue.remove_consumer(consumer)
-        del self._channel  # it holds us: neither would go before the cycle collector comes
+        del self.channel  # it holds us: neither would go before the cycle collector comes
 
 
 def _unknown_tag(tag: int) -> AmqpError:

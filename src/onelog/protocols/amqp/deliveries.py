@@ -11,13 +11,13 @@ from typing import Final
 
 from onelog.base.ids import Offset, TimestampMs
 from onelog.broker import Record
-from onelog.protocols.amqp.addresses import address_of
 from onelog.protocols.amqp.mapping import SHORT_BYTES_MAX, to_properties
 from onelog.protocols.amqp.properties import Properties, encode_properties
-from onelog.protocols.amqp.queues.consumers import Delivery
-from onelog.protocols.amqp.tables import change_table
+from onelog.queues.addresses import address_of
+from onelog.queues.consumers import Delivery
 from onelog.record import headers as names
 from onelog.record.headers import Headers
+from onelog.record.tables import change_table
 
 PROPERTIES_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of properties that are remembered, with the headers that they follow from."""

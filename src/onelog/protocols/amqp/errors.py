@@ -1,7 +1,8 @@
 """AMQP's own error, and the total table from the house's errors to AMQP reply codes.
 
-Rules: every class of the error tree has a row; a class without one fails a test. A *hard* error
-ends the connection, a soft one only the channel (AMQP 0-9-1 1.1, RabbitMQ where it differs).
+Rules: every class of the error tree and of the queues' errors has a row; a class without one fails
+a test. A *hard* error ends the connection, a soft one only the channel (AMQP 0-9-1 1.1, RabbitMQ
+where it differs).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from enum import IntEnum
 from typing import Final
 
 from onelog.base import errors
+from onelog.queues import errors as of_queues
 
 
 class Reply(IntEnum):
@@ -113,6 +115,10 @@ CODES: Final[dict[type[errors.OnelogError], Reply]] = {
     errors.Timeout: _R.RESOURCE_ERROR,
     errors.ProtocolViolation: _R.SYNTAX_ERROR,
     errors.DataDirLocked: _R.INTERNAL_ERROR,
+    of_queues.NotDeclared: _R.NOT_FOUND,
+    of_queues.QueueLocked: _R.RESOURCE_LOCKED,
+    of_queues.NotSupported: _R.NOT_IMPLEMENTED,
+    of_queues.UnknownExchangeType: _R.COMMAND_INVALID,
 }
 
 

@@ -15,7 +15,7 @@ from pamqp import commands, encode
 
 from onelog.kernel import split_amqp
 from onelog.protocols.amqp.errors import AmqpError, Reply
-from onelog.protocols.amqp.tables import decode_table
+from onelog.record.tables import decode_table
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8

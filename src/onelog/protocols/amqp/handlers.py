@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING, Any, Final
 from pamqp import commands
 
 from onelog.broker import Action
-from onelog.protocols.amqp.errors import AmqpError, Reply
-from onelog.protocols.amqp.exchanges import Binding, Destination, ExchangeRecord
+from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
 from onelog.protocols.amqp.frames import make_method
 from onelog.protocols.amqp.permissions import may
-from onelog.protocols.amqp.queues.settings import QueueRecord
-from onelog.protocols.amqp.replies import REPLY_TO
+from onelog.protocols.amqp.replies import consume_replies
 from onelog.protocols.amqp.transactions import Transaction
+from onelog.queues.errors import NotDeclared
+from onelog.queues.exchanges import Binding, Destination, ExchangeRecord
+from onelog.queues.replies import REPLY_TO
+from onelog.queues.settings import QueueRecord
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.channel import Channel
-    from onelog.protocols.amqp.queues.queue import Queue
+    from onelog.queues.queue import Queue
 
 Work = Coroutine[Any, Any, None] | None
 Handler = Callable[["Channel", Any], Work]
@@ -118,8 +120,8 @@ def _not_there() -> Iterator[None]:
     """Nothing is to be ended where there is nothing."""
     try:
         yield
-    except AmqpError as error:
-        if error.code is not Reply.NOT_FOUND:
+    except (AmqpError, NotDeclared) as error:
+        if amqp_error(error).code is not Reply.NOT_FOUND:
             raise
 
 
@@ -243,7 +245,7 @@ def basic_qos(channel: Channel, method: Any) -> Work:
 def basic_consume(channel: Channel, method: Any) -> Work:
     """Begin to consume."""
     if method.queue == REPLY_TO:
-        return _consume_replies(channel, method)
+        return _wait_for_replies(channel, method)
     queue = _queue(channel, method.queue)
     may(channel, Action.SUBSCRIBE, "queue", queue.name)
     # The answer goes before the first delivery: deliveries begin with the next pass of the loop.
@@ -253,11 +255,11 @@ def basic_consume(channel: Channel, method: Any) -> Work:
     return None
 
 
-async def _consume_replies(channel: Channel, method: Any) -> None:
+async def _wait_for_replies(channel: Channel, method: Any) -> None:
     waiting = channel.vhost.streams.make_ready("")
     if waiting is not None:
         await waiting  # another protocol's answers go there
-    consumer = channel.vhost.replies.add(channel, method)
+    consumer = consume_replies(channel, method)
     if not method.nowait:
         channel.send(commands.Basic.ConsumeOk(consumer_tag=consumer.tag))
 

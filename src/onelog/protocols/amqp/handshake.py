@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 from pamqp import commands
 
 import onelog
-from onelog.base.errors import NotAuthenticated, OnelogError
+from onelog.base.errors import NotAuthenticated, OnelogError, ProtocolViolation
 from onelog.net import Deadline
 from onelog.observe import get_logger
 from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
-from onelog.protocols.amqp.tables import decode_table
+from onelog.record.tables import decode_table
 from onelog.security.identity import Identity
 
 if TYPE_CHECKING:
@@ -302,7 +302,7 @@ def _plain(response: bytes) -> tuple[str, bytes]:
 def _amqplain(response: bytes) -> tuple[str, bytes]:
     try:
         table = decode_table(response)
-    except AmqpError:
+    except ProtocolViolation:
         table = {}
     name, password = table.get("LOGIN"), table.get("PASSWORD")
     # Nothing but texts: a number would be taken for so many bytes.

@@ -10,8 +10,8 @@ from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from onelog.protocols.amqp.queues.consumers import Consumer
-    from onelog.protocols.amqp.queues.queue import Queue
+    from onelog.protocols.amqp.consumer import ChannelConsumer
+    from onelog.queues.queue import Queue
 
 
 class Held:
@@ -25,7 +25,7 @@ class Held:
         count: int,
         queue: Queue,
         place: int,
-        consumer: Consumer | None,
+        consumer: ChannelConsumer | None,
         since: float,
     ) -> None:
         self.tag = tag

@@ -17,27 +17,20 @@ from __future__ import annotations
 
 import datetime
 import json
-import struct
 from decimal import Decimal
 from typing import Any, Final
 
 from onelog.broker import Message, Record
-from onelog.protocols.amqp.addresses import address_of, reply_key, reply_topic
 from onelog.protocols.amqp.correlation import to_correlation, to_correlation_id
-from onelog.protocols.amqp.errors import AmqpError
 from onelog.protocols.amqp.properties import Properties
-from onelog.protocols.amqp.tables import decode_table, encode_table
+from onelog.queues.addresses import address_of, reply_key, reply_topic
+from onelog.queues.headers import BLIND_KEYS, LEFT_OUT, TABLE, header_value, kept_table
 from onelog.record import headers as names
 from onelog.record.fields import FIELDS
 from onelog.record.headers import Headers, application_headers, find_header, stored_name
-from onelog.record.reserved import parse_number, read_expiry_ms, read_names
+from onelog.record.reserved import parse_number, read_expiry_ms
+from onelog.record.tables import encode_table
 
-TABLE: Final = b"~ah"
-"""The encoded headers table, when it holds anything but strings."""
-BLIND_KEYS: Final = b"~bc"
-"""Routing keys beside the first (CC and BCC), JSON; the delivered message shows only CC."""
-LEFT_OUT: Final = b"~nq"
-"""Queues that a dead letter must not come to again, JSON."""
 LIFETIME: Final = b"~xp"
 """The `expiration` as it was sent: a string of milliseconds."""
 
@@ -57,8 +50,6 @@ _NUMBERS: Final[dict[str, bytes]] = {
     for row in FIELDS
     if row.amqp and row.form == "number" and row.header != names.QOS
 }
-PRIORITY: Final = names.PRIORITY
-PRIORITY_MAX: Final = 255
 _NAMES: Final[dict[bytes, str]] = {header: name for name, header in _TEXTS.items()}
 _LIMITS: Final[dict[bytes, tuple[str, int]]] = {
     row.header: (row.amqp, row.most) for row in FIELDS if row.amqp in _NUMBERS
@@ -172,7 +163,7 @@ def to_properties(record: Record, now_ms: int | None = None) -> Properties:
 
 
 def _encoded_table(headers: Headers) -> bytes | None:
-    if _kept_table(headers) is not None:
+    if kept_table(headers) is not None:
         return find_header(headers, TABLE)
     return _table_of(application_headers(headers))
 
@@ -192,46 +183,5 @@ def _table_of(rows: Headers) -> bytes | None:
         return None
     table: dict[str, Any] = {}
     for name, value in rows:  # a table has a name once: the last one counts
-        table[name[:SHORT_BYTES_MAX].decode("utf-8", "ignore")] = _value(value)
+        table[name[:SHORT_BYTES_MAX].decode("utf-8", "ignore")] = header_value(value)
     return encode_table(table)
-
-
-def _value(value: bytes | None) -> Any:
-    if value is None:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return bytearray(value)
-
-
-def _kept_table(headers: Headers) -> dict[str, Any] | None:
-    """The table that was kept as it was encoded; None: there is none, or another's that is bad."""
-    encoded = find_header(headers, TABLE)
-    if encoded is None:
-        return None
-    try:
-        return decode_table(encoded)
-    except (AmqpError, ValueError, IndexError, struct.error):
-        return None
-
-
-def headers_of(record: Record) -> dict[str, Any]:
-    """The headers of a record as routing sees them."""
-    kept = _kept_table(record.headers)
-    if kept is not None:
-        return kept
-    return {
-        name.decode("utf-8", "replace"): _value(value)
-        for name, value in application_headers(record.headers)
-    }
-
-
-def extra_keys_of(record: Record) -> tuple[str, ...]:
-    """Routing keys beside the first."""
-    return read_names(record.headers, BLIND_KEYS)
-
-
-def left_out_of(record: Record) -> tuple[str, ...]:
-    """Queues that must not get the record."""
-    return read_names(record.headers, LEFT_OUT)

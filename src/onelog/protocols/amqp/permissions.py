@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from onelog.broker import Action
-from onelog.protocols.amqp.addresses import exchange_root, queue_topic
 from onelog.protocols.amqp.errors import AmqpError, Reply
+from onelog.queues.addresses import exchange_root, queue_topic
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.channel import Channel

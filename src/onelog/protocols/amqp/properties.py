@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from onelog.protocols.amqp.errors import AmqpError, Reply
-from onelog.protocols.amqp.tables import decode_table
+from onelog.record.tables import decode_table
 
 _SHORT: Final = struct.Struct(">H")
 _REMEMBERED_BYTES: Final = 64

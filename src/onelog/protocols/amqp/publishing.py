@@ -21,7 +21,6 @@ from pamqp import commands
 from onelog.base.errors import OnelogError, QuotaExceeded, StorageFull
 from onelog.broker import NOWHERE, Message, Published
 from onelog.kernel import AmqpRoute, Stage
-from onelog.protocols.amqp.addresses import message_topic, topic_named
 from onelog.protocols.amqp.confirms import ACK, NACK, UNKNOWN, Confirms
 from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
 from onelog.protocols.amqp.frames import Publish, frames_of, make_method
@@ -31,12 +30,14 @@ from onelog.protocols.amqp.properties import (
     decode_properties,
     encode_properties,
 )
-from onelog.protocols.amqp.replies import PREFIX, named_reply
-from onelog.protocols.amqp.tables import change_table
+from onelog.protocols.amqp.replies import find_reply_consumer, named_reply
+from onelog.queues.addresses import message_topic, topic_named
+from onelog.queues.replies import REPLY_PREFIX
+from onelog.record.tables import change_table
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.channel import Channel
-    from onelog.protocols.amqp.vhosts import VirtualHost
+    from onelog.queues.vhosts import VirtualHost
 
 _PASSING: Final = (StorageFull, QuotaExceeded)
 """Errors that a publisher waits out."""
@@ -139,14 +140,14 @@ class Publishing:
         channel = self.channel
         found = decode_properties(properties)
         is_led = lead_to_topic(method, channel.vhost.name)
-        exchange = channel.vhost.exchange_to_publish(method)
+        exchange = channel.vhost.exchange_to_publish(method.exchange)
         principal = channel.connection.principal
         assert principal is not None
         check_properties(found, channel.connection.login_name, principal.name)
         if method.immediate:
             raise AmqpError(Reply.NOT_IMPLEMENTED, "immediate=true")
         named_reply(channel, found)
-        if not exchange and method.routing_key.startswith(PREFIX):
+        if not exchange and method.routing_key.startswith(REPLY_PREFIX):
             self._answer(method, found, body)
             return None
         if channel.transaction is not None:
@@ -183,7 +184,7 @@ class Publishing:
 
     def _answer(self, method: Any, found: Properties, body: bytes) -> None:
         """An answer goes straight to who asked (direct reply-to), or back."""
-        consumer = self._vhost.replies.find(method.routing_key)
+        consumer = find_reply_consumer(self._vhost, method.routing_key)
         if consumer is not None:
             consumer.deliver(method.routing_key, found, body)
         returned = (method, found, body) if consumer is None and method.mandatory else None

@@ -39,7 +39,7 @@ class Reading:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._generation = connection.hub.generation
+        self._generation = connection.hub.queues.generation
         self.is_behind = False
         """Whether rows wait for their turn."""
         self._rows: Iterator[Row] = iter(())
@@ -53,8 +53,8 @@ class Reading:
             self._later += data
             return
         connection = self._connection
-        if self._generation != connection.hub.generation:
-            self._generation = connection.hub.generation
+        if self._generation != connection.hub.queues.generation:
+            self._generation = connection.hub.queues.generation
             connection.input.forget()
         whole, rows = connection.input.take(data, connection.hub.clock.now_ms())
         if len(rows) > ROWS_PER_PASS:
@@ -70,7 +70,7 @@ class Reading:
     def add_route(self, publish: Publish, properties: bytes, route: AmqpRoute) -> None:
         """Let publishes like this one be staged without a look, until something changes."""
         connection = self._connection
-        if self._generation != connection.hub.generation or not connection.is_open:
+        if self._generation != connection.hub.queues.generation or not connection.is_open:
             return
         if connection.input.route_count >= ROUTES_MAX:
             connection.input.forget()

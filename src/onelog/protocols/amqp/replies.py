@@ -4,54 +4,45 @@ Rules (RabbitMQ, direct-reply-to): a channel consumes from the pseudo queue `amq
 without acknowledging, and publishes requests with that as `reply_to`; they carry the name of the
 channel instead. An answer to that name is sent to the channel and nowhere written: it is at most
 once, also towards a client that does not read. An answer of another protocol is in the log, under
-the topic of that name, and comes to the channel from there (`following.py`).
+the topic of that name, and comes to the channel from there (`queues/following.py`).
 """
 
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pamqp import commands
 
 from onelog.protocols.amqp.errors import AmqpError, Reply
 from onelog.protocols.amqp.frames import make_method
+from onelog.protocols.amqp.mapping import to_properties
 from onelog.protocols.amqp.properties import Properties, encode_properties
+from onelog.queues.replies import REPLY_PREFIX, REPLY_TO
 
 if TYPE_CHECKING:
+    from onelog.broker import Record
     from onelog.protocols.amqp.channel import Channel
-
-REPLY_TO: Final = "amq.rabbitmq.reply-to"
-PREFIX: Final = f"{REPLY_TO}."
+    from onelog.queues.vhosts import VirtualHost
 
 
-class Replies:
-    """The channels of one virtual host that wait for answers, by the name they are reached by."""
+def consume_replies(channel: Channel, method: Any) -> ReplyConsumer:
+    """basic.consume of the pseudo queue. Raises AmqpError."""
+    if not method.no_ack:
+        raise AmqpError(Reply.PRECONDITION_FAILED, "reply consumer cannot acknowledge")
+    if channel.replies is not None:
+        raise AmqpError(Reply.PRECONDITION_FAILED, "reply consumer already set")
+    tag = method.consumer_tag or f"amq.ctag-{secrets.token_urlsafe(16)}"
+    consumer = ReplyConsumer(channel, f"{REPLY_PREFIX}{secrets.token_urlsafe(24)}", tag)
+    channel.replies = consumer
+    channel.vhost.replies.add(consumer)
+    return consumer
 
-    def __init__(self) -> None:
-        self._waiting: dict[str, ReplyConsumer] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
-
-    def find(self, name: str) -> ReplyConsumer | None:
-        """Who an answer is for."""
-        return self._waiting.get(name)
-
-    def add(self, channel: Channel, method: Any) -> ReplyConsumer:
-        """basic.consume of the pseudo queue. Raises AmqpError."""
-        if not method.no_ack:
-            raise AmqpError(Reply.PRECONDITION_FAILED, "reply consumer cannot acknowledge")
-        if channel.replies is not None:
-            raise AmqpError(Reply.PRECONDITION_FAILED, "reply consumer already set")
-        tag = method.consumer_tag or f"amq.ctag-{secrets.token_urlsafe(16)}"
-        consumer = ReplyConsumer(channel, f"{PREFIX}{secrets.token_urlsafe(24)}", tag)
-        self._waiting[consumer.name] = channel.replies = consumer
-        return consumer
-
-    def remove(self, consumer: ReplyConsumer) -> None:
-        """The channel waits no more."""
-        self._waiting.pop(consumer.name, None)
+def find_reply_consumer(vhost: VirtualHost, name: str) -> ReplyConsumer | None:
+    """The channel that an answer is for."""
+    found = vhost.replies.find(name)
+    return found if isinstance(found, ReplyConsumer) else None
 
 
 class ReplyConsumer:
@@ -61,6 +52,11 @@ class ReplyConsumer:
         self._channel = channel
         self.name = name
         self.tag = tag
+
+    def take_answer(self, name: str, record: Record) -> None:
+        """Send it an answer that another protocol wrote."""
+        now_ms = self._channel.connection.hub.clock.now_ms()
+        self.deliver(name, to_properties(record, now_ms), record.value or b"")
 
     def deliver(self, routing_key: str, properties: Properties, body: bytes) -> None:
         """Send it an answer."""

@@ -108,7 +108,11 @@ class AmqpServer:
             ),
             ("blocked_total", "Times a publisher had to wait for room.", counters.blocked),
             ("published_total", "Messages published.", counters.published),
-            ("dead_lettered_total", "Messages given up and sent on.", counters.dead_lettered),
+            (
+                "dead_lettered_total",
+                "Messages given up and sent on.",
+                hub.queues.counters.dead_lettered,
+            ),
         )
         for name, about, value in totals:
             yield Sample(f"onelog_amqp_{name}", about, "counter", value)

@@ -15,12 +15,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
-from onelog.broker import Message
 from onelog.protocols.amqp.errors import AmqpError, Reply
 from onelog.protocols.amqp.properties import Properties
 from onelog.protocols.amqp.publishing import prepare
+from onelog.queues.intents import Settlement
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.channel import Channel
@@ -32,23 +30,6 @@ BYTES_MAX: Final = 64 * 1024 * 1024
 
 Waiting = tuple[Any, Properties, bytes]
 """A publish that was checked: its method, properties and body."""
-
-
-class Settlement(msgspec.Struct, array_like=True, frozen=True):
-    """One acknowledgement: what it does to a place of a queue."""
-
-    queue: str
-    place: tuple[str, int, int]
-    kind: str
-
-
-class Intent(msgspec.Struct, array_like=True, frozen=True):
-    """What a commit will do."""
-
-    vhost: str
-    producer_id: int
-    messages: list[Message]
-    settlements: list[Settlement]
 
 
 class Transaction:
@@ -104,7 +85,7 @@ class Transaction:
             for kind, runs in settlements
             if kind != "requeue"
             for run in runs
-            for key, offset in map(hub.place, run.places)
+            for key, offset in map(hub.queues.place, run.places)
         ]
         messages = [row.message for row in publishes if row.message is not None]
 
@@ -119,7 +100,7 @@ class Transaction:
         def undo() -> None:
             self._hold_again(settlements)
 
-        await hub.intents.commit(channel.vhost.name, principal, messages, rows, settle, undo)
+        await hub.queues.intents.commit(channel.vhost.name, principal, messages, rows, settle, undo)
         for outgoing in publishes:
             channel.publishing.send_return(outgoing)
 

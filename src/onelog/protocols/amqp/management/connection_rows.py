@@ -7,9 +7,9 @@ from typing import Any
 
 from onelog.protocols.amqp.channel import Channel
 from onelog.protocols.amqp.connection import Connection, State
+from onelog.protocols.amqp.consumer import ChannelConsumer
 from onelog.protocols.amqp.management.rates import Rates
 from onelog.protocols.amqp.management.values import jsonable
-from onelog.protocols.amqp.queues.consumers import Consumer
 
 Row = dict[str, Any]
 Addresses = Mapping[str, tuple[str, int]]
@@ -137,7 +137,7 @@ def _stats(channel: Channel, rates: Rates) -> Row:
     return {"message_stats": rates.detailed(channel, "stats", counted)} if counted else {}
 
 
-def consumer_row(consumer: Consumer, addresses: Addresses, node: str) -> Row:
+def consumer_row(consumer: ChannelConsumer, addresses: Addresses, node: str) -> Row:
     """A consumer."""
     channel = consumer.owner.channel
     connection, queue = channel.connection, consumer.queue

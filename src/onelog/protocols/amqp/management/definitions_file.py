@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from onelog.base.errors import InvalidRequest
-from onelog.protocols.amqp.exchanges import Binding, Destination, ExchangeRecord, ExchangeType
 from onelog.protocols.amqp.management.hosts import HostNote, Hosts
 from onelog.protocols.amqp.management.topology_rows import is_built_in, sorted_bindings
 from onelog.protocols.amqp.management.values import checked_table, jsonable
-from onelog.protocols.amqp.queues.settings import QueueRecord
-from onelog.protocols.amqp.vhosts import VirtualHost
+from onelog.queues.exchanges import Binding, Destination, ExchangeRecord, ExchangeType
+from onelog.queues.settings import QueueRecord
+from onelog.queues.vhosts import VirtualHost
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.hub import Hub

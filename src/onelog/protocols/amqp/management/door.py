@@ -17,20 +17,24 @@ from onelog.base.errors import (
     NotAuthorized,
     NotFound,
     OnelogError,
+    ProtocolViolation,
 )
 from onelog.protocols.amqp.channel import Channel
 from onelog.protocols.amqp.connection import Connection
-from onelog.protocols.amqp.errors import AmqpError, Reply
-from onelog.protocols.amqp.exchanges import Binding, Destination, ExchangeRecord, ExchangeType
-from onelog.protocols.amqp.hub import QUEUE_COUNTERS, Hub
+from onelog.protocols.amqp.consumer import ChannelConsumer
+from onelog.protocols.amqp.errors import Reply, amqp_error
+from onelog.protocols.amqp.hub import Hub
 from onelog.protocols.amqp.management import connection_rows as lines
 from onelog.protocols.amqp.management import definitions_file, messages
 from onelog.protocols.amqp.management import topology_rows as topology
 from onelog.protocols.amqp.management.hosts import HostNote, Hosts
 from onelog.protocols.amqp.management.rates import Rates
 from onelog.protocols.amqp.management.values import checked_table
-from onelog.protocols.amqp.queues.settings import QueueRecord
-from onelog.protocols.amqp.vhosts import VirtualHost
+from onelog.queues.exchanges import Binding, Destination, ExchangeRecord, ExchangeType
+from onelog.queues.hub import QUEUE_COUNTERS
+from onelog.queues.queue import Queue
+from onelog.queues.settings import QueueRecord
+from onelog.queues.vhosts import VirtualHost
 
 Row = dict[str, Any]
 End = tuple[Literal["queue", "exchange"], str]
@@ -51,8 +55,8 @@ _KINDS: Final[dict[Reply, type[OnelogError]]] = {
 def _plainly() -> Iterator[None]:
     try:
         yield
-    except AmqpError as error:
-        raise _KINDS.get(error.code, InvalidRequest)(str(error)) from None
+    except ProtocolViolation as error:
+        raise _KINDS.get(amqp_error(error).code, InvalidRequest)(str(error)) from None
 
 
 class Management:
@@ -74,9 +78,10 @@ class Management:
     async def totals(self) -> Row:
         """What the overview has of queues, connections and messages."""
         hub, rates, counters = self._hub, self._rates, self._hub.counters
+        made = hub.queues.counters
         hosts = hub.vhosts.all()
         queues = [queue for host in hosts for queue in host.queues.values()]
-        total = await topology.Total(counters.of_deleted).add(queues)
+        total = await topology.Total(made.of_deleted).add(queues)
         stats = topology.stats_of(total.counted) | {
             "publish": counters.published,
             "confirm": counters.confirmed,
@@ -88,9 +93,9 @@ class Management:
             "connection_closed": counters.disconnects,
             "channel_created": counters.channels_opened,
             "channel_closed": counters.channels_closed,
-            "queue_declared": counters.queues_declared,
-            "queue_created": counters.queues_made,
-            "queue_deleted": counters.queues_deleted,
+            "queue_declared": made.declared,
+            "queue_created": made.made,
+            "queue_deleted": made.deleted,
         }
         return {
             "message_stats": rates.detailed(hub, "stats", stats),
@@ -216,7 +221,7 @@ class Management:
         host = self._hosts.find(vhost)
         found = messages.properties_of(properties)
         with _plainly():
-            return await messages.publish(host, exchange, routing_key, found, body, who)
+            return await messages.publish(self._hub, host, exchange, routing_key, found, body, who)
 
     # -- queues
 
@@ -230,7 +235,7 @@ class Management:
         """One queue, with its consumers. Raises NotFound."""
         with _plainly():
             queue = self._hosts.find(vhost).queue(name, None)
-        consumers = [lines.consumer_row(row, self._addresses, self.node) for row in queue.consumers]
+        consumers = list(self._consumers_of(queue))
         row = topology.queue_row(queue, self.node, self._rates)
         return row | {"consumer_details": consumers, "incoming": [], "deliveries": []}
 
@@ -389,8 +394,12 @@ class Management:
         """Consumers of every queue."""
         for host in self._chosen(vhost):
             for _name, queue in sorted(host.queues.items()):
-                for consumer in queue.consumers:
-                    yield lines.consumer_row(consumer, self._addresses, self.node)
+                yield from self._consumers_of(queue)
+
+    def _consumers_of(self, queue: Queue) -> Iterator[Row]:
+        for consumer in queue.consumers:
+            if isinstance(consumer, ChannelConsumer):
+                yield lines.consumer_row(consumer, self._addresses, self.node)
 
     # -- definitions
 

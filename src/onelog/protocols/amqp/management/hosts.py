@@ -14,10 +14,10 @@ import msgspec
 
 from onelog.base.errors import Conflict, InvalidName, InvalidRequest, LimitExceeded, NotFound
 from onelog.metadata.store import Put
-from onelog.protocols.amqp.addresses import DEFAULT_VHOST
-from onelog.protocols.amqp.definitions import MADE, host_prefix, key_of
-from onelog.protocols.amqp.exchanges import BUILT_IN
-from onelog.protocols.amqp.vhosts import NAME_BYTES_MAX, VirtualHost
+from onelog.queues.addresses import DEFAULT_VHOST
+from onelog.queues.definitions import MADE, host_prefix, key_of
+from onelog.queues.exchanges import BUILT_IN
+from onelog.queues.vhosts import NAME_BYTES_MAX, VirtualHost
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.hub import Hub
@@ -70,7 +70,7 @@ class Hosts:
         await self._hub.broker.store.txn([], [put])
         self._notes[name] = note
         self._hub.vhosts.add(name)
-        self._hub.topology_changed()
+        self._hub.queues.topology_changed()
         return is_new
 
     def check(self, name: str, note: HostNote) -> None:
@@ -108,7 +108,7 @@ class Hosts:
             await self._forget(name)  # what was being declared meanwhile
         finally:
             self._leaving.discard(name)
-        self._hub.topology_changed()
+        self._hub.queues.topology_changed()
 
     async def _forget(self, name: str) -> None:
         await self._hub.broker.store.delete(host_prefix(name), prefix=True)

@@ -16,15 +16,16 @@ from pamqp import commands
 
 from onelog.base.errors import Conflict, InvalidRequest
 from onelog.broker import Principal
-from onelog.protocols.amqp.addresses import address_of
+from onelog.protocols.amqp.hub import Hub
 from onelog.protocols.amqp.management.values import checked_table, jsonable
 from onelog.protocols.amqp.mapping import to_properties
 from onelog.protocols.amqp.properties import Properties
 from onelog.protocols.amqp.publishing import check_properties, lead_to_topic, prepare
-from onelog.protocols.amqp.queues.consumers import Delivery
-from onelog.protocols.amqp.queues.queue import Queue
-from onelog.protocols.amqp.tables import encode_table
-from onelog.protocols.amqp.vhosts import VirtualHost
+from onelog.queues.addresses import address_of
+from onelog.queues.consumers import Delivery
+from onelog.queues.queue import Queue
+from onelog.queues.vhosts import VirtualHost
+from onelog.record.tables import encode_table
 
 Row = dict[str, Any]
 AckMode = Literal[
@@ -40,6 +41,7 @@ TURN: Final = 64
 
 
 async def publish(
+    hub: Hub,
     vhost: VirtualHost,
     exchange: str,
     routing_key: str,
@@ -48,23 +50,22 @@ async def publish(
     who: tuple[str, str],
 ) -> bool:
     """Publish a message; whether a queue took it. `who`: the name given, and the user's."""
-    limit = vhost.hub.limits.message_bytes
+    limit = hub.limits.message_bytes
     if len(body) > limit:
         raise InvalidRequest(f"message size {len(body)} is larger than configured max size {limit}")
     method = commands.Basic.Publish(exchange=exchange, routing_key=routing_key, mandatory=True)
     lead_to_topic(method, vhost.name)
-    vhost.exchange_to_publish(method)
+    vhost.exchange_to_publish(method.exchange)
     check_properties(properties, *who)
     waiting = vhost.streams.make_ready(method.exchange)
     if waiting is not None:
         await waiting
     outgoing = prepare(vhost, method, properties, body)
-    hub = vhost.hub
     hub.counters.published += 1
     if outgoing.message is not None:
         published = await hub.broker.publish(outgoing.message, principal=Principal(who[1], "amqp"))
         await asyncio.sleep(0)  # the queues take it in that pass; one of them may refuse it
-        if hub.follower.take_refusal(published):
+        if hub.queues.follower.take_refusal(published):
             raise InvalidRequest("rejected Unable to publish message. Check queue limits.")
     return outgoing.returned is None
 

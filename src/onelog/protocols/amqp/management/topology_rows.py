@@ -14,13 +14,13 @@ from typing import Any, Final
 from urllib.parse import quote_plus, unquote_plus
 
 from onelog.broker import Broker
-from onelog.protocols.amqp.addresses import QUEUES_STREAM, capture_of
-from onelog.protocols.amqp.exchanges import Binding, Destination, ExchangeRecord
-from onelog.protocols.amqp.hub import QUEUE_COUNTERS
 from onelog.protocols.amqp.management.rates import Rates
 from onelog.protocols.amqp.management.values import jsonable
-from onelog.protocols.amqp.queues.queue import Queue
-from onelog.protocols.amqp.vhosts import VirtualHost
+from onelog.queues.addresses import QUEUES_STREAM, capture_of
+from onelog.queues.exchanges import Binding, Destination, ExchangeRecord
+from onelog.queues.hub import QUEUE_COUNTERS
+from onelog.queues.queue import Queue
+from onelog.queues.vhosts import VirtualHost
 
 Row = dict[str, Any]
 

@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from onelog.base.errors import InvalidRequest
-from onelog.protocols.amqp.tables import DEPTH_MAX
+from onelog.record.tables import DEPTH_MAX
 
 _NAME_BYTES_MAX: Final = 255
 _INTEGERS: Final = range(-(2**63), 2**63)

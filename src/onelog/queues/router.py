@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from onelog.protocols.amqp.exchanges import (
+from onelog.queues.exchanges import (
     BUILT_IN,
     Binding,
     Destination,

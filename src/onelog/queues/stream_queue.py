@@ -15,14 +15,15 @@ import re
 from array import array
 from typing import TYPE_CHECKING, Any, Final
 
-from onelog.protocols.amqp.errors import AmqpError, Reply
-from onelog.protocols.amqp.queues.consumers import Delivery
-from onelog.protocols.amqp.queues.queue import TURN, Queue
-from onelog.protocols.amqp.queues.settings import interval_ms
+from onelog.base.errors import InvalidRequest, OnelogError
+from onelog.queues.consumers import Delivery
+from onelog.queues.errors import NotSupported
+from onelog.queues.queue import TURN, Queue
+from onelog.queues.settings import interval_ms
 
 if TYPE_CHECKING:
     from onelog.broker import Record
-    from onelog.protocols.amqp.queues.consumers import Consumer
+    from onelog.queues.consumers import Consumer
 
 OFFSET: Final = "x-stream-offset"
 TRIM_EVERY_S: Final = 1.0
@@ -148,22 +149,18 @@ class StreamQueue(Queue):
     # -- consumers
 
     def add_consumer(self, consumer: Consumer) -> None:
-        """Somebody reads from here. Raises AmqpError."""
+        """Somebody reads from here. Raises InvalidRequest or NotAuthorized."""
         where = f"queue '{self.name}' in vhost '{self.vhost.name}'"
         if consumer.no_ack:
-            raise AmqpError(
-                Reply.NOT_IMPLEMENTED, f"automatic acknowledgement not supported by stream {where}"
-            )
-        if consumer.owner.channel_prefetch:
-            raise AmqpError(Reply.NOT_IMPLEMENTED, f"{where} does not support global qos")
+            raise NotSupported(f"automatic acknowledgement not supported by stream {where}")
+        if consumer.shares_prefetch:
+            raise NotSupported(f"{where} does not support global qos")
         if not consumer.prefetch:
-            raise AmqpError(
-                Reply.PRECONDITION_FAILED, f"consumer prefetch count is not set for stream {where}"
-            )
+            raise InvalidRequest(f"consumer prefetch count is not set for stream {where}")
         self._positions[consumer] = self._start(consumer.arguments.get(OFFSET, "next"))
         try:
             super().add_consumer(consumer)
-        except AmqpError:
+        except OnelogError:
             del self._positions[consumer]
             raise
 
@@ -183,8 +180,7 @@ class StreamQueue(Queue):
             return self._number_at(int(chosen.timestamp() * 1000))
         if isinstance(chosen, str) and _INTERVAL.fullmatch(chosen):
             return self._number_at(self._clock.now_ms() - interval_ms(chosen))
-        raise AmqpError(
-            Reply.PRECONDITION_FAILED,
+        raise InvalidRequest(
             f"invalid arg '{OFFSET}' for queue '{self.name}' in vhost '{self.vhost.name}':"
             " expected first, last, next, an offset, a time or an interval such as 1h",
         )
@@ -216,7 +212,7 @@ class StreamQueue(Queue):
                 self.delivered += 1
                 self.unacked += 1
                 headers = {OFFSET: numbers[place]}
-                consumer.deliver(Delivery(self, place, record, redelivered=False, headers=headers))
+                consumer.take(Delivery(self, place, record, redelivered=False, headers=headers))
             self._positions[consumer] = position + len(places)
             given += len(places)
             more = more or (consumer.room > 0 and self._positions[consumer] < log.next)
@@ -253,4 +249,4 @@ class StreamQueue(Queue):
 
     def purge(self) -> int:
         """A stream is not purged."""
-        raise AmqpError(Reply.NOT_IMPLEMENTED, f"purge not supported by stream '{self.name}'")
+        raise NotSupported(f"purge not supported by stream '{self.name}'")

@@ -19,24 +19,19 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from onelog.broker import Record, RoutedCursor
-from onelog.protocols.amqp.mapping import PRIORITY, PRIORITY_MAX
-from onelog.protocols.amqp.queues.consumers import Consumers, Delivery
-from onelog.protocols.amqp.queues.expiry import Expiry
-from onelog.protocols.amqp.queues.length import Length
-from onelog.protocols.amqp.queues.purging import Purge
-from onelog.protocols.amqp.queues.ready import ReadyList, unpack
-from onelog.protocols.amqp.queues.settings import (
-    DELIVERY_LIMIT_QUORUM,
-    QueueRecord,
-    QueueSettings,
-)
-from onelog.protocols.amqp.queues.window import Data, Window
+from onelog.queues.consumers import Consumers, Delivery
+from onelog.queues.expiry import Expiry
+from onelog.queues.length import Length
+from onelog.queues.purging import Purge
+from onelog.queues.ready import ReadyList, unpack
+from onelog.queues.settings import DELIVERY_LIMIT_QUORUM, PRIORITY_MAX, QueueRecord, QueueSettings
+from onelog.queues.window import Data, Window
+from onelog.record.headers import PRIORITY
 from onelog.record.reserved import read_number
 
 if TYPE_CHECKING:
-    from onelog.protocols.amqp.connection import Connection
-    from onelog.protocols.amqp.queues.consumers import Consumer
-    from onelog.protocols.amqp.vhosts import VirtualHost
+    from onelog.queues.consumers import Consumer
+    from onelog.queues.vhosts import VirtualHost
 
 BATCH: Final = 64
 """Messages that are read from the log together, and about how many bytes."""
@@ -63,14 +58,14 @@ class Queue:
         record: QueueRecord,
         settings: QueueSettings,
         cursor: RoutedCursor,
-        owner: Connection | None,
+        owner: object | None,
     ) -> None:
         self.vhost = vhost
         self.record = record
         self.settings = settings
         self.cursor = cursor
         self.owner = owner
-        """The connection that alone may use it."""
+        """The only one that may use it: a connection."""
         self._ready = ReadyList(settings.max_priority)
         self.window = Window(vhost.hub.follower.live, self.wake)
         limited = settings.max_length is not None or settings.message_ttl_ms is not None
@@ -155,7 +150,7 @@ class Queue:
             or consumer.room < count
         ):
             return 0
-        sent = consumer.owner.deliver_run(consumer, place, count, data)
+        sent = consumer.take_run(place, count, data)
         if sent:
             number, offset = unpack(place)
             self.cursor.note_handed_out(self._keys[number], offset, sent)
@@ -276,7 +271,7 @@ class Queue:
         data = self.window.at(number, offset)
         if data is None or not self.cursor.are_fresh(key, offset, count):
             return 0
-        count = consumer.owner.deliver_run(consumer, place, count, data)
+        count = consumer.take_run(place, count, data)
         if count:
             self._ready.take_run(place, count)
             self.cursor.hand_out_range(key, offset, count)
@@ -317,8 +312,11 @@ class Queue:
         return found
 
     def _deliver(self, consumer: Consumer, place: int, record: Record) -> None:
-        consumer.deliver(self._hand_out(place, record))
-        if consumer.no_ack:
+        delivery = self._hand_out(place, record)
+        taker = consumer if consumer.take(delivery) else self.consumers.offer(delivery, consumer)
+        if taker is None:
+            self.reject(place)  # nobody can have it
+        elif taker.no_ack:
             self.delivered_no_ack += 1
             self.ack(place)
 
@@ -470,7 +468,7 @@ class Queue:
     # -- consumers
 
     def add_consumer(self, consumer: Consumer) -> None:
-        """Somebody consumes from here. Raises AmqpError when somebody else does exclusively."""
+        """Somebody consumes from here. Raises NotAuthorized when somebody else does exclusively."""
         was_quiet = self.is_quiet
         self.consumers.add(consumer, self.name, self.vhost.name)
         if was_quiet:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from onelog.broker import Record
-    from onelog.protocols.amqp.queues.settings import QueueSettings
+    from onelog.queues.settings import QueueSettings
 
 
 class Length:

@@ -14,9 +14,9 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from onelog.protocols.amqp.exchanges import Binding, ExchangeRecord
-from onelog.protocols.amqp.queues.settings import QueueRecord
-from onelog.protocols.amqp.tables import decode_table, encode_table
+from onelog.queues.exchanges import Binding, ExchangeRecord
+from onelog.queues.settings import QueueRecord
+from onelog.record.tables import decode_table, encode_table
 
 ROOT: Final = "amqp/vhosts/"
 KINDS: Final = ("exchanges", "queues", "bindings")

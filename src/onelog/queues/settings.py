@@ -12,7 +12,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from onelog.protocols.amqp.errors import AmqpError, Reply
+from onelog.base.errors import InvalidRequest
+from onelog.queues.errors import QueueLocked
 
 Overflow = Literal["drop-head", "reject-publish", "reject-publish-dlx"]
 QueueType = Literal["classic", "quorum", "stream"]
@@ -133,15 +134,14 @@ ARGUMENTS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
 
 
 def read_settings(record: QueueRecord, vhost: str) -> QueueSettings:
-    """The settings of a declaration. Raises AmqpError naming the argument."""
+    """The settings of a declaration. Raises InvalidRequest naming the argument."""
     found: dict[str, Any] = {}
     for name, (field, check) in ARGUMENTS.items():
         if name in record.arguments:
             try:
                 found[field] = check(record.arguments[name])
             except (TypeError, ValueError) as error:
-                raise AmqpError(
-                    Reply.PRECONDITION_FAILED,
+                raise InvalidRequest(
                     f"invalid arg '{name}' for queue '{record.name}' in vhost '{vhost}': {error}",
                 ) from None
     settings = QueueSettings(**found)
@@ -149,13 +149,11 @@ def read_settings(record: QueueRecord, vhost: str) -> QueueSettings:
         _check_stream(record, vhost)
     if settings.type != "classic" and not (record.durable and not record.exclusive):
         kind = "non-durable" if not record.durable else "exclusive"
-        raise AmqpError(
-            Reply.PRECONDITION_FAILED,
+        raise InvalidRequest(
             f"invalid property '{kind}' for queue '{record.name}' in vhost '{vhost}'",
         )
     if "dead_letter_routing_key" in found and "dead_letter_exchange" not in found:
-        raise AmqpError(
-            Reply.PRECONDITION_FAILED,
+        raise InvalidRequest(
             "invalid arg 'x-dead-letter-routing-key' for queue"
             f" '{record.name}' in vhost '{vhost}': routing_key_but_no_dlx_defined",
         )
@@ -173,11 +171,10 @@ def _check_stream(record: QueueRecord, vhost: str) -> None:
     """A stream is durable, everybody's, and keeps everything: refuse what says otherwise."""
     where = f"queue '{record.name}' in vhost '{vhost}'"
     if record.auto_delete:
-        raise AmqpError(Reply.PRECONDITION_FAILED, f"invalid property 'auto-delete' for {where}")
+        raise InvalidRequest(f"invalid property 'auto-delete' for {where}")
     for name in _NOT_FOR_STREAMS:
         if name in record.arguments:
-            raise AmqpError(
-                Reply.PRECONDITION_FAILED,
+            raise InvalidRequest(
                 f"invalid arg '{name}' for {where} of queue type rabbit_stream_queue",
             )
 
@@ -195,8 +192,7 @@ def check_equivalent(old: QueueRecord, new: QueueRecord, vhost: str) -> None:
         rows.append((name, old.arguments.get(name, default), new.arguments.get(name, default)))
     for name, current, received in rows:
         if not is_same_value(current, received):
-            raise AmqpError(
-                Reply.PRECONDITION_FAILED,
+            raise InvalidRequest(
                 f"inequivalent arg '{name}' for queue '{old.name}' in vhost '{vhost}': received"
                 f" {_shown(received)} but current is {_shown(current)}",
             )
@@ -207,10 +203,9 @@ def is_same_value(one: Any, other: Any) -> bool:
     return type(one) is type(other) and one == other
 
 
-def locked_queue(name: str, vhost: str) -> AmqpError:
+def locked_queue(name: str, vhost: str) -> QueueLocked:
     """What is told to who may not have an exclusive queue, or would have it otherwise."""
-    return AmqpError(
-        Reply.RESOURCE_LOCKED,
+    return QueueLocked(
         f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'."
         " It could be originally declared on another connection or the exclusive property"
         " value does not match that of the original declaration.",

@@ -18,38 +18,37 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from onelog.base.errors import OnelogError
+from onelog.base.errors import InvalidRequest, NotAuthorized, OnelogError
 from onelog.broker import RoutedCursor
 from onelog.metadata.store import Delete, Put
-from onelog.protocols.amqp.dead_letters import DeadLetters
-from onelog.protocols.amqp.definitions import binding_key, encode_row, key_of
-from onelog.protocols.amqp.errors import AmqpError, Reply
-from onelog.protocols.amqp.exchanges import (
+from onelog.queues.dead_letters import DeadLetters
+from onelog.queues.definitions import binding_key, encode_row, key_of
+from onelog.queues.errors import NotDeclared, UnknownExchangeType
+from onelog.queues.exchanges import (
     TYPES,
     Binding,
     Destination,
     ExchangeRecord,
     check_binding_arguments,
 )
-from onelog.protocols.amqp.mapping import BLIND_KEYS, LEFT_OUT
-from onelog.protocols.amqp.queues.queue import Queue
-from onelog.protocols.amqp.queues.settings import (
+from onelog.queues.headers import BLIND_KEYS, LEFT_OUT
+from onelog.queues.queue import Queue
+from onelog.queues.replies import Replies
+from onelog.queues.router import Router
+from onelog.queues.rows import Rows
+from onelog.queues.settings import (
     QueueRecord,
     QueueSettings,
     check_equivalent,
     locked_queue,
     read_settings,
 )
-from onelog.protocols.amqp.queues.stream import StreamQueue
-from onelog.protocols.amqp.replies import Replies
-from onelog.protocols.amqp.router import Router
-from onelog.protocols.amqp.rows import Rows
-from onelog.protocols.amqp.streams import Streams
+from onelog.queues.stream_queue import StreamQueue
+from onelog.queues.streams import Streams
 from onelog.record.headers import Headers
 
 if TYPE_CHECKING:
-    from onelog.protocols.amqp.connection import Connection
-    from onelog.protocols.amqp.hub import Hub
+    from onelog.queues.hub import QueueHub
 
 RESERVED: Final = "amq."
 NAME_BYTES_MAX: Final = 255
@@ -63,7 +62,7 @@ _DEFAULT_EXCHANGE: Final = "operation not permitted on the default exchange"
 class VirtualHost:
     """One virtual host."""
 
-    def __init__(self, hub: Hub, name: str) -> None:
+    def __init__(self, hub: QueueHub, name: str) -> None:
         self.hub = hub
         self.name = name
         self.router = Router()
@@ -142,18 +141,17 @@ class VirtualHost:
     # -- exchanges
 
     def exchange(self, name: str) -> ExchangeRecord:
-        """An exchange. Raises AmqpError."""
+        """An exchange. Raises NotDeclared."""
         found = self.router.find(name)
         if found is None:
-            raise AmqpError(Reply.NOT_FOUND, f"no exchange '{name}' in vhost '{self.name}'")
+            raise NotDeclared(f"no exchange '{name}' in vhost '{self.name}'")
         return found
 
-    def exchange_to_publish(self, method: Any) -> str:
-        """The exchange of a publish. Raises AmqpError."""
-        found = self.exchange(method.exchange)
+    def exchange_to_publish(self, name: str) -> str:
+        """The exchange of a publish. Raises NotDeclared or NotAuthorized."""
+        found = self.exchange(name)
         if found.internal:
-            raise AmqpError(
-                Reply.ACCESS_REFUSED,
+            raise NotAuthorized(
                 f"cannot publish to internal exchange '{found.name}' in vhost '{self.name}'",
             )
         return found.name
@@ -172,7 +170,7 @@ class VirtualHost:
     async def declare_exchange(self, record: ExchangeRecord, *, passive: bool) -> None:
         """exchange.declare."""
         if not record.name:
-            raise AmqpError(Reply.ACCESS_REFUSED, _DEFAULT_EXCHANGE)
+            raise NotAuthorized(_DEFAULT_EXCHANGE)
         if passive:
             self.exchange(record.name)
             return
@@ -184,7 +182,7 @@ class VirtualHost:
             return
         self._check_new_name("exchange", record.name)
         if record.type not in TYPES:
-            raise AmqpError(Reply.COMMAND_INVALID, f"invalid exchange type '{record.type}'")
+            raise UnknownExchangeType(f"invalid exchange type '{record.type}'")
         self.router.add_exchange(record)  # two declarations at once make one exchange
         self.hub.topology_changed()
         with self._changing(key):
@@ -205,37 +203,31 @@ class VirtualHost:
         ]
         for name, ours, theirs in rows:
             if ours != theirs:
-                raise AmqpError(
-                    Reply.PRECONDITION_FAILED,
+                raise InvalidRequest(
                     f"inequivalent arg '{name}' for exchange '{record.name}' in vhost"
                     f" '{self.name}': received '{_shown(theirs)}' but current is '{_shown(ours)}'",
                 )
 
     def _check_new_name(self, kind: str, name: str) -> None:
         if name.startswith(RESERVED):
-            raise AmqpError(
-                Reply.ACCESS_REFUSED,
+            raise NotAuthorized(
                 f"{kind} name '{name}' contains reserved prefix 'amq.*'",
             )
         if len(name.encode()) > NAME_BYTES_MAX:
-            raise AmqpError(Reply.PRECONDITION_FAILED, f"the {kind} name is longer than 255 bytes")
+            raise InvalidRequest(f"the {kind} name is longer than 255 bytes")
 
     async def delete_exchange(self, name: str, *, if_unused: bool) -> None:
         """exchange.delete; one that is not there is fine."""
         if not name:
-            raise AmqpError(Reply.ACCESS_REFUSED, _DEFAULT_EXCHANGE)
+            raise NotAuthorized(_DEFAULT_EXCHANGE)
         if name.startswith(RESERVED):
-            raise AmqpError(
-                Reply.ACCESS_REFUSED, f"exchange name '{name}' contains reserved prefix 'amq.*'"
-            )
+            raise NotAuthorized(f"exchange name '{name}' contains reserved prefix 'amq.*'")
         key = self._key("exchanges", name)
         await self._settled(key)
         if self.router.find(name) is None:
             return
         if if_unused and self.router.bindings_from(name):
-            raise AmqpError(
-                Reply.PRECONDITION_FAILED, f"exchange '{name}' in vhost '{self.name}' in use"
-            )
+            raise InvalidRequest(f"exchange '{name}' in vhost '{self.name}' in use")
         rows = [
             *self.router.bindings_from(name),
             *self.router.bindings_to(Destination("exchange", name)),
@@ -260,27 +252,27 @@ class VirtualHost:
 
     # -- queues
 
-    def queue(self, name: str, connection: Connection | None) -> Queue:
-        """A queue that this connection may use. Raises AmqpError."""
+    def queue(self, name: str, owner: object | None) -> Queue:
+        """A queue that `owner` may use; None may use all. Raises NotDeclared or QueueLocked."""
         found = self.queues.get(name)
         if found is None:
-            raise AmqpError(Reply.NOT_FOUND, f"no queue '{name}' in vhost '{self.name}'")
-        if found.owner is not None and connection is not None and found.owner is not connection:
+            raise NotDeclared(f"no queue '{name}' in vhost '{self.name}'")
+        if found.owner is not None and owner is not None and found.owner is not owner:
             raise locked_queue(name, self.name)
         return found
 
     async def declare_queue(
-        self, record: QueueRecord, connection: Connection | None, *, passive: bool
+        self, record: QueueRecord, owner: object | None, *, passive: bool
     ) -> Queue:
         """queue.declare."""
         await self._settled(self._key("queues", record.name))
-        self.hub.counters.queues_declared += 1
+        self.hub.counters.declared += 1
         if passive:
-            found = self.queue(record.name, connection)
+            found = self.queue(record.name, owner)
             found.declared_again()
             return found
         if record.name in self.queues:
-            found = self.queue(record.name, connection)
+            found = self.queue(record.name, owner)
             check_equivalent(found.record, record, self.name)
             found.declared_again()
             return found
@@ -290,16 +282,14 @@ class VirtualHost:
             name = f"amq.gen-{secrets.token_urlsafe(16)}"
             record = msgspec.structs.replace(record, name=name)
         settings = read_settings(record, self.name)
-        owner = connection if record.exclusive else None
-        return await self._make_queue(record, settings, owner)
+        return await self._make_queue(record, settings, owner if record.exclusive else None)
 
     async def _make_queue(
-        self, record: QueueRecord, settings: QueueSettings, owner: Connection | None
+        self, record: QueueRecord, settings: QueueSettings, owner: object | None
     ) -> Queue:
         limit = self.hub.limits.queues
         if len(self.queues) >= limit:
-            raise AmqpError(
-                Reply.PRECONDITION_FAILED,
+            raise InvalidRequest(
                 f"vhost '{self.name}' has {limit} queues, which is the limit (amqp.limits.queues)",
             )
         cursor = RoutedCursor(self.cursor_name(record), (f"{self.name}/{record.name}",))
@@ -318,7 +308,7 @@ class VirtualHost:
                     await self.hub.unwatch(queue)  # or nobody could declare it again
                 raise
         self.router.add_queue(record.name)
-        self.hub.counters.queues_made += 1
+        self.hub.counters.made += 1
         self.hub.topology_changed()
         if settings.start is not None:
             await self.hub.take_history(queue, Binding(
@@ -346,13 +336,9 @@ class VirtualHost:
         key = self._key("queues", queue.name)
         await self._settled(key)
         if if_unused and queue.consumers:
-            raise AmqpError(
-                Reply.PRECONDITION_FAILED, f"queue '{queue.name}' in vhost '{self.name}' in use"
-            )
+            raise InvalidRequest(f"queue '{queue.name}' in vhost '{self.name}' in use")
         if if_empty and queue.ready.size:  # what is out does not count, as in RabbitMQ
-            raise AmqpError(
-                Reply.PRECONDITION_FAILED, f"queue '{queue.name}' in vhost '{self.name}' not empty"
-            )
+            raise InvalidRequest(f"queue '{queue.name}' in vhost '{self.name}' not empty")
         if self.queues.get(queue.name) is not queue:
             return 0
         count = queue.ready.size
@@ -388,9 +374,9 @@ class VirtualHost:
         """Nobody used a queue for as long as it said."""
         self.hub.run(self.delete_queue(queue))
 
-    async def connection_gone(self, connection: Connection) -> None:
+    async def owner_gone(self, owner: object) -> None:
         """A connection ended: its exclusive queues go with it."""
-        for queue in [row for row in self.queues.values() if row.owner is connection]:
+        for queue in [row for row in self.queues.values() if row.owner is owner]:
             await self.delete_queue(queue)
 
     # -- bindings
@@ -399,7 +385,7 @@ class VirtualHost:
         """queue.bind and exchange.bind; both ends were looked up."""
         source = self.exchange(binding.source)
         if not binding.source:
-            raise AmqpError(Reply.ACCESS_REFUSED, _DEFAULT_EXCHANGE)
+            raise NotAuthorized(_DEFAULT_EXCHANGE)
         check_binding_arguments(source, binding.arguments)
         waiting = self.streams.make_ready(binding.source)
         if waiting is not None:
@@ -422,7 +408,7 @@ class VirtualHost:
     async def unbind(self, binding: Binding) -> None:
         """queue.unbind and exchange.unbind; a binding that is not there is fine."""
         if not binding.source:
-            raise AmqpError(Reply.ACCESS_REFUSED, _DEFAULT_EXCHANGE)
+            raise NotAuthorized(_DEFAULT_EXCHANGE)
         key = binding_key(self.name, binding)
         await self._settled(key)
         kept = self._is_kept(binding)
@@ -437,8 +423,8 @@ class VirtualHost:
 
 
 def _tell_consumers(queue: Queue) -> None:
-    for owner in {consumer.owner for consumer in queue.consumers}:
-        owner.queue_gone(queue)
+    for consumer in list(queue.consumers):
+        consumer.queue_gone()
 
 
 def _shown(value: Any) -> str:

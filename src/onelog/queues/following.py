@@ -2,7 +2,7 @@
 
 Rules:
 - Each record is routed once, in order, by the bindings of that moment. How far the routing of a
-  partition has come is the position of AMQP's live feed; queues keep it with their places.
+  partition has come is the position of the queues' live feed; queues keep it with their places.
 - What a topic is routed to is remembered until the topology changes; the kernel finds the runs of
   records that go the same way. Only where bindings look at headers, a message has more keys than
   one or ends some day, or its queue wants to see it, a record is looked at by itself.
@@ -28,31 +28,26 @@ from onelog.kernel import (
     scan_batches,
     topic_runs,
 )
-from onelog.protocols.amqp.addresses import (
+from onelog.queues.addresses import (
     QUEUES_STREAM,
     ROOT_EXCHANGE,
     STREAM_PREFIX,
     address_of,
     capture_of,
 )
-from onelog.protocols.amqp.history import Absence
-from onelog.protocols.amqp.mapping import (
-    extra_keys_of,
-    headers_of,
-    left_out_of,
-    to_properties,
-)
-from onelog.protocols.amqp.queues.ready import pack, unpack
-from onelog.protocols.amqp.recovery import own_key
-from onelog.protocols.amqp.replies import PREFIX as REPLY_PREFIX
-from onelog.protocols.amqp.spreading import Queues, Spread, Spreader
+from onelog.queues.headers import extra_keys_of, headers_of, left_out_of
+from onelog.queues.history import Absence
+from onelog.queues.ready import pack, unpack
+from onelog.queues.recovery import own_key
+from onelog.queues.replies import REPLY_PREFIX
+from onelog.queues.spreading import Queues, Spread, Spreader
 from onelog.record.headers import EXPIRY, find_header
 
 if TYPE_CHECKING:
     from onelog.broker import Published
-    from onelog.protocols.amqp.hub import Hub
-    from onelog.protocols.amqp.queues.queue import Queue
-    from onelog.protocols.amqp.vhosts import VirtualHost
+    from onelog.queues.hub import QueueHub
+    from onelog.queues.queue import Queue
+    from onelog.queues.vhosts import VirtualHost
 
 _SPECIAL: Final = ATTR_CODEC_MASK | ATTR_CONTROL | ATTR_TRANSACTIONAL
 _TOPICS_MAX: Final = 100_000
@@ -68,9 +63,9 @@ Target = Spread | Literal[False] | None
 
 
 class Follower:
-    """AMQP's ear at the log."""
+    """The ear of all queues at the log."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: QueueHub) -> None:
         self._hub = hub
         self.live = hub.broker.new_live("amqp")
         self._spreader = Spreader(hub.loop, self._stumbled)
@@ -117,7 +112,7 @@ class Follower:
         self.queue_wakes()
         hosts = self._hub.vhosts.all()
         self._root_matters = any(row.router.bindings_from(ROOT_EXCHANGE) for row in hosts)
-        self._has_queues = self._hub.has_queues
+        self._has_queues = self._hub.vhosts.have_queues
 
     def _concerns(self, source: LiveSource) -> bool:
         """Whether any queue may take records of a partition, or a channel waits for answers."""
@@ -336,10 +331,9 @@ class Follower:
 
     def _answer(self, vhost: VirtualHost, name: str, record: Record) -> None:
         """An answer that another protocol wrote, to the channel that waits for it."""
-        consumer = vhost.replies.find(name)
-        if consumer is not None:
-            properties = to_properties(record, self._hub.clock.now_ms())
-            consumer.deliver(name, properties, record.value or b"")
+        waiting = vhost.replies.find(name)
+        if waiting is not None:
+            waiting.take_answer(name, record)
 
     def position_of(self, key: tuple[str, int]) -> int | None:
         """How far the routing of a partition has come."""

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING
 from onelog.broker import EARLIEST, LATEST, LiveSource, Record, Start
 from onelog.log.moves import Move, SourceKey
 from onelog.log.wakeup import as_future
-from onelog.protocols.amqp.addresses import address_of
-from onelog.protocols.amqp.exchanges import Binding
-from onelog.protocols.amqp.mapping import extra_keys_of, headers_of
-from onelog.protocols.amqp.queues.ready import pack
-from onelog.protocols.amqp.router import Router
+from onelog.queues.addresses import address_of
+from onelog.queues.exchanges import Binding
+from onelog.queues.headers import extra_keys_of, headers_of
+from onelog.queues.ready import pack
+from onelog.queues.router import Router
 from onelog.storage.engine import Cold
 
 if TYPE_CHECKING:
-    from onelog.protocols.amqp.following import Follower
-    from onelog.protocols.amqp.queues.queue import Queue
+    from onelog.queues.following import Follower
+    from onelog.queues.queue import Queue
 
 
 class Absence:

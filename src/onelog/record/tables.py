@@ -1,8 +1,9 @@
-"""Encoded field tables: their fields taken out and put in without touching the others.
+"""Field tables: typed values by name, as AMQP 0-9-1 encodes them and records and queues keep them.
 
-Rules: a table that a client encoded keeps its bytes (I6). What the broker adds to it is encoded as
-RabbitMQ encodes it; what was there is copied as it is. Field types are RabbitMQ's, which differ
-from the specification (`s` is a 16 bit integer, `l` 64 bit, `I` 32 bit).
+Rules: fields are taken out and put in without touching the others. A table that a client encoded
+keeps its bytes (I6). What the broker adds to it is encoded as RabbitMQ encodes it; what was there
+is copied as it is. Field types are RabbitMQ's, which differ from the specification (`s` is a 16 bit
+integer, `l` 64 bit, `I` 32 bit).
 """
 
 from __future__ import annotations
@@ -13,9 +14,7 @@ from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any, Final
 
-from pamqp import encode
-
-from onelog.protocols.amqp.errors import AmqpError, Reply
+from onelog.base.errors import ProtocolViolation
 
 _LONG: Final = struct.Struct(">I")
 _SIGNED_64: Final = struct.Struct(">q")
@@ -40,7 +39,7 @@ Field = tuple[bytes, bytes]
 
 
 def split_table(data: bytes) -> list[Field]:
-    """The fields of a table (without its length), in order. Raises AmqpError."""
+    """The fields of a table (without its length), in order. Raises ProtocolViolation."""
     found: list[Field] = []
     at, end = 0, len(data)
     while at < end:
@@ -54,19 +53,19 @@ def split_table(data: bytes) -> list[Field]:
 
 def _value_end(data: bytes, at: int) -> int:
     if at >= len(data):
-        raise AmqpError(Reply.SYNTAX_ERROR, "a field table is cut short")
+        raise ProtocolViolation("a field table is cut short")
     kind = data[at]
     if kind in _COUNTED:
         if at + 5 > len(data):
-            raise AmqpError(Reply.SYNTAX_ERROR, "a field table is cut short")
+            raise ProtocolViolation("a field table is cut short")
         (size,) = _LONG.unpack_from(data, at + 1)
         after = at + 5 + int(size)
     elif kind in _SIZES:
         after = at + 1 + _SIZES[kind]
     else:
-        raise AmqpError(Reply.SYNTAX_ERROR, f"there is no field type {chr(kind)!r}")
+        raise ProtocolViolation(f"there is no field type {chr(kind)!r}")
     if after > len(data):
-        raise AmqpError(Reply.SYNTAX_ERROR, "a field table is cut short")
+        raise ProtocolViolation("a field table is cut short")
     return after
 
 
@@ -107,11 +106,37 @@ def encode_value(value: Any) -> bytes:
     if isinstance(value, dict):
         inner = encode_table(value)
         return b"F" + _LONG.pack(len(inner)) + inner
-    return encode.encode_table_value(value)
+    return _encode_rare(value)
+
+
+def _encode_rare(value: Any) -> bytes:
+    if value is None:
+        return b"V"
+    if isinstance(value, bool):
+        return b"t\1" if value else b"t\0"
+    if isinstance(value, bytearray):
+        return b"x" + _LONG.pack(len(value)) + value
+    if isinstance(value, datetime.datetime):
+        aware = value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)
+        return b"T" + _SIGNED_64.pack(int(aware.timestamp()))
+    if isinstance(value, Decimal):
+        return b"D" + _encode_decimal(value)
+    raise TypeError(f"a field table has no type for {type(value)}")
+
+
+def _encode_decimal(value: Decimal) -> bytes:
+    exponent = value.as_tuple().exponent
+    if not isinstance(exponent, int):
+        raise TypeError(f"a field table cannot hold {value}")
+    scale = max(-exponent, 0)
+    try:
+        return _DECIMAL.pack(scale, int(value.scaleb(scale)))
+    except struct.error:
+        raise TypeError(f"a field table cannot hold {value}") from None
 
 
 def decode_table(data: bytes, depth_max: int = DEPTH_MAX) -> dict[str, Any]:
-    """The values of a table (without its length). Raises AmqpError."""
+    """The values of a table (without its length). Raises ProtocolViolation."""
     return _decode_table(data, depth_max)
 
 
@@ -141,7 +166,7 @@ def _decode_value(value: bytes, depth: int) -> Any:
     if kind not in _COUNTED:
         return None
     if not depth:
-        raise AmqpError(Reply.SYNTAX_ERROR, f"a field table is deeper than {DEPTH_MAX}")
+        raise ProtocolViolation(f"a field table is deeper than {DEPTH_MAX}")
     if kind == ord("F"):
         return _decode_table(value[5:], depth - 1)
     rows, at = [], 5

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from onelog.protocols.amqp.queues.queue import Queue
+    from onelog.queues.queue import Queue
 
 LATE_S: Final = 0.05
 """How long a queue that only collects may not know of a message."""

@@ -15,19 +15,18 @@ from __future__ import annotations
 import datetime
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from onelog.base.errors import OnelogError
 from onelog.broker import LOCAL, Published, Record
-from onelog.protocols.amqp.addresses import address_of, message_topic
-from onelog.protocols.amqp.coming import Coming
-from onelog.protocols.amqp.mapping import extra_keys_of, to_message, to_properties
-from onelog.protocols.amqp.tables import change_table
+from onelog.queues.addresses import address_of, message_topic
+from onelog.queues.coming import Coming
+from onelog.queues.headers import extra_keys_of
 
 if TYPE_CHECKING:
     from onelog.broker import Message
-    from onelog.protocols.amqp.queues.queue import Queue
-    from onelog.protocols.amqp.vhosts import VirtualHost
+    from onelog.queues.queue import Queue
+    from onelog.queues.vhosts import VirtualHost
 
 TROUBLE: Final = "amqp-dead-letter"
 RETRY_S: Final = 1.0
@@ -36,6 +35,32 @@ Told = Callable[[list[Published] | None, OnelogError | None], None]
 """Is told how the write of a letter went."""
 COUNT_MAX: Final = (1 << 63) - 1
 """What a field of a table can hold: the count that a message came with is its publisher's."""
+
+
+class Letter(Protocol):
+    """A dead message, opened by the protocol that knows what its headers mean."""
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """Its headers."""
+
+    @property
+    def lifetime(self) -> str | None:
+        """The lifetime that it was sent with, as it was sent."""
+
+    def write(
+        self,
+        topic: str,
+        changes: dict[str, Any],
+        drop: tuple[str, ...],
+        now_ms: int,
+        further: tuple[str, ...],
+        left_out: tuple[str, ...],
+    ) -> Message:
+        """The message that is published: with changed headers, and without its lifetime."""
+
+
+OpenLetter = Callable[[Record], Letter]
 
 
 class DeadLetters:
@@ -101,8 +126,8 @@ class DeadLetters:
         """The message that is published, and the queues that get it."""
         vhost = self._vhost
         address = address_of(record.topic)
-        properties = to_properties(record)
-        table = properties.table()
+        letter = vhost.hub.open_letter(record)
+        table = letter.table
         now_ms = vhost.hub.clock.now_ms()
         death: dict[str, Any] = {
             "reason": reason,
@@ -111,22 +136,18 @@ class DeadLetters:
             "exchange": address.exchange,
             "routing-keys": [address.routing_key, *_texts(table.get("CC"))],
         }
-        if properties.expiration is not None:
-            death["original-expiration"] = properties.expiration
+        if letter.lifetime is not None:
+            death["original-expiration"] = letter.lifetime
         changes = _with_death(table, death)
         key = queue.settings.dead_letter_routing_key
         keys = [address.routing_key, *extra_keys_of(record)] if key is None else [key]
         drop = () if key is None else ("CC",)
-        properties.expiration = None
-        properties.headers = change_table(properties.headers, changes, drop)
-        table = {name: row for name, row in (table | changes).items() if name not in drop}
-        targets = vhost.router.route(exchange, keys[0], table, tuple(keys[1:]))
+        seen = {name: row for name, row in (table | changes).items() if name not in drop}
+        targets = vhost.router.route(exchange, keys[0], seen, tuple(keys[1:]))
         cyclic = {name for name in targets if _goes_round(changes["x-death"], name, reason)}
-        message = to_message(
-            message_topic(vhost.name, exchange, keys[0]), properties, record.value or b"", now_ms,
-            table, tuple(keys[1:]), tuple(sorted(cyclic)),
-        )  # fmt: skip
-        return message, targets - cyclic
+        topic = message_topic(vhost.name, exchange, keys[0])
+        further, left_out = tuple(keys[1:]), tuple(sorted(cyclic))
+        return letter.write(topic, changes, drop, now_ms, further, left_out), targets - cyclic
 
 
 def _texts(value: Any) -> list[str]:

@@ -1,5 +1,7 @@
 """Turns: how the queues that a channel consumes from share what the channel may be sent.
 
+A channel is whatever has one bound for consumers of several queues: AMQP's channel, a session.
+
 Rules:
 - A prefetch of the channel, its bound of unacknowledged messages and its socket are shared. When
   there is room again, each queue is asked in turn and gets its share of it; who was served goes to
@@ -12,11 +14,22 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from onelog.protocols.amqp.consuming import Consuming
-    from onelog.protocols.amqp.queues.queue import Queue
+    from onelog.queues.queue import Queue
+
+
+class Sharing(Protocol):
+    """A channel, as its turns see it."""
+
+    @property
+    def delivered(self) -> int:
+        """Messages that it was ever sent."""
+
+    @property
+    def room(self) -> int:
+        """How many it may be sent now."""
 
 
 class Turns:
@@ -49,31 +62,29 @@ class Turns:
         """How much of the channel's room a queue may use while a round is due."""
         return min(room, self._upto - delivered) if queue is self._now else 0
 
-    def begin(self, consuming: Consuming) -> None:
+    def begin(self, channel: Sharing) -> None:
         """There may be room again: let everybody have some of it, soon."""
         if len(self._queues) == 1:
             for queue in self._queues:
                 queue.wake()
         elif self._queues and not self.is_due:
             self.is_due = True
-            self._loop.call_soon(self._go_round, consuming)
+            self._loop.call_soon(self._go_round, channel)
 
-    def _go_round(self, consuming: Consuming) -> None:
-        before = consuming.delivered
+    def _go_round(self, channel: Sharing) -> None:
+        before = channel.delivered
         try:
             left = len(self._queues)
             for queue in list(self._queues):
-                room, at = consuming.room, consuming.delivered
+                room, at = channel.room, channel.delivered
                 if room <= 0:
                     break
                 self._now, self._upto = queue, at + max(1, room // left)
                 left -= 1
                 queue.hand_out()
-                if consuming.delivered > at and queue in self._queues:
+                if channel.delivered > at and queue in self._queues:
                     self._queues[queue] = self._queues.pop(queue)  # to the end of the line
         finally:
             self.is_due, self._now = False, None
-        if consuming.room > 0 and consuming.delivered > before:
-            self.begin(
-                consuming
-            )  # who had something may have more, and others have their turn between
+        if channel.room > 0 and channel.delivered > before:
+            self.begin(channel)  # a queue may have more, and others have their turn between

@@ -19,7 +19,6 @@ from onelog.base.errors import OnelogError, StorageFull
 from onelog.broker import LOCAL, Broker, KeptTable, Message, Principal
 from onelog.broker.producer_ids import ProducerIds
 from onelog.observe import get_logger
-from onelog.protocols.amqp.transactions import Intent, Settlement
 
 if TYPE_CHECKING:
     from onelog.log.partition import Partition
@@ -30,6 +29,24 @@ STREAM: Final = "~amqp-transactions"
 FAILED: Final = "amqp-commit"
 """Incidents: a commit failed."""
 RETRY_S: Final = 1.0
+
+
+class Settlement(msgspec.Struct, array_like=True, frozen=True):
+    """One acknowledgement: what it does to a place of a queue."""
+
+    queue: str
+    place: tuple[str, int, int]
+    kind: str
+
+
+class Intent(msgspec.Struct, array_like=True, frozen=True):
+    """What a commit will do."""
+
+    vhost: str
+    producer_id: int
+    messages: list[Message]
+    settlements: list[Settlement]
+
 
 Settle = Callable[[str, Sequence[Settlement]], None]
 SaveQueues = Callable[[str, Sequence[Settlement]], Awaitable[None]]

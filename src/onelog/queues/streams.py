@@ -19,7 +19,7 @@ import msgspec
 from onelog.base.errors import AlreadyExists
 from onelog.base.limits import BATCH_BYTES_MAX
 from onelog.broker import Durability, Partition, Retention, StreamConfig
-from onelog.protocols.amqp.addresses import (
+from onelog.queues.addresses import (
     QUEUES_STREAM,
     address_of,
     capture_of,
@@ -27,7 +27,7 @@ from onelog.protocols.amqp.addresses import (
 )
 
 if TYPE_CHECKING:
-    from onelog.protocols.amqp.hub import Hub
+    from onelog.queues.hub import QueueHub
 
 QUEUES_PARTITIONS: Final = 1
 """One write and one sync serve all queues that were sent to in a pass."""
@@ -39,7 +39,7 @@ _ANY_BYTES: Final = 2**63 - 1
 class Streams:
     """Which streams of a virtual host are there."""
 
-    def __init__(self, hub: Hub, vhost: str) -> None:
+    def __init__(self, hub: QueueHub, vhost: str) -> None:
         self._hub = hub
         self._vhost = vhost
         self._ready: set[str] = set()
@@ -128,7 +128,7 @@ class Streams:
             yield
 
 
-async def drop_unused(hub: Hub, partition: Partition) -> None:
+async def drop_unused(hub: QueueHub, partition: Partition) -> None:
     """Retention took records: the stream of an exchange that is gone goes with its last one."""
     catalog = hub.broker.streams
     stream = catalog.find(partition.stream)

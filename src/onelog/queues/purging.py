@@ -7,8 +7,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from onelog.protocols.amqp.queues.queue import Queue
-    from onelog.protocols.amqp.queues.ready import ReadyList
+    from onelog.queues.queue import Queue
+    from onelog.queues.ready import ReadyList
 
 TURN: Final = 1024
 """Runs that are settled before others have their turn."""

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from onelog.protocols.amqp.errors import AmqpError, Reply
+from onelog.base.errors import InvalidRequest
 
 ExchangeType = Literal["direct", "fanout", "topic", "headers"]
 TYPES: Final[tuple[ExchangeType, ...]] = ("direct", "fanout", "topic", "headers")
@@ -297,7 +297,6 @@ def check_binding_arguments(exchange: ExchangeRecord, arguments: Table) -> None:
         return
     mode = arguments.get("x-match", "all")
     if mode not in _MATCHES:
-        raise AmqpError(
-            Reply.PRECONDITION_FAILED,
+        raise InvalidRequest(
             f"invalid x-match field value {mode!r}; expected {', '.join(_MATCHES)}",
         )

@@ -1,22 +1,24 @@
-"""The consumers of one queue: who gets the next message.
+"""The consumers of one queue: what a queue asks of them, and which of them gets the next message.
 
-Rules: higher priorities first, among equals in turn, only who has room. An exclusive consumer is
-alone. With a single active consumer the first one gets everything until it leaves.
+Rules: higher priorities first, among equals in turn, only one that has room. An exclusive consumer
+is alone. With a single active consumer the first one gets everything until it leaves. A message
+that a consumer can never have goes to another, and is given up when none can have it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from onelog.protocols.amqp.errors import AmqpError, Reply
-from onelog.protocols.amqp.queues.settings import QueueSettings
+from onelog.base.errors import NotAuthorized
+from onelog.queues.settings import QueueSettings
 
 if TYPE_CHECKING:
     from onelog.broker import Record
-    from onelog.protocols.amqp.consuming import Consuming
-    from onelog.protocols.amqp.queues.queue import Queue
+    from onelog.queues.queue import Queue
+    from onelog.queues.window import Data
 
 
 class Delivery(NamedTuple):
@@ -30,65 +32,51 @@ class Delivery(NamedTuple):
     """What its headers get beside their own."""
 
 
-class Consumer:
-    """One consumer of a channel."""
+class Consumer(Protocol):
+    """One that takes messages from a queue. A protocol implements it, and the queue calls it.
 
-    __slots__ = (
-        "arguments",
-        "exclusive",
-        "no_ack",
-        "owner",
-        "prefetch",
-        "priority",
-        "queue",
-        "tag",
-        "unacked",
-        "wire_tag",
-    )
+    A class that names this one as its base has the usual answers of attributes that it does not
+    set. A consumer settles what it took by the queue's `ack_run`, `reject` and `requeue`.
+    """
 
-    def __init__(
-        self,
-        owner: Consuming,
-        tag: str,
-        queue: Queue,
-        *,
-        no_ack: bool,
-        exclusive: bool,
-        prefetch: int,
-        priority: int,
-        arguments: dict[str, Any],
-    ) -> None:
-        self.owner = owner
-        self.tag = tag
-        self.wire_tag = tag.encode("utf-8", "surrogateescape")
-        self.queue = queue
-        self.no_ack = no_ack
-        self.exclusive = exclusive
-        self.prefetch = prefetch
-        """Messages that it may hold at once; 0: no bound of its own."""
-        self.priority = priority
-        self.arguments = arguments
-        self.unacked = 0
+    tag: str
+    """Its name, for people."""
+    no_ack: bool = False
+    """Whether a message is settled when it is sent."""
+    exclusive: bool = False
+    priority: int = 0
+    prefetch: int = 0
+    """Messages that it may hold at once; 0: no bound of its own."""
+    arguments: Mapping[str, Any] = MappingProxyType({})
+    """What it asked for beside these, as AMQP names it."""
 
     @property
     def room(self) -> int:
-        """How many messages it may be sent now."""
-        room = self.owner.room_for(self.queue, no_ack=self.no_ack)
-        if self.no_ack or not self.prefetch:
-            return room
-        return min(room, self.prefetch - self.unacked)
+        """How many messages it may be sent now; asked once for a run."""
 
     @property
     def room_in_turn(self) -> int:
         """How many it may be sent when its queue has its turn, which may be a moment later."""
-        room = self.owner.room_for(None, no_ack=self.no_ack)
-        if self.no_ack or not self.prefetch:
-            return room
-        return min(room, self.prefetch - self.unacked)
+        return self.room
 
-    def deliver(self, delivery: Delivery) -> None:
-        """Send it a message."""
-        self.owner.deliver(self, delivery)
+    @property
+    def shares_prefetch(self) -> bool:
+        """Whether a bound counts for it and for other consumers together."""
+        return False
+
+    def take(self, delivery: Delivery) -> bool:
+        """Take a message; False: it can never have this one, which goes to another."""
+
+    def take_run(self, place: int, count: int, data: Data) -> int:
+        """Take messages that follow each other in `data`, as far as they are plain; how many.
+
+        Those that are left come one by one.
+        """
+        del place, count, data
+        return 0
+
+    def queue_gone(self) -> None:
+        """The queue was deleted: it sends nothing more."""
 
 
 class Consumers:
@@ -116,11 +104,9 @@ class Consumers:
         return self._order[0] if len(self._order) == 1 else None
 
     def add(self, consumer: Consumer, queue: str, vhost: str) -> None:
-        """One more. Raises AmqpError."""
+        """One more. Raises NotAuthorized."""
         if self._order and (consumer.exclusive or self._order[0].exclusive):
-            raise AmqpError(
-                Reply.ACCESS_REFUSED, f"queue '{queue}' in vhost '{vhost}' in exclusive use"
-            )
+            raise NotAuthorized(f"queue '{queue}' in vhost '{vhost}' in exclusive use")
         self._order.append(consumer)
         self._by_priority.setdefault(consumer.priority, deque()).append(consumer)
 
@@ -155,4 +141,11 @@ class Consumers:
                 line.rotate(-1)
                 if consumer.room > 0:
                     return consumer
+        return None
+
+    def offer(self, delivery: Delivery, refused_by: Consumer) -> Consumer | None:
+        """Offer a message to the others; the one that took it, None when none can have it."""
+        for consumer in self._order:
+            if consumer is not refused_by and consumer.room > 0 and consumer.take(delivery):
+                return consumer
         return None

@@ -19,21 +19,21 @@ from typing import TYPE_CHECKING, Final
 from onelog.base.errors import OnelogError
 from onelog.log.moves import Move
 from onelog.observe import get_logger
-from onelog.protocols.amqp.addresses import (
+from onelog.queues.addresses import (
     QUEUES_STREAM,
     ROOT_EXCHANGE,
     STREAM_PREFIX,
     capture_of,
     queue_topic,
 )
-from onelog.protocols.amqp.lining_up import Place, line_up
-from onelog.protocols.amqp.queues.ready import pack
+from onelog.queues.lining_up import Place, line_up
+from onelog.queues.ready import pack
 
 if TYPE_CHECKING:
     from onelog.broker import LiveSource, RoutedCursor
-    from onelog.protocols.amqp.hub import Hub
-    from onelog.protocols.amqp.queues.queue import Queue
-    from onelog.protocols.amqp.vhosts import VirtualHost
+    from onelog.queues.hub import QueueHub
+    from onelog.queues.queue import Queue
+    from onelog.queues.vhosts import VirtualHost
 
 _log = get_logger("amqp")
 
@@ -43,7 +43,7 @@ Waiting = tuple[int, Place]
 """The number of a partition, and a record in it."""
 
 
-def own_key(hub: Hub, queue: Queue) -> tuple[str, int] | None:
+def own_key(hub: QueueHub, queue: Queue) -> tuple[str, int] | None:
     """The partition of what the default exchange sends to a queue."""
     stream = hub.broker.streams.find(QUEUES_STREAM)
     if stream is None:
@@ -55,7 +55,7 @@ def own_key(hub: Hub, queue: Queue) -> tuple[str, int] | None:
 class Recovery:
     """What a start does before anybody is accepted."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: QueueHub) -> None:
         self._hub = hub
         self._follower = hub.follower
         self._live = hub.follower.live

@@ -15,7 +15,7 @@ from onelog.record.reserved import read_expiry_ms
 
 if TYPE_CHECKING:
     from onelog.broker import Record
-    from onelog.protocols.amqp.queues.queue import Queue
+    from onelog.queues.queue import Queue
 
 TURN: Final = 512
 """Messages that end in one go before others have their turn."""

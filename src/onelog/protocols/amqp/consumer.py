@@ -1,0 +1,142 @@
+"""A consumer of a channel: what a queue hands out becomes basic.deliver (`queues/consumers.py`).
+
+Rules: messages that follow each other and are plain are one kernel call and one write. What is to
+be acknowledged the channel holds (`consuming.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from onelog.kernel import encode_deliveries, encode_delivery
+from onelog.protocols.amqp import deliveries
+from onelog.queues.consumers import Delivery
+from onelog.queues.ready import OFFSET_MASK
+from onelog.queues.window import Data
+
+if TYPE_CHECKING:
+    from onelog.protocols.amqp.consuming import Consuming
+    from onelog.queues.queue import Queue
+
+RUN_BYTES: Final = 256 * 1024
+"""Bytes of deliveries after which it is seen anew whether the peer keeps up."""
+
+
+class ChannelConsumer:
+    """One consumer of a channel."""
+
+    __slots__ = (
+        "arguments",
+        "exclusive",
+        "no_ack",
+        "owner",
+        "prefetch",
+        "priority",
+        "queue",
+        "tag",
+        "unacked",
+        "wire_tag",
+    )
+
+    def __init__(
+        self,
+        owner: Consuming,
+        tag: str,
+        queue: Queue,
+        *,
+        no_ack: bool,
+        exclusive: bool,
+        prefetch: int,
+        priority: int,
+        arguments: dict[str, Any],
+    ) -> None:
+        self.owner = owner
+        self.tag = tag
+        self.wire_tag = tag.encode("utf-8", "surrogateescape")
+        self.queue = queue
+        self.no_ack = no_ack
+        self.exclusive = exclusive
+        self.prefetch = prefetch
+        """Messages that it may hold at once; 0: no bound of its own."""
+        self.priority = priority
+        self.arguments: Mapping[str, Any] = arguments
+        self.unacked = 0
+
+    @property
+    def room(self) -> int:
+        """How many messages it may be sent now."""
+        room = self.owner.room_for(self.queue, no_ack=self.no_ack)
+        if self.no_ack or not self.prefetch:
+            return room
+        return min(room, self.prefetch - self.unacked)
+
+    @property
+    def room_in_turn(self) -> int:
+        """How many it may be sent when its queue has its turn, which may be a moment later."""
+        room = self.owner.room_for(None, no_ack=self.no_ack)
+        if self.no_ack or not self.prefetch:
+            return room
+        return min(room, self.prefetch - self.unacked)
+
+    @property
+    def shares_prefetch(self) -> bool:
+        """Whether a prefetch counts for the whole channel."""
+        return self.owner.channel_prefetch > 0
+
+    def take(self, delivery: Delivery) -> bool:
+        """Send it a message."""
+        owner = self.owner
+        tag = owner.take_tag()
+        if not self.no_ack:
+            owner.hold(tag, 1, delivery.queue, delivery.place, self)
+        connection = owner.connection
+        exchange, key = deliveries.address(delivery.record)
+        connection.write(
+            [
+                encode_delivery(
+                    owner.channel.number,
+                    self.wire_tag,
+                    tag,
+                    delivery.redelivered,
+                    exchange,
+                    key,
+                    deliveries.properties(
+                        delivery, connection.hub.clock.now_ms(), connection.frame_bytes_max
+                    ),
+                    delivery.record.value or b"",
+                    connection.frame_bytes_max,
+                )
+            ]
+        )
+        return True
+
+    def take_run(self, place: int, count: int, data: Data) -> int:
+        """Send messages that follow each other in `data`, as far as they are plain; how many."""
+        owner = self.owner
+        connection = owner.connection
+        offset = place & OFFSET_MASK
+        chosen = (
+            owner.channel.number,
+            self.wire_tag,
+            owner.next_tag,
+            connection.frame_bytes_max,
+            connection.hub.envelopes,
+            RUN_BYTES,
+        )
+        frames, sent = encode_deliveries(data, offset, count, *chosen)
+        if not sent:
+            envelope = deliveries.envelope(self.queue.record_at(place))
+            if envelope is None:
+                return 0
+            connection.hub.envelopes.add(*envelope)
+            frames, sent = encode_deliveries(data, offset, count, *chosen)
+        if not self.no_ack and sent:
+            owner.hold(owner.next_tag, sent, self.queue, place, self)
+        owner.next_tag += sent
+        connection.write_one(frames)
+        return sent
+
+    def queue_gone(self) -> None:
+        """Its queue was deleted."""
+        self.owner.queue_gone(self)

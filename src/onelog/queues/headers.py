@@ -1,0 +1,66 @@
+"""What routing reads of a record beside its topic: headers, further keys, queues to leave out.
+
+Rules: records are anybody's. Headers are plain record headers; where a table was kept as it was
+encoded (`record/tables.py`), its values count, and one that cannot be read is as if it were not
+there.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+from onelog.base.errors import OnelogError
+from onelog.record.headers import Headers, application_headers, find_header
+from onelog.record.record import Record
+from onelog.record.reserved import read_names
+from onelog.record.tables import decode_table
+
+TABLE: Final = b"~ah"
+"""The encoded headers table, when it holds anything but strings."""
+BLIND_KEYS: Final = b"~bc"
+"""Routing keys beside the first (CC and BCC), JSON; the delivered message shows only CC."""
+LEFT_OUT: Final = b"~nq"
+"""Queues that a dead letter must not come to again, JSON."""
+
+
+def kept_table(headers: Headers) -> dict[str, Any] | None:
+    """The table that was kept as it was encoded; None: there is none, or another's that is bad."""
+    encoded = find_header(headers, TABLE)
+    if encoded is None:
+        return None
+    try:
+        return decode_table(encoded)
+    except (OnelogError, ValueError, IndexError, struct.error):
+        return None
+
+
+def header_value(value: bytes | None) -> Any:
+    """A plain header as a value of a table: text where it is text."""
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return bytearray(value)
+
+
+def headers_of(record: Record) -> dict[str, Any]:
+    """The headers of a record as routing sees them."""
+    kept = kept_table(record.headers)
+    if kept is not None:
+        return kept
+    return {
+        name.decode("utf-8", "replace"): header_value(value)
+        for name, value in application_headers(record.headers)
+    }
+
+
+def extra_keys_of(record: Record) -> tuple[str, ...]:
+    """Routing keys beside the first."""
+    return read_names(record.headers, BLIND_KEYS)
+
+
+def left_out_of(record: Record) -> tuple[str, ...]:
+    """Queues that must not get the record."""
+    return read_names(record.headers, LEFT_OUT)

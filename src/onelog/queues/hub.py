@@ -1,0 +1,328 @@
+"""All queues of a node: virtual hosts, what follows the log for them, how they start and end.
+
+Rules: opened once the broker is. Exchanges, queues and bindings are read back, queues get their
+places again, commits that a crash interrupted are finished; only then a protocol lets somebody use
+them. It knows no protocol: those that consume are `Consumer`s, and a dead message is opened by
+`open_letter`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, Final
+
+from onelog.base.clock import Clock
+from onelog.broker import Broker, Partition, Record, RoutedCursor
+from onelog.broker.hanging import hang
+from onelog.config import Config
+from onelog.metadata.store import Delete, Put
+from onelog.net import OwnedTasks
+from onelog.queues.addresses import DEFAULT_VHOST
+from onelog.queues.dead_letters import OpenLetter
+from onelog.queues.definitions import KINDS, MADE, ROOT, decode_row, parse_key
+from onelog.queues.exchanges import Binding, ExchangeRecord
+from onelog.queues.following import Follower, note_positions
+from onelog.queues.history import History
+from onelog.queues.intents import Intents, Settlement
+from onelog.queues.queue import Queue
+from onelog.queues.ready import pack, unpack
+from onelog.queues.recovery import Recovery
+from onelog.queues.settings import QueueRecord
+from onelog.queues.streams import drop_unused
+from onelog.queues.vhosts import CURSOR_PREFIX, TRANSIENT_PREFIX, VirtualHost
+
+BACKGROUND: Final = "amqp-background"
+"""Incidents: work that belongs to no connection failed."""
+
+CLEAN_KEY: Final = "amqp/clean"
+"""There when the last run ended in order."""
+
+QUEUE_COUNTERS: Final = (
+    "published",
+    "delivered",
+    "delivered_no_ack",
+    "got",
+    "got_no_ack",
+    "got_nothing",
+    "redelivered",
+    "acked",
+)
+"""What a queue counts."""
+
+
+class QueueCounters:
+    """Plain numbers, read when the metrics are."""
+
+    def __init__(self) -> None:
+        self.dead_lettered = 0
+        self.declared = 0
+        self.made = 0
+        self.deleted = 0
+        self.of_deleted: dict[str, int] = dict.fromkeys(QUEUE_COUNTERS, 0)
+        """What queues that are gone had counted."""
+
+    def queue_gone(self, queue: Queue) -> None:
+        """A queue is deleted: what it counted still counts in all."""
+        self.deleted += 1
+        for name in QUEUE_COUNTERS:
+            self.of_deleted[name] += getattr(queue, name)
+
+
+class VirtualHosts:
+    """All virtual hosts by name."""
+
+    def __init__(self, hub: QueueHub) -> None:
+        self._hub = hub
+        self._found: dict[str, VirtualHost] = {DEFAULT_VHOST: VirtualHost(hub, DEFAULT_VHOST)}
+
+    def find(self, name: str) -> VirtualHost | None:
+        """A virtual host."""
+        return self._found.get(name)
+
+    def add(self, name: str) -> VirtualHost:
+        """A virtual host, made if it is not there."""
+        found = self._found.get(name)
+        if found is None:
+            found = self._found[name] = VirtualHost(self._hub, name)
+        return found
+
+    def remove(self, name: str) -> None:
+        """A virtual host is gone."""
+        del self._found[name]
+
+    @property
+    def have_queues(self) -> bool:
+        """Whether any of them has a queue."""
+        return any(vhost.queues for vhost in self._found.values())
+
+    def all(self) -> list[VirtualHost]:
+        """Every virtual host, by name."""
+        return [self._found[name] for name in sorted(self._found)]
+
+
+class QueueHub:
+    """Make one, then `open` it before anybody consumes."""
+
+    def __init__(
+        self, broker: Broker, config: Config, clock: Clock, open_letter: OpenLetter
+    ) -> None:
+        self.broker = broker
+        self.config = config
+        self.limits = config.amqp.limits
+        self.clock = clock
+        self.open_letter = open_letter
+        self.loop = asyncio.get_running_loop()
+        self.counters = QueueCounters()
+        self.follower = Follower(self)
+        self.vhosts = VirtualHosts(self)
+        self.generation = 0
+        """Counts changes after which a publish may go another way."""
+        self.intents: Intents
+        self.saw_expiry = False
+        """Whether any message with an expiration was ever seen: until then no head is watched."""
+        self._undo = ExitStack()
+        self._tasks = OwnedTasks(self.loop)
+
+    # -- start and end
+
+    async def open(self) -> None:
+        """Recover what clients declared and what waits in their queues."""
+        for name in self.config.amqp.vhosts.split(","):
+            if name.strip():
+                self.vhosts.add(name.strip())
+        is_clean = await self._take_clean_mark()
+        queues = await self._read_topology()
+        created_ms = {queue.cursor.name: _created_ms(queue.cursor) for queue in queues}
+        self.saw_expiry = bool(queues)
+        await Recovery(self).catch_up(queues, created_ms, is_clean=is_clean)
+        for vhost in self.vhosts.all():
+            await vhost.drop_transient()
+        self.topology_changed()
+        for queue in queues:
+            await self.broker.cursors.adopt(queue.cursor)
+        self.intents = await Intents.open(self.broker, self.settle_again, self._save_settled)
+        for queue in queues:
+            queue.expiry.watch()
+        hang(self._undo, self.broker.streams.on_change, self._streams_changed)
+        hang(self._undo, self.broker.maintenance.after_trim, self._trimmed)
+
+    async def abandon(self) -> None:
+        """It could not be opened: let go of everything, so that another can be."""
+        self._undo.close()
+        self.follower.live.stop()
+        intents: Intents | None = getattr(self, "intents", None)
+        if intents is not None:
+            await intents.close()
+        for vhost in self.vhosts.all():
+            for queue in vhost.queues.values():
+                queue.close()
+                self.broker.cursors.abandon(queue.cursor)
+        self._tasks.cancel()
+
+    async def _take_clean_mark(self) -> bool:
+        """Whether the last run ended in order; that it did counts once."""
+        found = await self.broker.store.get(CLEAN_KEY)
+        if found is not None:
+            await self.broker.store.txn([], [Delete(CLEAN_KEY)])
+        return found is not None
+
+    async def _read_topology(self) -> list[Queue]:
+        rows: dict[str, list[tuple[str, bytes]]] = {kind: [] for kind in (MADE, *KINDS)}
+        for entry in (await self.broker.store.range(ROOT)).entries:
+            vhost, kind = parse_key(entry.key)
+            rows[kind].append((vhost, entry.value))
+        for vhost, _value in rows[MADE]:
+            self.vhosts.add(vhost)
+        for vhost, value in rows["exchanges"]:
+            self.vhosts.add(vhost).router.add_exchange(decode_row(value, ExchangeRecord))
+        queues = [
+            self._restore_queue(vhost, decode_row(value, QueueRecord))
+            for vhost, value in rows["queues"]
+        ]
+        for vhost, value in rows["bindings"]:
+            self.vhosts.add(vhost).restore_binding(decode_row(value, Binding))
+        await self._drop_cursors({queue.cursor.name for queue in queues})
+        return queues
+
+    async def _drop_cursors(self, needed: set[str]) -> None:
+        """Forget queues of an earlier run that were not kept, or that a crash left half deleted."""
+        for name in self.broker.cursors.names():
+            if name.startswith((CURSOR_PREFIX, TRANSIENT_PREFIX)) and name not in needed:
+                await self.broker.cursors.delete(name)
+
+    def _restore_queue(self, vhost: str, record: QueueRecord) -> Queue:
+        found = self.vhosts.add(vhost)
+        name = found.cursor_name(record)
+        state = self.broker.cursors.kept(name)
+        if state is None:
+            cursor = RoutedCursor(name, (f"{vhost}/{record.name}",), b"%d" % self.clock.now_ms())
+        else:
+            cursor = RoutedCursor.restore(state, self.broker.cursors.parts(name))
+        return found.restore_queue(record, cursor)
+
+    def settle_again(self, vhost: str, rows: Sequence[Settlement]) -> None:
+        """Acknowledgements of a commit that a crash interrupted."""
+        by_queue: dict[Queue, dict[int, str]] = {}
+        for row in rows:
+            queue = self._queue_of(vhost, row)
+            stream_id, partition, offset = row.place
+            source = self.follower.live.find((stream_id, partition))
+            if queue is not None and source is not None:
+                by_queue.setdefault(queue, {})[pack(source.number, offset)] = row.kind
+        for queue, places in by_queue.items():
+            queue.settled_again(places)
+
+    async def _save_settled(self, vhost: str, rows: Sequence[Settlement]) -> None:
+        queues = {queue for row in rows if (queue := self._queue_of(vhost, row)) is not None}
+        await self.broker.cursors.save(*(queue.cursor for queue in queues))
+
+    def _queue_of(self, vhost: str, row: Settlement) -> Queue | None:
+        found = self.vhosts.find(vhost)
+        return None if found is None else found.queues.get(row.queue)
+
+    async def close(self) -> None:
+        """Save queues, say that all is in order; nobody uses them any more."""
+        await self.intents.close()
+        self.follower.settle_up()  # a closed queue takes nothing more
+        queues = [queue for vhost in self.vhosts.all() for queue in vhost.queues.values()]
+        for queue in queues:
+            queue.close()
+        self._tasks.cancel()
+        for vhost in self.vhosts.all():
+            await vhost.save_owed()
+        await self.broker.cursors.save(*(row.cursor for row in queues if row.record.is_kept))
+        await self.broker.store.txn([], [Put(CLEAN_KEY, b"")])
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run something that belongs to no connection."""
+        self._tasks.run(work, partial(self.broker.troubles.note, BACKGROUND, "amqp"))
+
+    # -- queues and places
+
+    def topology_changed(self) -> None:
+        """An exchange, a queue or a binding came or went."""
+        self.generation += 1
+        self.follower.topology_changed()
+
+    async def _trimmed(self, partition: Partition) -> None:
+        await drop_unused(self, partition)
+
+    def _streams_changed(self) -> None:
+        if self.broker.streams.touched.filters:  # no topic lives in a stream of the broker's own
+            self.generation += 1
+
+    async def watch(self, queue: Queue) -> None:
+        """A new queue: it takes what comes from now on, and its places are kept."""
+        waiting = queue.vhost.streams.make_ready("")
+        if waiting is not None:
+            await waiting  # other protocols may write to the queue before AMQP does
+        cursor = queue.cursor
+        cursor.keep(b"%d" % self.clock.now_ms())
+        note_positions(cursor, self.follower.queue_sources(queue))
+        self.follower.keep_informed(cursor)
+        await self.broker.cursors.adopt(cursor)
+
+    async def unwatch(self, queue: Queue) -> None:
+        """A queue is gone."""
+        if self.broker.cursors.find(queue.cursor.name) is not None:
+            await self.broker.cursors.delete(queue.cursor.name)
+
+    async def bound(self, vhost: VirtualHost, binding: Binding) -> None:
+        """A binding counts from now on: what queues behind it kept says so before it is told."""
+        queues = self._queues_behind(vhost, binding)
+        sources = self.follower.sources_behind(vhost, binding.source)
+        for queue in queues:
+            note_positions(queue.cursor, sources)
+        # They begin in this moment: what comes from now on comes behind the history.
+        histories = [
+            History(self.follower, queue, binding)
+            for queue in queues
+            if queue.settings.start is not None
+        ]
+        try:
+            await self.broker.cursors.save(*(queue.cursor for queue in queues))
+            for history in histories:
+                await history.take()
+        finally:
+            for history in histories:
+                history.end()
+
+    async def unbound(self, vhost: VirtualHost, bindings: Iterable[Binding]) -> None:
+        """Bindings count no more; what they brought stays, and is kept before that is told."""
+        queues = {queue for row in bindings for queue in self._queues_behind(vhost, row)}
+        await self.broker.cursors.save(*(queue.cursor for queue in queues))
+
+    def _queues_behind(self, vhost: VirtualHost, binding: Binding) -> list[Queue]:
+        if binding.destination.kind == "queue":
+            queue = vhost.queues.get(binding.destination.name)
+            return [] if queue is None else [queue]
+        return [queue for queue in vhost.queues.values() if not queue.record.exclusive]
+
+    async def take_history(self, queue: Queue, binding: Binding) -> None:
+        """Give a queue what a binding would have brought before it was made (I2)."""
+        history = History(self.follower, queue, binding)
+        try:
+            await history.take()
+        finally:
+            history.end()
+
+    def place(self, place: int) -> tuple[tuple[str, int], int]:
+        """The partition and the offset of a place."""
+        number, offset = unpack(place)
+        return self.follower.live.keys[number], offset
+
+    def read(self, number: int, offsets: Sequence[int]) -> list[Record]:
+        """The records at ascending offsets of a partition; none of one that is gone."""
+        source = self.follower.live.source(number)
+        if self.follower.live.find(source.key) is None:
+            return []
+        return self.broker.cursors.records_at(source.as_source, offsets)
+
+
+def _created_ms(cursor: RoutedCursor) -> int:
+    """When a queue was made: the first of what is kept with its cursor."""
+    kept = cursor.settings.split()
+    return int(kept[0]) if kept else 0
