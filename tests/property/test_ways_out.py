@@ -116,7 +116,7 @@ def test_amqp_can_say_every_record(record: Record, counted: bool, frame_bytes_ma
     assert isinstance(headers_of(record), dict)
     assert all(isinstance(row, str) for row in (*extra_keys_of(record), *left_out_of(record)))
     more: dict[str, Any] = {"x-delivery-count": 1} if counted else {}
-    delivery = Delivery(None, 0, record, False, more)  # type: ignore[arg-type]
+    delivery = Delivery(0, record, False, more)
     properties = deliveries.properties(delivery, NOW_MS, frame_bytes_max)
     assert not frame_bytes_max or len(properties) + 20 <= frame_bytes_max, "one frame"
     decoded = decode_properties(properties)

@@ -19,13 +19,14 @@ from onelog.protocols.mqtt.packets import (
     Subscription,
 )
 from onelog.protocols.mqtt.reasons import ReasonCode
-from onelog.protocols.mqtt.shares import ShareSettings, ShareStrategy
+from onelog.protocols.mqtt.shares import ShareSettings
+from onelog.queues.consumers import Strategy
 from tests.support.mqtt import serving, until
 
 JOBS = "$share/workers/jobs/#"
 
 
-def with_strategy(strategy: ShareStrategy) -> MqttFeatures:
+def with_strategy(strategy: Strategy) -> MqttFeatures:
     return MqttFeatures(shares=ShareSettings(strategy=strategy))
 
 
@@ -249,7 +250,7 @@ async def test_no_local_on_a_shared_subscription_is_a_protocol_error(tmp_path):
 
 
 async def test_sticky_stays_with_one_member_while_it_has_room(tmp_path):
-    async with serving(tmp_path, with_strategy(ShareStrategy.STICKY)) as node:
+    async with serving(tmp_path, with_strategy(Strategy.STICKY)) as node:
         one, two = await members(node, "one", "two")
         sender = await node.client("sender")
         for number in range(4):
@@ -259,7 +260,7 @@ async def test_sticky_stays_with_one_member_while_it_has_room(tmp_path):
 
 
 async def test_least_in_flight_goes_to_whoever_has_least_to_do(tmp_path):
-    async with serving(tmp_path, with_strategy(ShareStrategy.LEAST_IN_FLIGHT)) as node:
+    async with serving(tmp_path, with_strategy(Strategy.LEAST_IN_FLIGHT)) as node:
         one, two = await members(node, "one", "two")
         sender = await node.client("sender")
         await sender.publish("jobs/x", "0")
@@ -272,7 +273,7 @@ async def test_least_in_flight_goes_to_whoever_has_least_to_do(tmp_path):
 
 
 async def test_a_hash_strategy_keeps_what_belongs_together_with_one_member(tmp_path):
-    async with serving(tmp_path / "topic", with_strategy(ShareStrategy.HASH_TOPIC)) as node:
+    async with serving(tmp_path / "topic", with_strategy(Strategy.HASH_TOPIC)) as node:
         clients = await members(node, "one", "two", "three")
         sender = await node.client("sender")
         for number in range(30):
@@ -280,7 +281,7 @@ async def test_a_hash_strategy_keeps_what_belongs_together_with_one_member(tmp_p
         where = await by_payload(clients, 30)
         assert all(len(owners) == 1 for owners in where.values())
         assert len({*map(str, where.values())}) > 1
-    async with serving(tmp_path / "client", with_strategy(ShareStrategy.HASH_CLIENT)) as node:
+    async with serving(tmp_path / "client", with_strategy(Strategy.HASH_CLIENT)) as node:
         clients = await members(node, "one", "two", "three")
         for name in "abcdef":
             sender = await node.client(f"sender-{name}")

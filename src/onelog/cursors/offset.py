@@ -1,4 +1,6 @@
-"""The offset cursor: a position per partition that its consumer commits (Kafka, replay, Spark).
+"""The offset cursor: a position per partition that its consumer commits.
+
+No protocol opens one: it is for programs that embed the broker (docs/guide/embedded.md).
 
 Rules: reading and committing are apart. `fetch` moves the read position, `commit` the kept one;
 after a restart it reads on from what was committed, never from before it. Commits that are only

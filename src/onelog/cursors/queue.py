@@ -1,4 +1,4 @@
-"""The queue cursor: many consumers share one backlog (AMQP queues, `$share`, Kafka share groups).
+"""The queue cursor: many consumers share one backlog (`queues/filter_queue.py`, embedded programs).
 
 Rules:
 - A record is with one consumer at a time. It is settled by `ack`, or it comes back: by `release`,

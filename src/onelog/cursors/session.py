@@ -1,4 +1,7 @@
-"""The session cursor: positions and an in-flight window (MQTT persistent sessions, QoS 1 and 2).
+"""The session cursor: positions and an in-flight window with packet ids.
+
+No protocol opens one: it is for programs that embed the broker (docs/guide/embedded.md). MQTT has
+its own, on the kernel's window (`protocols/mqtt/session.py`).
 
 Rules:
 - Nothing is copied: an in-flight entry is a packet id and an offset; redelivery reads the log.

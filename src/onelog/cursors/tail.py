@@ -1,4 +1,6 @@
-"""The tail cursor: follows the end and remembers nothing (MQTT QoS 0, NATS core, live views).
+"""The tail cursor: follows the end and remembers nothing.
+
+No protocol opens one: it is for programs that embed the broker (docs/guide/embedded.md).
 
 Rules: it begins at the end. A peer that is slow makes it fall behind in the log, not a queue
 grow (I8); with `lag_max` it gives up what it could not deliver in time and counts that as skipped.

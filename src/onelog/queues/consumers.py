@@ -8,24 +8,25 @@ that a consumer can never have goes to another, and is given up when none can ha
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from zlib import crc32
 
 from onelog.base.errors import NotAuthorized
-from onelog.queues.settings import QueueSettings
+from onelog.record.headers import PUBLISHER, find_header
 
 if TYPE_CHECKING:
     from onelog.broker import Record
-    from onelog.queues.queue import Queue
     from onelog.queues.window import Data
 
 
 class Delivery(NamedTuple):
     """A message that goes out."""
 
-    queue: Queue
     place: int
+    """Where it is in its queue: what settles it."""
     record: Record
     redelivered: bool
     headers: dict[str, Any]
@@ -36,7 +37,8 @@ class Consumer(Protocol):
     """One that takes messages from a queue. A protocol implements it, and the queue calls it.
 
     A class that names this one as its base has the usual answers of attributes that it does not
-    set. A consumer settles what it took by the queue's `ack_run`, `reject` and `requeue`.
+    set. A consumer settles what it took by `ack`, `reject` and `requeue` of its queue, and calls
+    the queue's `wake` when it has room again.
     """
 
     tag: str
@@ -49,6 +51,10 @@ class Consumer(Protocol):
     """Messages that it may hold at once; 0: no bound of its own."""
     arguments: Mapping[str, Any] = MappingProxyType({})
     """What it asked for beside these, as AMQP names it."""
+
+    @property
+    def unacked(self) -> int:
+        """Messages that it holds and has not settled."""
 
     @property
     def room(self) -> int:
@@ -79,18 +85,39 @@ class Consumer(Protocol):
         """The queue was deleted: it sends nothing more."""
 
 
-class Consumers:
+class Strategy(StrEnum):
+    """Which consumer gets the next message."""
+
+    ROUND_ROBIN = "round_robin"
+    LEAST_IN_FLIGHT = "least_in_flight"
+    STICKY = "sticky"
+    """The same one as long as it has room."""
+    HASH_TOPIC = "hash_topic"
+    HASH_CLIENT = "hash_client"
+    """By the client that published."""
+
+
+C = TypeVar("C", bound=Consumer)
+
+
+class Consumers(Generic[C]):
     """All of them."""
 
-    def __init__(self, settings: QueueSettings) -> None:
-        self._single_active = settings.single_active_consumer
-        self._by_priority: dict[int, deque[Consumer]] = {}
-        self._order: list[Consumer] = []
+    __slots__ = ("_by_priority", "_order", "_single_active", "_strategy")
+
+    def __init__(
+        self, *, single_active: bool = False, strategy: Strategy = Strategy.ROUND_ROBIN
+    ) -> None:
+        self._single_active = single_active
+        self._strategy = strategy
+        self._by_priority: dict[int, deque[C]] = {}
+        """In each line, the one whose turn is next is the first."""
+        self._order: list[C] = []
 
     def __len__(self) -> int:
         return len(self._order)
 
-    def __iter__(self) -> Iterator[Consumer]:
+    def __iter__(self) -> Iterator[C]:
         return iter(self._order)
 
     @property
@@ -99,18 +126,18 @@ class Consumers:
         return len(self._order) == 1 or self._single_active
 
     @property
-    def only(self) -> Consumer | None:
+    def only(self) -> C | None:
         """The one consumer there is; None: there is none, or more."""
         return self._order[0] if len(self._order) == 1 else None
 
-    def add(self, consumer: Consumer, queue: str, vhost: str) -> None:
-        """One more. Raises NotAuthorized."""
+    def add(self, consumer: C, queue: str) -> None:
+        """One more. Raises NotAuthorized, and names the queue."""
         if self._order and (consumer.exclusive or self._order[0].exclusive):
-            raise NotAuthorized(f"queue '{queue}' in vhost '{vhost}' in exclusive use")
+            raise NotAuthorized(f"{queue} in exclusive use")
         self._order.append(consumer)
         self._by_priority.setdefault(consumer.priority, deque()).append(consumer)
 
-    def remove(self, consumer: Consumer) -> None:
+    def remove(self, consumer: C) -> None:
         """One less."""
         if consumer in self._order:
             self._order.remove(consumer)
@@ -129,7 +156,7 @@ class Consumers:
                 return False
         return False
 
-    def next_ready(self) -> Consumer | None:
+    def next_ready(self) -> C | None:
         """Who gets the next message; None when nobody has room."""
         if self._single_active or len(self._order) == 1:
             first = self._order[0] if self._order else None
@@ -143,9 +170,46 @@ class Consumers:
                     return consumer
         return None
 
-    def offer(self, delivery: Delivery, refused_by: Consumer) -> Consumer | None:
-        """Offer a message to the others; the one that took it, None when none can have it."""
-        for consumer in self._order:
-            if consumer is not refused_by and consumer.room > 0 and consumer.take(delivery):
-                return consumer
-        return None
+    def give(self, delivery: Delivery) -> C | Literal[False] | None:
+        """Give a message to one that has room and can have it, by the strategy; which it was.
+
+        None: one that has no room now may have it. False: none can ever have it.
+        """
+        refused = 0
+        for consumer in self._candidates(delivery.record):
+            if consumer.room > 0:
+                if consumer.take(delivery):
+                    self._served(consumer)
+                    return consumer
+                refused += 1
+        return False if refused == len(self._order) else None
+
+    def _candidates(self, record: Record) -> Iterable[C]:
+        """The consumers, the preferred one first."""
+        if self._single_active:
+            return self._order[:1]
+        if self._strategy is Strategy.HASH_TOPIC:
+            return self._from(crc32(record.topic.encode()))
+        if self._strategy is Strategy.HASH_CLIENT:
+            return self._from(crc32(find_header(record.headers, PUBLISHER) or b""))
+        if len(self._by_priority) == 1:
+            (line,) = self._by_priority.values()
+            found = list(line)
+        else:
+            lines = sorted(self._by_priority, reverse=True)
+            found = [row for priority in lines for row in self._by_priority[priority]]
+        if self._strategy is Strategy.LEAST_IN_FLIGHT:
+            found.sort(key=lambda row: (-row.priority, row.unacked))
+        return found
+
+    def _from(self, number: int) -> list[C]:
+        """All of them in the order they came, from a number on."""
+        first = number % len(self._order) if self._order else 0
+        return self._order[first:] + self._order[:first]
+
+    def _served(self, consumer: C) -> None:
+        """A consumer was given a message: the next one goes to another, if so."""
+        line = self._by_priority[consumer.priority]
+        line.rotate(-line.index(consumer))
+        if self._strategy is not Strategy.STICKY:
+            line.rotate(-1)

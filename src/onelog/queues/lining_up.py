@@ -14,7 +14,7 @@ from typing import NamedTuple
 from onelog.log.moves import Move, SourceKey
 
 
-class Place(NamedTuple):
+class QueuedMessage(NamedTuple):
     """One message of a queue: when it was written, and where it lies."""
 
     time_ms: int
@@ -28,16 +28,16 @@ class _Line:
 
     __slots__ = ("head", "key", "places")
 
-    def __init__(self, key: SourceKey, places: Iterator[Place]) -> None:
+    def __init__(self, key: SourceKey, places: Iterator[QueuedMessage]) -> None:
         self.key = key
         self.places = places
-        self.head: Place | None = next(places, None)
+        self.head: QueuedMessage | None = next(places, None)
 
 
 def line_up(
-    lines: Mapping[SourceKey, Iterator[Place]],
+    lines: Mapping[SourceKey, Iterator[QueuedMessage]],
     moves_of: Callable[[SourceKey], tuple[Move, ...]],
-) -> Iterator[tuple[SourceKey, Place]]:
+) -> Iterator[tuple[SourceKey, QueuedMessage]]:
     """All places in the order in which their queue hands them out."""
     known = {key: _Line(key, places) for key, places in lines.items()}
     ready: list[tuple[int, SourceKey]] = []

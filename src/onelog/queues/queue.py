@@ -72,7 +72,9 @@ class Queue:
         self.takes_runs: bool = not limited and not self.needs_records
         """Whether messages without an expiration of their own need no look, each for itself."""
         self._keys = vhost.hub.follower.live.keys
-        self.consumers = Consumers(settings)
+        self.consumers: Consumers[Consumer] = Consumers(
+            single_active=settings.single_active_consumer
+        )
         self.unacked = 0
         self.had_consumers = False
         self.is_deleted = False
@@ -313,9 +315,9 @@ class Queue:
 
     def _deliver(self, consumer: Consumer, place: int, record: Record) -> None:
         delivery = self._hand_out(place, record)
-        taker = consumer if consumer.take(delivery) else self.consumers.offer(delivery, consumer)
-        if taker is None:
-            self.reject(place)  # nobody can have it
+        taker = consumer if consumer.take(delivery) else self.consumers.give(delivery)
+        if not taker:
+            self.reject(place)  # no other one takes it, either
         elif taker.no_ack:
             self.delivered_no_ack += 1
             self.ack(place)
@@ -328,7 +330,7 @@ class Queue:
         self.redelivered += count > 0
         again = count > 0 or offset < self.uncertain.get(unpack(place)[0], 0)
         headers = {_DELIVERY_COUNT: count} if count and self.settings.type == "quorum" else {}
-        return Delivery(self, place, record, again, headers)
+        return Delivery(place, record, again, headers)
 
     def get(self) -> Delivery | None:
         """The next message for basic.get."""
@@ -470,7 +472,7 @@ class Queue:
     def add_consumer(self, consumer: Consumer) -> None:
         """Somebody consumes from here. Raises NotAuthorized when somebody else does exclusively."""
         was_quiet = self.is_quiet
-        self.consumers.add(consumer, self.name, self.vhost.name)
+        self.consumers.add(consumer, f"queue '{self.name}' in vhost '{self.vhost.name}'")
         if was_quiet:
             self.vhost.hub.follower.queue_wakes()
         self.had_consumers = True

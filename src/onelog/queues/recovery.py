@@ -26,7 +26,7 @@ from onelog.queues.addresses import (
     capture_of,
     queue_topic,
 )
-from onelog.queues.lining_up import Place, line_up
+from onelog.queues.lining_up import QueuedMessage, line_up
 from onelog.queues.ready import pack
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _log = get_logger("amqp")
 
 _READ_ROWS: Final = 1_000
 
-Waiting = tuple[int, Place]
+Waiting = tuple[int, QueuedMessage]
 """The number of a partition, and a record in it."""
 
 
@@ -129,7 +129,7 @@ class Recovery:
                 source.position = position
                 return
             for record in records:
-                place = Place(record.timestamp_ms, int(record.offset), is_new=True)
+                place = QueuedMessage(record.timestamp_ms, int(record.offset), is_new=True)
                 for queue in self._follower.route_safely(record):
                     start = starts.get(queue)
                     if start is None or start > record.offset:
@@ -148,7 +148,7 @@ class Recovery:
             elif source.partition.stopped is None:
                 cursor.forget_from(key, int(source.partition.end_offset))
                 kept.append(source)
-        new: dict[int, list[Place]] = {}
+        new: dict[int, list[QueuedMessage]] = {}
         for number, place in fresh:
             new.setdefault(number, []).append(place)
         numbers = {source.number for source in kept} | new.keys()
@@ -173,15 +173,17 @@ class Recovery:
         source = self._live.find(key)
         return () if source is None else source.stream.record.moves
 
-    def _line(self, number: int, cursor: RoutedCursor, new: list[Place]) -> Iterator[Place]:
+    def _line(
+        self, number: int, cursor: RoutedCursor, new: list[QueuedMessage]
+    ) -> Iterator[QueuedMessage]:
         """The places of a queue in one partition: what it kept, and what came since."""
         kept = self._timed(number, cursor.offsets(self._live.keys[number]))
         return heapq.merge(kept, new, key=lambda place: place.offset)
 
-    def _timed(self, number: int, offsets: Iterator[int]) -> Iterator[Place]:
+    def _timed(self, number: int, offsets: Iterator[int]) -> Iterator[QueuedMessage]:
         while some := list(islice(offsets, _READ_ROWS)):
             for record in self._hub.read(number, some):
-                yield Place(record.timestamp_ms, int(record.offset), is_new=False)
+                yield QueuedMessage(record.timestamp_ms, int(record.offset), is_new=False)
 
     def _restore_place(self, queue: Queue, place: int, *, is_new: bool) -> None:
         key, offset = self._hub.place(place)

@@ -212,7 +212,7 @@ class StreamQueue(Queue):
                 self.delivered += 1
                 self.unacked += 1
                 headers = {OFFSET: numbers[place]}
-                consumer.take(Delivery(self, place, record, redelivered=False, headers=headers))
+                consumer.take(Delivery(place, record, redelivered=False, headers=headers))
             self._positions[consumer] = position + len(places)
             given += len(places)
             more = more or (consumer.room > 0 and self._positions[consumer] < log.next)

@@ -89,7 +89,7 @@ class ChannelConsumer:
         owner = self.owner
         tag = owner.take_tag()
         if not self.no_ack:
-            owner.hold(tag, 1, delivery.queue, delivery.place, self)
+            owner.hold(tag, 1, self.queue, delivery.place, self)
         connection = owner.connection
         exchange, key = deliveries.address(delivery.record)
         connection.write(

@@ -214,7 +214,7 @@ class Consuming:
             return
         tag = self.take_tag()
         if not no_ack:
-            self.hold(tag, 1, delivery.queue, delivery.place, None)
+            self.hold(tag, 1, queue, delivery.place, None)
         exchange, key = deliveries.address(delivery.record)
         method = make_method(
             commands.Basic.GetOk,

@@ -96,6 +96,8 @@ CODES: Final[dict[type[errors.OnelogError], Reply]] = {
     errors.LimitExceeded: _R.PRECONDITION_FAILED,
     errors.MessageTooLarge: _R.PRECONDITION_FAILED,
     errors.CorruptBatch: _R.INTERNAL_ERROR,
+    errors.UnsupportedMagic: _R.INTERNAL_ERROR,
+    errors.InvalidRecords: _R.INTERNAL_ERROR,
     errors.UnsupportedCodec: _R.INTERNAL_ERROR,
     errors.OffsetOutOfRange: _R.PRECONDITION_FAILED,
     errors.OutOfOrderSequence: _R.INTERNAL_ERROR,

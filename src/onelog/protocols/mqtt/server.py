@@ -31,8 +31,9 @@ from onelog.protocols.mqtt.connection import Connection
 from onelog.protocols.mqtt.delayed import DelayedSettings
 from onelog.protocols.mqtt.features import MqttFeatures, Redirect
 from onelog.protocols.mqtt.hub import Hub
-from onelog.protocols.mqtt.shares import ShareSettings, ShareStrategy
+from onelog.protocols.mqtt.shares import ShareSettings
 from onelog.protocols.mqtt.system import SystemSettings
+from onelog.queues.consumers import Strategy
 from onelog.security.authenticator import Authenticator
 
 NAMES = ("mqtt", "mqtt_tls", "mqtt_ws", "mqtt_wss")
@@ -152,16 +153,16 @@ def _features(chosen: Mqtt) -> MqttFeatures:
     shares = chosen.shares
     try:
         pairs = (word.split("=") for word in words(shares.groups))
-        by_group = {group.strip(): ShareStrategy(name.strip()) for group, name in pairs}
+        by_group = {group.strip(): Strategy(name.strip()) for group, name in pairs}
     except ValueError:
-        known = ", ".join(ShareStrategy)
+        known = ", ".join(Strategy)
         raise ConfigError(
             f"mqtt.shares.groups = {shares.groups!r}: expected group=strategy, joined by commas, "
             f"with a strategy of {known}"
         ) from None
     return MqttFeatures(
         shares=ShareSettings(
-            strategy=ShareStrategy(shares.strategy),
+            strategy=Strategy(shares.strategy),
             by_group=by_group,
             idle_expiry_ms=shares.idle_expiry_ms,
         ),

@@ -1,4 +1,5 @@
-"""Shared subscriptions: `$share/<group>/<filter>` is one queue cursor that its members drain.
+"""Shared subscriptions: `$share/<group>/<filter>` is one queue (`queues/filter_queue.py`) that its
+members drain.
 
 Rules:
 - A group is its name and its filter; its backlog is kept while no member is connected, and begins
@@ -15,38 +16,30 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
-from enum import StrEnum
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
-from zlib import crc32
 
 import msgspec
 
-from onelog.base.errors import Closed, OnelogError, QuotaExceeded
+from onelog.base.errors import OnelogError, QuotaExceeded
 from onelog.broker import (
     LATEST,
     Cursor,
-    Delivery,
     Position,
     Principal,
-    QueueCursor,
     QueueSettings,
 )
 from onelog.observe import get_logger
-from onelog.protocols.mqtt.mapping import from_record, remaining_expiry_s
+from onelog.protocols.mqtt.mapping import from_record
 from onelog.protocols.mqtt.outgoing import prepare
 from onelog.protocols.mqtt.special import OWN_SOURCE, Address
 from onelog.protocols.mqtt.subscribed import Subscribed
-from onelog.record.headers import PUBLISHER, find_header
-from onelog.record.record import Record
+from onelog.queues.consumers import Delivery, Strategy
+from onelog.queues.filter_queue import FilterConsumer, FilterQueue
 
 if TYPE_CHECKING:
-    from onelog.cursors.wait import QueueWait
     from onelog.protocols.mqtt.hub import Hub
     from onelog.protocols.mqtt.session import MqttSession
-
-PASS_RECORDS: Final = 256
-"""Messages that a group hands out before others have a turn."""
 
 _IDLE: Final = "mqtt/shares/"
 _CURSOR: Final = "share/"
@@ -54,47 +47,41 @@ _CURSOR: Final = "share/"
 _log = get_logger("mqtt")
 
 
-class ShareStrategy(StrEnum):
-    """Which member gets the next message."""
-
-    ROUND_ROBIN = "round_robin"
-    LEAST_IN_FLIGHT = "least_in_flight"
-    STICKY = "sticky"
-    """The same one as long as it has room."""
-    HASH_TOPIC = "hash_topic"
-    HASH_CLIENT = "hash_client"
-    """By the client that published."""
-
-
 class ShareSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How shared subscriptions behave."""
 
-    strategy: ShareStrategy = ShareStrategy.ROUND_ROBIN
-    by_group: dict[str, ShareStrategy] = {}
+    strategy: Strategy = Strategy.ROUND_ROBIN
+    by_group: dict[str, Strategy] = {}
     """Groups with a strategy of their own."""
     idle_expiry_ms: int = 7 * 24 * 3600 * 1000
     """How long a group without members keeps its backlog; 0: for ever."""
     queue: QueueSettings = QueueSettings()
 
-    def strategy_of(self, group: str) -> ShareStrategy:
+    def strategy_of(self, group: str) -> Strategy:
         """The strategy of a group."""
         return self.by_group.get(group, self.strategy)
 
     @property
     def needs_publishers(self) -> bool:
         """Whether messages have to carry the client that published them."""
-        return ShareStrategy.HASH_CLIENT in (self.strategy, *self.by_group.values())
+        return Strategy.HASH_CLIENT in (self.strategy, *self.by_group.values())
 
 
-class Member:
-    """A session in a group."""
+class Member(FilterConsumer):
+    """A session that drains the queue of a group."""
 
-    def __init__(self, group: ShareGroup, session: MqttSession, row: Subscribed) -> None:
-        self.group = group
+    def __init__(
+        self, shares: Shares, queue: FilterQueue, session: MqttSession, row: Subscribed
+    ) -> None:
+        self._shares = shares
+        self.queue = queue
         self.session = session
         self.row = row
+        self.tag = session.client_id
         self._held: dict[int, int] = {}
-        """Queue token → packet id, of what the client has not acknowledged."""
+        """Place in the queue → packet id, of what the client has not acknowledged."""
+
+    # -- what the queue asks
 
     @property
     def room(self) -> int:
@@ -102,15 +89,12 @@ class Member:
         connection = self.session.connection
         return 0 if connection is None or connection.is_slow else self.session.output.room
 
-    def begin(self) -> None:
-        """Be offered messages."""
-        self.group.add(self)
+    @property
+    def unacked(self) -> int:
+        """Messages that its client holds, of other subscriptions too."""
+        return self.session.output.pending
 
-    def go_on(self) -> None:
-        """Be offered messages again."""
-        self.group.hand_out_soon()
-
-    def give(self, delivery: Delivery) -> bool:
+    def take(self, delivery: Delivery) -> bool:
         """Send a message; False when the client may not have it, or it does not fit its window
         or packet size.
         """
@@ -127,29 +111,48 @@ class Member:
         )
         if publish is None:
             return False
-        packet = prepare(session.output, publish, (OWN_SOURCE, delivery.token))
+        packet = prepare(session.output, publish, (OWN_SOURCE, delivery.place))
         if packet is None:
             return False
         packet.push(session.output)
         session.hub.counters.caught_up += 1
         if packet.packet_id:
-            self._held[delivery.token] = packet.packet_id
-            session.owned[packet.packet_id] = (self, delivery.token)
+            self._held[delivery.place] = packet.packet_id
+            session.owned[packet.packet_id] = (self, delivery.place)
         else:
-            self.group.cursor.ack(delivery.token)
+            self.queue.settle(delivery.place)
         return True
+
+    def flush(self) -> None:
+        """Write out what it took."""
+        self.session.write_out()
+
+    def ask_for_room(self) -> None:
+        """Be called when the session has room."""
+        self.session.ask_for_room(self)
+
+    def queue_gone(self) -> None:
+        """Nothing: the next subscription begins the group anew."""
+
+    # -- what the session asks
+
+    def begin(self) -> None:
+        """Be offered messages."""
+        self.queue.add_consumer(self)
+
+    def go_on(self) -> None:
+        """Be offered messages again."""
+        self.queue.wake()
 
     def settle(self, tag: int, *, accepted: bool) -> Cursor | None:
         """The client acknowledged a message, or refused it."""
         if self._held.pop(tag, None) is None:
             return None
-        cursor = self.group.cursor
         if accepted:
-            cursor.ack(tag)
+            self.queue.ack(tag)
         else:
-            cursor.reject(tag)
-        self.group.hand_out_soon()
-        return cursor
+            self.queue.reject(tag)
+        return self.queue.cursor
 
     def positions(self) -> list[Position]:
         """None: the group's cursor keeps them."""
@@ -157,144 +160,18 @@ class Member:
 
     def park(self) -> None:
         """Leave, and let others have what was not acknowledged."""
-        self.group.remove(self)
-        for token, packet_id in self._held.items():
+        self.end()
+        for packet_id in self._held.values():
             self.session.owned.pop(packet_id, None)
             self.session.output.ack(packet_id)
-            self.group.release(token)
+        self.queue.requeue(self._held)
         self._held.clear()
 
     def end(self) -> None:
         """Leave; what is in flight to the client is completed."""
-        self.group.remove(self)
-
-
-class ShareGroup:
-    """One group: its queue and its members."""
-
-    def __init__(self, shares: Shares, name: str, group: str, cursor: QueueCursor) -> None:
-        self.name = name
-        self.cursor = cursor
-        self.members: list[Member] = []
-        self._shares = shares
-        self._strategy = shares.settings.strategy_of(group)
-        self._turn = 0
-        self._scheduled = False
-        self._stuck = False
-        """Whether only a member without room can take the next message."""
-        self._wait: QueueWait | None = None
-
-    def add(self, member: Member) -> None:
-        """A member is ready."""
-        if member not in self.members:
-            self.members.append(member)
-        self.hand_out_soon()
-
-    def remove(self, member: Member) -> None:
-        """A member takes no more, or went before it began."""
-        if member in self.members:
-            self.members.remove(member)
-        if not self.members:
-            self._stop_waiting()
-            self._shares.left_alone(self)
-
-    def release(self, token: int) -> None:
-        """What a member had goes to another."""
-        try:
-            self.cursor.release(token, delay_ms=0)
-        except OnelogError as error:  # the queue was deleted in between
-            _log.info("a shared message was let go", group=self.name, reason=str(error))
-        self.hand_out_soon()
-
-    # -- handing out
-
-    def hand_out_soon(self) -> None:
-        """Look at the end of this pass: what comes back together is handed out in its order."""
-        if not self._scheduled and self.members:
-            self._scheduled = True
-            self._shares.hub.loop.call_soon(self._hand_out)
-
-    def _hand_out(self) -> None:
-        self._scheduled = False
-        self._stop_waiting()
-        try:
-            self._hand_out_some()
-        except Closed:
-            return  # deleted; the next subscription begins it anew
-        except OnelogError as error:
-            _log.error("a share group cannot be read", group=self.name, reason=str(error))
-
-    def _hand_out_some(self) -> None:
-        room = sum(member.room for member in self.members)
-        if room == 0:
-            self._ask_for_room()
-            return
-        cursor = self.cursor
-        touched: set[MqttSession] = set()
-        self._stuck = False
-        for delivery in cursor.acquire(self.name, min(room, PASS_RECORDS)):
-            member = self._give(delivery)
-            if member is not None:
-                touched.add(member.session)
-        for session in touched:
-            session.write_out()
-        if self._stuck:
-            self._ask_for_room()
-        elif not cursor.is_full and (cursor.has_returned or cursor.reading.may_go_on()):
-            self.hand_out_soon()
-        else:
-            self._wait = cursor.when_available(self._available)
-
-    def _ask_for_room(self) -> None:
-        for member in self.members:
-            if not member.room:
-                member.session.ask_for_room(member)
-
-    def _available(self) -> None:
-        self._wait = None
-        self.hand_out_soon()
-
-    def _stop_waiting(self) -> None:
-        if self._wait is not None:
-            self._wait.cancel()
-            self._wait = None
-
-    def _give(self, delivery: Delivery) -> Member | None:
-        """Give a message to a member; who got it."""
-        now_ms = self._shares.hub.clock.now_ms()
-        if remaining_expiry_s(delivery.record.headers, now_ms=now_ms) == 0:
-            self.cursor.ack(delivery.token)
-            return None
-        passed_over = 0
-        for index in self._candidates(delivery.record):
-            member = self.members[index]
-            if member.room:
-                if member.give(delivery):
-                    self._turn = index + (self._strategy is not ShareStrategy.STICKY)
-                    return member
-                passed_over += 1
-        if passed_over == len(self.members):  # for none of them, or too large (3.1.2-25)
-            self.cursor.reject(delivery.token)
-        else:
-            self._stuck = True
-            self.cursor.release(delivery.token, delay_ms=0, count=False)
-        return None
-
-    def _candidates(self, record: Record) -> Iterator[int]:
-        """Members by their number, the preferred one first."""
-        count = len(self.members)
-        if self._strategy is ShareStrategy.LEAST_IN_FLIGHT:
-            first = self._turn % count
-            turns = [(first + step) % count for step in range(count)]
-            yield from sorted(turns, key=lambda index: self.members[index].session.output.pending)
-            return
-        first = self._turn
-        if self._strategy is ShareStrategy.HASH_TOPIC:
-            first = crc32(record.topic.encode())
-        elif self._strategy is ShareStrategy.HASH_CLIENT:
-            first = crc32(find_header(record.headers, PUBLISHER) or b"")
-        for step in range(count):
-            yield (first + step) % count
+        self.queue.remove_consumer(self)
+        if not self.queue.consumers:
+            self._shares.left_alone(self.queue)
 
 
 class Shares:
@@ -303,7 +180,7 @@ class Shares:
     def __init__(self, hub: Hub, settings: ShareSettings) -> None:
         self.hub = hub
         self.settings = settings
-        self.groups: dict[str, ShareGroup] = {}
+        self.groups: dict[str, FilterQueue] = {}
         self._names: set[str] = set()
         """Of all groups, also those that nobody came back to since the start."""
         self._opening = asyncio.Lock()
@@ -341,17 +218,19 @@ class Shares:
                     settings=self.settings.queue,
                     principal=principal,
                 )
-                group = self.groups[name] = ShareGroup(self, name, address.argument, cursor)
+                strategy = self.settings.strategy_of(address.argument)
+                group = FilterQueue(cursor, strategy, self.hub.loop, self.hub.clock)
+                self.groups[name] = group
                 self._names.add(name)
             timer = self._timers.pop(name, None)
             if timer is not None:
                 timer.cancel()
                 await self.hub.broker.store.delete(_IDLE + name)
-        return Member(group, session, row)
+        return Member(self, group, session, row)
 
     # -- groups without members
 
-    def left_alone(self, group: ShareGroup) -> None:
+    def left_alone(self, group: FilterQueue) -> None:
         """The last member is gone: the backlog stays for a while."""
         if self.groups.get(group.name) is not group or group.name in self._timers:
             return
@@ -377,7 +256,7 @@ class Shares:
     async def _expire(self, name: str) -> None:
         async with self._opening:
             group = self.groups.get(name)
-            if group is not None and group.members:
+            if group is not None and group.consumers:
                 return
             self.groups.pop(name, None)
             if name in self.hub.broker.cursors.names():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.log.moves import Move, SourceKey
-from onelog.queues.lining_up import Place, line_up
+from onelog.queues.lining_up import QueuedMessage, line_up
 
 
 def lined(
@@ -16,10 +16,10 @@ def lined(
 ) -> list[tuple[str, int]]:
     """What comes of lines of (time, offset), as (stream, offset)."""
 
-    def places(rows: list[tuple[int, int]]) -> Iterator[Place]:
-        return (Place(time, offset, is_new=False) for time, offset in rows)
+    def places(rows: list[tuple[int, int]]) -> Iterator[QueuedMessage]:
+        return (QueuedMessage(time, offset, is_new=False) for time, offset in rows)
 
-    keyed: dict[SourceKey, Iterator[Place]] = {
+    keyed: dict[SourceKey, Iterator[QueuedMessage]] = {
         (name, 0): places(rows) for name, rows in lines.items()
     }
     found = line_up(keyed, lambda key: (moves or {}).get(key[0], ()))
