@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.protocols.amqp.held import Held, HeldRuns
+from onelog.protocols.amqp.held import HeldRuns, UnsettledRun
 from onelog.queues.queue import Queue
 
 QUEUE = cast(Queue, "queue")
@@ -25,20 +25,20 @@ steps = st.lists(
 )
 
 
-def spread(runs: list[Held]) -> list[tuple[int, int]]:
+def spread(runs: list[UnsettledRun]) -> list[tuple[int, int]]:
     return [(run.tag + at, run.place + at) for run in runs for at in range(run.count)]
 
 
 @given(steps)
 def test_runs_hold_what_a_plain_list_would(done) -> None:
     held, model, next_tag = HeldRuns(), cast(dict[int, int], {}), 1
-    aside: list[Held] = []
+    aside: list[UnsettledRun] = []
     for kind, number in done:
-        taken: list[Held]
+        taken: list[UnsettledRun]
         expected: list[int]
         if kind == "add":
             place = 1000 * next_tag
-            held.add(Held(next_tag, number, QUEUE, place, None, 0.0))
+            held.add(UnsettledRun(next_tag, number, QUEUE, place, None, 0.0))
             model |= {next_tag + at: place + at for at in range(number)}
             next_tag += number
             continue

@@ -57,7 +57,10 @@ class Letter(Protocol):
         further: tuple[str, ...],
         left_out: tuple[str, ...],
     ) -> Message:
-        """The message that is published: with changed headers, and without its lifetime."""
+        """The message that is published: with changed headers, and without its lifetime.
+
+        `further` are its keys beside the first, `left_out` the queues that must not get it.
+        """
 
 
 OpenLetter = Callable[[Record], Letter]

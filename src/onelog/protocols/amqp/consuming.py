@@ -4,8 +4,9 @@ Rules:
 - Delivery tags count from 1 per channel. An acknowledgement of a tag that is not outstanding is
   PRECONDITION_FAILED; 0 with `multiple` means all there are, also when there are none.
 - `basic.qos` with global=false counts for consumers that come later, each for itself; with
-  global=true for the whole channel, at once, and its queues share it in turn (`turns.py`). Who
-  does not acknowledge counts for nothing, and waits where the channel's prefetch is used up.
+  global=true for the whole channel, at once, and its queues share it in turn (`queues/turns.py`). A
+  consumer that does not acknowledge counts for nothing, and waits where the channel's prefetch is
+  used up.
 - When the channel ends, what it holds goes back to its queues, in order.
 """
 
@@ -21,7 +22,7 @@ from onelog.protocols.amqp import deliveries
 from onelog.protocols.amqp.consumer import ChannelConsumer
 from onelog.protocols.amqp.errors import AmqpError, Reply
 from onelog.protocols.amqp.frames import make_method
-from onelog.protocols.amqp.held import Held, HeldRuns
+from onelog.protocols.amqp.held import HeldRuns, UnsettledRun
 from onelog.queues.consumers import Delivery
 from onelog.queues.queue import Queue
 from onelog.queues.turns import Turns
@@ -172,7 +173,7 @@ class Consuming:
     ) -> None:
         """Messages went out that are to be acknowledged."""
         loop = self.connection.hub.loop
-        self._held.add(Held(tag, count, queue, place, consumer, loop.time()))
+        self._held.add(UnsettledRun(tag, count, queue, place, consumer, loop.time()))
         if consumer is not None:
             consumer.unacked += count
             self._counted += count
@@ -237,7 +238,7 @@ class Consuming:
 
     # -- acknowledgements
 
-    def take(self, tag: int, *, multiple: bool) -> list[Held]:
+    def take(self, tag: int, *, multiple: bool) -> list[UnsettledRun]:
         """What an acknowledgement means: the channel holds it no more. Raises AmqpError."""
         try:
             if not multiple:
@@ -254,7 +255,7 @@ class Consuming:
         self.ack([run])
         return True
 
-    def ack(self, runs: list[Held]) -> None:
+    def ack(self, runs: list[UnsettledRun]) -> None:
         """These messages are done with."""
         count = 0
         for run in runs:
@@ -264,12 +265,12 @@ class Consuming:
                 run.queue.ack_run(run.place, run.count)
         self._room_made(count)
 
-    def _let_go(self, run: Held) -> None:
+    def _let_go(self, run: UnsettledRun) -> None:
         if run.consumer is not None:
             run.consumer.unacked -= run.count
             self._counted -= run.count
 
-    def reject(self, runs: list[Held], *, requeue: bool) -> None:
+    def reject(self, runs: list[UnsettledRun], *, requeue: bool) -> None:
         """These messages are not wanted, here or at all."""
         count = 0
         by_queue: dict[Queue, list[int]] = {}
@@ -292,15 +293,15 @@ class Consuming:
 
     # -- acknowledgements that wait for a commit
 
-    def set_aside(self, runs: list[Held]) -> None:
+    def set_aside(self, runs: list[UnsettledRun]) -> None:
         """A transaction settles these, or gives them back: they still count for the prefetch."""
         self._aside += sum(run.count for run in runs)
 
-    def take_aside(self, runs: list[Held]) -> None:
+    def take_aside(self, runs: list[UnsettledRun]) -> None:
         """The transaction is over for these."""
         self._aside -= sum(run.count for run in runs)
 
-    def hold_again(self, runs: list[Held]) -> None:
+    def hold_again(self, runs: list[UnsettledRun]) -> None:
         """They are held as before; a channel that is over holds nothing."""
         if self._is_closed:
             self.reject(runs, requeue=True)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from onelog.queues.queue import Queue
 
 
-class Held:
+class UnsettledRun:
     """Messages of one queue that went out together."""
 
     __slots__ = ("consumer", "count", "place", "queue", "since", "tag")
@@ -43,10 +43,10 @@ class Held:
         """The places of all of them."""
         return range(self.place, self.place + self.count)
 
-    def cut(self, tag: int) -> Held:
+    def cut(self, tag: int) -> UnsettledRun:
         """Keep what lies before a tag; the rest."""
         kept = tag - self.tag
-        rest = Held(
+        rest = UnsettledRun(
             tag, self.count - kept, self.queue, self.place + kept, self.consumer, self.since
         )
         self.count = kept
@@ -59,17 +59,17 @@ class HeldRuns:
     __slots__ = ("_runs", "_tags", "size")
 
     def __init__(self) -> None:
-        self._runs: list[Held] = []
+        self._runs: list[UnsettledRun] = []
         self._tags: list[int] = []
         """The first tag of each run."""
         self.size = 0
 
     @property
-    def oldest(self) -> Held | None:
+    def oldest(self) -> UnsettledRun | None:
         """What waits longest."""
         return self._runs[0] if self._runs else None
 
-    def add(self, held: Held) -> None:
+    def add(self, held: UnsettledRun) -> None:
         """Messages went out, with higher tags than any before."""
         self._runs.append(held)
         self._tags.append(held.tag)
@@ -82,18 +82,18 @@ class HeldRuns:
             return -1
         return number
 
-    def put_back(self, runs: list[Held]) -> None:
+    def put_back(self, runs: list[UnsettledRun]) -> None:
         """Hold again what was taken."""
         self._runs = sorted([*self._runs, *runs], key=lambda run: run.tag)
         self._tags = [run.tag for run in self._runs]
         self.size += sum(run.count for run in runs)
 
-    def take_all(self) -> list[Held]:
+    def take_all(self) -> list[UnsettledRun]:
         """Take everything."""
         runs, self._runs, self._tags, self.size = self._runs, [], [], 0
         return runs
 
-    def take_oldest(self, tag: int, *, multiple: bool) -> Held | None:
+    def take_oldest(self, tag: int, *, multiple: bool) -> UnsettledRun | None:
         """Take the oldest run, if an acknowledgement means just that; None: it does not."""
         if not self._runs:
             return None
@@ -104,7 +104,7 @@ class HeldRuns:
         self.size -= run.count
         return run
 
-    def take_upto(self, tag: int) -> list[Held]:
+    def take_upto(self, tag: int) -> list[UnsettledRun]:
         """Take everything up to a tag, which must be held. Raises KeyError."""
         number = self._find(tag)
         if number < 0:
@@ -120,7 +120,7 @@ class HeldRuns:
         self.size -= sum(run.count for run in taken)
         return taken
 
-    def take(self, tag: int) -> Held:
+    def take(self, tag: int) -> UnsettledRun:
         """Take the one with a tag. Raises KeyError."""
         number = self._find(tag)
         if number < 0:

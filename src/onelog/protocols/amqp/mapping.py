@@ -7,8 +7,8 @@ Rules:
 - Every other property has a reserved header (`record/fields.py`), written only when the message
   has the property. What a property cannot hold that another protocol wrote is left out, not cut.
 - `expiration` is relative and a string; what counts across protocols is when it ends.
-- `reply_to` is a topic in the log (`addresses.py`). A correlation that is not text, or too long,
-  is base64 for AMQP, so that a worker that sends back what it got answers the right request.
+- `reply_to` is a topic in the log (`queues/addresses.py`). A correlation that is not text, or too
+  long, is base64 for AMQP, so that a worker that sends back what it got answers the right request.
 - A persistent message is one of QoS 1, and the other way.
 - Who writes with another key than the topic (Kafka) says when: that is the `timestamp`.
 """

@@ -22,7 +22,7 @@ from onelog.queues.intents import Settlement
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.channel import Channel
-    from onelog.protocols.amqp.held import Held
+    from onelog.protocols.amqp.held import UnsettledRun
 
 PUBLISHES_MAX: Final = 100_000
 """Publishes of one transaction, and bytes of its messages and their properties."""
@@ -38,7 +38,7 @@ class Transaction:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._publishes: list[Waiting] = []
-        self._settlements: list[tuple[str, list[Held]]] = []
+        self._settlements: list[tuple[str, list[UnsettledRun]]] = []
         self._bytes = 0
 
     def add_publish(self, publish: Waiting, size_bytes: int) -> None:
@@ -51,7 +51,7 @@ class Transaction:
         self._bytes += size_bytes
         self._publishes.append(publish)
 
-    def add_settlement(self, kind: str, runs: list[Held]) -> None:
+    def add_settlement(self, kind: str, runs: list[UnsettledRun]) -> None:
         """An acknowledgement waits for the commit; `kind` is ack, requeue or reject."""
         if runs:
             self._channel.consuming.set_aside(runs)
@@ -110,7 +110,7 @@ class Transaction:
         self._publishes, self._bytes = [], 0
         self._hold_again(settlements)
 
-    def _hold_again(self, settlements: list[tuple[str, list[Held]]]) -> None:
+    def _hold_again(self, settlements: list[tuple[str, list[UnsettledRun]]]) -> None:
         consuming = self._channel.consuming
         runs = [run for _kind, some in settlements for run in some]
         consuming.take_aside(runs)
