@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pamqp import commands
 from pamqp import frame as pamqp_frame
 
+from onelog.base.errors import ProtocolViolation
 from onelog.kernel import AmqpInput
-from onelog.protocols.amqp.errors import AmqpError
 from onelog.protocols.amqp.frames import (
     Frame,
     decode_content_head,
@@ -67,7 +67,7 @@ def read(chunks, frame_max=FRAME_MAX) -> tuple[list[tuple[int, int, bytes]], boo
         for row in rows:
             try:
                 event = event_of(row, memoryview(data), frame_max)
-            except AmqpError:
+            except ProtocolViolation:
                 return found, True
             assert isinstance(event, Frame)
             found.append((event.kind, event.channel, bytes(event.payload)))
@@ -95,7 +95,7 @@ def test_frames_are_the_same_however_the_bytes_come(whole, sizes):
 @given(st.sampled_from(METHODS), st.binary(max_size=60))
 def test_any_arguments_are_a_method_or_an_error(index, data):
     payload = index.to_bytes(4, "big") + data
-    with contextlib.suppress(AmqpError):
+    with contextlib.suppress(ProtocolViolation):
         method = decode_method(memoryview(payload))
         assert method.index == index
         # What was read is what was there: written again it is as long.
@@ -107,14 +107,14 @@ def test_any_arguments_are_a_method_or_an_error(index, data):
 
 @given(st.binary(max_size=60))
 def test_any_content_header_is_read_or_an_error(data):
-    with contextlib.suppress(AmqpError):
+    with contextlib.suppress(ProtocolViolation):
         head = decode_content_head(memoryview(data))
         decode_properties(head.properties).table()
 
 
 @given(table_bytes)
 def test_any_table_is_read_or_an_error(data):
-    with contextlib.suppress(AmqpError):
+    with contextlib.suppress(ProtocolViolation):
         fields = split_table(data)
         assert join_table(fields) == data
         written = encode_table(decode_table(data))
@@ -132,7 +132,7 @@ def test_a_number_keeps_all_its_digits(number):
 def test_a_change_of_a_table_leaves_every_other_field_as_it_is(data, changes):
     try:
         before = split_table(data)
-    except AmqpError:
+    except ProtocolViolation:
         return
     changed = change_table(data, changes) or b""
     names = {name.encode() for name in changes}

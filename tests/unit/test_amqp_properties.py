@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onelog.base.errors import ProtocolViolation
 from onelog.base.ids import Offset, TimestampMs
 from onelog.broker import Record
-from onelog.protocols.amqp.errors import AmqpError, Reply
+from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
 from onelog.protocols.amqp.mapping import to_message, to_properties
 from onelog.protocols.amqp.properties import Properties, decode_properties, encode_properties
 from onelog.queues.headers import headers_of
@@ -95,5 +96,10 @@ def test_properties_that_cannot_be_read_are_a_syntax_error(data) -> None:
 def test_any_bytes_are_a_table_or_a_syntax_error(data) -> None:
     try:
         decode_table(data)
-    except AmqpError as error:
-        assert error.code is Reply.SYNTAX_ERROR
+    except ProtocolViolation as error:
+        assert amqp_error(error).code is Reply.SYNTAX_ERROR
+
+
+def test_a_time_before_1970_is_kept_as_it_is() -> None:
+    long_ago = datetime.datetime(1931, 2, 3, 4, 5, 6, tzinfo=datetime.UTC)
+    assert decode_table(encode_table({"t": long_ago})) == {"t": long_ago}
