@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from onelog.broker import Record
-    from onelog.queues.settings import QueueSettings
+    from onelog.queues.settings import DeclaredSettings
 
 
 class Length:
@@ -17,7 +17,7 @@ class Length:
 
     __slots__ = ("_bytes", "_bytes_max", "_count_max", "_sizes")
 
-    def __init__(self, settings: QueueSettings) -> None:
+    def __init__(self, settings: DeclaredSettings) -> None:
         self._count_max = settings.max_length
         self._bytes_max = settings.max_length_bytes
         self._bytes = 0

@@ -24,7 +24,12 @@ from onelog.queues.expiry import Expiry
 from onelog.queues.length import Length
 from onelog.queues.purging import Purge
 from onelog.queues.ready import ReadyList, unpack
-from onelog.queues.settings import DELIVERY_LIMIT_QUORUM, PRIORITY_MAX, QueueRecord, QueueSettings
+from onelog.queues.settings import (
+    DELIVERY_LIMIT_QUORUM,
+    PRIORITY_MAX,
+    DeclaredSettings,
+    QueueRecord,
+)
 from onelog.queues.window import Data, Window
 from onelog.record.headers import PRIORITY
 from onelog.record.reserved import read_number
@@ -56,7 +61,7 @@ class Queue:
         self,
         vhost: VirtualHost,
         record: QueueRecord,
-        settings: QueueSettings,
+        settings: DeclaredSettings,
         cursor: RoutedCursor,
         owner: object | None,
     ) -> None:

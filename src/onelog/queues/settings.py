@@ -39,7 +39,7 @@ class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
         return self.durable and not self.exclusive
 
 
-class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
+class DeclaredSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the arguments say."""
 
     type: QueueType = "classic"
@@ -133,7 +133,7 @@ ARGUMENTS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
 """Every argument that does something: the setting it becomes, and its check."""
 
 
-def read_settings(record: QueueRecord, vhost: str) -> QueueSettings:
+def read_settings(record: QueueRecord, vhost: str) -> DeclaredSettings:
     """The settings of a declaration. Raises InvalidRequest naming the argument."""
     found: dict[str, Any] = {}
     for name, (field, check) in ARGUMENTS.items():
@@ -144,7 +144,7 @@ def read_settings(record: QueueRecord, vhost: str) -> QueueSettings:
                 raise InvalidRequest(
                     f"invalid arg '{name}' for queue '{record.name}' in vhost '{vhost}': {error}",
                 ) from None
-    settings = QueueSettings(**found)
+    settings = DeclaredSettings(**found)
     if settings.type == "stream":
         _check_stream(record, vhost)
     if settings.type != "classic" and not (record.durable and not record.exclusive):

@@ -37,8 +37,8 @@ from onelog.queues.replies import Replies
 from onelog.queues.router import Router
 from onelog.queues.rows import Rows
 from onelog.queues.settings import (
+    DeclaredSettings,
     QueueRecord,
-    QueueSettings,
     check_equivalent,
     locked_queue,
     read_settings,
@@ -285,7 +285,7 @@ class VirtualHost:
         return await self._make_queue(record, settings, owner if record.exclusive else None)
 
     async def _make_queue(
-        self, record: QueueRecord, settings: QueueSettings, owner: object | None
+        self, record: QueueRecord, settings: DeclaredSettings, owner: object | None
     ) -> Queue:
         limit = self.hub.limits.queues
         if len(self.queues) >= limit:
