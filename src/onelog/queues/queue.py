@@ -24,12 +24,7 @@ from onelog.queues.expiry import Expiry
 from onelog.queues.length import Length
 from onelog.queues.purging import Purge
 from onelog.queues.ready import ReadyList, unpack
-from onelog.queues.settings import (
-    DELIVERY_LIMIT_QUORUM,
-    PRIORITY_MAX,
-    DeclaredSettings,
-    QueueRecord,
-)
+from onelog.queues.settings import PRIORITY_MAX, DeclaredSettings, QueueRecord
 from onelog.queues.window import Data, Window
 from onelog.record.headers import PRIORITY
 from onelog.record.reserved import read_number
@@ -364,9 +359,7 @@ class Queue:
 
     def requeue(self, places: list[int]) -> None:
         """Messages come back, in the order they had."""
-        limit = self.settings.delivery_limit
-        if limit is None and self.settings.type == "quorum":
-            limit = DELIVERY_LIMIT_QUORUM
+        limit = self.settings.deliveries_max
         for place in places:
             self.unacked -= 1
             key, offset = self.vhost.hub.place(place)

@@ -58,6 +58,13 @@ class DeclaredSettings(msgspec.Struct, frozen=True, kw_only=True):
     start: str | int | None = None
     """`x-onelog-from`: history that the queue takes when it is bound."""
 
+    @property
+    def deliveries_max(self) -> int | None:
+        """Redeliveries before a message is given up; None: no limit."""
+        if self.delivery_limit is None and self.type == "quorum":
+            return DELIVERY_LIMIT_QUORUM
+        return self.delivery_limit
+
 
 def _number(low: int, high: int) -> Callable[[Any], int]:
     def check(value: Any) -> int:
