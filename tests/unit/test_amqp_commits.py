@@ -10,7 +10,7 @@ import pytest
 from onelog.base import faults
 from onelog.broker import Action, Principal
 from onelog.config.amqp import AmqpLimits
-from onelog.protocols.amqp import dead_letters, transactions
+from onelog.protocols.amqp import letters, transactions
 from tests.conformance.amqp_raw import Raw, RawChannel, Refused, Tx, until_message
 from tests.support.amqp import serving, talk
 
@@ -160,7 +160,7 @@ async def test_a_message_of_which_no_letter_can_be_made_is_left_out_and_stays(
             for text in "12":
                 channel.publish("", queue, text)
             held = [channel.get(queue, no_ack=False) for _ in range(2)]
-            monkeypatch.setattr(dead_letters, "change_table", fail)
+            monkeypatch.setattr(letters, "change_table", fail)
             channel.nack(held[0].tag, requeue=False)
             channel.sync()
             monkeypatch.undo()
