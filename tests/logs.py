@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from onelog.log.partition import Appended, Durability, Partition
 from onelog.log.shared import Shared
 from onelog.log.syncer import Syncer
 from onelog.metadata.local import LocalStore
+from onelog.metadata.store import MetadataStore
 from onelog.observe.troubles import Troubles
 from onelog.record.batch import Row, build_batch, decode
 from onelog.storage.engine import Engine, LogSettings, PartitionKey, PartitionLog
@@ -141,14 +142,20 @@ class Node:
         self.clock = ManualClock()
         self.troubles = Troubles(self.clock)
 
-    async def start(self, engines: Mapping[str, Engine] | None = None) -> Catalog:
+    async def start(
+        self,
+        engines: Mapping[str, Engine] | None = None,
+        through: Callable[[MetadataStore], MetadataStore] | None = None,
+    ) -> Catalog:
+        """Open it; `through` is what lies between the catalog and its store."""
         self.syncer = Syncer(self.threads)
         self.store = await LocalStore.open(self.directory / "metadata.db", self.clock)
         self.engines: Mapping[str, Engine] = engines or {
             "segment": SegmentEngine(self.directory / "segment", self.clock),
             "memory": MemoryEngine(self.clock),
         }
-        self.catalog = Catalog(self.store, self.engines, self.syncer, self.clock, self.troubles)
+        store: MetadataStore = self.store if through is None else through(self.store)
+        self.catalog = Catalog(store, self.engines, self.syncer, self.clock, self.troubles)
         await self.catalog.open()
         return self.catalog
 

@@ -50,8 +50,8 @@ def _check_store(path: Path) -> None:
     data = [path.parent / "segment", path.parent / "kv"]
     if any(next(root.glob(what), None) for root, what in zip(data, ("*/*", "*"), strict=True)):
         raise StorageError(
-            f"{path} is missing, and beside it there is data that it must name: streams, users,"
-            " sessions. Restore it from a backup, then start again; to begin anew, choose an"
+            f"{path} is missing, and beside it there is data that it must name: streams and"
+            " users. Restore it from a backup, then start again; to begin anew, choose an"
             " empty data directory"
         )
 
@@ -84,7 +84,10 @@ def run_offline(data_dir: Path, command: bytes) -> bytes:
 
 async def _run_on_views(views: NamedViews, command: bytes) -> bytes:
     await views.open()
-    return await view_commands.run_view_command(views, command)
+    try:
+        return await view_commands.run_view_command(views, command)
+    finally:
+        await views.close()
 
 
 async def _needs_server(data_dir: Path, _command: bytes) -> bytes:

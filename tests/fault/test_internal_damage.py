@@ -30,6 +30,7 @@ from onelog.broker import (
     StreamConfig,
 )
 from onelog.broker.broker import STATE_UNKNOWN
+from onelog.broker.sessions import STREAM as SESSIONS
 from onelog.config import Config
 from onelog.protocols.amqp.hub import Hub as AmqpHub
 from onelog.protocols.kafka.groups.rows import STREAM as GROUPS
@@ -97,6 +98,7 @@ USERS: dict[str, Opening] = {
     INTENTS: amqp_hub,
     WILLS: mqtt_hub,
     DELAYED: mqtt_hub,
+    SESSIONS: mqtt_hub,
 }
 """Who reads an internal stream as a whole when it begins."""
 
@@ -182,7 +184,7 @@ def paho_hears(port: int, version: int) -> str:
         client.loop_stop()
 
 
-@pytest.mark.parametrize("stream", [WILLS, DELAYED, COPIES, "~cursors"])
+@pytest.mark.parametrize("stream", [WILLS, DELAYED, COPIES, SESSIONS, "~cursors"])
 async def test_mqtt_clients_hear_that_the_server_is_unavailable(
     stream: str, tmp_path: Path
 ) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -20,18 +21,18 @@ from onelog.base.errors import (
     StorageFull,
     StreamNotFound,
     TopicNotFound,
+    Unavailable,
 )
 from onelog.base.ids import Offset, PartitionId
 from onelog.broker import LOCAL, Message
-from onelog.log.catalog import Catalog
 from onelog.log.config import Cleanup, Retention, StreamConfig
 from onelog.log.partition import Durability
-from onelog.metadata.local import LocalStore
-from onelog.metadata.store import Op, TxnResult
+from onelog.metadata.store import Compare, MetadataStore, Op, TxnResult
 from onelog.storage.engine import LogSettings, PartitionKey, PartitionLog
 from onelog.storage.segment import SegmentEngine
 from tests.logs import Node, pairs, put, row
 from tests.support.brokers import running
+from tests.support.metadata import Fault, FaultyStore
 
 MAIN = StreamConfig(name="main", captures=("#",), partitions=2, durability=Durability.OS)
 
@@ -108,18 +109,6 @@ async def test_what_cannot_be_created_changes_nothing(node: Node) -> None:
     catalog = await node.restart()
     assert [stream.name for stream in catalog.streams()] == ["main"]
     assert catalog.orphans == []
-    await node.stop()
-
-
-async def test_a_stream_that_another_node_created_meanwhile_is_a_conflict(node: Node) -> None:
-    """I9: the store decides, not what this node believes."""
-    catalog = await node.start()
-    other = Catalog(node.store, node.engines, node.syncer, node.clock, node.troubles)
-    await other.open()
-    await catalog.create(StreamConfig(name="s", engine="memory"))
-    with pytest.raises(Conflict):
-        await other.create(StreamConfig(name="s", engine="memory"))
-    assert other.find("s") is None
     await node.stop()
 
 
@@ -229,34 +218,39 @@ async def test_moved_captures_move_the_home_and_the_old_stream_still_holds(node:
     await node.stop()
 
 
-class SlowStore:
+class SlowStore(FaultyStore):
     """The real store, whose transactions wait until the test lets them through."""
 
-    def __init__(self, store: LocalStore) -> None:
-        self._store = store
+    def __init__(self, store: MetadataStore) -> None:
+        super().__init__(store)
         self.entered = asyncio.Event()
         self.gate = asyncio.Event()
-        self.error: OnelogError | None = None
+        self.gate.set()
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._store, name)
-
-    async def txn(self, compares: list[object], then: list[Op]) -> TxnResult:
+    async def txn(
+        self, compares: Sequence[Compare], then: Sequence[Op], otherwise: Sequence[Op] = ()
+    ) -> TxnResult:
         self.entered.set()
         await self.gate.wait()
-        if self.error is not None:
-            raise self.error
-        return await self._store.txn(compares, then)  # type: ignore[arg-type]
+        return await super().txn(compares, then, otherwise)
 
 
 async def test_records_appended_while_captures_change_carry_their_topic(node: Node) -> None:
     """Else a reader would take them for records that carry it, and find another topic."""
-    catalog = await node.start()
+    slow: SlowStore | None = None
+
+    def through(store: MetadataStore) -> MetadataStore:
+        nonlocal slow
+        slow = SlowStore(store)
+        return slow
+
+    catalog = await node.start(through=through)
+    assert slow is not None
     stream = await catalog.create(StreamConfig(name="s", captures=("a",)))
     put(stream.partitions[0], row(b"k", b"1"))
     assert not stream.tags_topics
-    slow = SlowStore(node.store)
-    catalog._store = slow  # type: ignore[assignment]
+    slow.entered.clear()
+    slow.gate.clear()
     altering = asyncio.create_task(catalog.alter(change(stream.config, captures=("a", "b"))))
     await slow.entered.wait()
     assert stream.tags_topics
@@ -265,9 +259,9 @@ async def test_records_appended_while_captures_change_carry_their_topic(node: No
     slow.gate.set()
     await altering
     assert stream.record.fixed_until == (1,)
-    slow.error = StorageError("the store is gone")
+    slow.faults.append(Fault.REFUSED)
     before = stream.record
-    with pytest.raises(StorageError):
+    with pytest.raises(Unavailable):
         await catalog.alter(change(stream.config, captures=("c",)))
     assert stream.record == before
     await node.stop()

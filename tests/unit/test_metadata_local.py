@@ -17,9 +17,17 @@ from hypothesis import strategies as st
 
 from onelog.base import faults
 from onelog.base.clock import ManualClock, SystemClock
-from onelog.base.errors import Closed, DataDirLocked, OffsetOutOfRange, StorageError, Unavailable
+from onelog.base.errors import (
+    Closed,
+    DataDirLocked,
+    OffsetOutOfRange,
+    OutcomeUnknown,
+    StorageError,
+    Unavailable,
+)
 from onelog.metadata import local_watch, local_worker
 from onelog.metadata.local import LocalStore
+from onelog.metadata.local_database import Database
 from onelog.metadata.local_leases import LeaseTable
 from onelog.metadata.store import Compare, Delete, Event, Op, Put
 
@@ -295,6 +303,53 @@ async def test_after_an_io_error_the_store_stops_until_it_is_opened_again(path: 
     entry = await store.get("a")
     assert entry is not None
     assert entry.value == b"1"
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("point", "is_made"), [("metadata.commit", False), ("metadata.committed", True)]
+)
+async def test_a_commit_that_failed_half_way_has_an_unknown_outcome(
+    path: Path, point: str, is_made: bool
+) -> None:
+    """I9: only what cannot have been made is called refused; whoever only read is told so, too."""
+    store = await LocalStore.open(path, SystemClock())
+    await store.put("a", b"1")
+    watch = await store.watch("")
+    faults.arm(point, faults.fail_with(errno.EIO))
+    put, refused, read = await asyncio.gather(
+        store.put("a", b"2"),
+        store.put("b", b"", lease=99),
+        store.get("a"),
+        return_exceptions=True,
+    )
+    faults.disarm()
+    assert isinstance(put, OutcomeUnknown if is_made else Unavailable)
+    assert isinstance(refused, Unavailable)
+    assert isinstance(read, Unavailable)
+    with pytest.raises(Unavailable, match="restart"):
+        await store.put("a", b"3")
+    watch.close()
+    await store.close()
+    store = await LocalStore.open(path, SystemClock())
+    entry = await store.get("a")
+    assert entry is not None
+    assert entry.value == (b"2" if is_made else b"1")
+    await store.close()
+
+
+async def test_a_defect_in_the_thread_leaves_nobody_waiting(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_db: Database) -> None:
+        raise MemoryError
+
+    store = await LocalStore.open(path, SystemClock())
+    monkeypatch.setattr(Database, "commit", fail)
+    with pytest.raises(OutcomeUnknown):
+        await store.put("a", b"1")
+    with pytest.raises(Unavailable):
+        await store.get("a")
     await store.close()
 
 

@@ -74,15 +74,15 @@ async def test_a_broker_that_closes_waits_for_a_connection_that_was_just_lost(tm
 async def test_a_client_that_goes_while_its_session_is_attached_leaves_it_detached(tmp_path):
     """Or it would never expire."""
     async with serving(tmp_path) as node:
-        store, release, held = node.broker.store, asyncio.Event(), asyncio.Event()
-        put = store.put
+        table, release, held = node.broker.sessions._table, asyncio.Event(), asyncio.Event()
+        put = table.put
 
-        async def slow_put(*args, **options):
+        async def slow_put(rows):
             held.set()
             await release.wait()
-            return await put(*args, **options)
+            await put(rows)
 
-        store.put = slow_put
+        table.put = slow_put
         reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
         client = Client(reader, writer, 5)
         expiry = Properties(session_expiry_s=60)
@@ -92,7 +92,7 @@ async def test_a_client_that_goes_while_its_session_is_attached_leaves_it_detach
         connection.transport.abort()
         await until(lambda: connection._is_lost)
         await client.drop()
-        store.put = put
+        table.put = put
         release.set()
         await until(lambda: not node.hub.connections)
         assert len(node.broker.sessions) == 0

@@ -170,7 +170,7 @@ async def test_users_of_before_are_known_after_a_restart(store):
 
 async def test_a_change_by_another_writer_of_the_store_is_seen(store, door):
     threads = HashThreads()
-    other = Users(store, threads, SystemClock(), door._table.reached)
+    other = Users(store, threads, SystemClock(), door._table.rows)
     await other.add("bob", "pencil", scram=False)
     assert (await door.password("bob", b"pencil")).name == "bob"
     await threads.close()

@@ -10,6 +10,7 @@ import pytest
 from onelog.base.clock import ManualClock
 from onelog.base.errors import NotAuthenticated, Unavailable
 from onelog.metadata.local import LocalStore
+from onelog.observe import Troubles
 from onelog.security import hashing, passwords
 from onelog.security.hashing import NOBODY, HashThreads
 from onelog.security.identity import Identity
@@ -34,9 +35,9 @@ async def place(tmp_path):
     clock = ManualClock()
     store = await LocalStore.open(tmp_path / "metadata.db", clock)
     threads = HashThreads()
-    table = UserTable(store)
+    table = UserTable(store, Troubles(clock))
     await table.open()
-    users = Users(store, threads, clock, table.reached)
+    users = Users(store, threads, clock, table.rows)
     await users.add("bob", "pencil", scram=False)
     yield Place(clock, table, users, threads)
     await table.close()

@@ -162,6 +162,10 @@ class Timeout(OnelogError):
     retriable = True
 
 
+class OutcomeUnknown(Timeout):
+    """The metadata store may have made a change or not; nobody could find out yet."""
+
+
 class ProtocolViolation(OnelogError):
     """A peer sent bytes that its protocol forbids."""
 

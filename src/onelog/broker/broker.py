@@ -20,6 +20,7 @@ from onelog.broker.hooks import AllowAll, Authorizer, Principal, Quotas, Unlimit
 from onelog.broker.kept import KeptTable
 from onelog.broker.live import Live
 from onelog.broker.publish import Publisher
+from onelog.broker.sessions import STREAM as SESSIONS
 from onelog.broker.sessions import SessionRecord, Sessions
 from onelog.broker.ticks import Published
 from onelog.broker.views import NamedViews
@@ -143,9 +144,11 @@ class Broker:
         if checkpoints.unknown is not None:
             self.troubles.stand(STATE_UNKNOWN, CURSORS, checkpoints.unknown, blocks=True)
         self.cursors = CursorDesk(registry, checkpoints, self.publisher, clock, authorizer)
-        self.sessions = Sessions(self.store, clock, self._end_session)
+        self.sessions = Sessions(clock, self._end_session)
         self.sessions.on_error = partial(self.troubles.note, SESSION, "sessions")
-        await self.sessions.open()
+        await self.sessions.open(streams, self.store)
+        if self.sessions.unknown is not None:
+            self.troubles.stand(STATE_UNKNOWN, SESSIONS, self.sessions.unknown, blocks=True)
         self.views = NamedViews(self.store, clock, self.troubles)
         await self.views.open()
         self.maintenance = Maintenance(
@@ -228,6 +231,7 @@ class Broker:
             await self.maintenance.stop()
             await self.sessions.close()
             await self.cursors.close()
+            await self.views.close()
         finally:  # whatever failed, the partitions are closed cleanly
             await self._close_storage()
 

@@ -2,23 +2,34 @@
 
 Rules: a client id has one connection at a time; a second one takes over and the first is told.
 A session belongs to the user who made it: nobody else takes it over, resumes it or ends it.
-A persistent session is written to the metadata store when it begins, when its peer goes, and when
-it ends; it expires by a timer, also when the broker was down in between.
+A persistent session is a row of the internal stream `~sessions`, written when it begins, when its
+peer goes, and when it ends; it expires by a timer, also when the broker was down in between. When
+that stream is damaged no session is known: nobody is attached, because what is kept of a client may
+not be taken for nothing (ADR 14).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final
 
 import msgspec
 
 from onelog.base.clock import Clock
-from onelog.base.errors import NotAuthorized, OnelogError
+from onelog.base.errors import LimitExceeded, NotAuthorized, OnelogError, StateUnknown
+from onelog.broker.kept import KeptRow, KeptTable
+from onelog.log.catalog import Catalog
 from onelog.metadata.store import MetadataStore
 
-_PREFIX = "sessions/"
+STREAM: Final = "~sessions"
 NEVER_MS = -1
+RECORD_BYTES_MAX: Final = 1_500_000
+"""Bytes of one kept session."""
+_OLD_PREFIX: Final = "sessions/"
+"""Where the metadata store held them before the stream did."""
+_CHUNK_BYTES: Final = 1024 * 1024
+"""Rows of the metadata store that become one batch, one row more at most."""
 
 
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,10 +98,8 @@ class _Turn:
 class Sessions:
     """All sessions of this node."""
 
-    def __init__(
-        self, store: MetadataStore, clock: Clock, end: Callable[[SessionRecord], Awaitable[None]]
-    ) -> None:
-        self._store = store
+    def __init__(self, clock: Clock, end: Callable[[SessionRecord], Awaitable[None]]) -> None:
+        self._table: KeptTable
         self._clock = clock
         self._end = end
         self._attached: dict[str, Session] = {}
@@ -99,17 +108,45 @@ class Sessions:
         self._tasks: set[asyncio.Task[None]] = set()
         self._turns: dict[str, _Turn] = {}
         self.takeovers = 0
+        self.unknown: StateUnknown | None = None
+        """Why no kept session is known."""
         self.on_error: Callable[[OnelogError], None] = lambda _error: None
 
-    async def open(self) -> None:
+    async def open(self, catalog: Catalog, store: MetadataStore) -> None:
         """Read kept sessions; the time that the broker was away counts."""
+        try:
+            self._table = await KeptTable.open(catalog, self._clock, STREAM)
+        except StateUnknown as error:
+            self.unknown = error
+            return
+        rows = dict(self._table.rows())
+        rows.update(await self._take_over(store))
         now_ms = self._clock.now_ms()
-        for entry in (await self._store.range(_PREFIX)).entries:
-            record = msgspec.json.decode(entry.value, type=SessionRecord)
+        for value in rows.values():
+            record = msgspec.json.decode(value, type=SessionRecord)
             if record.detached_at_ms is None:  # the broker went first
                 record = msgspec.structs.replace(record, detached_at_ms=now_ms)
             self._kept[record.client_id] = record
             self._arm(record)
+
+    async def _take_over(self, store: MetadataStore) -> dict[bytes, bytes]:
+        """Rows of a version that kept sessions in the metadata store; they are in the stream then.
+
+        They leave the store when they are durable in the stream: a crash before that does no harm,
+        the next start takes them over again.
+        """
+        entries = (await store.range(_OLD_PREFIX)).entries
+        found = {entry.key.removeprefix(_OLD_PREFIX).encode(): entry.value for entry in entries}
+        for chunk in _chunks(found):
+            await self._table.put(chunk)
+        if found:
+            await store.delete(_OLD_PREFIX, prefix=True)
+        return found
+
+    def check_known(self) -> None:
+        """Raise StateUnknown when kept sessions cannot be read."""
+        if self.unknown is not None:
+            raise self.unknown
 
     def __len__(self) -> int:
         return len(self._attached)
@@ -146,6 +183,7 @@ class Sessions:
 
         Raises NotAuthorized, and touches nothing, when the session is another user's.
         """
+        self.check_known()
         async with self._turn(client_id):
             known = self.get(client_id)
             if known is not None and known.owner not in ("", owner):
@@ -207,15 +245,22 @@ class Sessions:
             self._arm(record)
 
     async def _keep(self, record: SessionRecord) -> None:
-        await self._store.put(_PREFIX + record.client_id, msgspec.json.encode(record))
+        row = msgspec.json.encode(record)
+        if len(row) > RECORD_BYTES_MAX:
+            raise LimitExceeded(
+                f"a kept session has at most {RECORD_BYTES_MAX} bytes, this one {len(row)}:"
+                " subscribe to fewer filters"
+            )
+        await self._table.put([(record.client_id.encode(), row)])
         self._kept[record.client_id] = record
 
     async def _finish(self, record: SessionRecord) -> None:
         # Its cursors first: a crash in between leaves a session that ends later, never cursors
         # that nobody owns and that pin the log for ever.
         await self._end(record)
-        if self._kept.pop(record.client_id, None) is not None:
-            await self._store.delete(_PREFIX + record.client_id)
+        if record.client_id in self._kept:
+            await self._table.put([(record.client_id.encode(), None)])
+            self._kept.pop(record.client_id, None)
 
     def _arm(self, record: SessionRecord) -> None:
         if record.expiry_ms == NEVER_MS or record.detached_at_ms is None:
@@ -248,3 +293,16 @@ class Sessions:
         self._timers.clear()
         if self._tasks:
             await asyncio.gather(*self._tasks)
+
+
+def _chunks(rows: dict[bytes, bytes]) -> Iterator[list[KeptRow]]:
+    chunk: list[KeptRow] = []
+    size = 0
+    for key, value in rows.items():
+        chunk.append((key, value))
+        size += len(key) + len(value)
+        if size >= _CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk

@@ -2,12 +2,14 @@
 
 Rules: a name is kept in the metadata store and holds no data: taking it away deletes no record. It
 must be free: no stream has it, no stream is made for the topic of that name, and it does not name
-a filter by itself. A protocol decides how it shows a named view.
+a filter by itself. What counts is what the store's watch showed (`Projection`). A protocol decides
+how it shows a named view.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -17,8 +19,9 @@ from onelog.base.errors import AlreadyExists, Conflict, InvalidName, InvalidRequ
 from onelog.base.limits import VIEWS_MAX
 from onelog.base.names import from_kafka
 from onelog.base.topics import check_filter, is_exact
-from onelog.log.catalog import stored_configs
-from onelog.metadata.store import Compare, MetadataStore, Put
+from onelog.log.stream_rows import stored_configs
+from onelog.metadata.projection import Change, Projection
+from onelog.metadata.store import Entry, MetadataStore
 from onelog.observe.troubles import Troubles
 
 _VIEWS: Final = "views/"
@@ -41,32 +44,38 @@ class NamedViews:
         self._store = store
         self._troubles = troubles or Troubles(clock)
         self._clock = clock
-        self._views: dict[str, NamedView] = {}
+        self._rows = Projection(store, _VIEWS, _decode, self._troubles, self._changed)
         self.on_change: list[Callable[[str], None]] = []
         """Told the name of a view that was made or taken away."""
 
     async def open(self) -> None:
-        """Read what was kept."""
-        for entry in (await self._store.range(_VIEWS)).entries:
-            view = msgspec.json.decode(entry.value, type=NamedView)
-            self._views[view.name] = view
+        """Read what was kept, and follow what changes."""
+        await self._rows.open()
+
+    async def close(self) -> None:
+        """Follow no more."""
+        await self._rows.close()
 
     def find(self, name: str) -> NamedView | None:
         """The view of a name."""
-        return self._views.get(name)
+        row = self._rows.get(_VIEWS + name)
+        return None if row is None else row.value
 
     def all(self) -> list[NamedView]:
         """Every view, by name."""
-        return [self._views[name] for name in sorted(self._views)]
+        return sorted((view for _key, view in self._rows.rows()), key=lambda view: view.name)
 
     async def create(self, name: str, text: str) -> NamedView:
         """Give a filter a name, durably."""
         await self.check_new(name, text)
         view = NamedView(name=name, filter=text, created_ms=self._clock.now_ms())
-        put = Put(_VIEWS + name, msgspec.json.encode(view))
-        if not (await self._store.txn([Compare(put.key, "version", "==", 0)], [put])).succeeded:
-            raise AlreadyExists(f"the view {name!r} exists already")
-        self._changed(name, view)
+        exists = AlreadyExists(f"the view {name!r} exists already")
+        if self.find(name) is not None:
+            raise exists
+        try:
+            await self._rows.put(_VIEWS + name, msgspec.json.encode(view))
+        except Conflict:
+            raise exists from None
         return view
 
     async def check_new(self, name: str, text: str) -> None:
@@ -77,23 +86,26 @@ class NamedViews:
             raise InvalidName(f"the name {name!r} is the view of the filter {topic!r} already")
         if topic == text:
             raise InvalidRequest(f"the topic {text!r} has the name {name!r} already")
-        if name in self._views:
+        if self.find(name) is not None:
             raise AlreadyExists(f"the view {name!r} exists already")
         for config in await stored_configs(self._store):
             if name == config.name or topic == config.single_topic:
                 raise AlreadyExists(f"the name {name!r} belongs to the stream {config.name}")
-        if len(self._views) >= VIEWS_MAX:
+        if len(self._rows) >= VIEWS_MAX:
             raise Conflict(f"there are {VIEWS_MAX} named views already; delete one first")
 
     async def delete(self, name: str) -> None:
         """Take a name away, durably."""
-        if name not in self._views or not await self._store.delete(_VIEWS + name):
-            raise NotFound(f"there is no view {name!r}")
-        self._changed(name, None)
+        while self.find(name) is not None:
+            with contextlib.suppress(Conflict):  # another made or took it meanwhile
+                await self._rows.delete(_VIEWS + name)
+                return
+        raise NotFound(f"there is no view {name!r}")
 
-    def _changed(self, name: str, view: NamedView | None) -> None:
-        if view is None:
-            self._views.pop(name, None)
-        else:
-            self._views[name] = view
-        self._troubles.tell("view-listener", self.on_change, name)
+    def _changed(self, changes: Sequence[Change[NamedView]]) -> None:
+        for change in changes:
+            self._troubles.tell("view-listener", self.on_change, change.key.removeprefix(_VIEWS))
+
+
+def _decode(entry: Entry) -> NamedView:
+    return msgspec.json.decode(entry.value, type=NamedView)

@@ -1,7 +1,8 @@
 """The catalog: the streams of this node, created, changed and deleted through the metadata store.
 
 Rules:
-- The metadata store decides; what it has accepted is applied here, never the other way round (I9).
+- The metadata store decides. A command writes rows, waits until they are known here, and lets them
+  take effect; rows that it did not write are adopted (I9). One change takes effect at a time.
 - A deletion is written down before data goes, so that a crash in between is finished at the next
   start. Data that the store does not know is reported and left alone.
 - A change takes effect in one moment; where the streams that lose topics by it end then is kept
@@ -15,8 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -26,9 +27,11 @@ from onelog.base.errors import (
     Conflict,
     NotAuthorized,
     StreamNotFound,
+    Timeout,
 )
 from onelog.base.topics import is_exact, overlap
 from onelog.log.begun import Begun
+from onelog.log.changes import Changes
 from onelog.log.config import StreamConfig, check_change, check_config
 from onelog.log.moves import Move, SourceKey, is_covered, moves_by, with_move
 from onelog.log.opening import Deleting, Opener
@@ -36,24 +39,18 @@ from onelog.log.partition import Durability, Partition
 from onelog.log.resolution import Resolver
 from onelog.log.room import has_room
 from onelog.log.shared import Shared
-from onelog.log.stream import Stream, StreamRecord, begun_anew, settle_records
+from onelog.log.stream import Stream, StreamRecord, begun_anew, changed_record, settle_records
+from onelog.log.stream_rows import StreamRows
 from onelog.log.syncer import Syncer
 from onelog.log.touched import Touched
-from onelog.metadata.parts import in_parts
-from onelog.metadata.store import Compare, Delete, MetadataStore, Put
+from onelog.metadata.store import MetadataStore
 from onelog.observe.troubles import Troubles
 from onelog.storage.engine import Engine, PartitionKey
 
-_STREAMS = "streams/"
-_DELETING = "deleting/"
-_START_OVER = "start-over/"
-"""Streams whose data is given up at the next start."""
 LISTENER: Final = "streams-listener"
 """Incidents: who is told of changed streams raised."""
 _JOBS_MAX: Final = 256
 """Jobs in threads at once for one stream's partitions; more are put together."""
-
-_T = TypeVar("_T")
 
 
 class Catalog:
@@ -77,7 +74,8 @@ class Catalog:
         """The names of the streams that are new, other or gone since the change before."""
         self.touched = Touched()
         """The filters that the change concerns: everybody keeps what it knows of all others."""
-        self._store = store
+        self._changes = Changes(self._adopt, troubles)
+        self._rows = StreamRows(store, troubles, self._changes.tell)
         self._engines = engines
         self._clock = clock
         self.troubles = troubles
@@ -93,29 +91,21 @@ class Catalog:
         self._with_past: dict[str, Stream] = {}
         """Streams that hold records of filters that they capture no more."""
         self._last_birth_ms = 0
-        self._lock = asyncio.Lock()
-        self._changes: set[asyncio.Task[Any]] = set()
+        self._unsure: set[str] = set()
+        """Streams of which a change of ours was perhaps written, and did not take effect."""
 
     async def open(self) -> None:
         """Open every stream that the store knows, after finishing interrupted deletions."""
-        for entry in (await self._store.range(_DELETING)).entries:
-            deleting = msgspec.json.decode(entry.value, type=Deleting)
+        for deleting in await self._rows.deletions():
             await self._opener.delete(deleting)
-            await self._store.delete(entry.key)
+            await self._rows.deleted(deleting)
         await self.begun.load()
         there = await self._opener.look()
-        anew = {entry.key for entry in (await self._store.range(_START_OVER)).entries}
+        anew = await self._rows.given_up()
+        await self._rows.open()
         known: set[PartitionKey] = set()
-        for entry in (await self._store.range(_STREAMS)).entries:
-            record = msgspec.json.decode(entry.value, type=StreamRecord)
-            given_up = _START_OVER + record.config.name in anew
-            if given_up or self._opener.engine(record.config).volatile:
-                # Its offsets begin anew: positions that were kept must not be taken for these.
-                record = begun_anew(record, _new_id(record.config))
-                await self._save([record])
-            if given_up:
-                await self._store.delete(_START_OVER + record.config.name)
-            stream = await self._open_stream(record)
+        for record in self._rows.take_all():
+            stream = await self._restore(record, given_up=record.config.name in anew)
             self._apply(stream)
             known.update(stream.key(partition.id) for partition in stream.partitions)
         await self._settle_moves()
@@ -123,6 +113,18 @@ class Catalog:
         await self.begun.forget_strangers(known)
         self._note_begun()
         await self.begun.settle()
+        self._changes.open()
+        self._changes.tell(self._rows.names() | self._streams.keys())
+
+    async def _restore(self, record: StreamRecord, *, given_up: bool) -> Stream:
+        """Open a stream of an earlier run."""
+        if given_up or self._opener.engine(record.config).volatile:
+            # Its offsets begin anew: positions that were kept must not be taken for these.
+            record = begun_anew(record, _new_id(record.config))
+            await self._save([record])
+        if given_up:
+            await self._rows.started_over(record.config.name)
+        return await self._open_stream(record)
 
     # -- looking up
 
@@ -163,27 +165,12 @@ class Catalog:
 
     # -- changing
 
-    async def _carry_through(self, change: Coroutine[Any, Any, _T]) -> _T:
-        """Make a change whole, also when whoever asked for it leaves meanwhile.
-
-        Else the store could know a stream that is not open here.
-        """
-        task = asyncio.get_running_loop().create_task(change)
-        self._changes.add(task)
-        task.add_done_callback(self._change_done)
-        return await asyncio.shield(task)
-
-    def _change_done(self, task: asyncio.Task[Any]) -> None:
-        self._changes.discard(task)
-        if not task.cancelled():
-            task.exception()  # whoever asked has it, or has left
-
     async def create(self, config: StreamConfig) -> Stream:
         """Create a stream; AlreadyExists or Conflict when it cannot be."""
-        return await self._carry_through(self._create(config))
+        return await self._changes.carry_through(self._create(config))
 
     async def _create(self, config: StreamConfig) -> Stream:
-        async with self._lock:
+        async with self._changes.lock:
             self.check_new(config)
             record = StreamRecord(
                 id=_new_id(config),
@@ -192,12 +179,12 @@ class Catalog:
                 fixed_topic=config.single_topic,
             )
             moves = moves_by(Stream(record, []), None, config, self._near(None, config))
-            await self._plan(record, moves, created=True)
+            await self._plan(record, moves)
             try:
                 stream = await self._open_stream(record)
             except BaseException:
                 # No room, for one: the name is free again, what was made is an orphan.
-                await self._store.delete(_STREAMS + config.name)
+                await self._rows.undo(config.name)
                 raise
             await self._carry_out(stream, record, moves, old=None)
             return stream
@@ -206,7 +193,7 @@ class Catalog:
         """Raise what `create` would raise for this configuration now."""
         check_config(config)
         self._opener.engine(config)
-        if config.name in self._streams:
+        if config.name in self._streams or self._rows.find(config.name) is not None:
             raise AlreadyExists(f"the stream {config.name!r} exists already")
         self._check_captures(config)
 
@@ -217,21 +204,23 @@ class Catalog:
 
     async def alter(self, config: StreamConfig) -> Stream:
         """Give a stream another configuration while it runs."""
-        return await self._carry_through(self._alter(config))
+        return await self._changes.carry_through(self._alter(config))
 
     async def _alter(self, config: StreamConfig) -> Stream:
-        async with self._lock:
+        async with self._changes.lock:
             stream = self.get(config.name)
             old = stream.record
             self.check_altered(config)
             self._before_change()
-            record = self._changed_record(stream, config, self._next_birth_ms())
+            record = changed_record(stream, config, self._next_birth_ms())
             near = self._near(old.config, config)
             moves = moves_by(stream, old.config, config, near, is_plan=True)
             if record.fixed_until != old.fixed_until:
                 self._tag_from_now(stream, record)
             try:
                 await self._plan(record, moves)
+            except Timeout:  # perhaps written: then the records from here on carry their topic
+                raise
             except BaseException:
                 stream.record = old
                 self._changed({stream.name}, self._all_captures(stream))
@@ -251,13 +240,16 @@ class Catalog:
                 partition.log.reconfigure(record.config.log_settings())
         self._changed({stream.name}, self._all_captures(stream))
 
-    async def _plan(
-        self, record: StreamRecord, moves: dict[str, Move], *, created: bool = False
-    ) -> None:
+    async def _plan(self, record: StreamRecord, moves: dict[str, Move]) -> None:
         """Write down a change, and which moves it makes, before it takes effect."""
         others = (self._streams[name].record for name in moves if name != record.config.name)
         rows = [self._moved(row, moves, is_exact=False) for row in (*others, record)]
-        await self._save(rows, created=created)
+        try:
+            await self._save(rows)
+        except Timeout:
+            self._unsure.add(record.config.name)
+            raise
+        self._unsure.discard(record.config.name)
 
     def _near(self, old: StreamConfig | None, new: StreamConfig) -> list[Stream]:
         """Streams that may gain or lose topics by a change."""
@@ -302,9 +294,21 @@ class Catalog:
                 break
             planned = moves  # somebody wrote a topic for the first time since
             await self._plan(record, planned)
-        stream.record = self._moved(record, moves)
         for name in moves.keys() - {stream.name}:
             self._streams[name].record = self._moved(self._streams[name].record, moves)
+        self._take_effect(stream, self._moved(record, moves), fresh, moves.keys())
+        if planned:
+            await self._save([self._streams[name].record for name in planned])
+
+    def _take_effect(
+        self,
+        stream: Stream,
+        record: StreamRecord,
+        fresh: Sequence[Partition],
+        gained: Iterable[str] = (),
+    ) -> None:
+        """From this moment on a stream is what its record says."""
+        stream.record = record
         config = record.config
         for partition in stream.partitions:
             partition.promise(config.durability)
@@ -314,9 +318,7 @@ class Catalog:
                 partition.log.reconfigure(config.log_settings())
         # All at once: a topic's partition follows from their number.
         stream.partitions += fresh
-        self._apply(stream, moves.keys())
-        if planned:
-            await self._save([self._streams[name].record for name in planned])
+        self._apply(stream, gained)
 
     async def _settle_moves(self) -> None:
         """The process ended while a change took effect, or logs lost their end."""
@@ -328,59 +330,70 @@ class Catalog:
         """Now, and after everything that was born before, so that age is an order."""
         return max(self._clock.now_ms(), self._last_birth_ms + 1)
 
-    @staticmethod
-    def _changed_record(stream: Stream, config: StreamConfig, at_ms: int) -> StreamRecord:
-        old = stream.record
-        growth = old.growth
-        if config.partitions > old.config.partitions:
-            growth = (*growth, (at_ms, old.config.partitions))
-        fixed_until = old.fixed_until
-        if fixed_until is None and old.fixed_topic not in (None, config.single_topic):
-            fixed_until = tuple(int(partition.end_offset) for partition in stream.partitions)
-        past = set(old.past_captures) | (set(old.config.captures) - set(config.captures))
-        return msgspec.structs.replace(
-            old,
-            config=config,
-            fixed_until=fixed_until,
-            grown=old.grown or config.partitions > old.config.partitions,
-            growth=growth,
-            past_captures=tuple(sorted(past - set(config.captures))),
-        )
-
     async def delete(self, name: str) -> None:
         """Delete a stream and its data."""
-        await self._carry_through(self._delete(name))
+        await self._changes.carry_through(self._delete(name))
 
     async def _delete(self, name: str) -> None:
-        async with self._lock:
+        async with self._changes.lock:
             stream = self.get(name)
             if stream.config.internal:
                 raise NotAuthorized(f"the stream {name!r} belongs to the broker and stays")
             record = stream.record
             deleting = Deleting(record.id, record.config.engine, len(stream.partitions))
-            result = await self._store.txn(
-                [Compare(_STREAMS + name, "version", ">", 0)],
-                [
-                    Delete(_STREAMS + name),
-                    Put(_DELETING + record.id, msgspec.json.encode(deleting)),
-                ],
-            )
-            if not result.succeeded:
-                raise StreamNotFound(f"there is no stream {name!r}")
-            # Nobody finds it any more, and whoever waits for it is told, before its data goes.
-            del self._streams[name]
-            self._ordered = None
-            self._with_past.pop(name, None)
-            touched = self._all_captures(stream)
-            self.resolver.replace(name, ())
-            gone = StreamNotFound(f"the stream {name!r} was deleted")
-            for partition in stream.partitions:
-                partition.stop(gone)
-            self._changed({name}, touched)
-            await self._opener.in_chunks(stream.partitions, Partition.close_deleted)
+            await self._rows.delete(name, deleting)
+            await self._take_down(stream)
             await self._opener.delete(deleting)
-            await self._store.delete(_DELETING + record.id)
+            await self._rows.deleted(deleting)
             await self.begun.forget(record.id)
+
+    async def _take_down(self, stream: Stream) -> None:
+        """Nobody finds a stream any more, and whoever waits for it is told: its data may go."""
+        name = stream.name
+        del self._streams[name]
+        self._ordered = None
+        self._with_past.pop(name, None)
+        touched = self._all_captures(stream)
+        self.resolver.replace(name, ())
+        gone = StreamNotFound(f"the stream {name!r} was deleted")
+        for partition in stream.partitions:
+            partition.stop(gone)
+        self._changed({name}, touched)
+        await self._opener.in_chunks(stream.partitions, Partition.close_deleted)
+
+    # -- rows that no command of ours made take effect
+
+    async def _adopt(self, name: str) -> None:
+        """Let a stream be what its row says, if a command of ours did not yet."""
+        if self._rows.is_in_force(name):
+            return
+        self._rows.take(name)
+        record, stream = self._rows.find(name), self._streams.get(name)
+        is_ours = name in self._unsure
+        self._unsure.discard(name)
+        if stream is not None and (record is None or record.id != stream.record.id):
+            gone = stream.record
+            await self._take_down(stream)
+            await self._opener.delete(Deleting(gone.id, gone.config.engine, len(stream.partitions)))
+            await self.begun.forget(gone.id)
+            stream = None
+        if record is None:
+            return
+        old = None if stream is None else stream.config
+        fresh: list[Partition] = []
+        if stream is None:
+            stream = await self._open_stream(record)
+        else:
+            fresh = await self._opener.open(record, len(stream.partitions))
+        if is_ours:  # nobody else gives its moves their offsets
+            moves = tuple(move for move in record.moves if move.is_exact)
+            record = msgspec.structs.replace(record, moves=moves)
+            await self._carry_out(stream, record, {}, old=old, fresh=fresh)
+        else:
+            self._before_change()
+            self._take_effect(stream, record, fresh)
+        if record.config.durability is Durability.FSYNC:
+            await stream.make_durable()
 
     async def start_over(self, name: str) -> None:
         """Give up what a damaged stream held: the next start makes it new, under another id.
@@ -390,7 +403,7 @@ class Catalog:
         stream = self.get(name)
         if all(partition.stopped is None for partition in stream.partitions):
             raise Conflict(f"the stream {name!r} is sound: only a damaged one can start over")
-        await self._store.put(_START_OVER + name, b"")
+        await self._rows.give_up(name)
 
     async def look_for_room(self) -> None:
         """After a write was refused for want of room: find out whether there is some again."""
@@ -399,7 +412,8 @@ class Catalog:
 
     async def close(self) -> None:
         """Close every partition cleanly, also when one of them cannot be."""
-        await asyncio.gather(*self._changes, return_exceptions=True)
+        await self._rows.close()
+        await self._changes.close()
         rows = [row for stream in self._streams.values() for row in stream.partitions]
         failures: list[BaseException] = []
         for at in range(0, len(rows), _JOBS_MAX):
@@ -437,19 +451,9 @@ class Catalog:
                     f"stream {config.name}: {text!r} is captured by stream {owner} already"
                 )
 
-    async def _save(self, records: Sequence[StreamRecord], *, created: bool = False) -> None:
-        """Write records down in parts, last the one of the stream that changes.
-
-        A crash in between leaves moves of which nothing came; the next start settles them.
-        """
-        puts = [Put(_STREAMS + row.config.name, msgspec.json.encode(row)) for row in records]
-        for part in in_parts(puts):
-            compares = [Compare(put.key, "version", ">", 0) for put in part]
-            if created and part[-1] is puts[-1]:
-                compares[-1] = Compare(part[-1].key, "version", "==", 0)
-            if not (await self._store.txn(compares, part)).succeeded:
-                name = records[-1].config.name
-                raise Conflict(f"stream {name} was created or deleted by somebody else")
+    async def _save(self, records: Sequence[StreamRecord]) -> None:
+        """Write records down, last the one of the stream that changes."""
+        await self._rows.save(records)
 
     def _apply(self, stream: Stream, gained: Iterable[str] = ()) -> None:
         """Let a stream be found as it is now; `gained` are those that took topics over by it."""
@@ -484,9 +488,3 @@ class Catalog:
 def _new_id(config: StreamConfig) -> str:
     """An id that no stream had before."""
     return f"{config.name[:200]}-{secrets.token_hex(4)}"
-
-
-async def stored_configs(store: MetadataStore) -> list[StreamConfig]:
-    """The configuration of every stream that a store knows, whether they are open or not."""
-    entries = (await store.range(_STREAMS)).entries
-    return [msgspec.json.decode(entry.value, type=StreamRecord).config for entry in entries]

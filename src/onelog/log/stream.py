@@ -60,6 +60,26 @@ def begun_anew(record: StreamRecord, new_id: str) -> StreamRecord:
     )
 
 
+def changed_record(stream: Stream, config: StreamConfig, at_ms: int) -> StreamRecord:
+    """The record of a stream that gets another configuration."""
+    old = stream.record
+    growth = old.growth
+    if config.partitions > old.config.partitions:
+        growth = (*growth, (at_ms, old.config.partitions))
+    fixed_until = old.fixed_until
+    if fixed_until is None and old.fixed_topic not in (None, config.single_topic):
+        fixed_until = tuple(int(partition.end_offset) for partition in stream.partitions)
+    past = set(old.past_captures) | (set(old.config.captures) - set(config.captures))
+    return msgspec.structs.replace(
+        old,
+        config=config,
+        fixed_until=fixed_until,
+        grown=old.grown or config.partitions > old.config.partitions,
+        growth=growth,
+        past_captures=tuple(sorted(past - set(config.captures))),
+    )
+
+
 class Stream:
     """A stream that is open on this node."""
 

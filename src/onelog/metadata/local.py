@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from onelog.base.clock import Clock
-from onelog.base.errors import Closed, InvalidRequest, NotFound, Unavailable
+from onelog.base.errors import Closed, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
 from onelog.metadata.local_database import Database, Revision
 from onelog.metadata.local_leases import LeaseTable
 from onelog.metadata.local_rules import (
@@ -244,7 +244,7 @@ class LocalStore:
         self._arm()
 
     def _on_expired(self, lease: int, waiter: asyncio.Future[Any]) -> None:
-        if isinstance(waiter.exception(), Unavailable):
+        if isinstance(waiter.exception(), (Unavailable, OutcomeUnknown)):
             self._add_lease(lease, EXPIRY_RETRY_S)
 
 

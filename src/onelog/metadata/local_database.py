@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +20,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from onelog.base import faults
-from onelog.base.errors import DataDirLocked, NotFound, OffsetOutOfRange, StorageError
+from onelog.base.errors import (
+    DataDirLocked,
+    NotFound,
+    OffsetOutOfRange,
+    OutcomeUnknown,
+    StorageError,
+)
 from onelog.metadata.store import Compare, Entry, Event, Op, Put, Range
 
 T = TypeVar("T")
@@ -103,12 +110,25 @@ class Database:
         return result
 
     def commit(self) -> None:
-        """Forget history past its bound, then make the group durable."""
+        """Forget history past its bound, then make the group durable.
+
+        Raises OutcomeUnknown when the disk failed after it may have taken the group: the next
+        opener of the file finds all of it, or nothing.
+        """
         bound = self.revision - self._history_revisions
         if bound > self.forgotten:
             self._sql.execute("DELETE FROM history WHERE revision <= ?", (bound,))
         faults.hit("metadata.commit")
-        self._sql.execute("COMMIT")
+        try:
+            self._sql.execute("COMMIT")
+            faults.hit("metadata.committed")
+        except (sqlite3.Error, OSError) as error:
+            if is_full(error):
+                raise  # the last frame of the group is not whole, so that it does not count
+            raise OutcomeUnknown(
+                f"the disk failed while the metadata store wrote ({error}): whether the change was"
+                " made shows when the store is opened again"
+            ) from error
         self.forgotten = max(self.forgotten, bound)
 
     def rollback(self) -> None:
@@ -273,6 +293,13 @@ class Database:
             )
             self.revision = revision
         return made
+
+
+def is_full(error: sqlite3.Error | OSError) -> bool:
+    """Whether there was no room on the disk, which may pass."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOSPC
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
 
 
 def _open(path: Path) -> sqlite3.Connection:

@@ -5,16 +5,16 @@ Rules:
   together (group commit); each is atomic and has its own revision.
 - Every answer, of reads too, goes back after the commit of its group, so nobody sees what a crash
   could undo (I4). `finish` gets them on the loop, in the order of their commits.
-- A failed commit is rolled back as a whole and raises `Unavailable` (I9). A full disk is waited
-  out; after any other I/O error the store stops until it is opened again: what the disk holds can
-  no longer be believed.
+- A group that fails before its commit, or for want of room, is rolled back as a whole and raises
+  `Unavailable` (I9). If the commit itself fails, the disk has the group or not: `OutcomeUnknown`.
+- A full disk is waited out; after any other error the store stops until it is opened again: what
+  the disk holds can no longer be believed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -23,8 +23,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from onelog.base.errors import OnelogError, Unavailable
-from onelog.metadata.local_database import Database, Revision
+from onelog.base.errors import OnelogError, OutcomeUnknown, Unavailable
+from onelog.metadata.local_database import Database, Revision, is_full
 
 WAITING_JOBS_MAX = 10_000
 """Calls that may wait for the thread; one more raises Unavailable."""
@@ -152,6 +152,10 @@ def _work(db: Database, group: list[Job]) -> OnelogError | None:
             db.commit()
     except (sqlite3.Error, OSError) as error:
         return _fail(db, group, error)
+    except OutcomeUnknown as error:
+        return _stop(db, group, error)
+    except Exception as error:  # noqa: BLE001 - a defect: nobody may wait for ever over it
+        return _stop(db, group, OutcomeUnknown(f"the metadata store failed: {error!r}"))
     return None
 
 
@@ -168,16 +172,27 @@ def _attempt(db: Database, job: Job) -> None:
 
 
 def _fail(db: Database, group: list[Job], cause: sqlite3.Error | OSError) -> OnelogError | None:
-    if isinstance(cause, OSError):
-        full = cause.errno == errno.ENOSPC
-    else:
-        full = getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+    """Nothing of a group was done."""
+    full = is_full(cause)
     try:
         db.rollback()
     except sqlite3.Error:
         full = False
     for job in group:
         job.outcome, job.revision = Unavailable(f"the metadata store cannot write: {cause}"), ()
-    if full:
-        return None
+    return None if full else _stopped(cause)
+
+
+def _stop(db: Database, group: list[Job], unknown: OutcomeUnknown) -> OnelogError:
+    """A group was done as a whole, or not at all; what refused itself or only read did nothing."""
+    with contextlib.suppress(sqlite3.Error):
+        db.rollback()
+    stopped = _stopped(unknown)
+    for job in group:
+        has_tried = job.mutates and not isinstance(job.outcome, BaseException)
+        job.outcome, job.revision = unknown if has_tried else stopped, ()
+    return stopped
+
+
+def _stopped(cause: BaseException) -> Unavailable:
     return Unavailable(f"the metadata store stopped after an I/O error ({cause}): restart it")

@@ -5,8 +5,9 @@ The model is etcd's v3, so that one contract suite holds the embedded store and 
 - A key remembers `create_revision`, `mod_revision` and `version` (1 at creation).
 - A lease dies when it is not kept alive; its keys are deleted in one revision.
 - A watch delivers every change after its start revision, in order, once, in whole revisions.
-- I9: when the store cannot be reached, a mutation raises `Unavailable` and changes nothing.
-An answer to a mutation means that it is durable (I4).
+- A mutation has three outcomes. An answer means that it is durable (I4). `OutcomeUnknown` means
+  that it was made, or will be, or not: only a compare of revisions tells. Any other error, such as
+  `Unavailable`, means that nothing was changed and nothing will be (I9).
 """
 
 from __future__ import annotations

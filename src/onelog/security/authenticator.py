@@ -55,12 +55,12 @@ class Authenticator:
         self._troubles = troubles or Troubles(clock)
         self._settings = settings
         self._threads = HashThreads()
-        self._table = UserTable(store)
+        self._table = UserTable(store, self._troubles)
         self._table.on_change = self._changed
         self._tokens = Tokens(settings.tokens, clock)
         self._clock = clock
         self._passwords = Passwords(self._table, self._threads, clock, settings.passwords)
-        self.users = Users(store, self._threads, clock, self._table.reached)
+        self.users = Users(store, self._threads, clock, self._table.rows)
         """The commands that change users; a change applies here when they return."""
         self._listeners: list[Callable[[str], None]] = []
         self._salt_seed = b""

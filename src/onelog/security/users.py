@@ -6,13 +6,14 @@ never the password. Each change is one compare-and-set, so two of them never mix
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 import msgspec
 
 from onelog.base.clock import Clock
 from onelog.base.errors import AlreadyExists, Conflict, InvalidName, InvalidRequest, NotFound
+from onelog.metadata.projection import Projection
 from onelog.metadata.store import Compare, Delete, Entry, MetadataStore, Op, Put
 from onelog.security.commands import UserInfo
 from onelog.security.hashing import NOBODY, PASSWORD_BYTES_MAX, HashThreads, hash_password
@@ -54,13 +55,13 @@ class Users:
         store: MetadataStore,
         threads: HashThreads,
         clock: Clock,
-        applied: Callable[[int], Awaitable[None]] | None = None,
+        rows: Projection[Any] | None = None,
     ) -> None:
         self._store = store
         self._threads = threads
         self._clock = clock
-        self._applied = applied
-        """Waits until a revision applies in this process."""
+        self._rows = rows
+        """The users of this process: a change applies to them before it is answered."""
 
     async def add(
         self, name: str, password: str, *, scram: bool = True, administrator: bool = False
@@ -69,13 +70,10 @@ class Users:
         check_user_name(name, _prepared_name(name))
         made = await self._make(name, password, scram)
         made = msgspec.structs.replace(made, administrator=administrator)
-        absent = Compare(key_of(name), "version", "==", 0)
-        result = await self._store.txn((absent,), (_put(made),))
-        if not result.succeeded:
+        if not await self._write(key_of(name), 0, _put(made)):
             raise AlreadyExists(
                 f"user {name!r} exists already; `onelog user passwd` gives it a new password"
             )
-        await self._wait(result.revision)
 
     async def set_password(
         self, name: str, password: str, *, administrator: bool | None = None
@@ -134,11 +132,8 @@ class Users:
             gone = not changed.scram and changed.password_hash == NOBODY
             await self._replace(entry, Delete(entry.key) if gone else _put(changed))
             return
-        absent = Compare(key_of(name), "version", "==", 0)
-        result = await self._store.txn((absent,), (_put(changed),))
-        if not result.succeeded:
+        if not await self._write(key_of(name), 0, _put(changed)):
             raise Conflict(f"user {name!r} was added by another command meanwhile; try again")
-        await self._wait(result.revision)
 
     async def scram_iterations(self) -> dict[str, dict[str, int]]:
         """Every user, and how often each of its SCRAM credentials was hashed, by mechanism."""
@@ -163,16 +158,20 @@ class Users:
         return entry, decode_user(entry)
 
     async def _replace(self, entry: Entry, op: Op) -> None:
-        same = Compare(entry.key, "mod_revision", "==", entry.mod_revision)
-        result = await self._store.txn((same,), (op,))
-        if not result.succeeded:
+        if not await self._write(entry.key, entry.mod_revision, op):
             name = entry.key.removeprefix(PREFIX)
             raise Conflict(f"user {name!r} was changed by another command meanwhile; try again")
-        await self._wait(result.revision)
 
-    async def _wait(self, revision: int) -> None:
-        if self._applied is not None:
-            await self._applied(revision)
+    async def _write(self, key: str, revision: int, op: Op) -> bool:
+        """Change a record if it still has this revision (0: if there is none); whether it had."""
+        if self._rows is None:  # no broker runs: nothing is in memory
+            same = Compare(key, "mod_revision", "==", revision)
+            return (await self._store.txn((same,), (op,))).succeeded
+        try:
+            await self._rows.write([op], known={key: revision})
+        except Conflict:
+            return False
+        return True
 
     async def _make(self, name: str, password: str, scram: bool) -> User:
         raw = check_password(password)

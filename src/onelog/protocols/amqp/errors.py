@@ -115,6 +115,7 @@ CODES: Final[dict[type[errors.OnelogError], Reply]] = {
     errors.StateUnknown: _R.RESOURCE_ERROR,
     errors.Closed: _R.CONNECTION_FORCED,
     errors.Timeout: _R.RESOURCE_ERROR,
+    errors.OutcomeUnknown: _R.RESOURCE_ERROR,
     errors.ProtocolViolation: _R.SYNTAX_ERROR,
     errors.DataDirLocked: _R.INTERNAL_ERROR,
     of_queues.NotDeclared: _R.NOT_FOUND,

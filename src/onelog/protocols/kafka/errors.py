@@ -61,6 +61,7 @@ CODES: Final[dict[type[errors.OnelogError], ErrorCode]] = {
     errors.StateUnknown: _E.coordinator_not_available,
     errors.Closed: _E.not_leader_or_follower,
     errors.Timeout: _E.request_timed_out,
+    errors.OutcomeUnknown: _E.request_timed_out,
     errors.ProtocolViolation: _E.invalid_request,
     errors.DataDirLocked: _E.unknown_server_error,
 }

@@ -111,6 +111,7 @@ ANSWERS: Final[dict[type[errors.OnelogError], Answer]] = {
     errors.StateUnknown: _LATER,
     errors.Closed: _CLOSING,
     errors.Timeout: _LATER,
+    errors.OutcomeUnknown: _LATER,
     errors.ProtocolViolation: _REFUSED._replace(
         connack=_R.PROTOCOL_ERROR, disconnect=_R.PROTOCOL_ERROR
     ),

@@ -135,6 +135,7 @@ class Hub:
     async def open(self) -> None:
         """Bring what is derived from the log up to date; connections may come after it."""
         try:
+            self.broker.sessions.check_known()
             self.retained = await Retained.open(
                 self.broker, self.clock, self.limits.retained_messages
             )

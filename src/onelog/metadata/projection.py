@@ -1,0 +1,338 @@
+"""A projection: the rows under one prefix of the metadata store, in memory, changed by the watch.
+
+Rules:
+- The rows are loaded whole at one revision. After that only the watch changes them, in the order of
+  the store's revisions. So all projections of a store come to the same rows, and a write that the
+  store refused leaves no trace.
+- A write compares each of its rows with a revision, the one known here by default. It returns when
+  its own revision applies here. When another was faster it raises Conflict, and that applies here.
+- If the outcome of a write is unknown, the first change of one of its rows shows whose it was.
+  Until then the write is asked again with the same compares, if it changes a row that exists: so
+  it is made once at most. A new row may have come and gone: that is not asked again (I9).
+- If the watch's history ends, the rows are loaded anew. While the store cannot be reached, the last
+  known rows count, and a trouble stands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from onelog.base.errors import (
+    Closed,
+    Conflict,
+    OffsetOutOfRange,
+    OutcomeUnknown,
+    Timeout,
+    Unavailable,
+)
+from onelog.metadata.store import Compare, Delete, Entry, Event, MetadataStore, Op, Put, Watch
+from onelog.observe.troubles import Troubles
+
+NOT_WATCHED: Final = "metadata-watch"
+"""Standing: changes of these rows are not seen at the moment."""
+
+LISTENER: Final = "metadata-listener"
+"""Incidents: the owner of a projection raised over a change."""
+
+RETRY_S: Final = 1.0
+"""Wait before a watch that broke is tried again."""
+
+ASK_AGAIN_S: Final = (0.05, 0.2, 1.0)
+"""How long a write of unknown outcome waits for the watch to show it, each time it was asked."""
+
+REACH_TIMEOUT_S: Final = 5.0
+"""How long a change may take until it applies here."""
+
+V = TypeVar("V")
+
+
+class Row(NamedTuple, Generic[V]):
+    """A row as it is known here."""
+
+    revision: int
+    """Its mod revision: what a write of it compares with."""
+    value: V
+
+
+class Change(NamedTuple, Generic[V]):
+    """A row that is new, other or gone."""
+
+    key: str
+    before: V | None
+    after: V | None
+
+
+class _Asked:
+    """A write under way. The first change of its rows decides about it."""
+
+    __slots__ = ("base", "first", "rows")
+
+    def __init__(self, rows: dict[str, bytes | None], base: dict[str, int]) -> None:
+        self.rows = rows
+        """The value that each row gets; None: it goes."""
+        self.base = base
+        """The revision that each row is compared with."""
+        self.first: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        """The revision that changed one of them first, if this write made it; 0: another made it,
+        -1: that is not known."""
+
+    def saw(self, events: Sequence[Event]) -> None:
+        """Note a revision."""
+        revision = events[0].entry.mod_revision
+        found = {
+            event.entry.key: None if event.kind == "delete" else event.entry.value
+            for event in events
+        }
+        if self.first.done() or not any(self.base.get(key, revision) < revision for key in found):
+            return
+        ours = all(key in found and found[key] == value for key, value in self.rows.items())
+        self.first.set_result(revision if ours else 0)
+
+    def saw_all(self, entries: dict[str, Entry], revision: int) -> None:
+        """Note rows that were loaded anew, which hide what came between."""
+        at = {
+            key: 0 if (row := entries.get(key)) is None else row.mod_revision for key in self.base
+        }
+        if self.first.done() or at == self.base:
+            return
+        now = {key: None if (row := entries.get(key)) is None else row.value for key in self.rows}
+        self.first.set_result(revision if now == self.rows else -1)
+
+    @property
+    def is_made_once(self) -> bool:
+        """Whether its compares can hold no more when it was made, whatever came after it."""
+        return any(self.base[key] for key in self.rows)
+
+
+class Projection(Generic[V]):
+    """The rows of a prefix; made by `open`, ended by `close`. `decode` makes a row's value."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        prefix: str,
+        decode: Callable[[Entry], V],
+        troubles: Troubles,
+        changed: Callable[[Sequence[Change[V]]], None] | None = None,
+    ) -> None:
+        self.prefix = prefix
+        self._store = store
+        self._decode = decode
+        self._troubles = troubles
+        self._changed = changed
+        """Called after each revision with what it changed."""
+        self._rows: dict[str, Row[V]] = {}
+        self._revision = 0
+        self._asked: set[_Asked] = set()
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._watch: Watch | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._closing = False
+
+    async def open(self) -> None:
+        """Load every row and begin to watch."""
+        await self._load()
+        self._task = asyncio.create_task(self._follow(), name=f"metadata-watch {self.prefix}")
+
+    async def close(self) -> None:
+        """End the watch; the store stays open. Idempotent."""
+        self._closing = True
+        if self._watch is not None:
+            self._watch.close()
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+        for _, waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_exception(Closed("the change is stored; the server stops"))
+
+    # -- looking up
+
+    def get(self, key: str) -> Row[V] | None:
+        """A row."""
+        return self._rows.get(key)
+
+    def rows(self) -> Iterator[tuple[str, V]]:
+        """Every key and its value, in the order they came."""
+        return ((key, row.value) for key, row in self._rows.items())
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def revision(self) -> int:
+        """The last revision that is applied here."""
+        return self._revision
+
+    # -- changing
+
+    async def write(self, ops: Sequence[Op], *, known: Mapping[str, int] | None = None) -> int:
+        """Write rows if each of them is still as it is known here; all of them or none.
+
+        `known` says otherwise with which revision a row is compared (0: there is none), also of
+        rows that are not written. An operation outside the prefix is done along with the others,
+        whatever was there. The revision, once it applies here.
+        Raises Conflict when another changed a row meanwhile (that applies here then), Unavailable
+        when nothing was written, OutcomeUnknown when it was perhaps, and Timeout when it was
+        written but does not apply here yet.
+        """
+        rows: dict[str, bytes | None] = {}
+        base = dict(known or {})
+        for op in ops:
+            assert isinstance(op, Put) or not op.prefix, "a row that is not known is not compared"
+            if op.key.startswith(self.prefix):
+                rows[op.key] = op.value if isinstance(op, Put) else None
+                row = self._rows.get(op.key)
+                base.setdefault(op.key, 0 if row is None else row.revision)
+        # Nothing tells of a row that goes and was not there.
+        told = {key: value for key, value in rows.items() if value is not None or base[key]}
+        assert told, "a write that changes nothing"
+        asked = _Asked(told, base)
+        self._asked.add(asked)
+        try:
+            revision = await self._ask(asked, ops)
+        finally:
+            self._asked.discard(asked)
+        await self.reached(revision)
+        return revision
+
+    async def put(self, key: str, value: bytes) -> int:
+        """Write one row, as `write` does."""
+        return await self.write([Put(key, value)])
+
+    async def delete(self, key: str) -> int:
+        """Take one row away, as `write` does."""
+        return await self.write([Delete(key)])
+
+    async def _ask(self, asked: _Asked, ops: Sequence[Op]) -> int:
+        compares = [Compare(key, "mod_revision", "==", at) for key, at in asked.base.items()]
+        unknown: OutcomeUnknown | None = None
+        for pause_s in ASK_AGAIN_S:
+            wait_s = pause_s
+            if unknown is None or asked.is_made_once:
+                try:
+                    result = await self._store.txn(compares, ops)
+                except OutcomeUnknown as error:
+                    unknown = error
+                except (Unavailable, Closed):
+                    if unknown is None:
+                        raise
+                else:
+                    if result.succeeded:
+                        return result.revision
+                    wait_s = REACH_TIMEOUT_S  # the change that refused it is on its way here
+            await asyncio.wait([asked.first], timeout=wait_s)
+            first = asked.first.result() if asked.first.done() else None
+            if unknown is None or first == 0:
+                raise Conflict(
+                    f"another command changed rows of {self.prefix} meanwhile; try again"
+                )
+            if first is not None:
+                if first < 0:
+                    break
+                return first
+        assert unknown is not None
+        raise unknown
+
+    async def reached(self, revision: int) -> None:
+        """Wait until a revision that changed a row of this prefix applies here."""
+        if revision <= self._revision:
+            return
+        if self._closing:
+            raise Closed("the change is stored; the server stops")
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((revision, waiter))
+        try:
+            async with asyncio.timeout(REACH_TIMEOUT_S):
+                await waiter
+        except TimeoutError:
+            raise Timeout(
+                "the change is stored, but is not in effect yet; the server's log says why"
+            ) from None
+        finally:
+            self._waiters = [row for row in self._waiters if row[1] is not waiter]
+
+    # -- following the store
+
+    async def _load(self) -> None:
+        found = await self._store.range(self.prefix)
+        self._watch = await self._store.watch(self.prefix, found.revision + 1)
+        before = self._rows
+        entries = {entry.key: entry for entry in found.entries}
+        changed = {
+            key
+            for key in before.keys() | entries.keys()
+            if key not in before
+            or key not in entries
+            or before[key].revision != entries[key].mod_revision
+        }
+        self._rows = {
+            key: Row(entry.mod_revision, self._decode(entry)) if key in changed else before[key]
+            for key, entry in entries.items()
+        }
+        for asked in self._asked:
+            asked.saw_all(entries, found.revision)
+        changes = [Change(key, _value(before, key), _value(self._rows, key)) for key in changed]
+        self._advance(found.revision, sorted(changes, key=lambda change: change.key))
+
+    async def _follow(self) -> None:
+        while not self._closing:
+            try:
+                if self._watch is None:
+                    await self._load()
+                assert self._watch is not None
+                self._troubles.clear(NOT_WATCHED, self.prefix)
+                async for events in self._watch:
+                    self._apply(events)
+            except OffsetOutOfRange:
+                self._watch = None
+            except Closed:
+                return
+            except Exception as error:  # noqa: BLE001 - a row that cannot be read, for one
+                self._troubles.stand(NOT_WATCHED, self.prefix, error, blocks=False)
+                if self._watch is not None:
+                    self._watch.close()
+                self._watch = None
+                await asyncio.sleep(RETRY_S)
+            else:
+                return  # the store was closed
+
+    def _apply(self, events: Sequence[Event]) -> None:
+        revision = events[0].entry.mod_revision
+        if revision <= self._revision:
+            return  # loaded with the rest
+        decoded = {
+            event.entry.key: None
+            if event.kind == "delete"
+            else Row(event.entry.mod_revision, self._decode(event.entry))
+            for event in events
+        }
+        changes = []
+        for key, row in decoded.items():
+            before = _value(self._rows, key)
+            if row is None:
+                self._rows.pop(key, None)
+            else:
+                self._rows[key] = row
+            changes.append(Change(key, before, None if row is None else row.value))
+        for asked in self._asked:
+            asked.saw(events)
+        self._advance(revision, changes)
+
+    def _advance(self, revision: int, changes: Sequence[Change[V]]) -> None:
+        self._revision = max(self._revision, revision)
+        if changes and self._changed is not None:
+            self._troubles.tell(LISTENER, (self._changed,), changes)
+        for wanted, waiter in self._waiters:
+            if wanted <= self._revision and not waiter.done():
+                waiter.set_result(None)
+
+
+def _value(rows: dict[str, Row[V]], key: str) -> V | None:
+    row = rows.get(key)
+    return None if row is None else row.value
