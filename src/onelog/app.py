@@ -81,6 +81,7 @@ def broker_settings(config: Config) -> BrokerSettings:
         ),
         helper_bytes_min=_HELPER_BYTES_MIN,
         checkpoint_interval_s=config.cursors.checkpoint_interval_ms / 1000,
+        internal_partitions=config.internal.partitions,
         page_cache_bytes=config.limits.page_cache_bytes,
     )
 

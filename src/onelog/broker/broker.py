@@ -30,6 +30,7 @@ from onelog.cursors.needs import NeededOffsets
 from onelog.cursors.sources import SourceRegistry
 from onelog.log.catalog import Catalog
 from onelog.log.config import Retention, StreamConfig
+from onelog.log.internal import fix_partitions
 from onelog.log.maintenance import Maintenance
 from onelog.log.partition import Partition
 from onelog.log.syncer import Syncer
@@ -68,6 +69,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     chore_threads: int = 4
     helper_bytes_min: int = 0
     """Compactions of so many bytes are judged in a process of their own; 0: none is."""
+    internal_partitions: int = 1
+    """Of each internal stream that keeps rows by name; fixed when the data directory is made."""
     page_cache_bytes: int = 0
     """Newest bytes of the log that stay in the system's page cache; 0: the system decides."""
 
@@ -129,6 +132,9 @@ class Broker:
             _log.warning(
                 "data of an unknown stream is left alone", partition="/".join(map(str, key))
             )
+        streams.internal_partitions = await fix_partitions(
+            self.store, self._settings.internal_partitions, is_new=streams.find(MAIN) is None
+        )
         if streams.find(MAIN) is None:
             await streams.create(self._settings.main)
         # The publisher hears of a change first: what is staged goes to the old home before the

@@ -1,28 +1,26 @@
 """Kept rows: a protocol's own state by key, in an internal compacted stream, recovered at start.
 
-Rules: rows that are put together are one batch, so after a crash all of them are there or none.
-What a put has answered survives as the stream's durability says (I4). The last value of a key
-counts; a value of None removes it. A damaged stream is an error (StateUnknown), never an empty one.
+Rules: rows that are put together and belong to one name are one batch, so after a crash all of
+them are there or none. What a put has answered survives as the stream's durability says (I4). The
+last value of a key counts; a value of None removes it. A damaged stream is an error (StateUnknown),
+never an empty one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from onelog.base.clock import Clock
 from onelog.base.errors import OnelogError, PartitionStopped
 from onelog.base.ids import Offset
 from onelog.kernel import BatchBuilder
 from onelog.log.catalog import Catalog
-from onelog.log.config import Cleanup, Retention, StreamConfig
-from onelog.log.internal import check_known, kept_batches, not_known
+from onelog.log.internal import check_known, internal_stream, kept_batches, not_known
 from onelog.log.partition import Partition
+from onelog.log.stream import Stream
 from onelog.log.wakeup import Callback, Waiter, as_future
 from onelog.observe.troubles import Troubles
-
-_SEGMENT_BYTES: Final = 16 * 1024 * 1024
 
 KeptRow = tuple[bytes, bytes | None]
 
@@ -30,34 +28,37 @@ KeptRow = tuple[bytes, bytes | None]
 class KeptTable:
     """The rows of one internal stream. Make one with `KeptTable.open`."""
 
-    def __init__(self, partition: Partition, clock: Clock) -> None:
-        self._partition = partition
+    def __init__(self, stream: Stream, clock: Clock, name_of: Callable[[bytes], bytes]) -> None:
+        self._stream = stream
         self._clock = clock
+        self._name_of = name_of
         self._recovered: dict[bytes, bytes] = {}
 
     @property
     def troubles(self) -> Troubles:
         """Where failures of who waits for rows are told."""
-        return self._partition.troubles
+        return self._stream.partitions[0].troubles
 
     @classmethod
-    async def open(cls, catalog: Catalog, clock: Clock, name: str) -> KeptTable:
-        """Read every row; the stream is created on the first start. Raises StateUnknown."""
-        stream = catalog.find(name) or await catalog.create(
-            StreamConfig(
-                name=name,
-                cleanup=Cleanup.COMPACT,
-                retention=Retention(age_ms=-1),
-                segment_bytes=_SEGMENT_BYTES,
-            )
-        )
-        table = cls(stream.partitions[0], clock)
-        await table._load()
+    async def open(
+        cls,
+        catalog: Catalog,
+        clock: Clock,
+        name: str,
+        name_of: Callable[[bytes], bytes] = bytes,
+    ) -> KeptTable:
+        """Read every row; the stream is created on the first start. Raises StateUnknown.
+
+        `name_of` says of a row's key what it belongs to: by default, to itself.
+        """
+        table = cls(await internal_stream(catalog, name), clock, name_of)
+        for partition in table._stream.partitions:
+            await table._load(partition)
         return table
 
-    async def _load(self) -> None:
+    async def _load(self, partition: Partition) -> None:
         rows = self._recovered
-        async for _info, slices in kept_batches(self._partition):
+        async for _info, slices in kept_batches(partition):
             for index in range(len(slices)):
                 key, value = slices.key(index), slices.value(index)
                 if key is None:
@@ -73,7 +74,8 @@ class KeptTable:
         yield from recovered.items()
 
     def put(self, rows: Sequence[KeptRow]) -> asyncio.Future[None]:
-        """Append rows as one batch, now and in order; the future is done when they are durable.
+        """Append rows now and in order, those of a name together; the future is done when all of
+        them are durable.
 
         It, or this call, raises StateUnknown when the stream is stopped.
         """
@@ -81,10 +83,20 @@ class KeptTable:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             done.set_result(None)
             return done
+        if len(self._stream.partitions) == 1:
+            return self._put(self._stream.partitions[0], rows)
+        parts: dict[Partition, list[KeptRow]] = {}
+        for key, value in rows:
+            partition = self._stream.partition_of(self._name_of(key))
+            parts.setdefault(partition, []).append((key, value))
+        for partition in parts:
+            check_known(partition)
+        return _all_done([self._put(partition, part) for partition, part in parts.items()])
+
+    def _put(self, partition: Partition, rows: Iterable[KeptRow]) -> asyncio.Future[None]:
         builder = BatchBuilder(False)
         now_ms = self._clock.now_ms()
         builder.extend([(None, key, value, (), now_ms) for key, value in rows])
-        partition = self._partition
         check_known(partition)
         try:
             appended = partition.append_built(builder, index_topics=False)
@@ -99,3 +111,26 @@ class KeptTable:
             return partition.when_visible(last, visible)
 
         return as_future(register)
+
+
+def _all_done(futures: Sequence[asyncio.Future[None]]) -> asyncio.Future[None]:
+    """Done when all of them are, with the first error if there is one."""
+    if len(futures) == 1:
+        return futures[0]
+    together: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    left = len(futures)
+
+    def one_done(future: asyncio.Future[None]) -> None:
+        nonlocal left
+        left -= 1
+        error = None if future.cancelled() else future.exception()
+        if together.done():
+            return
+        if error is not None:
+            together.set_exception(error)
+        elif not left:
+            together.set_result(None)
+
+    for future in futures:
+        future.add_done_callback(one_done)
+    return together

@@ -184,6 +184,21 @@ class Cursors(Section, frozen=True, kw_only=True):
     ] = 1000
 
 
+class Internal(Section, frozen=True, kw_only=True):
+    """The streams that the broker keeps its own state in."""
+
+    partitions: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=256,
+            description="Partitions of each internal stream that keeps state by the name of a "
+            "client, group or cursor. It is fixed when the data directory is made; the broker "
+            "does not start with another number.",
+        ),
+    ] = 1
+
+
 class Config(Section, frozen=True, kw_only=True):
     """The whole configuration."""
 
@@ -204,6 +219,7 @@ class Config(Section, frozen=True, kw_only=True):
     defaults: Defaults = Defaults()
     main: MainStream = MainStream()
     cursors: Cursors = Cursors()
+    internal: Internal = Internal()
     limits: Limits = Limits()
     log: Log = Log()
 

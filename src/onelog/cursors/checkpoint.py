@@ -15,7 +15,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -28,9 +28,9 @@ from onelog.cursors.routed import RoutedCursor
 from onelog.cursors.table import TableCursor
 from onelog.kernel import BatchBuilder
 from onelog.log.catalog import Catalog
-from onelog.log.config import Cleanup, Retention, StreamConfig
-from onelog.log.internal import kept_batches
+from onelog.log.internal import internal_stream, kept_batches
 from onelog.log.partition import Partition
+from onelog.log.stream import Stream
 from onelog.record.batch import compress_batch
 from onelog.record.compression import ZSTD
 
@@ -53,19 +53,12 @@ Parts = Mapping[str, bytes | None]
 
 IN_PARTS: Final = (TableCursor, RoutedCursor)
 
-STREAM_CONFIG: Final = StreamConfig(
-    name=STREAM,
-    cleanup=Cleanup.COMPACT,
-    retention=Retention(age_ms=-1),
-    segment_bytes=16 * 1024 * 1024,
-)
-
 
 class CheckpointStore:
     """Kept cursor states by name."""
 
-    def __init__(self, partition: Partition, clock: Clock, interval_s: float) -> None:
-        self._partition = partition
+    def __init__(self, stream: Stream, clock: Clock, interval_s: float) -> None:
+        self._stream = stream
         self._clock = clock
         self._interval_s = interval_s
         self._kept: dict[str, Cursor | bytes] = {}
@@ -82,16 +75,16 @@ class CheckpointStore:
     @classmethod
     async def open(cls, catalog: Catalog, clock: Clock, interval_s: float) -> CheckpointStore:
         """Read every kept state; the stream is created on the first start."""
-        stream = catalog.find(STREAM) or await catalog.create(STREAM_CONFIG)
-        store = cls(stream.partitions[0], clock, interval_s)
+        store = cls(await internal_stream(catalog, STREAM), clock, interval_s)
         await store._load()
         return store
 
     async def _load(self) -> None:
         try:
-            async for _info, slices in kept_batches(self._partition):
-                for index in range(len(slices)):
-                    self._apply(slices.key(index), slices.value(index))
+            for partition in self._stream.partitions:
+                async for _info, slices in kept_batches(partition):
+                    for index in range(len(slices)):
+                        self._apply(slices.key(index), slices.value(index))
         except Unavailable as error:
             self.unknown = error
             self._kept.clear()
@@ -187,6 +180,20 @@ class CheckpointStore:
         """Save these cursors now; returns when that is durable."""
         if cursors:
             self._check_known()
+        if len(self._stream.partitions) == 1:
+            await self._save(self._stream.partitions[0], cursors)
+            return
+        parts: dict[Partition, list[Cursor]] = {}
+        for cursor in cursors:
+            parts.setdefault(self._home(cursor.name), []).append(cursor)
+        await asyncio.gather(*(self._save(*part) for part in parts.items()))
+
+    def _home(self, name: str) -> Partition:
+        """Where the state of a cursor is kept."""
+        partitions = self._stream.partitions
+        return partitions[0] if len(partitions) == 1 else self._stream.partition_of(name.encode())
+
+    async def _save(self, partition: Partition, cursors: Sequence[Cursor]) -> None:
         last: Offset | None = None
         rows: list[Row] = []
         chunk: list[tuple[Cursor, Parts]] = []
@@ -195,18 +202,20 @@ class CheckpointStore:
             chunk.append((cursor, parts))
             rows += _rows(cursor, parts)
             if number == len(cursors) or sum(len(value or b"") for _, value in rows) > CHUNK_BYTES:
-                last = self._append_saved(rows, chunk)
+                last = self._append_saved(partition, rows, chunk)
                 rows, chunk = [], []
                 if number < len(cursors):
                     await asyncio.sleep(0)  # a hundred thousand cursors do not hold the loop
         if last is not None:
-            await self._partition.wait_visible(last)
+            await partition.wait_visible(last)
 
-    def _append_saved(self, rows: list[Row], chunk: list[tuple[Cursor, Parts]]) -> Offset:
+    def _append_saved(
+        self, partition: Partition, rows: list[Row], chunk: list[tuple[Cursor, Parts]]
+    ) -> Offset:
         last = Offset(-1)
         try:
             for piece in _pieces(rows):
-                last = self._append(piece)
+                last = self._append(partition, piece)
         except BaseException:
             for cursor, parts in chunk:
                 if isinstance(cursor, IN_PARTS):
@@ -232,18 +241,19 @@ class CheckpointStore:
         ]
         self._marked.pop(name, None)
         if name in self._kept:
-            await self._partition.wait_visible(self._append([*rows, (key, None)]))
+            home = self._home(name)
+            await home.wait_visible(self._append(home, [*rows, (key, None)]))
 
-    def _append(self, rows: list[Row]) -> Offset:
+    def _append(self, partition: Partition, rows: list[Row]) -> Offset:
         """One batch; the offset of its last record."""
         builder = BatchBuilder(False)
         now_ms = self._clock.now_ms()
         builder.extend([(None, key, value, (), now_ms) for key, value in rows])
         if builder.size_bytes < COMPRESSED_BYTES_MIN:
-            end = self._partition.append_built(builder, index_topics=False).end_offset
+            end = partition.append_built(builder, index_topics=False).end_offset
         else:
             batch = compress_batch(builder.seal(0, 0), ZSTD)
-            end = Offset(self._partition.append_checked(bytearray(batch))[-1].last_offset + 1)
+            end = Offset(partition.append_checked(bytearray(batch))[-1].last_offset + 1)
         for key, value in rows:
             self._apply(key, value)
         return Offset(end - 1)

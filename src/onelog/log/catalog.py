@@ -65,6 +65,8 @@ class Catalog:
         troubles: Troubles,
     ) -> None:
         self.resolver = Resolver()
+        self.internal_partitions = 1
+        """How many each internal stream has that keeps rows by name."""
         self.orphans: list[PartitionKey] = []
         self.before_change: list[Callable[[], None]] = []
         """Called before a stream changes: whoever holds staged records writes them now."""

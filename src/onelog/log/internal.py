@@ -1,23 +1,76 @@
-"""Reading an internal stream as a whole: state that is kept in it is known, or it is an error.
+"""Internal streams that keep rows: read as a whole, partitioned by what the rows belong to.
 
-Rules: damage is never taken for emptiness (I9). Whoever cannot read all of it raises StateUnknown,
-which every protocol tells as "try again later"; what was kept stays on the disk as it is, and
-nothing is written behind it.
+Rules:
+- Damage is never taken for emptiness (I9). Whoever cannot read all of it raises StateUnknown, which
+  every protocol tells as "try again later"; what was kept stays on the disk as it is, and nothing
+  is written behind it.
+- All that belongs to one name (a client, a group, a cursor) lies in one partition, so that it is in
+  order and can be written as one batch. How many partitions there are is fixed when the data
+  directory is made: with another number the names would lie elsewhere.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from onelog.base.errors import CorruptBatch, OnelogError, PartitionStopped, StateUnknown
+from onelog.base.errors import (
+    ConfigError,
+    CorruptBatch,
+    OnelogError,
+    PartitionStopped,
+    StateUnknown,
+)
 from onelog.base.ids import Offset
 from onelog.kernel import BatchInfo, Slices
+from onelog.log.config import Cleanup, Retention, StreamConfig
 from onelog.log.partition import Partition
+from onelog.log.stream import Stream
+from onelog.metadata.store import Compare, MetadataStore, Put
 from onelog.record.batch import iterate_batches
 
+if TYPE_CHECKING:
+    from onelog.log.catalog import Catalog
+
 _READ_BYTES: Final = 4 * 1024 * 1024
+_SEGMENT_BYTES: Final = 16 * 1024 * 1024
+_PARTITIONS: Final = "internal/partitions"
+
+
+async def fix_partitions(store: MetadataStore, wanted: int, *, is_new: bool) -> int:
+    """How many partitions internal streams have: `wanted` if the data directory is new.
+
+    Raises ConfigError when the directory has another number.
+    """
+    found = await store.get(_PARTITIONS)
+    if found is None:
+        # A version that wrote no number made one partition each.
+        fixed = wanted if is_new else 1
+        absent = Compare(_PARTITIONS, "mod_revision", "==", 0)
+        await store.txn([absent], [Put(_PARTITIONS, b"%d" % fixed)])
+        found = await store.get(_PARTITIONS)
+        assert found is not None
+    if int(found.value) != wanted:
+        raise ConfigError(
+            f"internal.partitions = {wanted}, but this data directory was made with"
+            f" {int(found.value)}, which cannot change: set internal.partitions ="
+            f" {int(found.value)}, or choose an empty data directory"
+        )
+    return wanted
+
+
+async def internal_stream(catalog: Catalog, name: str) -> Stream:
+    """The internal stream of a name, compacted by key; it is created on the first start."""
+    return catalog.find(name) or await catalog.create(
+        StreamConfig(
+            name=name,
+            partitions=catalog.internal_partitions,
+            cleanup=Cleanup.COMPACT,
+            retention=Retention(age_ms=-1),
+            segment_bytes=_SEGMENT_BYTES,
+        )
+    )
 
 
 def not_known(partition: Partition, error: OnelogError) -> StateUnknown:

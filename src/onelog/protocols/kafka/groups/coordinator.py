@@ -40,6 +40,7 @@ from onelog.protocols.kafka.groups.rows import (
     GroupRow,
     encode_group,
     group_key,
+    name_of,
     read_rows,
 )
 from onelog.protocols.kafka.groups.states import DELETE, State
@@ -108,7 +109,7 @@ class Groups:
         call_at: CallAt | None = None,
     ) -> Groups:
         """Recover every group; members have a whole session timeout to be heard of again."""
-        table = await KeptTable.open(broker.streams, clock, STREAM)
+        table = await KeptTable.open(broker.streams, clock, STREAM, name_of)
         groups = cls(table, settings, clock, call_at or asyncio.get_running_loop().call_at)
         groups._recover(table)
         groups._deleted_topics = DeletedTopics(broker, groups.offsets.forget_topics)

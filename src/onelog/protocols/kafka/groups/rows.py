@@ -81,6 +81,11 @@ def encode_committed(committed: Committed) -> bytes:
     return _encode(committed)
 
 
+def name_of(key: bytes) -> bytes:
+    """The group that a row belongs to."""
+    return str(_decode_key(key)[1]).encode()
+
+
 def read_rows(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[GroupRow | OffsetRow]:
     """What was recovered. Raises StateUnknown."""
     for key, value in rows:

@@ -99,6 +99,15 @@ def query_of(key: bytes) -> str | None:
     return key[1:].decode() if key.startswith(_MARK_KEY) else None
 
 
+def name_of(key: bytes) -> bytes:
+    """What a row belongs to: all that is linked for a query lies together, with its mark."""
+    query = query_of(key)
+    if query is None:
+        member = member_of(key.decode())
+        query = None if member is None else member.query
+    return key if query is None else query.encode()
+
+
 def encode(mark: Mark) -> bytes:
     """A row's value."""
     return msgspec.msgpack.encode(mark)

@@ -15,6 +15,7 @@ from onelog.protocols.kafka.topics import Topics
 from onelog.protocols.kafka.transactions.completion import Completion
 from onelog.protocols.kafka.transactions.coordinator import STREAM, Coordinator
 from onelog.protocols.kafka.transactions.ids import CallLater
+from onelog.protocols.kafka.transactions.links import name_of
 
 
 class PendingOffsets(Protocol):
@@ -53,6 +54,6 @@ async def open_coordinator(
     call_later: CallLater | None = None,
 ) -> Coordinator:
     """Recover the transactions; what they need is open already. Raises StateUnknown."""
-    table = await KeptTable.open(broker.streams, clock, STREAM)
+    table = await KeptTable.open(broker.streams, clock, STREAM, name_of)
     completion = Completion(_Doors(broker, topics, offsets))
     return await Coordinator.open(table, completion, producer_ids, clock, settings, call_later)
