@@ -374,10 +374,11 @@ class Catalog:
         is_ours = name in self._unsure
         self._unsure.discard(name)
         if stream is not None and (record is None or record.id != stream.record.id):
-            gone = stream.record
             await self._take_down(stream)
-            await self._opener.delete(Deleting(gone.id, gone.config.engine, len(stream.partitions)))
-            await self.begun.forget(gone.id)
+            deleting = await self._rows.deletion(stream.record.id)
+            if deleting is not None:  # else its data stays, as that of an unknown stream
+                await self._opener.delete(deleting)
+                await self.begun.forget(deleting.id)
             stream = None
         if record is None:
             return
@@ -414,8 +415,8 @@ class Catalog:
 
     async def close(self) -> None:
         """Close every partition cleanly, also when one of them cannot be."""
-        await self._rows.close()
         await self._changes.close()
+        await self._rows.close()
         rows = [row for stream in self._streams.values() for row in stream.partitions]
         failures: list[BaseException] = []
         for at in range(0, len(rows), _JOBS_MAX):

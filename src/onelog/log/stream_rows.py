@@ -125,6 +125,11 @@ class StreamRows:
         entries = (await self._store.range(_DELETING)).entries
         return [msgspec.json.decode(entry.value, type=Deleting) for entry in entries]
 
+    async def deletion(self, stream_id: str) -> Deleting | None:
+        """Whether the data of this stream is to go."""
+        entry = await self._store.get(_DELETING + stream_id)
+        return None if entry is None else msgspec.json.decode(entry.value, type=Deleting)
+
     async def deleted(self, deleting: Deleting) -> None:
         """The data of a stream is gone."""
         await self._store.delete(_DELETING + deleting.id)
