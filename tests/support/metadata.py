@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any
 
 from onelog.base.errors import OutcomeUnknown, Unavailable
+from onelog.metadata.parts import in_parts
 from onelog.metadata.store import Compare, Entry, Event, MetadataStore, Op, Range, TxnResult, Watch
 
 
@@ -97,6 +98,26 @@ class FaultyStore:
 
     async def close(self) -> None:
         await self._store.close()
+
+
+class DyingStore(FaultyStore):
+    """A store in parts, as etcd is, whose process ends after a number of mutations."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        super().__init__(store)
+        self.left: int | None = None
+        """Mutations that are still made; None: all of them."""
+
+    async def _mutate(self, mutate: Callable[[], Any]) -> Any:
+        if self.left is not None:
+            if not self.left:
+                raise Unavailable("the process ended here")
+            self.left -= 1
+        return await super()._mutate(mutate)
+
+    async def write(self, ops: Sequence[Op]) -> None:
+        for part in in_parts(ops):
+            await self.txn((), part)
 
 
 class SlowWatch:

@@ -32,7 +32,7 @@ from onelog.storage.engine import LogSettings, PartitionKey, PartitionLog
 from onelog.storage.segment import SegmentEngine
 from tests.logs import Node, pairs, put, row
 from tests.support.brokers import running
-from tests.support.metadata import Fault, FaultyStore
+from tests.support.metadata import DyingStore, Fault, FaultyStore
 
 MAIN = StreamConfig(name="main", captures=("#",), partitions=2, durability=Durability.OS)
 
@@ -331,6 +331,57 @@ async def test_an_interrupted_deletion_is_finished_at_the_next_start(node: Node)
     assert node.engines["segment"].partitions() == []
     assert catalog.orphans == []
     assert (await node.store.range("deleting/")).entries == ()
+    await node.stop()
+
+
+async def deletion_that_ends(node: Node, after: int) -> bool:
+    """Delete a stream of many partitions; whether its process came to the end."""
+    dying: DyingStore | None = None
+
+    def through(store: MetadataStore) -> MetadataStore:
+        nonlocal dying
+        dying = DyingStore(store)
+        return dying
+
+    catalog = await node.start(through=through)
+    assert dying is not None
+    await catalog.create(MAIN)
+    stream = await catalog.create(StreamConfig(name="s", captures=("a",), partitions=300))
+    for partition in stream.partitions:
+        put(partition, row(b"k", b"1"))
+        await partition.flush()
+    await catalog.begun.settle()
+    dying.left = after
+    try:
+        await catalog.delete("s")
+    except Unavailable:
+        return False
+    finally:
+        dying.left = 0
+        await node.stop()
+    return True
+
+
+@pytest.mark.parametrize("after", range(4))
+async def test_a_deletion_of_any_size_that_ends_anywhere_is_whole_after_the_next_start(
+    node: Node, after: int
+) -> None:
+    """The stream is there with all its data, or nothing of it is: no row, no file, no name."""
+    is_done = await deletion_that_ends(node, after)
+    assert is_done == (after >= 3), "the test passes every step"
+    catalog = await node.start()
+    if after == 0:
+        assert len(catalog.get("s").partitions) == 300
+        assert pairs(catalog.get("s").partitions[299].log) == [(b"k", b"1")]
+    else:
+        assert catalog.find("s") is None
+        left = (await node.store.range("")).entries
+        assert [entry.key for entry in left if entry.key.startswith(("begun/s", "deleting/"))] == []
+        there = node.engines["segment"].partitions()
+        assert not [key for key in there if key.stream_id.startswith("s-")]
+        assert catalog.orphans == []
+        await catalog.create(StreamConfig(name="s", captures=("a",)))
+        assert catalog.get("s").partitions[0].end_offset == 0
     await node.stop()
 
 
