@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from onelog.base.clock import ManualClock
-from onelog.base.errors import LimitExceeded, StateUnknown, Unavailable
-from onelog.broker import LOCAL, Broker, Message, SessionRecord, sessions
+from onelog.base.errors import LimitExceeded, StateUnknown, StorageFull, Unavailable
+from onelog.broker import LOCAL, Broker, Message, Session, SessionRecord, sessions
 from onelog.broker.broker import STATE_UNKNOWN
 from onelog.broker.sessions import NEVER_MS, STREAM
 from onelog.log.catalog import Catalog
@@ -43,8 +43,18 @@ async def rows_in_store(broker: Broker) -> int:
     return len((await broker.store.range("sessions/")).entries)
 
 
-async def nobody_else() -> None:
-    pass
+async def attach(broker: Broker, expiry_ms: int = NEVER_MS) -> Session:
+    async def nobody_else() -> None:
+        pass
+
+    return await broker.sessions.attach(
+        "c",
+        protocol="mqtt",
+        owner="ann",
+        expiry_ms=expiry_ms,
+        clean=not expiry_ms,
+        on_takeover=nobody_else,
+    )
 
 
 async def test_sessions_of_the_version_before_are_in_the_stream_after_a_start(
@@ -109,18 +119,39 @@ async def test_a_start_that_ends_while_sessions_are_taken_over_loses_none(
         assert await rows_in_store(broker) == 0
 
 
+async def test_a_start_without_room_for_old_sessions_keeps_them_and_takes_nobody_for_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await write_as_before(tmp_path, [record(1)])
+
+    def full(_table: sessions.KeptTable, _rows: object) -> None:
+        raise StorageFull("no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sessions.KeptTable, "put", full)
+        async with running(tmp_path) as broker:
+            with pytest.raises(StateUnknown, match="make room"):
+                broker.sessions.check_known()
+            assert await rows_in_store(broker) == 1
+    async with running(tmp_path) as broker:
+        assert broker.sessions.get("client-1") == record(1)
+
+
+async def test_a_broker_without_kept_sessions_makes_no_stream_for_them(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        session = await attach(broker, expiry_ms=0)
+        await broker.sessions.detach(session)
+        assert broker.streams.find(STREAM) is None
+
+
 async def test_sessions_come_and_go_without_the_metadata_store(tmp_path: Path) -> None:
     """A store of a whole cluster takes few writes; clients come by the thousand."""
     async with running(tmp_path) as broker:
+        first = await attach(broker)  # makes the stream
         before = (await broker.store.range("")).revision
-        session = await broker.sessions.attach(
-            "c",
-            protocol="mqtt",
-            owner="ann",
-            expiry_ms=NEVER_MS,
-            clean=False,
-            on_takeover=nobody_else,
-        )
+        session = await attach(broker)
+        assert session.resumed
+        assert first.is_kept
         await broker.sessions.update(session, session.record)
         await broker.sessions.detach(session)
         assert broker.sessions.kept_count == 1
@@ -136,14 +167,7 @@ async def test_a_session_larger_than_a_row_may_be_is_refused_and_stays_as_it_was
     """I8."""
     monkeypatch.setattr(sessions, "RECORD_BYTES_MAX", 1000)
     async with running(tmp_path) as broker:
-        session = await broker.sessions.attach(
-            "c",
-            protocol="mqtt",
-            owner="ann",
-            expiry_ms=NEVER_MS,
-            clean=False,
-            on_takeover=nobody_else,
-        )
+        session = await attach(broker)
         large = msgspec.structs.replace(session.record, body=b"x" * 2000)
         with pytest.raises(LimitExceeded, match="fewer filters"):
             await broker.sessions.update(session, large)
@@ -167,13 +191,6 @@ async def test_no_session_is_taken_for_new_while_those_that_are_kept_cannot_be_r
         (row,) = broker.troubles.standing()
         assert (row.kind, row.place, row.blocks) == (STATE_UNKNOWN, STREAM, True)
         with pytest.raises(StateUnknown):
-            await broker.sessions.attach(
-                "c",
-                protocol="mqtt",
-                owner="ann",
-                expiry_ms=0,
-                clean=True,
-                on_takeover=nobody_else,
-            )
+            await attach(broker, expiry_ms=0)
         assert await rows_in_store(broker) == 1
         await broker.publish(Message("a/b", b"works"), principal=LOCAL)

@@ -74,15 +74,15 @@ async def test_a_broker_that_closes_waits_for_a_connection_that_was_just_lost(tm
 async def test_a_client_that_goes_while_its_session_is_attached_leaves_it_detached(tmp_path):
     """Or it would never expire."""
     async with serving(tmp_path) as node:
-        table, release, held = node.broker.sessions._table, asyncio.Event(), asyncio.Event()
-        put = table.put
+        sessions, release, held = node.broker.sessions, asyncio.Event(), asyncio.Event()
+        put = sessions._put
 
-        async def slow_put(rows):
+        async def slow_put(*row):
             held.set()
             await release.wait()
-            await put(rows)
+            await put(*row)
 
-        table.put = slow_put
+        sessions._put = slow_put
         reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
         client = Client(reader, writer, 5)
         expiry = Properties(session_expiry_s=60)
@@ -92,7 +92,7 @@ async def test_a_client_that_goes_while_its_session_is_attached_leaves_it_detach
         connection.transport.abort()
         await until(lambda: connection._is_lost)
         await client.drop()
-        table.put = put
+        sessions._put = put
         release.set()
         await until(lambda: not node.hub.connections)
         assert len(node.broker.sessions) == 0

@@ -150,9 +150,9 @@ class Broker:
         if checkpoints.unknown is not None:
             self.troubles.stand(STATE_UNKNOWN, CURSORS, checkpoints.unknown, blocks=True)
         self.cursors = CursorDesk(registry, checkpoints, self.publisher, clock, authorizer)
-        self.sessions = Sessions(clock, self._end_session)
+        self.sessions = Sessions(streams, clock, self._end_session)
         self.sessions.on_error = partial(self.troubles.note, SESSION, "sessions")
-        await self.sessions.open(streams, self.store)
+        await self.sessions.open(self.store)
         if self.sessions.unknown is not None:
             self.troubles.stand(STATE_UNKNOWN, SESSIONS, self.sessions.unknown, blocks=True)
         self.views = NamedViews(self.store, clock, self.troubles)

@@ -17,7 +17,13 @@ from typing import Final
 import msgspec
 
 from onelog.base.clock import Clock
-from onelog.base.errors import LimitExceeded, NotAuthorized, OnelogError, StateUnknown
+from onelog.base.errors import (
+    LimitExceeded,
+    NotAuthorized,
+    OnelogError,
+    StateUnknown,
+    StorageFull,
+)
 from onelog.broker.kept import KeptRow, KeptTable
 from onelog.log.catalog import Catalog
 from onelog.metadata.store import MetadataStore
@@ -98,8 +104,12 @@ class _Turn:
 class Sessions:
     """All sessions of this node."""
 
-    def __init__(self, clock: Clock, end: Callable[[SessionRecord], Awaitable[None]]) -> None:
-        self._table: KeptTable
+    def __init__(
+        self, catalog: Catalog, clock: Clock, end: Callable[[SessionRecord], Awaitable[None]]
+    ) -> None:
+        self._catalog = catalog
+        self._table: KeptTable | None = None
+        self._opening = asyncio.Lock()
         self._clock = clock
         self._end = end
         self._attached: dict[str, Session] = {}
@@ -112,15 +122,18 @@ class Sessions:
         """Why no kept session is known."""
         self.on_error: Callable[[OnelogError], None] = lambda _error: None
 
-    async def open(self, catalog: Catalog, store: MetadataStore) -> None:
+    async def open(self, store: MetadataStore) -> None:
         """Read kept sessions; the time that the broker was away counts."""
         try:
-            self._table = await KeptTable.open(catalog, self._clock, STREAM)
+            rows = await self._recover(store)
         except StateUnknown as error:
             self.unknown = error
             return
-        rows = dict(self._table.rows())
-        rows.update(await self._take_over(store))
+        except StorageFull as error:
+            self.unknown = StateUnknown(
+                f"there is no room to write sessions to {STREAM} ({error}): make room, then restart"
+            )
+            return
         now_ms = self._clock.now_ms()
         for value in rows.values():
             record = msgspec.json.decode(value, type=SessionRecord)
@@ -129,19 +142,33 @@ class Sessions:
             self._kept[record.client_id] = record
             self._arm(record)
 
-    async def _take_over(self, store: MetadataStore) -> dict[bytes, bytes]:
-        """Rows of a version that kept sessions in the metadata store; they are in the stream then.
+    async def _recover(self, store: MetadataStore) -> dict[bytes, bytes]:
+        """Every kept row; those that the metadata store holds are taken over.
 
-        They leave the store when they are durable in the stream: a crash before that does no harm,
-        the next start takes them over again.
+        A version before this one wrote them there. They leave it when they are durable in the
+        stream: a crash before that does no harm, the next start takes them over again.
         """
         entries = (await store.range(_OLD_PREFIX)).entries
-        found = {entry.key.removeprefix(_OLD_PREFIX).encode(): entry.value for entry in entries}
-        for chunk in _chunks(found):
-            await self._table.put(chunk)
-        if found:
+        if not entries and self._catalog.find(STREAM) is None:
+            return {}  # the stream is made with the first session
+        table = await self._open_table()
+        rows = dict(table.rows())
+        old = {entry.key.removeprefix(_OLD_PREFIX).encode(): entry.value for entry in entries}
+        for chunk in _chunks(old):
+            await table.put(chunk)
+        if old:
             await store.delete(_OLD_PREFIX, prefix=True)
-        return found
+        return rows | old
+
+    async def _open_table(self) -> KeptTable:
+        async with self._opening:
+            if self._table is None:
+                self._table = await KeptTable.open(self._catalog, self._clock, STREAM)
+        return self._table
+
+    async def _put(self, client_id: str, row: bytes | None) -> None:
+        table = self._table or await self._open_table()
+        await table.put([(client_id.encode(), row)])
 
     def check_known(self) -> None:
         """Raise StateUnknown when kept sessions cannot be read."""
@@ -251,7 +278,7 @@ class Sessions:
                 f"a kept session has at most {RECORD_BYTES_MAX} bytes, this one {len(row)}:"
                 " subscribe to fewer filters"
             )
-        await self._table.put([(record.client_id.encode(), row)])
+        await self._put(record.client_id, row)
         self._kept[record.client_id] = record
 
     async def _finish(self, record: SessionRecord) -> None:
@@ -259,7 +286,7 @@ class Sessions:
         # that nobody owns and that pin the log for ever.
         await self._end(record)
         if record.client_id in self._kept:
-            await self._table.put([(record.client_id.encode(), None)])
+            await self._put(record.client_id, None)
             self._kept.pop(record.client_id, None)
 
     def _arm(self, record: SessionRecord) -> None:

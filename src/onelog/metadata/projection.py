@@ -300,7 +300,7 @@ class Projection(Generic[V]):
                 self._watch = None
                 await asyncio.sleep(RETRY_S)
             else:
-                return  # the store was closed
+                self._watch = None  # the store was closed, as loading finds, or the watch was
 
     def _apply(self, events: Sequence[Event]) -> None:
         revision = events[0].entry.mod_revision
