@@ -194,3 +194,14 @@ async def test_no_session_is_taken_for_new_while_those_that_are_kept_cannot_be_r
             await attach(broker, expiry_ms=0)
         assert await rows_in_store(broker) == 1
         await broker.publish(Message("a/b", b"works"), principal=LOCAL)
+
+
+async def test_a_row_that_cannot_be_read_is_no_missing_session(tmp_path: Path) -> None:
+    """I9."""
+    async with running(tmp_path) as broker:
+        await attach(broker)
+        table = await broker.open_kept(STREAM)
+        await table.put([(b"d", b"not a record")])
+    async with running(tmp_path) as broker:
+        with pytest.raises(StateUnknown, match="cannot be read"):
+            await attach(broker)

@@ -135,22 +135,23 @@ class Sessions:
             )
             return
         now_ms = self._clock.now_ms()
-        for value in rows.values():
-            record = msgspec.json.decode(value, type=SessionRecord)
-            if record.detached_at_ms is None:  # the broker went first
-                record = msgspec.structs.replace(record, detached_at_ms=now_ms)
+        for row in rows:
+            since_ms = row.detached_at_ms
+            if since_ms is None:  # the broker went first
+                since_ms = now_ms
+            record = msgspec.structs.replace(row, detached_at_ms=since_ms)
             self._kept[record.client_id] = record
             self._arm(record)
 
-    async def _recover(self, store: MetadataStore) -> dict[bytes, bytes]:
-        """Every kept row; those that the metadata store holds are taken over.
+    async def _recover(self, store: MetadataStore) -> list[SessionRecord]:
+        """Every kept session; those that the metadata store holds are taken over.
 
         A version before this one wrote them there. They leave it when they are durable in the
         stream: a crash before that does no harm, the next start takes them over again.
         """
         entries = (await store.range(_OLD_PREFIX)).entries
         if not entries and self._catalog.find(STREAM) is None:
-            return {}  # the stream is made with the first session
+            return []  # the stream is made with the first session
         table = await self._open_table()
         rows = dict(table.rows())
         old = {entry.key.removeprefix(_OLD_PREFIX).encode(): entry.value for entry in entries}
@@ -158,7 +159,7 @@ class Sessions:
             await table.put(chunk)
         if old:
             await store.delete(_OLD_PREFIX, prefix=True)
-        return rows | old
+        return [_decode(*row) for row in (rows | old).items()]
 
     async def _open_table(self) -> KeptTable:
         async with self._opening:
@@ -320,6 +321,16 @@ class Sessions:
         self._timers.clear()
         if self._tasks:
             await asyncio.gather(*self._tasks)
+
+
+def _decode(key: bytes, value: bytes) -> SessionRecord:
+    try:
+        return msgspec.json.decode(value, type=SessionRecord)
+    except msgspec.MsgspecError as error:
+        raise StateUnknown(
+            f"the stream {STREAM} holds a row that cannot be read ({key!r}: {error})."
+            " Restore the stream from a backup, then restart"
+        ) from None
 
 
 def _chunks(rows: dict[bytes, bytes]) -> Iterator[list[KeptRow]]:
