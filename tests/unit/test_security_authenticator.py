@@ -8,8 +8,8 @@ import pytest
 
 from onelog.base.clock import SystemClock
 from onelog.base.errors import NotAuthenticated, OffsetOutOfRange, Timeout, Unavailable
+from onelog.metadata import projection
 from onelog.metadata.local import LocalStore
-from onelog.security import table
 from onelog.security.authenticator import Authenticator, SecuritySettings
 from onelog.security.hashing import HashThreads
 from onelog.security.identity import ANONYMOUS, Identity
@@ -246,7 +246,7 @@ class BreakingStore:
 
 @pytest.mark.parametrize("error", [OffsetOutOfRange("compacted"), Unavailable("no route")])
 async def test_a_watch_that_breaks_loads_every_user_anew(store, error, monkeypatch):
-    monkeypatch.setattr(table, "RETRY_S", 0.0)
+    monkeypatch.setattr(projection, "RETRY_S", 0.0)
     before = await opened_with(store)
     await before.users.add("old", "pencil", scram=False)
     await before.close()
@@ -279,7 +279,7 @@ async def test_a_record_that_cannot_be_read_lets_nobody_in_and_harms_nobody(stor
 
 
 async def test_a_change_that_never_arrives_is_a_timeout(door, monkeypatch):
-    monkeypatch.setattr(table, "REACH_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(projection, "REACH_TIMEOUT_S", 0.01)
     with pytest.raises(Timeout):
         await door._table.reached(10**9)
 
