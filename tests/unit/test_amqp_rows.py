@@ -233,6 +233,29 @@ async def test_a_bind_that_could_not_be_kept_is_no_binding(tmp_path):
         assert host(node).router.bindings() == [binding("x", "a")]
 
 
+async def test_an_exchange_is_found_when_it_is_kept_and_not_before(tmp_path):
+    """A declaration that the store refuses was never seen by anybody (I9)."""
+    async with serving(tmp_path) as node:
+        vhost = host(node)
+        store = break_store(node)
+        store.fails = True
+        store.gate.clear()
+        first, second = (
+            asyncio.create_task(vhost.declare_exchange(exchange("x"), passive=False))
+            for _ in range(2)
+        )
+        await store.asked.wait()
+        assert vhost.router.find("x") is None
+        store.fails = False  # for the second
+        store.gate.set()
+        with pytest.raises(Unavailable):
+            await first
+        await second
+        assert vhost.router.find("x") == exchange("x")
+    async with serving(tmp_path) as node:
+        assert host(node).router.find("x") == exchange("x")
+
+
 async def test_a_deletion_that_failed_is_done_with_the_next_write(tmp_path):
     async with serving(tmp_path) as node:
         vhost = host(node)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
@@ -126,8 +127,11 @@ class Projection(Generic[V]):
         """Called after each revision with what it changed."""
         self._rows: dict[str, Row[V]] = {}
         self._revision = 0
-        self._asked: set[_Asked] = set()
-        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._asked: dict[str, set[_Asked]] = {}
+        """Writes under way, by the keys that they compare."""
+        self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
+        """A heap: the revision, and the number of whoever waits for it."""
+        self._waiter_count = 0
         self._watch: Watch | None = None
         self._task: asyncio.Task[None] | None = None
         self._closing = False
@@ -147,7 +151,7 @@ class Projection(Generic[V]):
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
             self._task = None
-        for _, waiter in self._waiters:
+        for *_, waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(Closed("the change is stored; the server stops"))
 
@@ -193,11 +197,15 @@ class Projection(Generic[V]):
         told = {key: value for key, value in rows.items() if value is not None or base[key]}
         assert told, "a write that changes nothing"
         asked = _Asked(told, base)
-        self._asked.add(asked)
+        for key in base:
+            self._asked.setdefault(key, set()).add(asked)
         try:
             revision = await self._ask(asked, ops)
         finally:
-            self._asked.discard(asked)
+            for key in base:
+                self._asked[key].discard(asked)
+                if not self._asked[key]:
+                    del self._asked[key]
         await self.reached(revision)
         return revision
 
@@ -246,7 +254,8 @@ class Projection(Generic[V]):
         if self._closing:
             raise Closed("the change is stored; the server stops")
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append((revision, waiter))
+        self._waiter_count += 1
+        heapq.heappush(self._waiters, (revision, self._waiter_count, waiter))
         try:
             async with asyncio.timeout(REACH_TIMEOUT_S):
                 await waiter
@@ -254,8 +263,6 @@ class Projection(Generic[V]):
             raise Timeout(
                 "the change is stored, but is not in effect yet; the server's log says why"
             ) from None
-        finally:
-            self._waiters = [row for row in self._waiters if row[1] is not waiter]
 
     # -- following the store
 
@@ -275,7 +282,7 @@ class Projection(Generic[V]):
             key: Row(entry.mod_revision, self._decode(entry)) if key in changed else before[key]
             for key, entry in entries.items()
         }
-        for asked in self._asked:
+        for asked in set[_Asked]().union(*self._asked.values()):
             asked.saw_all(entries, found.revision)
         changes = [Change(key, _value(before, key), _value(self._rows, key)) for key in changed]
         self._advance(found.revision, sorted(changes, key=lambda change: change.key))
@@ -320,16 +327,18 @@ class Projection(Generic[V]):
             else:
                 self._rows[key] = row
             changes.append(Change(key, before, None if row is None else row.value))
-        for asked in self._asked:
-            asked.saw(events)
+        for key in decoded:
+            for asked in self._asked.get(key, ()):
+                asked.saw(events)
         self._advance(revision, changes)
 
     def _advance(self, revision: int, changes: Sequence[Change[V]]) -> None:
         self._revision = max(self._revision, revision)
         if changes and self._changed is not None:
             self._troubles.tell(LISTENER, (self._changed,), changes)
-        for wanted, waiter in self._waiters:
-            if wanted <= self._revision and not waiter.done():
+        while self._waiters and self._waiters[0][0] <= self._revision:
+            waiter = heapq.heappop(self._waiters)[-1]
+            if not waiter.done():
                 waiter.set_result(None)
 
 

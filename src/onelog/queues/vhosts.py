@@ -183,15 +183,10 @@ class VirtualHost:
         self._check_new_name("exchange", record.name)
         if record.type not in TYPES:
             raise UnknownExchangeType(f"invalid exchange type '{record.type}'")
-        self.router.add_exchange(record)  # two declarations at once make one exchange
-        self.hub.topology_changed()
-        with self._changing(key):
-            try:
-                await self._rows.write(Put(key, encode_row(record)))
-            except BaseException:
-                self.router.remove_exchange(record.name)
-                self.hub.topology_changed()
-                raise
+        with self._changing(key):  # two declarations at once make one exchange
+            await self._rows.write(Put(key, encode_row(record)))
+            self.router.add_exchange(record)
+            self.hub.topology_changed()
 
     def _check_same_exchange(self, current: ExchangeRecord, record: ExchangeRecord) -> None:
         rows = [
