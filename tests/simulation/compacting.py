@@ -20,7 +20,6 @@ from typing import Any
 import msgspec
 
 from onelog.broker import (
-    EARLIEST,
     LOCAL,
     Cleanup,
     Compaction,
@@ -28,7 +27,7 @@ from onelog.broker import (
     Message,
     StreamConfig,
 )
-from tests.simulation.world import SETTINGS, Row, Work, World, number_of, rows_of
+from tests.simulation.world import SETTINGS, Row, Work, World, number_of, read_all, rows_of
 
 KEYS = StreamConfig(
     name="keys",
@@ -197,15 +196,13 @@ class Compacting(World):
             del self.known[place]
 
     def check_order(self) -> None:
-        reader = self.broker.cursors.open_tail(["keys/#"], start=EARLIEST, principal=LOCAL)
         last: dict[str, int] = {}
-        while rows := reader.fetch(1000):
-            for row in rows:
-                if row.value is not None:
-                    number = number_of(row.value)
-                    assert self.attempted[row.value][0] == row.topic
-                    assert last.get(row.topic, 0) < number, f"{row.topic}: the order changed"
-                    last[row.topic] = number
+        for row in read_all(self.broker, ["keys/#"]):
+            if row.value is not None:
+                number = number_of(row.value)
+                assert self.attempted[row.value][0] == row.topic
+                assert last.get(row.topic, 0) < number, f"{row.topic}: the order changed"
+                last[row.topic] = number
 
     async def finish(self) -> None:
         """Everything is still there when maintenance has had its time."""

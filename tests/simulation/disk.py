@@ -21,6 +21,16 @@ from unittest.mock import patch
 Write = tuple[int, bytes]
 Step = Write | int
 """Bytes at a position, or a new size."""
+Remove = Callable[[str], None]
+
+REAL: dict[str, Callable[..., Any]] = {
+    name: getattr(os, name)
+    for name in (
+        "open", "close", "pwrite", "ftruncate", "posix_fallocate", "fdatasync", "fsync",
+        "unlink", "replace", "rename", "mkdir", "rmdir",
+    )
+}  # fmt: skip
+"""What is listened to."""
 
 
 class Node:
@@ -90,16 +100,15 @@ class Disk:
                     left[path] = node
                 else:
                     left.pop(path, None)
-        shutil.rmtree(self.root)
-        Path(self.root).mkdir()
+        _remove_all(self.root, REAL["unlink"], REAL["rmdir"])
         self._names, self._durable = {}, {}
         nodes: set[int] = set()
         for path, node in sorted(left.items()):
-            parent = str(Path(path).parent)
+            parent = path.rpartition("/")[0]
             if parent != self.root and parent not in self._names:
                 continue  # the directory itself is lost
             if node is None:
-                Path(path).mkdir()
+                REAL["mkdir"](path)
             else:
                 if id(node) in nodes:  # renamed, and the old name is still there
                     copy = Node()
@@ -108,7 +117,8 @@ class Disk:
                 else:
                     node.forget_some(self._chance)
                 nodes.add(id(node))
-                Path(path).write_bytes(node.durable)
+                with open(path, "wb") as file:  # noqa: PTH123 - thousands of them
+                    file.write(node.durable)
             self._names[path] = self._durable[path] = node
         self._changes.clear()
         self._open.clear()
@@ -120,33 +130,33 @@ class Disk:
     def attached(self) -> Iterator[None]:
         """Listen to `os` for the length of a block."""
         with contextlib.ExitStack() as stack:
-            for name in (
-                "open", "close", "pwrite", "ftruncate", "posix_fallocate", "fdatasync", "fsync",
-                "unlink", "replace", "rename", "mkdir", "rmdir",
-            ):  # fmt: skip
-                real = getattr(os, name)
-                stack.enter_context(patch.object(os, name, self._listen(name, real)))
+            for name in REAL:
+                stack.enter_context(patch.object(os, name, self._listen(name)))
             stack.enter_context(patch.object(shutil, "rmtree", self._remove_tree))
             yield
 
-    def _listen(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        hear = self._open_file if name == "open" else getattr(self, f"_{name}")
+    def _listen(self, name: str) -> Callable[..., Any]:
+        real = REAL[name]
+        if name == "open":
+            return self._opens
+        hear = getattr(self, f"_{name}")
+        if name in ("fdatasync", "fsync"):
+            return hear  # type: ignore[no-any-return]  # nothing is waited for
 
         def call(*arguments: Any, **more: Any) -> Any:
-            if name == "open":
-                path = str(arguments[0])
-                existed = path in self._names
-                result = real(*arguments, **more)
-                if path.startswith(self.root):
-                    hear(path, arguments[1], result, existed)
-                return result
-            if name in ("fdatasync", "fsync"):
-                return hear(*arguments)  # nothing is waited for
             result = real(*arguments, **more)
             hear(*arguments)
             return result
 
         return call
+
+    def _opens(self, name: Any, flags: int, *mode: Any, **more: Any) -> int:
+        path = str(name)
+        existed = path in self._names
+        fd: int = REAL["open"](name, flags, *mode, **more)
+        if path.startswith(self.root):
+            self._open_file(path, flags, fd, existed)
+        return fd
 
     def _note(self, path: str, node: Node | None, came: bool) -> None:
         if came:
@@ -228,6 +238,17 @@ class Disk:
         self._note(str(path), None, False)
 
     def _remove_tree(self, path: Any) -> None:
-        for row in sorted(Path(path).rglob("*"), reverse=True):
-            row.rmdir() if row.is_dir() else row.unlink()
+        _remove_all(str(path), os.unlink, os.rmdir)
         Path(path).rmdir()
+
+
+def _remove_all(folder: str, unlink: Remove, rmdir: Remove) -> None:
+    """Remove what is in a folder, its last first."""
+    with os.scandir(folder) as rows:
+        found = sorted((row.path, row.is_dir()) for row in rows)
+    for path, is_folder in reversed(found):
+        if is_folder:
+            _remove_all(path, unlink, rmdir)
+            rmdir(path)
+        else:
+            unlink(path)

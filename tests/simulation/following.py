@@ -20,7 +20,6 @@ from pathlib import Path
 import msgspec
 
 from onelog.broker import (
-    EARLIEST,
     LOCAL,
     Durability,
     LiveSource,
@@ -33,7 +32,7 @@ from onelog.broker.live import LISTENER
 from onelog.kernel import ATTR_CODEC_MASK, ATTR_CONTROL, ATTR_TRANSACTIONAL, scan_batches
 from onelog.record.batch import Marker, build_batch, iterate_batches
 from onelog.record.compression import ZSTD
-from tests.simulation.world import SETTINGS, Work, World, number_of
+from tests.simulation.world import SETTINGS, Work, World, number_of, read_all
 
 FEED = StreamConfig(name="feed", captures=("feed/#",), partitions=2, segment_bytes=4096)
 TXN = StreamConfig(name="txn", captures=("txn",), segment_bytes=4096)
@@ -97,7 +96,7 @@ class Following(World):
         }
         self.open_txns: list[int] = []
         self.table = await self.broker.cursors.open_table("table", ["feed/#"], principal=LOCAL)
-        self.check_table()
+        self.check_table(self.everything()[1])
 
     async def end(self) -> None:
         """The feed stops before the log does."""
@@ -241,22 +240,20 @@ class Following(World):
 
     def everything(self) -> tuple[dict[Key, list[int]], dict[str, bytes]]:
         """Every committed record by partition, and the last value of each topic."""
-        reader = self.broker.cursors.open_tail(["feed/#", "txn"], start=EARLIEST, principal=LOCAL)
         found: dict[Key, list[int]] = {}
         last: dict[str, bytes] = {}
         values: list[bytes] = []
-        while rows := reader.fetch(1000):
-            for row in rows:
-                found.setdefault((row.stream, row.partition), []).append(int(row.offset))
-                last[row.topic] = row.value or b""
-                if row.value:
-                    values.append(row.value)
-                    assert self.attempted.get(row.value) == row.topic, f"{row} was never sent so"
+        for row in read_all(self.broker, ["feed/#", "txn"]):
+            found.setdefault((row.stream, row.partition), []).append(int(row.offset))
+            last[row.topic] = row.value or b""
+            if row.value:
+                values.append(row.value)
+                assert self.attempted.get(row.value) == row.topic, f"{row} was never sent so"
         self.check_values(values, "a reader")
         return found, last
 
     def check(self) -> None:
-        found, _last = self.everything()
+        found, last = self.everything()
         self.check_values(self.values, "the feed")
         upto = {
             (row.stream.name, int(row.partition.id)): row.position for row in self.live.sources()
@@ -271,7 +268,7 @@ class Following(World):
         for tail, began, seen in self.tails:
             upto = {(ids[row.stream_id], row.partition): row.offset for row in tail.positions()}
             self.check_complete("a tail", found, began, upto, seen)
-        self.check_table()
+        self.check_table(last)
 
     def check_complete(
         self, who: str, found: Seen, began: dict[Key, int], upto: dict[Key, int], got: Got
@@ -293,10 +290,9 @@ class Following(World):
             assert order.get(topic, 0) < number_of(value), f"{who}: {topic} in another order"
             order[topic] = number_of(value)
 
-    def check_table(self) -> None:
+    def check_table(self, last: dict[str, bytes]) -> None:
         if not self.is_in_order:
             return
-        _found, last = self.everything()
         for topic in TOPICS:
             record = self.table.get(topic)
             value = b"" if record is None else record.value

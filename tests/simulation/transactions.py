@@ -23,7 +23,7 @@ import msgspec
 
 from onelog.base.errors import OnelogError
 from onelog.base.ids import Offset
-from onelog.broker import EARLIEST, LOCAL, Cleanup, Compaction, Message, Partition, StreamConfig
+from onelog.broker import LOCAL, Cleanup, Compaction, Message, Partition, StreamConfig
 from onelog.broker.producer_ids import ProducerIds
 from onelog.config.kafka import KafkaGroups, KafkaTransactions
 from onelog.kernel import ATTR_CONTROL, ATTR_TRANSACTIONAL, scan_batches
@@ -33,7 +33,7 @@ from onelog.protocols.kafka.topics import Topics
 from onelog.protocols.kafka.transactions.opening import open_coordinator
 from onelog.protocols.kafka.transactions.state import Producer
 from onelog.record.batch import build_batch, iterate_batches
-from tests.simulation.world import Work, World, number_of
+from tests.simulation.world import Work, World, number_of, read_all
 
 TOPICS = (
     StreamConfig(name="plain", captures=("plain",), partitions=2, segment_bytes=4096),
@@ -104,8 +104,9 @@ class Transactions(World):
     def works(self) -> Sequence[Work]:
         """What somebody may do next."""
         return (
-            self.transact, self.transact, self.transact, self.transact, self.publish, self.repeat,
-            self.rest, self.rest, self.rest, self.read, self.wait_long, self.fail_disk,
+            self.transact, self.transact, self.transact, self.transact, self.transact_last,
+            self.publish, self.repeat, self.rest, self.rest, self.rest, self.read, self.wait_long,
+            self.fail_disk,
         )  # fmt: skip
 
     async def begin(self) -> None:
@@ -115,6 +116,8 @@ class Transactions(World):
                 await self.broker.streams.create(config)
         self.busy: set[str] = set()
         self.producers: dict[str, Producer] = {}
+        self.began_ms: dict[str, int] = {}
+        """Id → since when it may have a transaction."""
         self.sequences: dict[tuple[Producer, Place], int] = {}
         self.topics = Topics(self.broker)
         self.ids = ProducerIds(self.broker.store)
@@ -145,6 +148,16 @@ class Transactions(World):
             self.busy.add(name)
             self.later(lambda: self.transact_as(name))
 
+    async def transact_last(self) -> None:
+        """A producer is told how its transaction ended, and that very moment the power goes."""
+        name = self.chance.choice(IDS)
+        if name not in self.busy and self.chance.random() < 0.5:
+            self.busy.add(name)
+            before = len(self.txns)
+            await self.transact_as(name)
+            if any(txn.told for txn in self.txns[before:] if txn.id == name):
+                self.doom = "power"
+
     async def transact_as(self, name: str) -> None:
         """A whole transaction, as far as it comes."""
         try:
@@ -156,13 +169,16 @@ class Transactions(World):
 
     @contextlib.contextmanager
     def kafka_refusals(self, name: str) -> Iterator[None]:
-        """A producer is told to try again, or that it is fenced and has to begin anew."""
+        """A producer is told to try again; or it was slow, is fenced, and has to begin anew."""
         try:
             yield
         except KafkaError as error:
-            if error.code not in TOLD_TO_RETRY:
-                self.producers.pop(name, None)
-            assert self.sick or error.code in (*TOLD_TO_RETRY, *FENCED), repr(error)
+            if error.code in TOLD_TO_RETRY:
+                return
+            self.producers.pop(name, None)
+            took_ms = self.clock.now_ms() - self.began_ms.get(name, 0)
+            is_late = error.code in FENCED and took_ms >= TIMEOUT_MS
+            assert self.sick or is_late, f"refused after {took_ms} ms: {error!r}"
 
     async def begin_transaction(self, name: str) -> tuple[Txn, Producer]:
         producer = self.producers.get(name)
@@ -171,6 +187,7 @@ class Transactions(World):
             producer = await self.coordinator.init_producer(name, TIMEOUT_MS)
             self.producers[name] = producer
         places = self.chance.sample(PLACES, self.chance.randint(1, len(PLACES)))
+        self.began_ms[name] = self.clock.now_ms()
         await self.coordinator.add(name, producer, frozenset(places))
         self.count += 1
         txn = Txn(self.count, name, [])
@@ -187,7 +204,7 @@ class Transactions(World):
         """What Produce does with a batch of a transaction: verified, then appended."""
         rows = []
         for _ in range(self.chance.randint(1, 3)):
-            value, key = self.next_value((10, 700)), self.chance.choice(KEYS)
+            value, key = self.next_value((10, 1400)), self.chance.choice(KEYS)
             self.owner[value] = txn
             rows.append((None, key, value, (), self.clock.now_ms()))
         self.coordinator.verify(txn.id, *producer, *place)
@@ -227,7 +244,7 @@ class Transactions(World):
     async def publish(self) -> None:
         """Records outside of transactions, between theirs."""
         topic, key = self.chance.choice(("plain", "last")), self.chance.choice(KEYS)
-        value = self.next_value((10, 700))
+        value = self.next_value((10, 1400))
         self.free[value] = "publisher"
 
         async def tell() -> None:
@@ -249,6 +266,9 @@ class Transactions(World):
         self.sequence += 1
         self.busy.add("idempotent")
         self.later(self.send_unanswered)
+        if self.chance.random() < 0.15:  # the broker dies before or after it wrote, or answered
+            await asyncio.sleep(self.chance.random() * 0.02)
+            self.doom = self.chance.choice(("kill", "power"))
 
     async def send_unanswered(self) -> None:
         try:
@@ -308,11 +328,9 @@ class Transactions(World):
 
     def see(self) -> None:
         all_found: set[bytes] = set()
-        reader = self.broker.cursors.open_tail(["plain", "last"], start=EARLIEST, principal=LOCAL)
         told: dict[Place, list[bytes]] = {place: [] for place in PLACES}
-        while rows := reader.fetch(1000):
-            for row in rows:
-                told[row.stream, row.partition].append(row.value or b"")
+        for row in read_all(self.broker, ["plain", "last"]):
+            told[row.stream, row.partition].append(row.value or b"")
         for place in PLACES:
             found = self.visible(place)
             assert found == told[place], f"{place}: a cursor and a client see different records"
@@ -344,6 +362,8 @@ class Transactions(World):
 
     async def finish(self) -> None:
         """Everything that was left open is aborted by its timeout; then all is decided."""
+        if self.unanswered:
+            await self.send_unanswered()
         await asyncio.sleep(1.2 * TIMEOUT_MS / 1000)
         self.check_seen()
         for place in PLACES:

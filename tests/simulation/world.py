@@ -21,10 +21,11 @@ import msgspec
 from onelog.base.clock import ManualClock
 from onelog.base.errors import OnelogError
 from onelog.base.ids import Offset
-from onelog.broker import Broker, BrokerSettings, StreamConfig, kept
+from onelog.broker import EARLIEST, LOCAL, Broker, BrokerSettings, Record, StreamConfig, kept
 from onelog.broker import broker as broker_module
 from onelog.cursors import checkpoint
 from onelog.kernel import ATTR_CONTROL
+from onelog.log import rewriting
 from onelog.log.partition import Partition
 from onelog.record.batch import iterate_batches
 from onelog.storage.segment import SegmentEngine
@@ -67,6 +68,10 @@ class World:
         """The disk failed: a partition refuses until the next start."""
         self.is_dark = False
         """The last life ended with the power."""
+        self.doom = ""
+        """How the broker dies at this very moment: of "deaths"."""
+        self.failures: list[BaseException] = []
+        """What was found beside the steps."""
         self._lasting: frozenset[str] | None = None
 
     # -- what a world says
@@ -107,6 +112,8 @@ class World:
             await self.start()
             for _ in range(self.chance.randint(*self.steps)):
                 await self.step()
+                if self.doom:
+                    break
             await self.die()
         await self.start()
         await self.finish()
@@ -136,8 +143,10 @@ class World:
 
     async def die(self) -> None:
         """By a stop, a kill, or the power: at some moment of what is under way."""
-        await asyncio.sleep(self.chance.choice((0, 0.03)) * self.chance.random())
-        how = self.chance.choice(self.deaths)
+        how, self.doom = self.doom, ""
+        if not how:
+            await asyncio.sleep(self.chance.choice((0, 0.03)) * self.chance.random())
+            how = self.chance.choice(self.deaths)
         if how == "stop":
             await asyncio.gather(*self.calls)
             with contextlib.suppress(OnelogError):  # a partition that the disk stopped
@@ -167,6 +176,8 @@ class World:
         work = self.chance.choice(self.works())
         with self.refusals():
             await work()
+        if self.failures:
+            raise self.failures[0]
 
     def later(self, work: Work) -> None:
         """Let something go on beside the rest."""
@@ -175,9 +186,15 @@ class World:
             with self.refusals():
                 await work()
 
+        def ended(task: asyncio.Task[None]) -> None:
+            self.calls.discard(task)
+            error = None if task.cancelled() else task.exception()
+            if error is not None:
+                self.failures.append(error)
+
         task = asyncio.get_running_loop().create_task(guarded())
         self.calls.add(task)
-        task.add_done_callback(self.calls.discard)
+        task.add_done_callback(ended)
 
     @contextlib.contextmanager
     def refusals(self) -> Iterator[None]:
@@ -221,6 +238,15 @@ def rows_of(partition: Partition) -> dict[int, Row]:
     return found
 
 
+def read_all(broker: Broker, filters: Sequence[str]) -> list[Record]:
+    """Every committed record, as a cursor reads them. A read that finds nothing is not the end."""
+    reader = broker.cursors.open_tail(filters, start=EARLIEST, principal=LOCAL)
+    found = reader.fetch(1000)
+    while reader.reading.may_go_on():
+        found += reader.fetch(1000)
+    return found
+
+
 def number_of(value: bytes | None) -> int:
     """When a value was made, beside others."""
     return int((value or b"0.").split(b".", 1)[0])
@@ -239,11 +265,15 @@ def simulate(world: type[W], seed: int, folder: Path) -> W:
         patch.object(broker_module, "Syncer", SimulatedSyncer),
         patch.object(kept, "_SEGMENT_BYTES", INTERNAL_SEGMENT_BYTES),
         patch.object(checkpoint, "STREAM_CONFIG", cursors),
+        patch.object(rewriting, "_PAUSE_S_MAX", 0.0),
         patch.object(secrets, "token_hex", lambda size: ids.randbytes(size).hex()),
         made.attached(),
         asyncio.Runner(loop_factory=lambda: VirtualLoop(made.clock)) as runner,
     ):
         runner.get_loop().set_exception_handler(lambda _loop, row: problems.append(row))
         runner.run(made.run())
-    assert not problems, problems[:3]
+    for error in made.failures:
+        raise error
+    for problem in problems:
+        raise AssertionError(str(problem)) from problem.get("exception")
     return made
