@@ -2,12 +2,13 @@
 
 `ONELOG_PURE=1` skips it, `ONELOG_REQUIRE_NATIVE=1` makes a failure fatal. Without either, a machine
 that cannot compile gets the interpreted kernel. `ONELOG_PROGRESS=FILE` tells what is being done
-there: pip shows nothing of a build that works, and this one takes a minute or more. Every module
-carries the digest of its sources (`kernel/origin.py`); one that carries another is compiled anew,
-whatever the times of the files say.
+there: pip shows nothing of a build that works, and this one takes a minute of every core.
+Every module carries the digest of its sources (`kernel/origin.py`); one that carries another is
+compiled anew, whatever the times of the files say.
 """
 
 import importlib.util
+import multiprocessing
 import os
 import sys
 from pathlib import Path
@@ -92,7 +93,11 @@ def translate(modules: list[Extension]) -> list[Extension]:
         tell(f"translating {len(other)} modules to C")
     for stamp in other:
         stamp.with_suffix(".c").unlink(missing_ok=True)
-    made = cythonize(modules, build_dir=str(CYTHON_DIR), compiler_directives=DIRECTIVES)
+    # Where processes are not forked they begin with the main module, and that is pip's here.
+    workers = (os.cpu_count() or 1) if multiprocessing.get_start_method() == "fork" else 0
+    made = cythonize(
+        modules, nthreads=workers, build_dir=str(CYTHON_DIR), compiler_directives=DIRECTIVES
+    )
     for stamp in other:
         stamp.write_text(wanted[stamp])
     return made
@@ -100,6 +105,10 @@ def translate(modules: list[Extension]) -> list[Extension]:
 
 class BuildKernel(build_ext):
     """Setuptools forgives an optional module that does not compile, but not a missing compiler."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.parallel = self.parallel or True
 
     def build_extension(self, ext: Extension) -> None:
         name, number = ext.name.rpartition(".")[2], self.extensions.index(ext) + 1

@@ -11,11 +11,10 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
-from tests.support.forks import Fork, onelog
+from tests.support.forks import Fork, onelog, run_onelog
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60.0
@@ -110,15 +109,9 @@ class Onelog(Server):
 
     def command(self, *words: str, stdin: str = "") -> None:
         """Run `onelog` where the server runs, as an operator does."""
-        subprocess.run(
-            [sys.executable, "-m", "onelog", *words],
-            cwd=self.folder,
-            env=environment(),
-            input=stdin.encode(),
-            check=True,
-            capture_output=True,
-            timeout=DEADLINE_S,
-        )
+        run_onelog(
+            *words, folder=self.folder, environment=environment(), given=stdin.encode()
+        ).check_returncode()
 
     def get(self, path: str) -> str:
         connection = http.client.HTTPConnection(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ssl
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pika
@@ -12,7 +10,7 @@ import pytest
 import trustme
 
 from tests.conformance.amqp_raw import Basic, Connection, Ended, Raw, Refused, unique
-from tests.conformance.mqtt_brokers import Onelog, environment
+from tests.conformance.mqtt_brokers import Onelog
 
 ALICE = {"user": "alice", "password": "secret"}
 
@@ -88,10 +86,7 @@ def test_a_user_that_is_deleted_has_to_leave(server):
     server.user("carol", "secret")
     with Raw(server.ports["amqp"]) as raw:
         raw.open(user="carol", password="secret").channel()
-        subprocess.run(
-            [sys.executable, "-m", "onelog", "user", "remove", "carol"],
-            cwd=server.folder, env=environment(), check=True, capture_output=True, timeout=30,
-        )  # fmt: skip
+        server.command("user", "remove", "carol")
         with pytest.raises(Refused) as refused:
             raw.expect(1, Basic.QosOk)
         assert refused.value.short == "connection 320"

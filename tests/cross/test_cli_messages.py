@@ -21,6 +21,7 @@ from onelog.cli.talk.kafka import murmur2
 from onelog.cli.talk.messages import from_json
 from tests.conformance.mqtt_brokers import DEADLINE_S, Onelog, environment
 from tests.cross.clients import Said
+from tests.support.forks import run_onelog
 from tests.support.listening import write_tls_files
 
 VIAS = ("mqtt", "kafka", "amqp")
@@ -34,10 +35,12 @@ class Cli:
         self.ports = ports
         self.folder = folder
 
+    def chosen(self, via: str) -> list[str]:
+        return ["--via", via, "--port", str(self.ports[via])] if via else []
+
     def start(self, *arguments: str, via: str = "", **options: Any) -> subprocess.Popen[bytes]:
-        chosen = ["--via", via, "--port", str(self.ports[via])] if via else []
         return subprocess.Popen(
-            [sys.executable, "-m", "onelog", *arguments, *chosen],
+            [sys.executable, "-m", "onelog", *arguments, *self.chosen(via)],
             cwd=self.folder,
             env=environment(),
             stdin=subprocess.PIPE,
@@ -47,10 +50,16 @@ class Cli:
         )
 
     def run(self, *arguments: str, via: str = "", given: bytes = b"", code: int = 0) -> bytes:
-        process = self.start(*arguments, via=via)
-        out, errors = process.communicate(given, timeout=DEADLINE_S)
-        assert process.returncode == code, errors.decode()
-        return out if code == 0 else errors
+        done = run_onelog(
+            *arguments,
+            *self.chosen(via),
+            folder=self.folder,
+            environment=environment(),
+            given=given,
+            timeout_s=DEADLINE_S,
+        )
+        assert done.returncode == code, done.stderr.decode()
+        return done.stdout if code == 0 else done.stderr
 
     def rows(self, *arguments: str, via: str) -> list[dict[str, Any]]:
         out = self.run(*arguments, "--json", via=via)

@@ -6,8 +6,6 @@ Compressed batches are inflated, transactions are seen when they were committed,
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 import time
 
 import pytest
@@ -17,6 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from onelog.base.names import to_kafka
 from tests.conformance.mqtt_brokers import DEADLINE_S, environment
 from tests.cross.clients import Said
+from tests.support.forks import run_onelog
 
 TOPIC = "history/all"
 
@@ -66,11 +65,12 @@ def test_history_of_all_is_read_by_each(server, written, via, text):
 
 
 def replayed(server, text: str, via: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "onelog", "replay", text,
-         "--via", via, "--port", str(server.ports[via])],
-        env=environment(), capture_output=True, check=True, timeout=LONG_S,
-    )  # fmt: skip
+    done = run_onelog(
+        *("replay", text, "--via", via, "--port", str(server.ports[via])),
+        environment=environment(),
+        timeout_s=LONG_S,
+    )
+    done.check_returncode()
     return done.stdout.decode().splitlines()
 
 

@@ -6,8 +6,6 @@ and come back, and in one test the broker itself goes and comes back.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -24,6 +22,7 @@ from tests.cross.load import (
     let_write,
     topic_of,
 )
+from tests.support.forks import run_onelog
 
 
 class Plant:
@@ -64,11 +63,14 @@ class Plant:
         self.device.come(self.ports["kafka"])
 
     def onelog(self, *arguments: str) -> str:
-        return subprocess.run(
-            [sys.executable, "-m", "onelog", *arguments],
-            cwd=self.server.folder, env=environment(), capture_output=True, check=True, text=True,
-            stdin=subprocess.DEVNULL, timeout=DEADLINE_S,
-        ).stdout  # fmt: skip
+        done = run_onelog(
+            *arguments,
+            folder=self.server.folder,
+            environment=environment(),
+            timeout_s=DEADLINE_S,
+        )
+        done.check_returncode()
+        return done.stdout.decode()
 
     def stream(self, *arguments: str) -> None:
         self.onelog("stream", *arguments)

@@ -8,11 +8,13 @@ they are done once, and each process is a fork of that. What a user starts is st
 from __future__ import annotations
 
 import contextlib
+import io
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -96,6 +98,42 @@ def _run(
         with Path(errors).open("ab") as file:
             os.dup2(file.fileno(), sys.stderr.fileno())
     target(*arguments)
+
+
+def run_onelog(
+    *arguments: str,
+    folder: Path = ROOT,
+    environment: Mapping[str, str] = os.environ,
+    given: bytes = b"",
+    timeout_s: float = 60.0,
+) -> subprocess.CompletedProcess[bytes]:
+    """Run the command to its end, as `subprocess.run` does with `capture_output`."""
+    with tempfile.TemporaryDirectory() as place:
+        output, errors = Path(place, "output"), Path(place, "errors")
+        process = Fork(
+            _onelog_into,
+            str(output),
+            given,
+            arguments,
+            errors=errors,
+            folder=folder,
+            environment=environment,
+        )
+        with process.stdout:
+            try:
+                code = process.wait(timeout_s)
+            finally:
+                process.kill()
+        return subprocess.CompletedProcess(
+            arguments, code, output.read_bytes(), errors.read_bytes()
+        )
+
+
+def _onelog_into(output: str, given: bytes, arguments: tuple[str, ...]) -> None:
+    with Path(output).open("ab") as file:
+        os.dup2(file.fileno(), sys.stdout.fileno())
+    sys.stdin = io.TextIOWrapper(io.BytesIO(given))
+    onelog(*arguments)
 
 
 def onelog(*arguments: str) -> None:

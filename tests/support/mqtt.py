@@ -52,6 +52,24 @@ async def until(is_true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
+class _Leaving(asyncio.StreamReaderProtocol):
+    """Closes its side when the broker closes its own, as clients do: no broker lingers for it."""
+
+    def eof_received(self) -> bool:
+        super().eof_received()
+        return False
+
+
+async def dial(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection of a peer that leaves when it is told to."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(loop=loop)
+    transport, protocol = await loop.create_connection(
+        lambda: _Leaving(reader, loop=loop), "127.0.0.1", port
+    )
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
 class Client:
     """A client without a mind of its own: it acknowledges only what it is told to."""
 
@@ -185,7 +203,7 @@ async def connect(
     **fields: Any,
 ) -> Client:
     """A connected client; `connack` says how it was received."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await dial(port)
     client = Client(reader, writer, version)
     properties = NO_PROPERTIES
     if version == 5:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,8 @@ from confluent_kafka.admin import AdminClient
 from onelog.__main__ import _run_offline
 from onelog.cli import run
 from tests.conformance.mqtt_brokers import Onelog
-from tests.conformance.test_serve import DEADLINE_S, command, environment
+from tests.conformance.test_serve import environment
+from tests.support.forks import run_onelog
 from tests.unit.test_security_cli import no_server
 
 pytestmark = pytest.mark.usefixtures("empty_place")
@@ -44,16 +44,9 @@ def test_views_of_a_stopped_server(capsys):
 
 def test_views_of_a_running_server(tmp_path):
     def onelog(*arguments: str) -> str:
-        return subprocess.run(
-            command("view", *arguments),
-            cwd=tmp_path,
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=True,
-        ).stdout
+        done = run_onelog("view", *arguments, folder=tmp_path, environment=environment())
+        done.check_returncode()
+        return done.stdout.decode()
 
     server = Onelog(tmp_path).start()
     try:

@@ -10,7 +10,7 @@ from onelog.base.errors import StorageError
 from onelog.protocols.mqtt.codec import encode_packet
 from onelog.protocols.mqtt.packets import Connack, Connect
 from onelog.protocols.mqtt.properties import Properties
-from tests.support.mqtt import DEADLINE_S, Client, Node, serving
+from tests.support.mqtt import DEADLINE_S, Client, Node, dial, serving
 
 
 async def left_with_a_message(node: Node) -> None:
@@ -25,7 +25,7 @@ async def left_with_a_message(node: Node) -> None:
 
 async def asking(node: Node) -> Client:
     """A client that has sent CONNECT and did not look for an answer yet."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+    reader, writer = await dial(node.port)
     client = Client(reader, writer, 5)
     node.clients.append(client)
     properties = Properties(session_expiry_s=300)

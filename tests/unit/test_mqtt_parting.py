@@ -9,7 +9,7 @@ import pytest
 from onelog.base.errors import StorageError
 from onelog.protocols.mqtt.packets import Connect, Disconnect, Publish
 from onelog.protocols.mqtt.properties import Properties
-from tests.support.mqtt import Client, serving, until
+from tests.support.mqtt import Client, dial, serving, until
 
 
 async def test_the_state_of_a_closed_session_stays_where_it_was(tmp_path):
@@ -83,7 +83,7 @@ async def test_a_client_that_goes_while_its_session_is_attached_leaves_it_detach
             await put(*row)
 
         sessions._put = slow_put
-        reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+        reader, writer = await dial(node.port)
         client = Client(reader, writer, 5)
         expiry = Properties(session_expiry_s=60)
         await client.send(Connect(client_id="c", version=5, properties=expiry))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from onelog.broker import Principal, StreamConfig, Touched
@@ -13,7 +11,7 @@ from onelog.protocols.mqtt.features import MqttFeatures
 from onelog.protocols.mqtt.properties import Properties
 from onelog.protocols.mqtt.rewrite import RewriteRule
 from onelog.protocols.mqtt.routes import RouteTable
-from tests.support.mqtt import serving, until
+from tests.support.mqtt import dial, serving, until
 
 
 def known(node) -> set[bytes]:
@@ -45,7 +43,7 @@ async def test_a_connection_that_was_never_accepted_leaves_the_routes_of_others_
     async with serving(tmp_path) as node:
         client = await node.client("c")
         await client.publish("t", "x")
-        _reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+        _reader, writer = await dial(node.port)
         await until(lambda: len(node.hub.connections) == 2)
         writer.write(b"\x00\x00")
         await until(lambda: len(node.hub.connections) == 1)

@@ -25,11 +25,11 @@ from onelog.protocols.mqtt.packets import (
     Subscription,
 )
 from onelog.protocols.mqtt.properties import Properties
-from tests.support.mqtt import Client, Node, serving, until
+from tests.support.mqtt import Client, Node, dial, serving, until
 
 
-async def dial(node: Node, version: int) -> Client:
-    reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+async def peer(node: Node, version: int) -> Client:
+    reader, writer = await dial(node.port)
     client = Client(reader, writer, version)
     node.clients.append(client)
     return client
@@ -93,7 +93,7 @@ async def test_answers_for_what_is_not_in_flight_harm_nobody(tmp_path):
 
 async def connack(node: Node, version: int, **fields) -> Connack | None:
     """What a CONNECT is answered; None: the connection just ends."""
-    client = await dial(node, version)
+    client = await peer(node, version)
     await client.send(Connect(version=version, **fields))
     try:
         return await client.receive(Connack)
@@ -105,7 +105,7 @@ async def test_a_connack_is_no_larger_than_the_client_takes(tmp_path):
     """MQTT5 3.1.2-24, 3.2.2-19: without its words, or not at all."""
     async with serving(tmp_path) as node:
         for most, client_id in product(range(1, 60), ("", "c" * 300)):
-            client = await dial(node, 5)
+            client = await peer(node, 5)
             properties = Properties(maximum_packet_size=most)
             await client.send(Connect(version=5, properties=properties, client_id=client_id))
             client._writer.write_eof()
@@ -147,7 +147,7 @@ async def test_reasons_are_left_out_where_they_do_not_fit(tmp_path):
 )
 async def test_a_malformed_connect_of_version_3_is_closed_without_a_fault(tmp_path, body):
     async with serving(tmp_path) as node:
-        client = await dial(node, 4)
+        client = await peer(node, 4)
         client._writer.write(b"\x10" + bytes((len(body),)) + body)
         assert await is_closed(client)
         assert node.broker.troubles.rows() == []
@@ -157,7 +157,7 @@ async def test_a_protocol_level_of_the_future_is_told_which_one_is_spoken(tmp_pa
     """MQTT5 3.1.2-2."""
     async with serving(tmp_path) as node:
         for level, answer in ((6, b"\x20\x03\x00\x84\x00"), (2, b"\x20\x02\x00\x01")):
-            client = await dial(node, 5)
+            client = await peer(node, 5)
             body = b"\x00\x04MQTT" + bytes((level,)) + b"\x02\x00<\x00\x01c"
             client._writer.write(b"\x10" + bytes((len(body),)) + body)
             async with asyncio.timeout(30):

@@ -8,7 +8,7 @@ import pytest
 
 from onelog.base.errors import NotAuthenticated
 from onelog.protocols.mqtt.packets import Connack, Connect, Disconnect
-from tests.support.mqtt import Client, Node, serving
+from tests.support.mqtt import Client, Node, dial, serving
 
 ALICE = {"username": "alice", "password": b"secret-1"}
 
@@ -61,7 +61,7 @@ async def test_a_client_that_is_logging_in_while_its_user_is_removed_is_refused(
 
         removed = asyncio.Event()
         sessions.attach = slow_attach
-        reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+        reader, writer = await dial(node.port)
         client = Client(reader, writer, 5)
         await client.send(Connect(client_id="c", version=5, **ALICE))
         await entered.wait()
@@ -90,7 +90,7 @@ async def test_a_session_is_the_users_who_made_it(tmp_path, version, code, clean
             await mine.drop()
             await node.gone("c")
         for login in ({"username": "bob", "password": b"secret-1"}, {}):
-            reader, writer = await asyncio.open_connection("127.0.0.1", node.port)
+            reader, writer = await dial(node.port)
             thief = Client(reader, writer, version)
             node.clients.append(thief)
             await thief.send(Connect(client_id="c", version=version, clean_start=clean, **login))

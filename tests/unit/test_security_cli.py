@@ -13,6 +13,7 @@ from onelog.__main__ import _run_offline
 from onelog.cli import run, users
 from onelog.storage.lock import lock_data_dir
 from tests.conformance.test_serve import DEADLINE_S, command, environment, serving
+from tests.support.forks import run_onelog
 
 pytestmark = pytest.mark.usefixtures("empty_place")
 
@@ -22,16 +23,10 @@ def no_server(_loaded, _on_ready) -> None:
 
 
 def onelog(cwd: Path, *arguments: str, password: str | None = None):
-    return subprocess.run(
-        command(*arguments),
-        cwd=cwd,
-        env=environment(),
-        input=None if password is None else password + "\n",
-        stdin=subprocess.DEVNULL if password is None else None,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
+    given = b"" if password is None else password.encode() + b"\n"
+    done = run_onelog(*arguments, folder=cwd, environment=environment(), given=given)
+    return subprocess.CompletedProcess(
+        done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
     )
 
 
@@ -175,15 +170,6 @@ def test_without_a_terminal_the_password_must_come_from_standard_input(tmp_path)
     asked = onelog(tmp_path, "user", "add", "alice")
     assert asked.returncode == 2
     assert "--password-stdin" in asked.stderr
-    empty = subprocess.run(
-        command("user", "add", "alice", "--password-stdin"),
-        cwd=tmp_path,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
+    empty = onelog(tmp_path, "user", "add", "alice", "--password-stdin")
     assert empty.returncode == 2
     assert "empty" in empty.stderr

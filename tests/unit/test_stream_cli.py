@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,8 @@ import pytest
 from onelog.__main__ import _run_offline
 from onelog.cli import run
 from tests.conformance.mqtt_brokers import Onelog
-from tests.conformance.test_serve import DEADLINE_S, command, environment
+from tests.conformance.test_serve import environment
+from tests.support.forks import run_onelog
 from tests.unit.test_security_cli import no_server
 
 pytestmark = pytest.mark.usefixtures("empty_place")
@@ -36,17 +36,8 @@ def test_a_quantity_that_is_none_is_refused_before_anything_is_asked(capsys):
 
 def test_streams_of_a_running_server(tmp_path):
     def onelog(*arguments: str) -> tuple[int, str]:
-        done = subprocess.run(
-            command("stream", *arguments),
-            cwd=tmp_path,
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-            check=False,
-        )
-        return done.returncode, done.stdout + done.stderr
+        done = run_onelog("stream", *arguments, folder=tmp_path, environment=environment())
+        return done.returncode, (done.stdout + done.stderr).decode()
 
     server = Onelog(tmp_path).start()
     try:
