@@ -8,6 +8,7 @@ import pytest
 
 from bench import kafka_peer
 from tests.conformance.kafka_brokers import Clients, KafkaOnelog, KafkaServer
+from tests.conformance.mqtt_brokers import GROUPS_AT_ONCE
 
 LACKS_PEER = (
     "Apache Kafka is missing: run 'apt-get install maven' as root, 'make conformance-kafka'"
@@ -16,9 +17,7 @@ LACKS_PEER = (
 
 @pytest.fixture(scope="session")
 def kafka_onelog(tmp_path_factory) -> Iterator[KafkaOnelog]:
-    server = KafkaOnelog(
-        tmp_path_factory.mktemp("kafka"), "kafka.groups.initial_rebalance_delay_ms=0"
-    )
+    server = KafkaOnelog(tmp_path_factory.mktemp("kafka"), GROUPS_AT_ONCE)
     server.start()
     yield server
     assert server.stop() == 0

@@ -18,6 +18,8 @@ from tests.support.forks import Fork, onelog, run_onelog
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 60.0
+GROUPS_AT_ONCE = "kafka.groups.initial_rebalance_delay_ms=0"
+"""A setting: a new consumer group does not wait three seconds for more members."""
 
 
 def environment() -> dict[str, str]:

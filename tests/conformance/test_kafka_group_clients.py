@@ -31,6 +31,7 @@ from confluent_kafka.admin import AdminClient
 
 from onelog.protocols.kafka.apis import ApiKey
 from tests.conformance.kafka_brokers import KafkaOnelog, unique
+from tests.conformance.mqtt_brokers import GROUPS_AT_ONCE
 from tests.support.kafka_wire import Wire
 
 with warnings.catch_warnings():
@@ -336,7 +337,7 @@ def test_a_static_member_that_is_killed_and_started_again_disturbs_nobody(
 
 def test_consumers_go_on_over_a_restart_of_the_broker(tmp_path):
     """Members keep their generation; what was committed is not read again."""
-    server = KafkaOnelog(tmp_path).start()
+    server = KafkaOnelog(tmp_path, GROUPS_AT_ONCE).start()
     start = Start(server.port)
     try:
         with Wire(server.port) as wire:

@@ -11,6 +11,7 @@ import pytest
 from onelog.protocols.kafka.apis import APIS, ApiKey
 from onelog.protocols.kafka.errors import ErrorCode
 from tests.conformance.kafka_brokers import KafkaOnelog, unique
+from tests.conformance.mqtt_brokers import GROUPS_AT_ONCE
 from tests.support.kafka_wire import Wire
 
 K = ApiKey
@@ -472,7 +473,7 @@ def test_any_type_of_group_is_coordinated(wire):
 
 @pytest.mark.parametrize("hard", [False, True])
 def test_members_and_offsets_outlive_a_restart(tmp_path, hard):
-    server = KafkaOnelog(tmp_path).start()
+    server = KafkaOnelog(tmp_path, GROUPS_AT_ONCE).start()
     try:
         group = "g"
         with Wire(server.port) as wire:

@@ -13,6 +13,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.conformance.kafka_brokers import KINDS, Clients, KafkaOnelog, unique
 from tests.conformance.kafka_clients import Record, Refused, eventually
+from tests.conformance.mqtt_brokers import GROUPS_AT_ONCE
 from tests.conformance.mqtt_clients import Options, Paho
 
 DEVICES = 3
@@ -58,7 +59,7 @@ class World:
 
 
 def serve(folder, *assignments: str) -> Iterator[World]:
-    server = KafkaOnelog(folder, "kafka.groups.initial_rebalance_delay_ms=0", *assignments)
+    server = KafkaOnelog(folder, GROUPS_AT_ONCE, *assignments)
     server.start()
     world = World(server)
     try:

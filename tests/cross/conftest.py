@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from tests.conformance.mqtt_brokers import Onelog
+from tests.conformance.mqtt_brokers import GROUPS_AT_ONCE, Onelog
 from tests.cross.clients import Clients
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory) -> Iterator[Onelog]:
-    found = Onelog(tmp_path_factory.mktemp("cross")).start()
+    found = Onelog(tmp_path_factory.mktemp("cross"), GROUPS_AT_ONCE).start()
     yield found
     assert found.stop() == 0
     assert not found.errors()

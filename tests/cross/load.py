@@ -70,7 +70,7 @@ class Writer:
             write(b"%s %d" % (self.name.encode(), self.count))
             self.count += 1
             if self.count % 10 == 0:
-                self._stop.wait(0.02)  # some hundred a second: the readers are Python, too
+                self._stop.wait(0.05)  # two hundred a second: the readers are Python, too
 
     def _mqtt(self, port: int) -> None:
         client, ready = connected(port, "", clean=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conformance.mqtt_brokers import Onelog, environment
+from tests.conformance.mqtt_brokers import GROUPS_AT_ONCE, Onelog, environment
 from tests.cross.load import (
     DEADLINE_S,
     WRITERS,
@@ -126,7 +126,7 @@ class Plant:
 
 @pytest.fixture
 def plant(tmp_path) -> Iterator[Plant]:
-    server = Onelog(tmp_path).start()
+    server = Onelog(tmp_path, GROUPS_AT_ONCE).start()
     found = Plant(server)
     found.begin()
     yield found

@@ -27,7 +27,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from tests.conformance.mqtt_brokers import Onelog
+from tests.conformance.mqtt_brokers import GROUPS_AT_ONCE, Onelog
 from tests.fuzz.framing import CORPUS, FRAMINGS
 
 FILE_BYTES_MAX = 12_000
@@ -340,7 +340,7 @@ def main() -> None:
             Path(folder),
             f"listeners.kafka.advertised=127.0.0.1:{taps['kafka'].port}",
             "listeners.amqp_management.enabled=true",
-            "kafka.groups.initial_rebalance_delay_ms=0",
+            GROUPS_AT_ONCE,
             listeners=("amqp_management",),
         ).start()
         try:

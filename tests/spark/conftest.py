@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 import onelog.spark
 from tests.conformance.kafka_brokers import KafkaOnelog
+from tests.conformance.mqtt_brokers import GROUPS_AT_ONCE
 from tests.spark.jvm import local_settings
 from tests.spark.processes import Cluster
 
@@ -49,9 +50,7 @@ def spark(tmp_path_factory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory) -> Iterator[KafkaOnelog]:
     """`onelog serve` for all tests; topics are told apart by name (`unique`)."""
-    server = KafkaOnelog(
-        tmp_path_factory.mktemp("broker"), "kafka.groups.initial_rebalance_delay_ms=0"
-    ).start()
+    server = KafkaOnelog(tmp_path_factory.mktemp("broker"), GROUPS_AT_ONCE).start()
     yield server
     assert server.stop() == 0
     assert not server.errors()

@@ -24,8 +24,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 forks = multiprocessing.get_context("forkserver")
 forks.set_forkserver_preload(
-    ["onelog.app", "onelog.cli", "tests.support.amqp", "tests.support.mqtt"]
-)
+    ["onelog.app", "onelog.cli", "pytest", "tests.support.amqp", "tests.support.mqtt"]
+)  # pytest: a fork of `python -m pytest` begins with the main module of that
 
 
 def begin(target: Callable[..., None], *arguments: Any) -> ForkServerProcess:

@@ -21,7 +21,7 @@ from typing import Any
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.conformance import amqp_raw, mqtt_raw
-from tests.conformance.mqtt_brokers import Onelog
+from tests.conformance.mqtt_brokers import GROUPS_AT_ONCE, Onelog
 from tests.conformance.mqtt_raw import Puback
 from tests.support.history import History, Promise
 
@@ -31,7 +31,7 @@ KEPT_AFTER_S = 3.0
 DEADLINE_S = 60.0
 SETTINGS = (
     f"cursors.checkpoint_interval_ms={CHECKPOINT_MS}",
-    "kafka.groups.initial_rebalance_delay_ms=0",
+    GROUPS_AT_ONCE,
 )
 """For a broker that is to be tried."""
 
