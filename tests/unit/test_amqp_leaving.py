@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from onelog.base import faults
-from onelog.protocols.amqp import connection
+from onelog.protocols.amqp import connection, publishing
 from tests.conformance.amqp_raw import (
     PROTOCOL,
     Basic,
@@ -268,9 +268,11 @@ async def test_channels_that_come_and_go_on_one_connection_leave_nothing(
             assert len(node.hub.connections) == 1
 
 
-async def test_who_leaves_while_there_is_no_room_takes_everything_along(tmp_path: Path):
+async def test_who_leaves_while_there_is_no_room_takes_everything_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """What it published waits for room on the disk."""
-
+    monkeypatch.setattr(publishing, "RETRY_S", 0.05)
     async with serving(tmp_path) as node:
         before = await warm_up(node, leaves_without_a_word)
         for _ in range(3):

@@ -256,8 +256,8 @@ SectionT = TypeVar("SectionT", bound=Section)
 
 def _build(section: type[SectionT], path: str, values: dict[str, Any]) -> SectionT:
     arguments: dict[str, Any] = {}
-    for field in msgspec.structs.fields(section):
-        inner = f"{path}.{field.name}" if path else field.name
+    for name in section.__struct_fields__:
+        inner = f"{path}.{name}" if path else name
         below = known_sections().get(inner)
-        arguments[field.name] = _build(below, inner, values) if below else values[inner]
+        arguments[name] = _build(below, inner, values) if below else values[inner]
     return section(**arguments)
