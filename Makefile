@@ -26,11 +26,14 @@ export PYTHONDONTWRITEBYTECODE :=
 # Each core takes a share. What failed is run once more; what passes only then is counted and named.
 RUN_TESTS := $(PY) tools/run_tests.py
 
+# Targets that do not need each other.
+TOGETHER := $(MAKE) --no-print-directory --jobs=3
+
 SHORT := -m "not fault_long and not kafka_peer and not rabbitmq_peer and not spark_slow"
 
 .DEFAULT_GOAL := help
-.PHONY: help run example-iot example-pipeline spark setup check format test test-pure conformance conformance-kafka \
-        conformance-amqp conformance-spark constraints fuzz fault soak bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark bench-against bench-lockstep docs clean
+.PHONY: help run example-iot example-pipeline spark setup check check-types check-rest format test test-pure conformance conformance-kafka \
+        conformance-amqp conformance-spark constraints fuzz fault soak dev-python dev-js dev-java bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark bench-against bench-lockstep docs clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,7 +56,12 @@ setup: $(STAMP)-dev ## Install everything for development and tests
 check: $(STAMP)-dev ## Format, lint, types, floors, tidiness (under a minute)
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
+	@$(TOGETHER) check-types check-rest
+
+check-types:
 	$(BIN)/mypy
+
+check-rest:
 	$(BIN)/lint-imports --no-logo
 	$(PYTEST) tests/test_tidy.py tests/test_packaging.py
 
@@ -175,12 +183,19 @@ $(STAMP)-pipeline: $(STAMP)-run
 
 $(STAMP)-dev: $(STAMP)-run
 	@echo "onelog: installing what tests and checks need"
-	@$(PY) tools/dev_requirements.py | $(PIP) $(PINNED)
 	@sh tools/provision $(PY) tests
-	@# Clients of the conformance tests; without npm and Maven their tests are skipped.
+	@$(TOGETHER) dev-python dev-js dev-java
+	@touch $@
+
+dev-python:
+	@$(PY) tools/dev_requirements.py | $(PIP) $(PINNED)
+
+# Clients of the conformance tests; without npm and Maven their tests are skipped.
+dev-js:
 	@if command -v npm >/dev/null 2>&1; then \
 	    mkdir -p build/js && npm install --prefix build/js --silent --no-audit --no-fund $(JS_CLIENTS) || \
 	    echo "onelog: JavaScript clients could not be installed: their tests are skipped" >&2; fi
+
+dev-java:
 	@if command -v mvn >/dev/null 2>&1; then $(PY) -m bench.kafka_jars client-3 client-4; \
 	    $(PY) -m tests.conformance.amqp_jars; fi
-	@touch $@
