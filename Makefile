@@ -23,7 +23,7 @@ JS_CLIENTS := mqtt@5 kafkajs@2 kafkajs-snappy@1 @bokuweb/zstd-wasm@0 @platformat
 # They start hundreds of processes, and none is to compile the sources for itself alone.
 export PYTHONDONTWRITEBYTECODE :=
 
-# Each core takes a share. What failed is run once more; what passes only then is counted and named.
+# Each core takes two shares. What failed is run once more; what passes only then is counted and named.
 RUN_TESTS := $(PY) tools/run_tests.py
 
 # Targets that do not need each other.

@@ -1,4 +1,4 @@
-"""How the tests are shared out among processes; `make test` has one for each core, up to four.
+"""How the tests are shared out among processes; `make test` has two for each core, up to four.
 
 What one test breaks does not stay broken for the next.
 

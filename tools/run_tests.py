@@ -25,9 +25,8 @@ REPEATED_MAX: Final = 3
 """Tests that may pass only when they are repeated."""
 FAILED_MAX: Final = 20
 """More than so many failures are not repeated."""
-_CORES: Final = os.cpu_count() or 1
-SHARED: Final = ("-n", str(min(4, _CORES + _CORES // 2)))
-"""Most tests wait for processes and clocks more than they compute: two cores take three at once."""
+SHARED: Final = ("-n", str(min(4, 2 * (os.cpu_count() or 1))))
+"""Most tests wait for processes and clocks as long as they compute: a core takes two at once."""
 TESTS_FAILED: Final = 1
 """What pytest ends with when tests failed, and nothing worse happened."""
 RUNS: Final = {"pure": ({"ONELOG_PURE": "1"}, ("tests/unit",)), "all": ({}, ())}
