@@ -106,23 +106,23 @@ def test_an_auto_delete_queue_without_a_consumer_stays(channel, call):
 
 
 def test_an_unused_queue_goes_after_its_time(channel):
-    queue = channel.queue(arguments={"x-expires": 400})
+    queue = channel.queue(arguments={"x-expires": 900})
     time.sleep(0.2)
     assert not gone(channel, queue)  # to look at it is to use it
-    time.sleep(1.2)
+    time.sleep(1.5)
     assert gone(channel, queue)
 
 
 def test_a_queue_in_use_does_not_expire(channel):
-    queue = channel.queue(arguments={"x-expires": 500})
-    for _ in range(3):
-        time.sleep(0.25)
+    queue = channel.queue(arguments={"x-expires": 900})
+    for _ in range(7):
+        time.sleep(0.15)
         assert channel.get(queue) is None
-    for _ in range(3):
-        time.sleep(0.25)
-        channel.queue(queue, arguments={"x-expires": 500})
+    for _ in range(7):
+        time.sleep(0.15)
+        channel.queue(queue, arguments={"x-expires": 900})
     tag = channel.consume(queue)
-    time.sleep(0.8)
+    time.sleep(1)
     channel.ask(Basic.Cancel(consumer_tag=tag), Basic.CancelOk)
     time.sleep(1.5)
     assert gone(channel, queue)
