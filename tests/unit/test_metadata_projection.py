@@ -18,6 +18,7 @@ from onelog.base.errors import (
 )
 from onelog.metadata import projection
 from onelog.metadata.local import LocalStore
+from onelog.metadata.once import written_once
 from onelog.metadata.projection import NOT_WATCHED, Change, Projection
 from onelog.metadata.store import Delete, Entry, Put
 from onelog.observe.troubles import Troubles
@@ -280,3 +281,26 @@ async def test_an_owner_that_raises_over_a_change_keeps_no_other_change_back(nod
     await node.rows.put("p/b", b"2")
     assert node.shown() == {"p/old": b"0", "p/a": b"1", "p/b": b"2"}
     assert node.troubles.count(projection.LISTENER) == 2
+
+
+# -- keys that are written once
+
+
+@pytest.mark.parametrize("fault", [Fault.NONE, Fault.UNKNOWN_DONE])
+async def test_a_key_that_is_written_once_keeps_its_first_value(
+    store: LocalStore, fault: Fault
+) -> None:
+    way = FaultyStore(store)
+    way.faults.append(fault)
+    assert await written_once(way, "k", b"first") == b"first"
+    assert await written_once(way, "k", b"second") == b"first"
+
+
+async def test_nobody_goes_on_with_a_value_that_was_perhaps_not_written(store: LocalStore) -> None:
+    """I9: what comes late would be another one's value."""
+    way = FaultyStore(store)
+    way.faults.append(Fault.UNKNOWN_LATE)
+    with pytest.raises(Unavailable, match="not known"):
+        await written_once(way, "k", b"late")
+    await way.deliver()
+    assert await written_once(way, "k", b"second") == b"late"

@@ -27,7 +27,8 @@ from onelog.kernel import BatchInfo, Slices
 from onelog.log.config import Cleanup, Retention, StreamConfig
 from onelog.log.partition import Partition
 from onelog.log.stream import Stream
-from onelog.metadata.store import Compare, MetadataStore, Put
+from onelog.metadata.once import written_once
+from onelog.metadata.store import MetadataStore
 from onelog.record.batch import iterate_batches
 
 if TYPE_CHECKING:
@@ -43,19 +44,12 @@ async def fix_partitions(store: MetadataStore, wanted: int, *, is_new: bool) -> 
 
     Raises ConfigError when the directory has another number.
     """
-    found = await store.get(_PARTITIONS)
-    if found is None:
-        # A version that wrote no number made one partition each.
-        fixed = wanted if is_new else 1
-        absent = Compare(_PARTITIONS, "mod_revision", "==", 0)
-        await store.txn([absent], [Put(_PARTITIONS, b"%d" % fixed)])
-        found = await store.get(_PARTITIONS)
-        assert found is not None
-    if int(found.value) != wanted:
+    # A version that wrote no number made one partition each.
+    made = int(await written_once(store, _PARTITIONS, b"%d" % (wanted if is_new else 1)))
+    if made != wanted:
         raise ConfigError(
-            f"internal.partitions = {wanted}, but this data directory was made with"
-            f" {int(found.value)}, which cannot change: set internal.partitions ="
-            f" {int(found.value)}, or choose an empty data directory"
+            f"internal.partitions = {wanted}, but this data directory was made with {made}, which"
+            f" cannot change: set internal.partitions = {made}, or choose an empty data directory"
         )
     return wanted
 

@@ -16,8 +16,9 @@ from typing import Any, Final, Literal
 import msgspec
 
 from onelog.base.clock import Clock
-from onelog.base.errors import NotAuthenticated, Unavailable
-from onelog.metadata.store import Compare, MetadataStore, Put
+from onelog.base.errors import NotAuthenticated
+from onelog.metadata.once import written_once
+from onelog.metadata.store import MetadataStore
 from onelog.observe import Sample, Troubles
 from onelog.security.hashing import HashThreads
 from onelog.security.identity import ANONYMOUS, RESERVED_NAMES, Identity
@@ -238,14 +239,7 @@ class Authenticator:
 
 async def _load_salt_seed(store: MetadataStore) -> bytes:
     """The seed of made-up salts. It is kept, because a salt that changes is known to be made up."""
-    made = secrets.token_bytes(_SALT_SEED_BYTES)
-    absent = Compare(_SALT_SEED_KEY, "version", "==", 0)
-    if (await store.txn((absent,), (Put(_SALT_SEED_KEY, made),))).succeeded:
-        return made
-    entry = await store.get(_SALT_SEED_KEY)
-    if entry is None:
-        raise Unavailable(f"the metadata store lost {_SALT_SEED_KEY!r} meanwhile; start again")
-    return entry.value
+    return await written_once(store, _SALT_SEED_KEY, secrets.token_bytes(_SALT_SEED_BYTES))
 
 
 @functools.lru_cache(maxsize=256)

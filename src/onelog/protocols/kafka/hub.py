@@ -14,12 +14,11 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
 from onelog.base.clock import Clock
-from onelog.base.errors import Unavailable
 from onelog.base.limits import STREAM_NAME_CHARS_MAX
 from onelog.broker import Action, Broker, Principal, Stream
 from onelog.broker.producer_ids import ProducerIds
 from onelog.config import Config
-from onelog.metadata.store import Compare, Put
+from onelog.metadata.once import written_once
 from onelog.net import ConnectionCounters, Connections
 from onelog.observe import Sample
 from onelog.protocols.kafka.admin.choosing import default_config
@@ -138,15 +137,8 @@ class Hub:
                 yield from state.samples()
 
     async def _load_cluster_id(self) -> str:
-        store = self.broker.store
         made = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=")
-        absent = Compare(_CLUSTER_ID_KEY, "version", "==", 0)
-        if (await store.txn((absent,), (Put(_CLUSTER_ID_KEY, made),))).succeeded:
-            return made.decode()
-        entry = await store.get(_CLUSTER_ID_KEY)
-        if entry is None:
-            raise Unavailable(f"the metadata store lost {_CLUSTER_ID_KEY!r} meanwhile; start again")
-        return entry.value.decode()
+        return (await written_once(self.broker.store, _CLUSTER_ID_KEY, made)).decode()
 
     async def close(self) -> None:
         """Let go of every connection, and of all that was opened."""

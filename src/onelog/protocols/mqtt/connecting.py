@@ -3,7 +3,7 @@
 Rules:
 - The old connection of a client id is told (0x8E) and gone before the new one is accepted.
 - Nothing of a session is promised before it can be kept: CONNACK of a persistent session waits
-  for the metadata store.
+  until its row in `~sessions` is durable.
 - A will is published unless the client said goodbye; its delay ends with the session at the latest.
 """
 
@@ -45,7 +45,7 @@ RECEIVE_MAXIMUM_DEFAULT: Final = 65_535
 
 
 class KeptBody(msgspec.Struct, array_like=True):
-    """What the metadata store keeps of a session beside its cursor."""
+    """What `~sessions` keeps of a session beside its cursor."""
 
     subscriptions: list[Subscribed] = []
 
