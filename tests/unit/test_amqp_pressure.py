@@ -15,8 +15,15 @@ from onelog.base import faults
 from onelog.base.errors import QuotaExceeded
 from onelog.broker import LOCAL, Action, Message, Principal
 from onelog.config.amqp import AmqpLimits
+from onelog.protocols.amqp import publishing
 from tests.conformance.amqp_raw import Basic, Connection, Queue, Raw, RawChannel, Refused
 from tests.support.amqp import serving, talk
+
+
+@pytest.fixture(autouse=True)
+def tries_often(monkeypatch):
+    """Whether there is room again is looked at more often than once a second."""
+    monkeypatch.setattr(publishing, "RETRY_S", 0.05)
 
 
 async def test_a_full_disk_blocks_publishers_until_there_is_room(tmp_path):
