@@ -227,3 +227,33 @@ def test_a_peer_that_does_not_leave_is_gone_after_a_moment(on_loop):
             await end(writer)
 
     on_loop(main)
+
+
+@pytest.mark.parametrize("size", [40_000, 8_000_000], ids=["few", "many"])
+def test_a_closed_connection_whose_peer_takes_no_bytes_ends(on_loop, size):
+    """Few bytes are no reason to watch an open connection, but one that is closed waits for them.
+
+    Else who logs in too late, or is idle for too long, would stay for ever. (Over TLS the loops
+    have a timeout of their own for this.)
+    """
+
+    async def main():
+        async with listening(write_timeout_s=0.2) as running:
+            _reader, writer = await caller(running.port)
+            writer.transport.pause_reading()
+            echo = await running.book.only()
+            sock = echo.transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            while not echo.transport.get_write_buffer_size():
+                echo.transport.write(bytes(16_384))
+                await asyncio.sleep(0.01)  # the system takes what it can
+            echo.transport.write(bytes(size))
+            echo.transport.close()
+            try:
+                async with asyncio.timeout(5):
+                    await echo.lost
+            finally:
+                writer.transport.abort()
+            assert running.gate.open == 0
+
+    on_loop(main)

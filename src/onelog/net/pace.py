@@ -5,6 +5,7 @@ Rules (I8):
   Answers to the peer's requests go on, because the peer may be busy sending. When these answers
   have added as many bytes again, the broker stops reading from the peer until the peer has read.
 - A peer that reads no byte at all for the write timeout, although bytes wait for it, is cut off.
+  An open connection is watched past the high mark, one that is closed while any byte waits.
 - The protocol may stop reading for its own reasons. The connection is read only while neither the
   protocol nor the pace has stopped it.
 - At the end a peer may finish: it gets an end of stream, its further input is thrown away, and the
@@ -100,7 +101,6 @@ class PacedTransport:
         "_wanted",
         "_watch",
         "abort",
-        "close",
         "get_extra_info",
         "get_protocol",
         "get_write_buffer_size",
@@ -121,7 +121,6 @@ class PacedTransport:
         self.write = lower.write
         self.writelines = lower.writelines
         self.write_eof = lower.write_eof
-        self.close = lower.close
         self.abort = lower.abort
         self.is_closing = lower.is_closing
         self.get_write_buffer_size = lower.get_write_buffer_size
@@ -163,6 +162,13 @@ class PacedTransport:
         """Whether it reads; a peer that is not read cannot be heard."""
         return self._wanted and not self._is_full
 
+    def close(self) -> None:
+        """Send what waits, then end."""
+        self._lower.close()
+        # However little waits: a peer that never takes it must not keep its connection for ever.
+        if not self._is_parting and self.get_write_buffer_size():
+            self._watch.start()
+
     def part(self) -> None:
         """Send what waits, say that nothing more comes, and let the peer finish."""
         if self._is_parting or self.is_closing():
@@ -186,7 +192,7 @@ class PacedTransport:
 
     def caught_up(self) -> None:
         """The peer has read."""
-        if not self._is_parting:
+        if not self._is_parting and not self.is_closing():
             self._watch.stop()
         if self._is_full:
             self._is_full = False
