@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import kio.schema.list_offsets.v1.request as asking
 import pytest
 
-from onelog.base.errors import PartitionStopped
+from onelog.base.errors import Closed, PartitionStopped
+from onelog.log.arrivals import COURIERS
 from onelog.protocols.kafka import fetching
 from onelog.protocols.kafka.apis import ApiKey
 from onelog.protocols.kafka.errors import ErrorCode
@@ -111,6 +113,45 @@ async def test_a_fetch_in_turns_waits_for_the_disk_too(cold, monkeypatch):
     answer = await ask(here.client(), 0)
     assert b"a" in bytes(parts(answer)[0].records)
     assert engine.in_loop == []
+
+
+@pytest.mark.parametrize("at_once", [0, 200], ids=["in turns", "at once"])
+async def test_a_fetch_has_a_few_cold_partitions_brought_at_a_time(cold, monkeypatch, at_once):
+    """Else one fetch of very many places would keep everybody else from the disk for long."""
+    monkeypatch.setattr(fetching, "AT_ONCE", at_once)
+    monkeypatch.setattr(fetching, "COLD_AT_ONCE", 1)
+    here, engine = cold
+    await put(here, batch(b"a"), partition=0)
+    await put(here, batch(b"b"), partition=1)
+    couriers = here.log(0).shared.couriers
+    brought = couriers.brought
+    first, second = parts(await ask(here.client(), 0, 0, wait_ms=1000))
+    assert (bool(first.records), bool(second.records)) == (True, False)
+    first, second = parts(await ask(here.client(), 0, 0, wait_ms=1000, min_bytes=200))
+    assert first.records
+    assert second.records
+    assert couriers.brought == brought + 2
+    assert engine.in_loop == []
+
+
+async def test_a_broker_that_stops_does_not_bring_what_nobody_gets(cold):
+    here, engine = cold
+    await put(here, *(batch(b"a") for _ in range(20)))
+    engine.gate.clear()
+    lookup, arrivals = here.log(0).lookup, here.log(0).arrivals
+    waiting = [
+        asyncio.ensure_future(arrivals.until_here(partial(lookup.read, offset, 1)))
+        for offset in range(20)
+    ]
+    await asyncio.sleep(0.01)
+    brought = engine.brought
+    closing = asyncio.ensure_future(here.log(0).shared.couriers.close())
+    await asyncio.sleep(0.01)
+    engine.gate.set()
+    await closing
+    assert engine.brought - brought <= COURIERS
+    told = await asyncio.gather(*waiting, return_exceptions=True)
+    assert sum(isinstance(row, Closed) for row in told) == 20 - COURIERS
 
 
 async def test_an_offset_by_time_waits_for_the_disk_and_the_loop_does_not(cold):

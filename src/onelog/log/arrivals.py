@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Final, TypeVar
 
-from onelog.base.errors import OnelogError, PartitionStopped, StorageError
+from onelog.base.errors import Closed, OnelogError, PartitionStopped, StorageError
 from onelog.base.ids import Offset
 from onelog.log.pool import Pool
 from onelog.log.wakeup import Callback, Waiter, as_future
@@ -54,9 +54,13 @@ class Couriers:
         self._threads.start(work, done)
 
     async def close(self) -> None:
-        """Wait for what is under way, then end the threads."""
+        """Wait for what is under way, then end the threads.
+
+        What has not begun is not brought: there may be so much of it that the stop would take long.
+        """
         threads, self._threads = self._threads, None
         if threads is not None:
+            threads.refuse_waiting(Closed("the broker is closed"))
             await threads.close()
 
 

@@ -1,14 +1,15 @@
 """A few threads for work that blocks, so that the event loop never does.
 
 Rules: a job's answer comes back on the loop that asked, those that end together in one go. `close`
-waits for running jobs. Who raises over an answer is told to `Troubles`, and the others get theirs.
+waits for all jobs. Who raises over an answer is told to `Troubles`, and the others get theirs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from typing import Any, Final, TypeVar
 
@@ -76,8 +77,14 @@ class Pool:
         """Run `work` in a thread and wait for it."""
         return await answer_of(self.start, work)
 
+    def refuse_waiting(self, error: BaseException) -> None:
+        """Do not begin what has not begun; who waits for it is told."""
+        with contextlib.suppress(Empty):
+            while (job := self._jobs.get_nowait()) is not None:
+                job[1](None, error)
+
     async def close(self) -> None:
-        """Wait for what runs, then end the threads."""
+        """Wait for what is to be done, then end the threads."""
         for _thread in self._threads:
             self._jobs.put(None)
         for thread in self._threads:

@@ -98,26 +98,30 @@ class Wanted:
 
     # -- reading
 
-    def read_and_mark(self, left: int, *, first: bool, committed: bool) -> Fetched:
+    def read_and_mark(self, left: int, *, first: bool, committed: bool, may_bring: bool) -> Fetched:
         """As `read`; what comes from now on is news, also before anybody listens."""
         self.heard_to = _NOT_SAID
-        fetched = self.read(left, first=first, committed=committed)
+        fetched = self.read(left, first=first, committed=committed, may_bring=may_bring)
         if self.heard_to == _NOT_SAID:
             self.heard_to = self._end(committed=committed)
         return fetched
 
-    def read(self, left: int, *, first: bool, committed: bool) -> Fetched:
-        """What fits into `left` bytes; of the `first` that has something, one batch always."""
+    def read(self, left: int, *, first: bool, committed: bool, may_bring: bool) -> Fetched:
+        """What fits into `left` bytes; of the `first` that has something, one batch always.
+
+        What is not in memory is brought, unless the fetch waits for enough of that already.
+        """
+        self.cold = None
         if self.error is not None or self.target is None or left <= 0:
             return NOTHING
         budget = min(self.max_bytes, left)
-        self.cold = None
         try:
             fetched = self.target.fetch(self.passed_to, budget, committed=committed)
         except Cold as cold:
             # If others have something to send, the client finds this with its next fetch.
-            self.cold = cold
-            self.target.log.when_here(cold, _ignore)
+            if may_bring:
+                self.cold = cold
+                self.target.log.when_here(cold, _ignore)
             return NOTHING
         except OnelogError as error:
             self.error = error

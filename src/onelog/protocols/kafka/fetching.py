@@ -7,9 +7,9 @@ Rules:
   so that no consumer stands still; a batch is never cut.
 - A look through a view that is not over in a moment goes on in a thread, and then the answer goes,
   whatever was found. Where a view has nothing to show, a filler goes out with the answer.
-- Records that are not in memory are brought from the disk by a thread, those of all partitions at
-  once. An answer that would be empty waits for the first of them, `max_wait_ms` or not, but not for
-  ever.
+- Records that are not in memory are brought from the disk by a thread, those of `COLD_AT_ONCE`
+  partitions at once, so that others do not wait long for the disk. An answer that would be empty
+  waits for the first of them, `max_wait_ms` or not, but not for ever.
 - A fetch of many partitions does each of its steps in turns with the others on the loop (I8).
 - No fetch session is kept: session id 0 says so, and every client then sends whole fetches.
 """
@@ -44,6 +44,8 @@ _LOOKS: Final = LOOK_BYTES // RUN_BYTES
 """Partitions of views that such a look can go into."""
 COLD_WAIT_S: Final = 5.0
 """How long an answer waits for the disk beyond the client's patience."""
+COLD_AT_ONCE: Final = 32
+"""Partitions whose records one fetch has brought from the disk at a time."""
 AT_ONCE: Final = 200
 """Topics and partitions, together, of a fetch that is served in one pass of the loop."""
 
@@ -128,15 +130,19 @@ class _Fetch:
 
     def _try_answer(self, *, last_try: bool) -> bool:
         """Answer if there is enough; True when the answer goes."""
-        left, total, failed, rests = self._max_bytes, 0, False, False
+        left, total, failed, rests, colds = self._max_bytes, 0, False, False, 0
         committed = self._committed
         found: list[list[Fetched]] = []
         for _name, wanted in self._topics:
             row = []
             for part in wanted:
                 fetched = part.read(
-                    left if total else max(left, 1), first=not total, committed=committed
+                    left if total else max(left, 1),
+                    first=not total,
+                    committed=committed,
+                    may_bring=colds < COLD_AT_ONCE,
                 )
+                colds += part.cold is not None
                 failed = failed or part.error is not None
                 total += fetched.size_bytes
                 left -= fetched.size_bytes
@@ -254,14 +260,18 @@ class _Fetch:
 
     async def _answer_in_turns(self, turns: Turns, *, last_try: bool) -> bool:
         """Answer if there is enough; True when the answer went."""
-        left, total, failed, rests = self._max_bytes, 0, False, False
+        left, total, failed, rests, colds = self._max_bytes, 0, False, False, 0
         found: list[list[Fetched]] = []
         async for _name, wanted in turns.timed(self._topics):
             row = []
             async for part in turns.timed(wanted):
                 fetched = part.read_and_mark(
-                    left if total else max(left, 1), first=not total, committed=self._committed
+                    left if total else max(left, 1),
+                    first=not total,
+                    committed=self._committed,
+                    may_bring=colds < COLD_AT_ONCE,
                 )
+                colds += part.cold is not None
                 failed = failed or part.error is not None
                 total += fetched.size_bytes
                 left -= fetched.size_bytes + _ABORTED_BYTES * len(fetched.aborted)
