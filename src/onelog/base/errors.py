@@ -6,6 +6,19 @@ same call may succeed later without a change by the caller.
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+E = TypeVar("E", bound=BaseException)
+
+
+def again(error: E) -> E:
+    """An error that is kept and raised more than once, ready to be raised.
+
+    Without the frames of the last time: they would add up, with all that they hold, for as long as
+    the error is kept.
+    """
+    return error.with_traceback(None)
+
 
 class OnelogError(Exception):
     """Root of every error that OneLog raises on purpose."""

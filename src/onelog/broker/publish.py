@@ -25,6 +25,7 @@ from onelog.base.errors import (
     NotAuthorized,
     OnelogError,
     StorageError,
+    again,
     without_frames,
 )
 from onelog.base.ids import Offset
@@ -254,7 +255,7 @@ class Publisher:
         if not self._authorizer.allows(principal, Action.PUBLISH, message.topic):
             raise NotAuthorized(f"{principal.name} may not publish to {message.topic}")
         if target.refusal is not None:
-            raise target.refusal
+            raise again(target.refusal)
         if message.timestamp_ms > TIMESTAMP_MS_MAX:
             raise InvalidRequest(f"a timestamp is at most {TIMESTAMP_MS_MAX} ms")
         size = topic_bytes + len(message.value or b"") + len(message.key or b"")

@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 from onelog.base.clock import Clock
-from onelog.base.errors import Unavailable
+from onelog.base.errors import Unavailable, again
 from onelog.base.ids import Offset
 from onelog.cursors.cursor import Cursor, CursorKind, CursorState
 from onelog.cursors.routed import RoutedCursor
@@ -92,7 +92,7 @@ class CheckpointStore:
 
     def _check_known(self) -> None:
         if self.unknown is not None:
-            raise self.unknown
+            raise again(self.unknown)
 
     def _apply(self, key: bytes | None, value: bytes | None) -> None:
         if key is None:

@@ -23,7 +23,7 @@ from typing import Final, Literal, Protocol
 
 import msgspec
 
-from onelog.base.errors import Closed, OnelogError, PartitionStopped
+from onelog.base.errors import Closed, OnelogError, PartitionStopped, again
 from onelog.base.ids import Offset, TimestampMs
 from onelog.cursors.reader import READ_BYTES, read_at, read_records
 from onelog.cursors.sources import Source, SourceRegistry, SourceSet
@@ -312,7 +312,7 @@ class Reading:
             raise Closed("the cursor is closed")
         errors = [source.partition.stopped for source in self.sources.sources]
         if errors and errors[0] is not None and None not in errors:
-            raise errors[0]
+            raise again(errors[0])
 
     def _reading_order(self, wanted: SourceSet) -> Iterator[int]:
         count = len(wanted.sources)

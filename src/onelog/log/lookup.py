@@ -16,6 +16,7 @@ from onelog.base.errors import (
     OnelogError,
     PartitionCorrupt,
     PartitionStopped,
+    again,
 )
 from onelog.base.ids import Offset, TimestampMs
 from onelog.kernel import decode_batch, scan_batches, topic_hash
@@ -48,7 +49,7 @@ class Lookup:
         upto = visible.last_stable_offset if committed else visible.high_watermark
         if offset >= upto:
             if visible.stopped is not None:
-                raise visible.stopped
+                raise again(visible.stopped)
             if offset > upto and offset > (end := self._log.end_offset):
                 raise OffsetOutOfRange(f"offset {offset} lies after the end {end} of {self._place}")
             return memoryview(b"")
@@ -56,7 +57,7 @@ class Lookup:
             return self._log.read(offset, max_bytes, upto)
         except Closed:
             if visible.stopped is not None:  # its stream was deleted
-                raise visible.stopped from None
+                raise again(visible.stopped) from None
             raise
         except PartitionStopped as error:
             self._stop(error)

@@ -35,6 +35,7 @@ from onelog.base.errors import (
     StorageError,
     StorageFull,
     Timeout,
+    again,
 )
 from onelog.base.ids import Offset, PartitionId, TimestampMs
 from onelog.kernel import ATTR_CONTROL, BatchBuilder, BatchInfo, place_batches, scan_batches
@@ -356,7 +357,7 @@ class Partition:
 
     def _refuse(self) -> None:
         if self.refusal is not None:
-            raise self.refusal
+            raise again(self.refusal)
 
     def _refused(self, error: StorageError) -> None:
         """The log took nothing: it stopped, or there is no room."""

@@ -22,6 +22,7 @@ from onelog.base.errors import (
     PartitionCorrupt,
     PartitionStopped,
     Timeout,
+    again,
 )
 from onelog.base.ids import Epoch, Offset
 from onelog.kernel import BatchInfo, scan_batches
@@ -82,7 +83,7 @@ class Replica:
     def _check(self, epoch: int) -> None:
         partition = self._partition
         if partition.stopped is not None:
-            raise partition.stopped
+            raise again(partition.stopped)
         if epoch < partition.leader_epoch:
             raise Fenced(
                 f"epoch {epoch} of {partition.place} is over: {partition.leader_epoch} is known"

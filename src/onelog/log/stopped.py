@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
-from onelog.base.errors import PartitionStopped
+from onelog.base.errors import PartitionStopped, again
 from onelog.base.ids import Offset, TimestampMs
 from onelog.kernel import BatchBuilder, BatchInfo
 from onelog.storage.engine import Buffer, Cold, Lease, LogSettings, Rewrite, SegmentInfo, TornTail
@@ -25,7 +25,7 @@ class StoppedLog:
         self._error = error
 
     def _refuse(self) -> NoReturn:
-        raise self._error
+        raise again(self._error)
 
     def append(
         self, data: Buffer, batches: Sequence[BatchInfo], topics: bytes | None = None

@@ -17,7 +17,7 @@ from collections import deque
 from functools import partial
 from typing import Final
 
-from onelog.base.errors import OnelogError
+from onelog.base.errors import OnelogError, again
 from onelog.base.ids import Offset
 from onelog.base.limits import UNSEEN_BYTES_MAX
 from onelog.kernel import scan_batches
@@ -269,7 +269,7 @@ class Visibility:
     def when_visible(self, offset: Offset, callback: Callback) -> Waiter | None:
         """Call back when the record at `offset` is visible; at once (None) when it is already."""
         if self.stopped is not None:
-            callback(self.stopped)
+            callback(again(self.stopped))
             return None
         if offset < self.high_watermark:
             callback(None)
@@ -279,7 +279,7 @@ class Visibility:
     def when_stable(self, offset: Offset, callback: Callback) -> Waiter | None:
         """As `when_visible`, for readers of committed records: below the last stable offset."""
         if self.stopped is not None:
-            callback(self.stopped)
+            callback(again(self.stopped))
             return None
         if offset < self.last_stable_offset:
             callback(None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from onelog.base.errors import OnelogError
+from onelog.base.errors import OnelogError, again
 from onelog.base.ids import TimestampMs
 from onelog.broker import Action
 from onelog.protocols.kafka.codec import Body, given
@@ -67,7 +67,7 @@ async def _list_one(asked: Asked, name: str, row: Any, *, committed: bool) -> Bo
 async def _find(target: TopicPartition, wanted: int, *, committed: bool) -> tuple[int, int] | None:
     log = target.log
     if log.stopped is not None:
-        raise log.stopped
+        raise again(log.stopped)
     if wanted == LATEST:
         end = target.last_stable_offset if committed else target.high_watermark
         return end, _NO_TIMESTAMP

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from onelog.base.errors import InvalidName, MessageTooLarge, OffsetOutOfRange, OnelogError
+from onelog.base.errors import InvalidName, MessageTooLarge, OffsetOutOfRange, OnelogError, again
 from onelog.base.ids import Offset, TimestampMs
 from onelog.base.names import from_kafka, to_kafka
 from onelog.broker import Broker, Partition, Principal, Stream, StreamConfig, Timestamps
@@ -216,7 +216,7 @@ class StreamPartition:
             return NOTHING  # at the end, as most are that a consumer of many asks for
         if not log.start_offset <= offset <= log.high_watermark:
             if log.stopped is not None:
-                raise log.stopped
+                raise again(log.stopped)
             raise OffsetOutOfRange(
                 f"offset {offset} of {log.stream}/{log.id} is not in {log.start_offset} to"
                 f" {log.high_watermark}"

@@ -16,6 +16,7 @@ from onelog.base.errors import (
     PartitionCorrupt,
     PartitionStopped,
     StorageError,
+    again,
 )
 from onelog.base.ids import Offset, TimestampMs
 from onelog.storage.engine import NO_LEASE, Cold, Lease, SegmentInfo
@@ -50,7 +51,7 @@ class Reader:
                 raise held.corrupt(error) from error
             except Cold:
                 if held.unreadable is not None:
-                    raise held.unreadable from None
+                    raise again(held.unreadable) from None
                 raise
             except OSError as error:
                 raise StorageError(f"reading {held.directory} failed: {error}") from error

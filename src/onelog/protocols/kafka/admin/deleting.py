@@ -10,7 +10,7 @@ import uuid
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
-from onelog.base.errors import OnelogError
+from onelog.base.errors import OnelogError, again
 from onelog.broker import Action, Cleanup
 from onelog.protocols.kafka.admin.resources import need_stream
 from onelog.protocols.kafka.codec import Body
@@ -104,7 +104,7 @@ async def _trim(hub: Hub, asked: Asked, name: str, row: Any) -> Body:
         assert topic.stream is not None
         log = topic.partition(row.partition_index).log
         if log.stopped is not None:
-            raise log.stopped
+            raise again(log.stopped)
         if topic.stream.config.cleanup is Cleanup.COMPACT:
             raise KafkaError(
                 ErrorCode.policy_violation, f"the records of {name} leave by compaction only"

@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from onelog.base.errors import OffsetOutOfRange, OnelogError, PartitionStopped
+from onelog.base.errors import OffsetOutOfRange, OnelogError, PartitionStopped, again
 from onelog.base.ids import Offset, TimestampMs
 from onelog.broker import Broker, Partition, Principal
 from onelog.kernel import BatchInfo, TopicFilter
@@ -119,7 +119,7 @@ class ViewPartition:
         """Batches that show the view from `offset` on; with a `rest` when the look is not over."""
         del committed  # everybody sees what is committed
         if self.log.stopped is not None:
-            raise self.log.stopped
+            raise again(self.log.stopped)
         look = Look(self._glass, self._check_range(offset), max_bytes)
         try:
             look.go_on(RUN_BYTES, on_loop=True)
