@@ -12,8 +12,9 @@ import pytest
 
 from onelog.base.clock import ManualClock
 from onelog.base.ids import Offset
-from onelog.broker import Partition, Stream
+from onelog.broker import Stream
 from onelog.config.model import StreamDefaults
+from onelog.log.partition import Partition
 from onelog.queues.addresses import message_topic
 from onelog.storage.engine import LogSettings, PartitionKey
 from onelog.storage.segment import SegmentEngine

@@ -23,10 +23,11 @@ import msgspec
 
 from onelog.base.errors import OnelogError
 from onelog.base.ids import Offset
-from onelog.broker import LOCAL, Cleanup, Compaction, Message, Partition, StreamConfig
+from onelog.broker import LOCAL, Cleanup, Compaction, Message, StreamConfig
 from onelog.broker.producer_ids import ProducerIds
 from onelog.config.kafka import KafkaGroups, KafkaTransactions
 from onelog.kernel import ATTR_CONTROL, ATTR_TRANSACTIONAL, scan_batches
+from onelog.log.partition import Partition
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.groups.coordinator import Groups
 from onelog.protocols.kafka.topics import Topics

@@ -16,8 +16,9 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 from onelog.base.clock import ManualClock
-from onelog.broker import Broker, Durability, Partition, StreamConfig
+from onelog.broker import Broker, Durability, StreamConfig
 from onelog.config import Config
+from onelog.log.partition import Partition
 from onelog.net import Peer
 from onelog.protocols.kafka.apis import APIS, ApiKey
 from onelog.protocols.kafka.connection import Connection

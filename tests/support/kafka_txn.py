@@ -13,11 +13,11 @@ import pytest
 
 from onelog.base.clock import ManualClock
 from onelog.base.errors import StorageFull
-from onelog.broker import Broker, Durability, Partition, StreamConfig
+from onelog.broker import Broker, Durability, StreamConfig
 from onelog.broker.producer_ids import ProducerIds
 from onelog.config.kafka import KafkaTransactions
 from onelog.kernel import ATTR_TRANSACTIONAL, scan_batches
-from onelog.log.partition import Appended
+from onelog.log.partition import Appended, Partition
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.topics import Topics
 from onelog.protocols.kafka.transactions.coordinator import Coordinator

@@ -81,7 +81,7 @@ def drain(
 ) -> list[Shown]:
     """Everything from `offset` to the end; each fetch moves the consumer on."""
     found: list[Shown] = []
-    while offset < part.high_watermark:
+    while offset < part.ends().high_watermark:
         got = fetch(part, offset, max_bytes, scan_bytes)
         following = got.record_end if by_record else got.batch_end
         assert following > offset, "every fetch moves the consumer on"

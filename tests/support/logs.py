@@ -35,7 +35,7 @@ class OneStream:
         self.troubles = Troubles(clock)
         shared = Shared(syncer, clock, self.troubles)
         for number in map(PartitionId, range(partitions)):
-            self.stream.partitions.append(
+            self.stream.local.append(
                 Partition(
                     "s",
                     number,

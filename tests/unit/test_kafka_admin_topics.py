@@ -242,8 +242,8 @@ async def test_a_topic_gets_more_partitions_and_keeps_its_records(admin, version
     assert await grow(admin, "t", 5, version=version) is E.none
     topic = admin.hub.topics.get("t")
     assert (topic.partition_count, topic.id) == (5, before)
-    assert topic.partition(0).high_watermark == 1
-    assert topic.partition(4).high_watermark == 0
+    assert topic.partition(0).ends().high_watermark == 1
+    assert topic.partition(4).ends().high_watermark == 0
     assert (await admin.settings("t"))["retention.bytes"].value == "1000"
 
 
@@ -295,7 +295,7 @@ async def test_a_deleted_topic_is_gone_and_may_be_made_anew(admin, version) -> N
     await admin.create("t", 1)
     new = admin.hub.topics.get("t")
     assert new.id != old.id
-    assert new.partition(0).high_watermark == 0
+    assert new.partition(0).ends().high_watermark == 0
 
 
 async def test_a_topic_is_deleted_by_its_id(admin) -> None:

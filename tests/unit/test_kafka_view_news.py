@@ -8,8 +8,9 @@ from unittest.mock import patch
 import pytest
 
 from onelog.base.errors import OnelogError
-from onelog.broker import LOCAL, Broker, Message, Partition
+from onelog.broker import LOCAL, Broker, Message
 from onelog.log.config import StreamConfig
+from onelog.log.partition import Partition
 from onelog.log.promises import Durability
 from onelog.protocols.kafka.views import news
 from onelog.protocols.kafka.views.news import FILTERS_MAX, News
@@ -26,7 +27,7 @@ class Desk:
         self.broker = broker
         stream = broker.streams.get("s")
         self.place = Place(stream, stream.partitions[0])
-        self.news = News()
+        self.news = News(broker.troubles)
         self.told: list[str] = []
 
     @property

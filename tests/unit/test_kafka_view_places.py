@@ -142,4 +142,4 @@ async def test_one_topic_again_after_many_is_still_a_view(tmp_path):
         await broker.streams.alter(own.config)
         await broker.publish(Message("orders", b"x"), principal=LOCAL)
         assert here.hub.topics.get("orders").stream is None
-        assert here.hub.topics.get("orders").partition(0).high_watermark == 2
+        assert here.hub.topics.get("orders").partition(0).ends().high_watermark == 2

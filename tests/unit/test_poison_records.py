@@ -180,7 +180,7 @@ async def test_one_who_waits_for_a_view_and_raises_keeps_nobody_from_being_told(
 ) -> None:
     async with running(tmp_path) as broker:
         stream, log = home_of(broker, "a/b")
-        news, told = News(), []
+        news, told = News(broker.troubles), []
 
         def broken(_error: object) -> None:
             raise RuntimeError("a waiter")

@@ -17,7 +17,7 @@ from onelog.admin.contract import (
     StreamInfo,
 )
 from onelog.base.errors import CursorNotFound
-from onelog.broker import Broker, Cursor, CursorState, Partition, Position, Stream
+from onelog.broker import Broker, Cursor, CursorState, PartitionHandle, Position, Stream
 
 
 class View:
@@ -124,15 +124,16 @@ def _stream_info(stream: Stream) -> StreamInfo:
     )
 
 
-def _partition_info(partition: Partition) -> PartitionInfo:
+def _partition_info(partition: PartitionHandle) -> PartitionInfo:
+    facts = partition.facts()
     return PartitionInfo(
         partition=partition.id,
-        start_offset=partition.start_offset,
-        end_offset=partition.end_offset,
-        high_watermark=partition.high_watermark,
-        last_stable_offset=partition.last_stable_offset,
-        durable_offset=partition.log.durable_offset,
-        size_bytes=partition.log.size_bytes,
-        segments=len(partition.log.segments()),
+        start_offset=facts.ends.start,
+        end_offset=facts.end,
+        high_watermark=facts.ends.high_watermark,
+        last_stable_offset=facts.ends.stable,
+        durable_offset=facts.durable,
+        size_bytes=facts.size_bytes,
+        segments=facts.segments,
         state="running" if partition.stopped is None else f"stopped: {partition.stopped}",
     )

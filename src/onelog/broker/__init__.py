@@ -38,12 +38,32 @@ from onelog.cursors.session import SessionCursor, SessionDelivery
 from onelog.cursors.sources import Source
 from onelog.cursors.table import TableCursor
 from onelog.cursors.tail import TailCursor
-from onelog.cursors.wait import Wait
-from onelog.log.config import Cleanup, Compaction, Retention, StreamConfig
+from onelog.cursors.wait import QueueWait, Wait
+from onelog.log.config import (
+    NO_BOUND_MS,
+    STORED_AS,
+    Cleanup,
+    Compaction,
+    Retention,
+    StreamConfig,
+    check_fields,
+)
+from onelog.log.handle import (
+    Appended,
+    Cold,
+    Ends,
+    PartitionFacts,
+    PartitionHandle,
+    ProducerFacts,
+)
 from onelog.log.internal import check_known, kept_batches
-from onelog.log.partition import Durability, Partition, Timestamps
+from onelog.log.moves import Move, SourceKey
+from onelog.log.promises import Durability, Timestamps
 from onelog.log.stream import Stream
 from onelog.log.touched import Touched
+from onelog.log.wakeup import Callback, Waiter, as_future
+from onelog.metadata.once import written_once
+from onelog.metadata.store import Delete, MetadataStore, Op, Put
 from onelog.record.record import Message, Record
 
 __all__ = [
@@ -74,6 +94,7 @@ __all__ = [
     "Reading",
     "Source",
     "Wait",
+    "QueueWait",
     "ignore_change",
     "Start",
     "EARLIEST",
@@ -92,8 +113,21 @@ __all__ = [
     "TableCursor",
     "Stream",
     "Touched",
-    "Partition",
+    "PartitionHandle",
+    "Ends",
+    "PartitionFacts",
+    "ProducerFacts",
+    "Appended",
+    "Cold",
+    "Callback",
+    "Waiter",
+    "as_future",
+    "Move",
+    "SourceKey",
     "StreamConfig",
+    "check_fields",
+    "NO_BOUND_MS",
+    "STORED_AS",
     "Retention",
     "Cleanup",
     "Compaction",
@@ -110,4 +144,9 @@ __all__ = [
     "AllowAll",
     "Quotas",
     "Unlimited",
+    "MetadataStore",
+    "written_once",
+    "Op",
+    "Put",
+    "Delete",
 ]

@@ -30,9 +30,9 @@ from onelog.cursors.needs import NeededOffsets
 from onelog.cursors.sources import SourceRegistry
 from onelog.log.catalog import Catalog
 from onelog.log.config import Retention, StreamConfig
+from onelog.log.handle import PartitionHandle
 from onelog.log.internal import fix_partitions
 from onelog.log.maintenance import Maintenance
-from onelog.log.partition import Partition
 from onelog.log.syncer import Syncer
 from onelog.metadata.store import MetadataStore
 from onelog.observe.logging import get_logger
@@ -219,7 +219,7 @@ class Broker:
         """Group commits since the start."""
         return sum(row.syncs for stream in self.streams.streams() for row in stream.partitions)
 
-    def stopped_partitions(self) -> list[Partition]:
+    def stopped_partitions(self) -> list[PartitionHandle]:
         """Partitions that refuse work, for the health check."""
         return [
             partition

@@ -7,7 +7,7 @@ from typing import Final
 from onelog.base.errors import InvalidRequest
 from onelog.base.limits import HEADERS_PER_RECORD_MAX
 from onelog.kernel import scan_batches, validate_records
-from onelog.log.partition import Partition
+from onelog.log.handle import PartitionHandle
 from onelog.log.stream import Stream
 from onelog.record.batch import inflated_records, set_latest_time
 from onelog.record.headers import TOPIC
@@ -16,7 +16,7 @@ from onelog.record.record import Message
 RECORD_OVERHEAD_BYTES: Final = 64
 """What a record needs beside its topic, key, value and headers, at most."""
 
-Home = tuple[Stream, Partition, bytes]
+Home = tuple[Stream, PartitionHandle, bytes]
 """Where a topic lives: its stream and partition, and the topic as bytes."""
 
 

@@ -16,8 +16,8 @@ from onelog.base.errors import OnelogError, PartitionStopped
 from onelog.base.ids import Offset
 from onelog.kernel import BatchBuilder
 from onelog.log.catalog import Catalog
+from onelog.log.handle import PartitionHandle
 from onelog.log.internal import check_known, internal_stream, kept_batches, not_known
-from onelog.log.partition import Partition
 from onelog.log.stream import Stream
 from onelog.log.wakeup import Callback, Waiter, as_future
 from onelog.observe.troubles import Troubles
@@ -28,16 +28,15 @@ KeptRow = tuple[bytes, bytes | None]
 class KeptTable:
     """The rows of one internal stream. Make one with `KeptTable.open`."""
 
-    def __init__(self, stream: Stream, clock: Clock, name_of: Callable[[bytes], bytes]) -> None:
+    def __init__(
+        self, stream: Stream, clock: Clock, name_of: Callable[[bytes], bytes], troubles: Troubles
+    ) -> None:
         self._stream = stream
+        self.troubles = troubles
+        """Where failures of who waits for rows are told."""
         self._clock = clock
         self._name_of = name_of
         self._recovered: dict[bytes, bytes] = {}
-
-    @property
-    def troubles(self) -> Troubles:
-        """Where failures of who waits for rows are told."""
-        return self._stream.partitions[0].troubles
 
     @classmethod
     async def open(
@@ -51,12 +50,12 @@ class KeptTable:
 
         `name_of` says of a row's key what it belongs to: by default, to itself.
         """
-        table = cls(await internal_stream(catalog, name), clock, name_of)
+        table = cls(await internal_stream(catalog, name), clock, name_of, catalog.troubles)
         for partition in table._stream.partitions:
             await table._load(partition)
         return table
 
-    async def _load(self, partition: Partition) -> None:
+    async def _load(self, partition: PartitionHandle) -> None:
         rows = self._recovered
         async for _info, slices in kept_batches(partition):
             for index in range(len(slices)):
@@ -85,7 +84,7 @@ class KeptTable:
             return done
         if len(self._stream.partitions) == 1:
             return self._put(self._stream.partitions[0], rows)
-        parts: dict[Partition, list[KeptRow]] = {}
+        parts: dict[PartitionHandle, list[KeptRow]] = {}
         for key, value in rows:
             partition = self._stream.partition_of(self._name_of(key))
             parts.setdefault(partition, []).append((key, value))
@@ -93,7 +92,7 @@ class KeptTable:
             check_known(partition)
         return _all_done([self._put(partition, part) for partition, part in parts.items()])
 
-    def _put(self, partition: Partition, rows: Iterable[KeptRow]) -> asyncio.Future[None]:
+    def _put(self, partition: PartitionHandle, rows: Iterable[KeptRow]) -> asyncio.Future[None]:
         builder = BatchBuilder(False)
         now_ms = self._clock.now_ms()
         builder.extend([(None, key, value, (), now_ms) for key, value in rows])

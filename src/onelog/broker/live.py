@@ -27,12 +27,11 @@ from onelog.cursors.reader import read_records
 from onelog.cursors.sources import Everything
 from onelog.kernel import scan_batches
 from onelog.log.catalog import Catalog
+from onelog.log.handle import Cold, PartitionHandle
 from onelog.log.moves import Move
-from onelog.log.partition import Partition
 from onelog.log.stream import Stream
 from onelog.observe.troubles import Troubles
 from onelog.record.record import Record
-from onelog.storage.engine import Cold
 
 __all__ = ["Live", "LiveListener", "LiveSource"]
 
@@ -152,7 +151,7 @@ class Live:
         self._held = [row for row in looked if row.feed is not None and self._hold(row)]
         self._tell_left_out()
 
-    def _take_up(self, stream: Stream, partition: Partition) -> None:
+    def _take_up(self, stream: Stream, partition: PartitionHandle) -> None:
         key = (stream.record.id, int(partition.id))
         if key in self._sources:
             return
@@ -252,7 +251,7 @@ class Live:
             source.busy = False
         if failure is not None:
             self._recover(source, failure)
-        elif source.position < source.partition.visible.high_watermark:
+        elif source.position < source.partition.high_watermark:
             infos = scan_batches(data, 0, False)
             if source.missed or source.position <= infos[-1].last_offset:
                 self._read_on(source)
@@ -285,7 +284,7 @@ class Live:
 
     def _wait(self, source: LiveSource) -> None:
         """Go on when the transaction that holds a source back is decided, if one does."""
-        if source.position < source.partition.visible.high_watermark:
+        if source.position < source.partition.high_watermark:
             decided = partial(self._decided, source)
             source.waiter = source.partition.when_stable(Offset(source.position), decided)
 
@@ -345,7 +344,7 @@ class Live:
         except Exception:
             if source.partition.stopped is not None:
                 raise
-        infos = scan_batches(source.partition.lookup.read(start, 1), 0, False)
+        infos = scan_batches(source.partition.read_now(start, 1), 0, False)
         if not infos:
             raise InvalidRequest(f"there is no batch at offset {position}")
         end = min(infos[0].last_offset + 1, upto)

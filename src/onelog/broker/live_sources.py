@@ -16,8 +16,9 @@ from typing import Final
 
 from onelog.base.limits import LIVE_PARTITIONS_MAX
 from onelog.cursors.sources import Source
+from onelog.log.handle import PartitionHandle
 from onelog.log.moves import Move
-from onelog.log.partition import LiveFeed, Partition
+from onelog.log.promises import LiveFeed
 from onelog.log.stream import Stream
 from onelog.log.wakeup import Waiter
 
@@ -45,7 +46,7 @@ class LiveSource:
         "waiter",
     )
 
-    def __init__(self, number: int, stream: Stream, partition: Partition) -> None:
+    def __init__(self, number: int, stream: Stream, partition: PartitionHandle) -> None:
         self.number = number
         self.stream = stream
         self.partition = partition
@@ -64,7 +65,7 @@ class LiveSource:
     @property
     def limit(self) -> int:
         """Where it is handed out to for now."""
-        end = int(self.partition.visible.last_stable_offset)
+        end = int(self.partition.last_stable_offset)
         number = int(self.partition.id)
         return min(end, *(move.end_of(number) for move in self.held)) if self.held else end
 
@@ -113,7 +114,7 @@ class Numbers:
         assert source is not None, "a number that nobody holds was asked for"
         return source
 
-    def add(self, stream: Stream, partition: Partition) -> LiveSource | None:
+    def add(self, stream: Stream, partition: PartitionHandle) -> LiveSource | None:
         """A source with a number of its own; None when there are too many."""
         is_full = len(self._sources) >= NUMBERS_MAX
         if not self._free and (len(self._gone) >= GONE_MAX or (is_full and self._gone)):

@@ -59,7 +59,8 @@ from onelog.kernel import (
     scan_batches,
 )
 from onelog.log.catalog import Catalog
-from onelog.log.partition import Appended, Partition
+from onelog.log.handle import Appended
+from onelog.log.handle import PartitionHandle as Partition
 from onelog.log.pool import Pool
 from onelog.log.stream import Stream
 from onelog.log.touched import TopicCache
@@ -346,12 +347,12 @@ class Publisher:
             name, partition_id, base = target.stream.name, partition.id, appended.base_offset
             for ticket, place, index in rows:
                 ticket.results[place] = Published(name, partition_id, Offset(base + index))
-        if appended.end_offset <= partition.visible.high_watermark:
+        if appended.end_offset <= partition.high_watermark:
             if rows:
                 finish_rows(rows, None, self._troubles)
             write.tick.finish(write.number, None)
         else:
-            partition.visible.when_visible(
+            partition.when_visible(
                 Offset(appended.end_offset - 1), lambda error: self._finish(write, error)
             )
 

@@ -17,7 +17,7 @@ from onelog.base.errors import InvalidRequest, NotAuthorized, OnelogError
 from onelog.broker.broker import MAIN, Broker
 from onelog.config.model import StreamDefaults
 from onelog.log.config import Cleanup, Retention, StreamConfig
-from onelog.log.partition import Durability
+from onelog.log.promises import Durability
 from onelog.log.stream import Stream
 
 SUBJECT: Final = "stream"
@@ -244,7 +244,7 @@ def _detail(stream: Stream) -> StreamDetail:
                 partition=row.id,
                 start_offset=row.start_offset,
                 end_offset=row.end_offset,
-                size_bytes=row.log.size_bytes,
+                size_bytes=row.size_bytes,
                 state="running" if row.stopped is None else f"stopped: {row.stopped}",
             )
             for row in stream.partitions[:PARTITIONS_SHOWN]

@@ -11,7 +11,7 @@ import msgspec
 from onelog.base.errors import OnelogError
 from onelog.base.ids import Offset
 from onelog.kernel import BatchBuilder, Stage
-from onelog.log.partition import Partition
+from onelog.log.handle import PartitionHandle as Partition
 from onelog.log.stream import Stream
 from onelog.observe.troubles import Troubles
 

@@ -28,8 +28,8 @@ from onelog.cursors.routed import RoutedCursor
 from onelog.cursors.table import TableCursor
 from onelog.kernel import BatchBuilder
 from onelog.log.catalog import Catalog
+from onelog.log.handle import PartitionHandle
 from onelog.log.internal import internal_stream, kept_batches
-from onelog.log.partition import Partition
 from onelog.log.stream import Stream
 from onelog.record.batch import compress_batch
 from onelog.record.compression import ZSTD
@@ -183,17 +183,17 @@ class CheckpointStore:
         if len(self._stream.partitions) == 1:
             await self._save(self._stream.partitions[0], cursors)
             return
-        parts: dict[Partition, list[Cursor]] = {}
+        parts: dict[PartitionHandle, list[Cursor]] = {}
         for cursor in cursors:
             parts.setdefault(self._home(cursor.name), []).append(cursor)
         await asyncio.gather(*(self._save(*part) for part in parts.items()))
 
-    def _home(self, name: str) -> Partition:
+    def _home(self, name: str) -> PartitionHandle:
         """Where the state of a cursor is kept."""
         partitions = self._stream.partitions
         return partitions[0] if len(partitions) == 1 else self._stream.partition_of(name.encode())
 
-    async def _save(self, partition: Partition, cursors: Sequence[Cursor]) -> None:
+    async def _save(self, partition: PartitionHandle, cursors: Sequence[Cursor]) -> None:
         last: Offset | None = None
         rows: list[Row] = []
         chunk: list[tuple[Cursor, Parts]] = []
@@ -210,7 +210,7 @@ class CheckpointStore:
             await partition.wait_visible(last)
 
     def _append_saved(
-        self, partition: Partition, rows: list[Row], chunk: list[tuple[Cursor, Parts]]
+        self, partition: PartitionHandle, rows: list[Row], chunk: list[tuple[Cursor, Parts]]
     ) -> Offset:
         last = Offset(-1)
         try:
@@ -244,7 +244,7 @@ class CheckpointStore:
             home = self._home(name)
             await home.wait_visible(self._append(home, [*rows, (key, None)]))
 
-    def _append(self, partition: Partition, rows: list[Row]) -> Offset:
+    def _append(self, partition: PartitionHandle, rows: list[Row]) -> Offset:
         """One batch; the offset of its last record."""
         builder = BatchBuilder(False)
         now_ms = self._clock.now_ms()

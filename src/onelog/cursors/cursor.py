@@ -28,11 +28,10 @@ from onelog.base.ids import Offset, TimestampMs
 from onelog.cursors.reader import READ_BYTES, read_at, read_records
 from onelog.cursors.sources import Source, SourceRegistry, SourceSet
 from onelog.cursors.wait import Wait
-from onelog.log.partition import Partition
+from onelog.log.handle import Cold, PartitionHandle
 from onelog.log.wakeup import Waiter
 from onelog.observe.troubles import Troubles
 from onelog.record.record import Record
-from onelog.storage.engine import Cold
 
 _OFFSET_MAX: Final = 2**63 - 1
 
@@ -91,9 +90,8 @@ class Start(msgspec.Struct, frozen=True):
         """Have at hand what `offset_in` looks at, so that it need not wait for the disk."""
         partition = source.partition
         if self.at == "time" and partition.stopped is None:
-            find = partial(partition.lookup.offset_for_time, TimestampMs(self.value))
             with contextlib.suppress(OnelogError):  # `offset_in` meets it, too
-                await partition.arrivals.until_here(find)
+                await partition.find_time(TimestampMs(self.value))
 
 
 EARLIEST: Final = Start("earliest")
@@ -168,7 +166,7 @@ class Reading:
         self._offsets = array("q", (start(source) for source in wanted.sources))
         self._gated = wanted.gates is not None
         self._waits: list[Wait] | None = None
-        self._coming: dict[Partition, Waiter] | None = None
+        self._coming: dict[PartitionHandle, Waiter] | None = None
         """Partitions whose next bytes are on their way from the disk."""
         self._turn = 0
         self._closed = False
@@ -345,12 +343,12 @@ class Reading:
         """Whether the next bytes of a source are on their way from the disk."""
         return self._coming is not None and source.partition in self._coming
 
-    def _bring(self, partition: Partition, cold: Cold) -> None:
+    def _bring(self, partition: PartitionHandle, cold: Cold) -> None:
         if self._coming is None:
             self._coming = {}
         self._coming[partition] = partition.when_here(cold, partial(self._arrived, partition))
 
-    def _arrived(self, partition: Partition, _error: OnelogError | None) -> None:
+    def _arrived(self, partition: PartitionHandle, _error: OnelogError | None) -> None:
         """Read on; a partition that stopped instead is found out by who reads."""
         if self._coming is not None:
             self._coming.pop(partition, None)

@@ -25,7 +25,7 @@ from onelog.kernel import (
     scan_batches,
     select_records,
 )
-from onelog.log.producers import AbortedTxn
+from onelog.log.handle import AbortedTxn
 from onelog.record.batch import decode
 from onelog.record.record import Record
 from onelog.record.reserved import read_expiry_ms
@@ -55,7 +55,7 @@ def read_records(
     upto: int | None = None,
 ) -> tuple[list[Record], Offset]:
     """At most `limit` matching records from `position` on (below `upto`), and where to go on."""
-    end = source.partition.visible.last_stable_offset
+    end = source.partition.last_stable_offset
     if upto is not None:
         end = min(end, Offset(upto))
     position = max(position, source.partition.start_offset)
@@ -77,7 +77,7 @@ def read_records(
 
 def read_at(wanted: SourceSet, source: Source, offset: Offset) -> Record | None:
     """The record at one offset, if it is still there and matches."""
-    if not source.partition.start_offset <= offset < source.partition.visible.last_stable_offset:
+    if not source.partition.start_offset <= offset < source.partition.last_stable_offset:
         return None
     rows, _following = _scan(wanted, source, offset, Offset(offset + 1), 1, 1)
     return _as_records(source, rows)[0] if rows else None
@@ -89,10 +89,10 @@ def read_places(source: Source, offsets: Sequence[int]) -> list[Record]:
     """
     found: list[Record] = []
     partition, number = source.partition, bisect_left(offsets, source.partition.start_offset)
-    end = partition.visible.last_stable_offset
+    end = partition.last_stable_offset
     while number < len(offsets) and offsets[number] < end:
         offset = Offset(offsets[number])
-        data = partition.lookup.read(offset, 1, committed=True)
+        data = partition.read_now(offset, 1, committed=True)
         infos = _check(source, data, offset)
         if not infos:
             break
@@ -143,7 +143,7 @@ def _from_index(
 ) -> list[Offset] | None:
     if source.stream.fixed_topic_at(source.partition.id, position) is not None:
         return None  # every record here has the topic, or none has: a scan is as good
-    offsets = source.partition.lookup.offsets_of_topic(topic.encode(), position, upto, limit)
+    offsets = source.partition.topic_offsets_now(topic.encode(), position, upto, limit)
     if offsets and offsets[-1] - position < len(offsets) * INDEX_SPAN:
         return None
     return offsets
@@ -170,7 +170,7 @@ def _read_listed(
         if held is None:
             if looked_at >= max_bytes:
                 return _as_records(source, all_rows), offset
-            data = source.partition.lookup.read(offset, 1, committed=True)
+            data = source.partition.read_now(offset, 1, committed=True)
             looked_at += len(data)
             infos = _check(source, data, offset)
             if not infos:
@@ -201,7 +201,7 @@ def _scan(
     number = source.partition.id
     if fixed_until is not None and number < len(fixed_until) and position < fixed_until[number]:
         upto = min(upto, Offset(fixed_until[number]))
-    data = source.partition.lookup.read(position, max_bytes, committed=True)
+    data = source.partition.read_now(position, max_bytes, committed=True)
     infos = _check(source, data, position)
     if not infos:
         return [], upto

@@ -22,7 +22,7 @@ from onelog.kernel import (
     decode_batch,
     pick_records,
 )
-from onelog.log.partition import Partition
+from onelog.log.handle import PartitionHandle
 from onelog.record.headers import Headers
 
 Row = tuple[bytes | None, int, int, bytes | None, bytes | None, Headers]
@@ -70,10 +70,10 @@ class SharedReads:
     __slots__ = ("_count", "_held")
 
     def __init__(self) -> None:
-        self._held: dict[Partition, tuple[list[int], list[Held]]] = {}
+        self._held: dict[PartitionHandle, tuple[list[int], list[Held]]] = {}
         self._count = 0
 
-    def find(self, partition: Partition, offset: Offset) -> Held | None:
+    def find(self, partition: PartitionHandle, offset: Offset) -> Held | None:
         """The read that holds the record at `offset`; None when there was none in this pass."""
         known = self._held.get(partition)
         if known is None:
@@ -84,7 +84,7 @@ class SharedReads:
         found = known[1][number]
         return found if offset <= found.infos[-1].last_offset else None
 
-    def hold(self, partition: Partition, held: Held) -> None:
+    def hold(self, partition: PartitionHandle, held: Held) -> None:
         """Keep a read that is not empty for the others."""
         if self._count >= HELD_MAX:
             return

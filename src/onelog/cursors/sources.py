@@ -8,13 +8,13 @@ Its gates say which sources wait for which others, because topics moved between 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from onelog.base.topics import check_filter, is_exact
 from onelog.kernel import TopicFilter, TopicTrie
 from onelog.log.catalog import Catalog
-from onelog.log.partition import Partition
+from onelog.log.handle import PartitionHandle
 from onelog.log.stream import Stream
 from onelog.log.touched import ByFilters, Filters
 
@@ -27,7 +27,7 @@ class Source(NamedTuple):
     """One partition of one stream."""
 
     stream: Stream
-    partition: Partition
+    partition: PartitionHandle
 
     @property
     def key(self) -> tuple[str, int]:
@@ -179,7 +179,7 @@ class SourceRegistry:
         return gates or None
 
 
-def _partitions(stream: Stream, text: str) -> list[Partition]:
+def _partitions(stream: Stream, text: str) -> Sequence[PartitionHandle]:
     # A producer may have picked the partition in a stream made for one topic; elsewhere an exact
     # topic lives where its hash says, unless the number of partitions has grown since.
     if is_exact(text) and stream.record.fixed_topic is None and not stream.record.grown:

@@ -48,7 +48,7 @@ class Wait:
             self.fire(error)
             return
         for index, source in self._reading.readable_sources():
-            waiter = source.partition.visible.when_stable(self._reading.position(index), self._news)
+            waiter = source.partition.when_stable(self._reading.position(index), self._news)
             if waiter is not None:
                 self._waiters.append(waiter)
             if self._done:

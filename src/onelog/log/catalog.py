@@ -33,6 +33,7 @@ from onelog.base.topics import is_exact, overlap
 from onelog.log.begun import Begun
 from onelog.log.changes import Changes
 from onelog.log.config import StreamConfig, check_change, check_config
+from onelog.log.handle import PartitionHandle
 from onelog.log.moves import Move, SourceKey, is_covered, moves_by, with_move
 from onelog.log.opening import Deleting, Opener
 from onelog.log.partition import Durability, Partition
@@ -237,7 +238,7 @@ class Catalog:
     def _tag_from_now(self, stream: Stream, record: StreamRecord) -> None:
         """Let the records of a stream that was made for one topic carry their topic."""
         stream.record = msgspec.structs.replace(stream.record, fixed_until=record.fixed_until)
-        for partition in stream.partitions:
+        for partition in stream.local:
             if partition.stopped is None:
                 partition.log.reconfigure(record.config.log_settings())
         self._changed({stream.name}, self._all_captures(stream))
@@ -272,7 +273,7 @@ class Catalog:
         fixed = record.fixed_topic if name in self._streams else None
         return msgspec.structs.replace(record, moves=found, fixed_topic=fixed)
 
-    def _partitions(self) -> dict[SourceKey, Partition]:
+    def _partitions(self) -> dict[SourceKey, PartitionHandle]:
         return {
             (stream.record.id, int(partition.id)): partition
             for stream in self._streams.values()
@@ -312,14 +313,13 @@ class Catalog:
         """From this moment on a stream is what its record says."""
         stream.record = record
         config = record.config
-        for partition in stream.partitions:
+        for partition in stream.local:
             partition.promise(config.durability)
             partition.message_bytes_max = config.batch_bytes_max
             partition.timestamps = config.timestamps
             if partition.stopped is None:
                 partition.log.reconfigure(config.log_settings())
-        # All at once: a topic's partition follows from their number.
-        stream.partitions += fresh
+        stream.add_partitions(fresh)
         self._apply(stream, gained)
 
     async def _settle_moves(self) -> None:
@@ -361,7 +361,7 @@ class Catalog:
         for partition in stream.partitions:
             partition.stop(gone)
         self._changed({name}, touched)
-        await self._opener.in_chunks(stream.partitions, Partition.close_deleted)
+        await self._opener.in_chunks(stream.local, Partition.close_deleted)
 
     # -- rows that no command of ours made take effect
 
@@ -417,7 +417,7 @@ class Catalog:
         """Close every partition cleanly, also when one of them cannot be."""
         await self._changes.close()
         await self._rows.close()
-        rows = [row for stream in self._streams.values() for row in stream.partitions]
+        rows = [row for stream in self._streams.values() for row in stream.local]
         failures: list[BaseException] = []
         for at in range(0, len(rows), _JOBS_MAX):
             closing = (partition.close() for partition in rows[at : at + _JOBS_MAX])
@@ -437,7 +437,7 @@ class Catalog:
             stream.key(partition.id)
             for stream in self._streams.values()
             if not self._opener.engine(stream.config).volatile
-            for partition in stream.partitions
+            for partition in stream.local
             if partition.log.durable_offset > 0
         )
 

@@ -29,6 +29,7 @@ INTERNAL_PREFIX: Final = "~"
 """Streams of the broker itself: no capture reaches them, no client writes to them."""
 
 LONG_MAX: Final = 2**63 - 1
+NO_BOUND_MS: Final = LONG_MAX
 """How a stream says that there is no bound to a time."""
 
 AS_PRODUCED: Final = "producer"
@@ -40,6 +41,8 @@ CODECS: Final[dict[str, int]] = {
     "zstd": compression.ZSTD,
 }
 """What a stream may compress batches with, and how batches number it."""
+STORED_AS: Final = (AS_PRODUCED, *CODECS)
+"""How a stream may store batches that clients built."""
 
 _INT_MAX: Final = 2**31 - 1
 _CHOSEN_MAX: Final = 100
@@ -89,7 +92,7 @@ class Compaction(msgspec.Struct, frozen=True, kw_only=True):
     """Clean when this share of the sealed bytes was written since the last cleaning."""
     min_lag_ms: int = 0
     """A segment whose newest record is younger than this is not cleaned yet."""
-    max_lag_ms: int = LONG_MAX
+    max_lag_ms: int = NO_BOUND_MS
     """Clean when something older than this was not cleaned yet, however little it is."""
 
 
@@ -132,9 +135,9 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     segment_age_ms: int = 7 * 24 * 3600 * 1000
     ring_bytes: int = 64 * 1024 * 1024
     timestamps: Timestamps = Timestamps.CREATE
-    timestamp_before_max_ms: int = LONG_MAX
+    timestamp_before_max_ms: int = NO_BOUND_MS
     """How far behind the clock a record's own time may lie."""
-    timestamp_after_max_ms: int = LONG_MAX
+    timestamp_after_max_ms: int = NO_BOUND_MS
     """How far ahead of the clock a record's own time may lie."""
     compression: Compression = Compression()
     kept: tuple[tuple[str, str], ...] = ()
@@ -237,9 +240,9 @@ def check_fields(config: StreamConfig) -> StreamConfig:
         raise InvalidRequest(f"stream {name}: compaction.min_dirty_ratio must be 0 to 1")
     if config.compression.gzip_level == 0:
         raise InvalidRequest(f"stream {name}: compression.gzip_level must be -1 or 1 to 9, not 0")
-    if config.compression.codec not in (AS_PRODUCED, *CODECS):
+    if config.compression.codec not in STORED_AS:
         raise InvalidRequest(
-            f"stream {name}: compression.codec must be one of {', '.join((AS_PRODUCED, *CODECS))}"
+            f"stream {name}: compression.codec must be one of {', '.join(STORED_AS)}"
         )
     return config
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import (
@@ -25,7 +26,7 @@ from onelog.base.errors import (
 from onelog.base.ids import Offset
 from onelog.kernel import BatchInfo, Slices
 from onelog.log.config import Cleanup, Retention, StreamConfig
-from onelog.log.partition import Partition
+from onelog.log.handle import PartitionHandle
 from onelog.log.stream import Stream
 from onelog.metadata.once import written_once
 from onelog.metadata.store import MetadataStore
@@ -67,20 +68,20 @@ async def internal_stream(catalog: Catalog, name: str) -> Stream:
     )
 
 
-def not_known(partition: Partition, error: OnelogError) -> StateUnknown:
+def not_known(partition: PartitionHandle, error: OnelogError) -> StateUnknown:
     """The error of whoever needs what a damaged internal stream keeps."""
     return StateUnknown(
         f"what {partition.stream} keeps is not known, and nothing is guessed: {error}"
     )
 
 
-def check_known(partition: Partition) -> None:
+def check_known(partition: PartitionHandle) -> None:
     """Raise StateUnknown when an internal stream is stopped."""
     if partition.stopped is not None:
         raise not_known(partition, partition.stopped)
 
 
-async def kept_batches(partition: Partition) -> AsyncIterator[tuple[BatchInfo, Slices]]:
+async def kept_batches(partition: PartitionHandle) -> AsyncIterator[tuple[BatchInfo, Slices]]:
     """Every batch that is visible, checked; others have a turn in between.
 
     Raises StateUnknown where one is damaged, and stops the partition.
@@ -89,7 +90,8 @@ async def kept_batches(partition: Partition) -> AsyncIterator[tuple[BatchInfo, S
     offset = partition.start_offset
     while offset < partition.high_watermark:
         try:
-            for info, slices in iterate_batches(partition.read(offset, _READ_BYTES)):
+            data = partition.in_place(partial(partition.read_now, offset, _READ_BYTES))
+            for info, slices in iterate_batches(data):
                 yield info, slices
                 offset = Offset(info.last_offset + 1)
         except CorruptBatch as error:

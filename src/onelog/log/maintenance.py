@@ -40,6 +40,7 @@ from onelog.base.ids import Offset
 from onelog.log.catalog import Catalog
 from onelog.log.compaction import compact, compaction_due, scope_of
 from onelog.log.config import Cleanup, StreamConfig
+from onelog.log.handle import PartitionHandle
 from onelog.log.judge_process import HelperLost, judge_for
 from onelog.log.partition import Durability, Partition
 from onelog.log.retention import Decision, apply_retention, new_start, roll_due
@@ -63,7 +64,7 @@ Pins = Callable[[str, int], Offset | None]
 Raises Unavailable when that is not known."""
 NeedsOf = Callable[[str, int], Needs | None]
 """(stream, partition) → which records durable cursors need; None: nobody needs any."""
-Leaving = Callable[[Partition, Offset], Awaitable[None]]
+Leaving = Callable[[PartitionHandle, Offset], Awaitable[None]]
 """Sees to records of a partition below an offset before they may leave."""
 _T = TypeVar("_T")
 _log = get_logger("maintenance")
@@ -138,7 +139,7 @@ class Maintenance:
         """Partitions whose durable cursors lost records at the last run."""
         self.before_trim: list[Leaving] = []
         """Asked before retention takes records; when one fails, they stay until the next run."""
-        self.after_trim: list[Callable[[Partition], Awaitable[None]]] = []
+        self.after_trim: list[Callable[[PartitionHandle], Awaitable[None]]] = []
         """Told when retention took records of a partition."""
         self.before_compaction: list[Leaving] = []
         """Asked before compaction may take all but the last record of a key."""
@@ -378,9 +379,7 @@ class Maintenance:
 
     def _partitions(self) -> list[tuple[Stream, Partition]]:
         return [
-            (stream, partition)
-            for stream in self._catalog.streams()
-            for partition in stream.partitions
+            (stream, partition) for stream in self._catalog.streams() for partition in stream.local
         ]
 
     def _chunks(self, wanted: Callable[[StreamConfig], bool]) -> Iterator[list[_Visit]]:

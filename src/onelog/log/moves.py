@@ -27,6 +27,7 @@ from onelog.base.topics import is_exact, overlap
 
 if TYPE_CHECKING:
     from onelog.log.config import StreamConfig
+    from onelog.log.handle import PartitionHandle
     from onelog.log.partition import Partition
     from onelog.log.stream import Stream
 
@@ -122,7 +123,7 @@ def cut_off(
 
 
 def with_move(
-    moves: tuple[Move, ...], move: Move, partitions: Mapping[SourceKey, Partition], name: str
+    moves: tuple[Move, ...], move: Move, partitions: Mapping[SourceKey, PartitionHandle], name: str
 ) -> tuple[Move, ...]:
     """The moves of a stream and one more, without those whose old homes hold nothing of them."""
     kept = [
@@ -155,7 +156,7 @@ def _ends(
         captures = (*stream.config.captures, *stream.record.past_captures)
         shared = {text for text in filters if _touches(captures, text)}
         if shared:
-            holding = stream.partitions if is_plan else _holding(stream, shared)
+            holding = stream.local if is_plan else _holding(stream, shared)
             found += _all_ends(stream, holding, is_plan)
     return found
 
@@ -164,13 +165,13 @@ def _holding(stream: Stream, filters: set[str]) -> list[Partition]:
     """The partitions of a stream that may hold records of filters which it captures."""
     # Records of a stream that was made for one topic are not in its index.
     if stream.record.fixed_topic is not None or not all(map(is_exact, filters)):
-        return stream.partitions
+        return stream.local
     topics = [text.encode() for text in filters]
     return [
         partition
-        for partition in stream.partitions
+        for partition in stream.local
         if any(
-            (stream.record.grown or stream.partition_of(topic) is partition)
+            (stream.record.grown or stream.partition_of(topic).id == partition.id)
             and _may_hold(partition, topic)
             for topic in topics
         )
@@ -186,7 +187,7 @@ def _may_hold(partition: Partition, topic: bytes) -> bool:
 
 
 def _all_ends(
-    stream: Stream, partitions: Iterable[Partition], is_plan: bool
+    stream: Stream, partitions: Iterable[PartitionHandle], is_plan: bool
 ) -> list[tuple[SourceKey, int]]:
     """Every one of these partitions that holds something, and where it ends."""
     return [

@@ -12,7 +12,8 @@ Rules:
   error (I9).
 - It has parts, each with its own state and file: `visible` (what readers may see, who waits for it
   and who is fed with it), `lookup` (reading), `replica` (its role, copies, truncation) and `jobs`
-  (what threads do on the log). Appending and syncing are here.
+  (what threads do on the log). Appending and syncing are here, what it answers from its parts is
+  in `log/local.py`. Above the log it is a `PartitionHandle`.
 All methods run on the loop's thread unless they say otherwise.
 """
 
@@ -20,57 +21,51 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Final, TypeVar
+from collections.abc import Sequence
+from typing import Final
 
 from onelog.base.errors import (
-    CorruptBatch,
     InvalidRecords,
     InvalidRequest,
     MessageTooLarge,
     OnelogError,
-    PartitionCorrupt,
     PartitionStopped,
     StorageError,
     StorageFull,
     Timeout,
     again,
 )
-from onelog.base.ids import Offset, PartitionId, TimestampMs
+from onelog.base.ids import Offset, PartitionId
 from onelog.kernel import ATTR_CONTROL, BatchBuilder, BatchInfo, place_batches, scan_batches
 from onelog.log.arrivals import Arrivals
 from onelog.log.epochs import EpochHistory
 from onelog.log.jobs import Jobs
+from onelog.log.local import LocalReads
 from onelog.log.lookup import Lookup
-from onelog.log.producers import AbortedTxn, Producers
+from onelog.log.producers import Producers
 from onelog.log.progress import Progress, Role
 from onelog.log.promises import Appended, Durability, LiveFeed, Timestamps
 from onelog.log.replay import encode_state, note_batch, replay_state, try_save
 from onelog.log.replica import Replica
 from onelog.log.shared import Shared
 from onelog.log.visibility import Visibility
-from onelog.log.wakeup import Callback, Waiter
 from onelog.record.batch import NO_TIME, Marker, append_time_of, build_marker, stamp_batch
 from onelog.storage.engine import Cold, PartitionLog
 
 __all__ = ["SNAPSHOT_BYTES", "Appended", "Durability", "LiveFeed", "Partition", "Timestamps"]
 
-T = TypeVar("T")
-
 SNAPSHOT_BYTES: Final = 64 * 1024 * 1024
 """Appended bytes after which the derived state is snapshotted anew."""
 
 
-class Partition:
+class Partition(LocalReads):
     """One partition of a stream."""
 
     __slots__ = (
         "_at_once", "_durability", "_durable", "_has_begun", "_is_noted", "_syncing",
-        "_unsnapshotted_bytes", "arrivals", "end_offset", "epochs", "id", "jobs", "leader_epoch",
-        "log", "lookup", "message_bytes_max", "place", "producers", "progress", "records_appended",
-        "refusal", "replica", "shared", "stopped", "stream", "syncs", "timestamps", "troubles",
-        "visible",
+        "_unsnapshotted_bytes", "id", "jobs", "leader_epoch", "message_bytes_max", "place",
+        "progress", "records_appended", "refusal", "replica", "shared", "stopped", "stream",
+        "syncs", "timestamps", "troubles",
     )  # fmt: skip
 
     def __init__(
@@ -101,12 +96,13 @@ class Partition:
             log.sync()
         self.end_offset = log.end_offset
         self._durable = log.durable_offset
-        self.visible = Visibility(
-            self.place, log, self.producers, shared.troubles, shared.unseen, known
+        visible = Visibility(self.place, log, self.producers, shared.troubles, shared.unseen, known)
+        super().__init__(
+            visible,
+            Lookup(self.place, log, visible, self.stop),
+            Arrivals(self.place, log, shared.couriers, shared.troubles, self.stop),
         )
         self.jobs = Jobs(self.place, self.stop)
-        self.lookup = Lookup(self.place, log, self.visible, self.stop)
-        self.arrivals = Arrivals(self.place, log, shared.couriers, shared.troubles, self.stop)
         self.stopped: OnelogError | None = None
         self.refusal: OnelogError | None = None
         """Why nothing is appended; None: it is."""
@@ -129,77 +125,6 @@ class Partition:
         self.replica = Replica(self)
         if replicated:
             self.replica.become(Role.FOLLOWER, self.leader_epoch)
-
-    # -- what its parts say. Who asks often asks them. Of the reads, these wait for what is cold.
-
-    @property
-    def start_offset(self) -> Offset:
-        """First offset that may be read."""
-        return self.log.start_offset
-
-    @property
-    def high_watermark(self) -> Offset:
-        """The end that readers see."""
-        return self.visible.high_watermark
-
-    @property
-    def last_stable_offset(self) -> Offset:
-        """End of what is decided: no record of an open transaction lies below it."""
-        return self.visible.last_stable_offset
-
-    def read(self, offset: Offset, max_bytes: int, *, committed: bool = False) -> memoryview:
-        """Whole batches from `offset` on that readers may see; empty when there are none yet."""
-        return self.in_place(partial(self.lookup.read, offset, max_bytes, committed=committed))
-
-    def offsets_of_topic(
-        self, topic: bytes, start: Offset, upto: Offset, limit: int
-    ) -> list[Offset] | None:
-        """Offsets whose record probably has this topic; None when no index is kept."""
-        return self.in_place(partial(self.lookup.offsets_of_topic, topic, start, upto, limit))
-
-    def offset_for_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
-        """The first visible record with a timestamp >= this one, and its timestamp."""
-        return self.in_place(partial(self.lookup.offset_for_time, timestamp_ms))
-
-    def max_timestamp(self) -> tuple[Offset, TimestampMs] | None:
-        """The first visible record with the greatest timestamp; None of an empty partition."""
-        return self.in_place(self.lookup.max_timestamp)
-
-    def stop_damaged(self, offset: int, error: CorruptBatch) -> PartitionCorrupt:
-        """Stop because stored bytes are not what was written; the error to raise."""
-        return self.lookup.stop_damaged(offset, error)
-
-    def when_here(self, cold: Cold, callback: Callback) -> Waiter:
-        """Bring what a read of `lookup` found cold, and call back when it need not wait."""
-        return self.arrivals.when_here(cold, callback)
-
-    def in_place(self, read: Callable[[], T]) -> T:
-        """What a read answers, waiting for what is cold: in threads, and where that is rare."""
-        return self.arrivals.in_place(read)
-
-    def aborted_between(self, start: int, end: int) -> list[AbortedTxn]:
-        """Aborted transactions with records in [start, end)."""
-        return self.producers.aborted_between(start, end)
-
-    def when_visible(self, offset: Offset, callback: Callback) -> Waiter | None:
-        """Call back when the record at `offset` is visible; at once (None) when it is already."""
-        return self.visible.when_visible(offset, callback)
-
-    def when_stable(self, offset: Offset, callback: Callback) -> Waiter | None:
-        """As `when_visible`, for readers of committed records: below the last stable offset."""
-        return self.visible.when_stable(offset, callback)
-
-    def wait_visible(self, offset: Offset) -> asyncio.Future[None]:
-        """A future for `when_visible`."""
-        return self.visible.wait_visible(offset)
-
-    def follow(self, feed: LiveFeed) -> None:
-        """Hand what becomes visible from now on to `feed`, too."""
-        self.visible.follow(feed, self.end_offset)
-
-    def unfollow(self, feed: LiveFeed) -> None:
-        """Hand nothing more to `feed`."""
-        self.visible.unfollow(feed)
 
     # -- writing
 
@@ -299,6 +224,16 @@ class Partition:
             )
         )
         return self._write(data, place_batches(data, self.end_offset, self.leader_epoch), None)
+
+    def end_transaction(self, marker: Marker, producer_id: int, producer_epoch: int) -> Appended:
+        """As `append_marker`, with the epoch that is known here when that is the higher one.
+
+        A client may have claimed a higher epoch of its producer id. That must not keep its
+        transaction open.
+        """
+        known = self.producers.entry(producer_id)
+        epoch = producer_epoch if known is None else max(producer_epoch, known.epoch)
+        return self.append_marker(marker, producer_id, epoch)
 
     def _write(
         self, data: bytes | bytearray, infos: Sequence[BatchInfo], topics: bytes | None

@@ -92,6 +92,14 @@ _NONE_ENDED: Final[deque[tuple[int, int]]] = deque()
 """What a partition without transactions holds: a deque of its own is large."""
 
 
+def _find_repeated(entry: ProducerEntry, info: BatchInfo) -> BatchMemory | None:
+    last_sequence = next_sequence(info.base_sequence, info.last_offset - info.base_offset)
+    for memory in entry.batches:
+        if memory.base_sequence == info.base_sequence and memory.last_sequence == last_sequence:
+            return memory
+    return None
+
+
 class Producers:
     """The producers of one partition."""
 
@@ -176,10 +184,9 @@ class Producers:
                     f" with sequence {info.base_sequence} instead of 0"
                 )
             return None
-        last_sequence = next_sequence(info.base_sequence, info.last_offset - info.base_offset)
-        for memory in entry.batches:
-            if memory.base_sequence == info.base_sequence and memory.last_sequence == last_sequence:
-                return memory
+        repeated = _find_repeated(entry, info)
+        if repeated is not None:
+            return repeated
         newest = entry.batches[-1].last_sequence
         if info.base_sequence == next_sequence(newest):
             return None
@@ -193,6 +200,13 @@ class Producers:
             f"producer {info.producer_id} sent sequence {info.base_sequence},"
             f" expected {next_sequence(newest)}"
         )
+
+    def find_repeated(self, info: BatchInfo, producer_id: int) -> BatchMemory | None:
+        """The append that a batch repeats, if its producer, known by this id, sent it before."""
+        entry = self._entries.get(producer_id)
+        if entry is None or entry.epoch != info.producer_epoch:
+            return None
+        return _find_repeated(entry, info)
 
     def note_batch(self, info: BatchInfo, now_ms: int) -> None:
         """Remember a data batch that was appended at its offsets."""

@@ -1,15 +1,17 @@
-"""A stream: its configuration, its partitions, and which topic a record of it has.
+"""A stream: its configuration, handles to its partitions, and which topic a record of it has.
 
-Rules: a stream that captures one exact topic, and is the first to hold it, does not write the topic
-beside each record; its records have that topic (`fixed_topic`). When it comes to capture more,
-records from then on carry their topic, and the old ones keep the fixed one, up to the offsets in
-`fixed_until`.
+Rules:
+- `partitions` are handles, for everybody. `local` are the same partitions for the log itself.
+- A stream that captures one exact topic, and is the first to hold it, does not write the topic
+  beside each record; its records have that topic (`fixed_topic`). When it comes to capture more,
+  records from then on carry their topic, and the old ones keep the fixed one, up to the offsets in
+  `fixed_until`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -18,6 +20,7 @@ from onelog.base.errors import InvalidRequest
 from onelog.base.ids import PartitionId
 from onelog.kernel import topic_hash
 from onelog.log.config import StreamConfig
+from onelog.log.handle import PartitionHandle
 from onelog.log.moves import Move, SourceKey, cut_off, moves_by, settle
 from onelog.log.partition import Partition
 from onelog.storage.engine import PartitionKey
@@ -83,11 +86,13 @@ def changed_record(stream: Stream, config: StreamConfig, at_ms: int) -> StreamRe
 class Stream:
     """A stream that is open on this node."""
 
-    __slots__ = ("partitions", "record")
+    __slots__ = ("local", "partitions", "record")
 
     def __init__(self, record: StreamRecord, partitions: list[Partition]) -> None:
         self.record = record
-        self.partitions = partitions
+        self.local = partitions
+        """The partitions that lie on this node: all of them."""
+        self.partitions: Sequence[PartitionHandle] = partitions
 
     @property
     def config(self) -> StreamConfig:
@@ -109,24 +114,28 @@ class Stream:
         """Offsets that it holds and that are no markers; compaction leaves gaps in them."""
         return sum(
             partition.end_offset - partition.start_offset - partition.producers.markers.count
-            for partition in self.partitions
+            for partition in self.local
         )
 
     @property
     def size_bytes(self) -> int:
         """Bytes of batches that it holds."""
-        return sum(partition.log.size_bytes for partition in self.partitions)
+        return sum(partition.size_bytes for partition in self.partitions)
 
     @property
     def is_untouched(self) -> bool:
         """Whether nobody has ever written to it, as far as is known."""
         return all(row.stopped is None and not row.end_offset for row in self.partitions)
 
+    def add_partitions(self, fresh: Iterable[Partition]) -> None:
+        """Have more partitions, all at once: a topic's partition follows from their number."""
+        self.local += fresh
+
     async def make_durable(self) -> None:
         """Sync what is not: of a stream that says `fsync` all that is seen is durable (ADR 2)."""
         unsynced = [
             row
-            for row in self.partitions
+            for row in self.local
             if row.stopped is None and row.log.durable_offset < row.end_offset
         ]
         for at in range(0, len(unsynced), _SYNCS_AT_ONCE):
@@ -136,7 +145,7 @@ class Stream:
         """The storage key of one of its partitions."""
         return PartitionKey(self.record.id, partition)
 
-    def partition(self, number: int) -> Partition:
+    def partition(self, number: int) -> PartitionHandle:
         """A partition by number; InvalidRequest when there is none."""
         if not 0 <= number < len(self.partitions):
             raise InvalidRequest(
@@ -144,7 +153,7 @@ class Stream:
             )
         return self.partitions[number]
 
-    def partition_of(self, topic: bytes) -> Partition:
+    def partition_of(self, topic: bytes) -> PartitionHandle:
         """The partition where a topic lives when its producer chose none."""
         return self.partitions[topic_hash(topic) % len(self.partitions)]
 

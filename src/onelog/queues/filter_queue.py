@@ -25,7 +25,7 @@ from onelog.queues.consumers import Consumer, Consumers, Delivery, Strategy
 from onelog.record.reserved import read_expiry_ms
 
 if TYPE_CHECKING:
-    from onelog.cursors.wait import QueueWait
+    from onelog.broker import QueueWait
 
 PASS_RECORDS: Final = 256
 """Messages that a queue hands out before others have a turn."""

@@ -13,15 +13,22 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING
 
-from onelog.broker import EARLIEST, LATEST, LiveSource, Record, Start
-from onelog.log.moves import Move, SourceKey
-from onelog.log.wakeup import as_future
+from onelog.broker import (
+    EARLIEST,
+    LATEST,
+    Cold,
+    LiveSource,
+    Move,
+    Record,
+    SourceKey,
+    Start,
+    as_future,
+)
 from onelog.queues.addresses import address_of
 from onelog.queues.exchanges import Binding
 from onelog.queues.headers import extra_keys_of, headers_of
 from onelog.queues.ready import pack
 from onelog.queues.router import Router
-from onelog.storage.engine import Cold
 
 if TYPE_CHECKING:
     from onelog.queues.following import Follower

@@ -15,10 +15,9 @@ from functools import partial
 from typing import Any, Final
 
 from onelog.base.clock import Clock
-from onelog.broker import Broker, Partition, Record, RoutedCursor
+from onelog.broker import Broker, Delete, PartitionHandle, Put, Record, RoutedCursor
 from onelog.broker.hanging import hang
 from onelog.config import Config
-from onelog.metadata.store import Delete, Put
 from onelog.net import OwnedTasks
 from onelog.queues.addresses import DEFAULT_VHOST
 from onelog.queues.dead_letters import OpenLetter
@@ -247,7 +246,7 @@ class QueueHub:
         self.generation += 1
         self.follower.topology_changed()
 
-    async def _trimmed(self, partition: Partition) -> None:
+    async def _trimmed(self, partition: PartitionHandle) -> None:
         await drop_unused(self, partition)
 
     def _streams_changed(self) -> None:

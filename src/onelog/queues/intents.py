@@ -21,7 +21,7 @@ from onelog.broker.producer_ids import ProducerIds
 from onelog.observe import get_logger
 
 if TYPE_CHECKING:
-    from onelog.log.partition import Partition
+    from onelog.broker import PartitionHandle
 
 _log = get_logger("amqp")
 
@@ -152,7 +152,7 @@ class Intents:
 
     async def _write(self, producer_id: int, messages: Sequence[Message]) -> None:
         loop, publisher = asyncio.get_running_loop(), self._broker.publisher
-        sequences: dict[Partition, int] = {}
+        sequences: dict[PartitionHandle, int] = {}
         waiting: list[asyncio.Future[None]] = []
         for message in messages:
             stream, target = publisher.admit(message, LOCAL)

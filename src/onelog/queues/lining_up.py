@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from onelog.log.moves import Move, SourceKey
+from onelog.broker import Move, SourceKey
 
 
 class QueuedMessage(NamedTuple):

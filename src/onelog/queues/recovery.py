@@ -17,7 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import OnelogError
-from onelog.log.moves import Move
+from onelog.broker import Move
 from onelog.observe import get_logger
 from onelog.queues.addresses import (
     QUEUES_STREAM,
@@ -122,7 +122,7 @@ class Recovery:
         while position < end:
             try:
                 read = partial(self._live.read, source, position, end)
-                records, position = await source.partition.arrivals.until_here(read)
+                records, position = await source.partition.until_here(read)
             except OnelogError as error:
                 # Its partition stands still, and that is told. Where the routing stands is kept.
                 _log.error("a partition cannot be routed", place=str(source.key), why=str(error))

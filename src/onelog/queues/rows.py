@@ -11,7 +11,7 @@ Rules:
 
 from __future__ import annotations
 
-from onelog.metadata.store import Delete, MetadataStore, Op, Put
+from onelog.broker import Delete, MetadataStore, Op, Put
 
 
 class Rows:

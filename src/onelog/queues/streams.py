@@ -18,7 +18,7 @@ import msgspec
 
 from onelog.base.errors import AlreadyExists
 from onelog.base.limits import BATCH_BYTES_MAX
-from onelog.broker import Durability, Partition, Retention, StreamConfig
+from onelog.broker import Durability, PartitionHandle, Retention, StreamConfig
 from onelog.queues.addresses import (
     QUEUES_STREAM,
     address_of,
@@ -128,7 +128,7 @@ class Streams:
             yield
 
 
-async def drop_unused(hub: QueueHub, partition: Partition) -> None:
+async def drop_unused(hub: QueueHub, partition: PartitionHandle) -> None:
     """Retention took records: the stream of an exchange that is gone goes with its last one."""
     catalog = hub.broker.streams
     stream = catalog.find(partition.stream)

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from onelog.base.errors import InvalidRequest, NotAuthorized, OnelogError
-from onelog.broker import RoutedCursor
-from onelog.metadata.store import Delete, Put
+from onelog.broker import Delete, Put, RoutedCursor
 from onelog.queues.dead_letters import DeadLetters
 from onelog.queues.definitions import binding_key, encode_row, key_of
 from onelog.queues.errors import NotDeclared, UnknownExchangeType

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import OnelogError
 from onelog.base.ids import Offset
+from onelog.broker import Cold, Waiter
 from onelog.kernel import scan_batches
-from onelog.log.wakeup import Waiter
-from onelog.storage.engine import Cold
 
 if TYPE_CHECKING:
     from onelog.broker import Live
@@ -76,7 +75,7 @@ class Window:
         if source.stream.fixed_topic_at(partition.id, Offset(offset)) is not None:
             return None  # its records do not say their topic
         try:
-            data = partition.lookup.read(Offset(offset), READ_BYTES, committed=True)
+            data = partition.read_now(Offset(offset), READ_BYTES, committed=True)
             infos = scan_batches(data)
         except Cold as cold:
             self._arrival = partition.when_here(cold, self._arrived)

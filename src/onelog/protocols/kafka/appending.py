@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import OnelogError, StorageError
 from onelog.base.ids import Offset
+from onelog.broker import Appended, Callback, PartitionHandle
 from onelog.kernel import ATTR_TRANSACTIONAL, BatchInfo
-from onelog.log.partition import Appended, Partition
-from onelog.log.wakeup import Callback
 from onelog.protocols.kafka.topics import StreamPartition, TopicPartition
 from onelog.record.batch import append_time_of
 
@@ -41,13 +40,13 @@ _NO_OFFSET: Final = Offset(-1)
 class _Run:
     """Batches for one partition that were judged and are not written yet."""
 
-    __slots__ = ("data", "parts", "producers", "target")
+    __slots__ = ("data", "parts", "senders", "target")
 
     def __init__(self, target: StreamPartition) -> None:
         self.target = target
         self.data = bytearray()
         self.parts: list[Part] = []
-        self.producers: set[int] = set()
+        self.senders: set[int] = set()
 
 
 class Appends:
@@ -55,7 +54,7 @@ class Appends:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._runs: dict[Partition, _Run] = {}
+        self._runs: dict[PartitionHandle, _Run] = {}
         self._ready: dict[Connection, None] = {}
         self._flushing = False
         hub.broker.streams.before_change.append(self._write_all)
@@ -78,7 +77,7 @@ class Appends:
             return
         log = target.log
         run = self._runs.get(log)
-        if run is not None and info.producer_id in run.producers:
+        if run is not None and info.producer_id in run.senders:
             self._write(self._runs.pop(log))
             run = None
         repeated = target.judge(info, principal)
@@ -92,7 +91,7 @@ class Appends:
         run.data += data
         run.parts.append(part)
         if info.producer_id >= 0:
-            run.producers.add(info.producer_id)
+            run.senders.add(info.producer_id)
         if len(run.data) >= RUN_BYTES_MAX:
             self._write(self._runs.pop(log))
 
@@ -156,9 +155,9 @@ class Appends:
 
     # -- answers
 
-    def _wait(self, number: int, log: Partition, end: int, parts: list[Part]) -> None:
+    def _wait(self, number: int, log: PartitionHandle, end: int, parts: list[Part]) -> None:
         """Settle parts once everything below `end` is durable; who asked for no answer does now."""
-        if end <= log.visible.high_watermark:
+        if end <= log.high_watermark:
             for produce, _rows, _at in parts:
                 self._settle(produce)
             return
@@ -169,7 +168,7 @@ class Appends:
             else:
                 self._settle(part[0])
         if waiting:
-            log.visible.when_visible(Offset(end - 1), self._visible(number, waiting))
+            log.when_visible(Offset(end - 1), self._visible(number, waiting))
 
     def _visible(self, number: int, parts: list[Part]) -> Callback:
         def done(error: OnelogError | None) -> None:

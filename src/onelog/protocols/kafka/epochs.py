@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from onelog.broker import Partition
+from onelog.broker import PartitionHandle
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 
 UNKNOWN_EPOCH: Final = -1
 
 
-def check_epoch(log: Partition, claimed: int) -> None:
+def check_epoch(log: PartitionHandle, claimed: int) -> None:
     """Refuse a request of a client whose metadata is older or newer than ours (KIP-320)."""
     if claimed in (UNKNOWN_EPOCH, log.leader_epoch):
         return

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from onelog.base.errors import OnelogError
-from onelog.log.wakeup import Callback, Waiter
+from onelog.broker import Callback, Cold, Waiter
 from onelog.protocols.kafka.epochs import check_epoch
 from onelog.protocols.kafka.errors import ErrorCode, code_of
 from onelog.protocols.kafka.topics import NOTHING, Fetched, KafkaTopic, TopicPartition
-from onelog.storage.engine import Cold
 
 if TYPE_CHECKING:
     from onelog.kernel.types import Buffer
@@ -70,10 +69,7 @@ class Wanted:
 
     def _end(self, *, committed: bool) -> int:
         """Where a reader's records end now."""
-        target = self.target
-        if target is None:
-            return 0
-        return target.last_stable_offset if committed else target.high_watermark
+        return 0 if self.target is None else self.target.end(committed=committed)
 
     def listen(self, callback: Callback, *, committed: bool) -> None:
         """Be told of the next record, or of the one that is on its way from the disk."""
@@ -142,17 +138,17 @@ class Wanted:
         target = self.target
         if self.error is not None or target is None:
             code = ErrorCode.unknown_server_error if self.error is None else code_of(self.error)
-            mark = start = stable = _UNKNOWN
+            start = stable = mark = _UNKNOWN
             if target is not None and code is not ErrorCode.unknown_topic_or_partition:
-                mark, stable = target.high_watermark, target.last_stable_offset
-                start = int(target.log.start_offset)
+                start, stable, mark = target.ends()
             return (self.number, int(code), mark, stable, start, None, _NO_REPLICA, b"")
+        start, stable, mark = target.ends()
         return (
             self.number,
             0,
-            target.high_watermark,
-            target.last_stable_offset,
-            int(target.log.start_offset),
+            mark,
+            stable,
+            start,
             fetched.aborted if committed else None,
             _NO_REPLICA,
             fetched.records or (fetched.filler(self.offset) if fetched.filler else b""),

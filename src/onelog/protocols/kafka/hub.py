@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from onelog.base.clock import Clock
 from onelog.base.limits import STREAM_NAME_CHARS_MAX
-from onelog.broker import Action, Broker, Principal, Stream
+from onelog.broker import Action, Broker, Principal, Stream, written_once
 from onelog.broker.producer_ids import ProducerIds
 from onelog.config import Config
-from onelog.metadata.once import written_once
 from onelog.net import ConnectionCounters, Connections
 from onelog.observe import Sample
 from onelog.protocols.kafka.admin.choosing import default_config

@@ -60,7 +60,7 @@ async def _list_one(asked: Asked, name: str, row: Any, *, committed: bool) -> Bo
         return answer
     if found is not None:
         answer["offset"], answer["timestamp"] = found
-        answer["leader_epoch"] = target.log.epochs.at(found[0])
+        answer["leader_epoch"] = target.log.epoch_at(found[0])
     return answer
 
 
@@ -69,8 +69,7 @@ async def _find(target: TopicPartition, wanted: int, *, committed: bool) -> tupl
     if log.stopped is not None:
         raise again(log.stopped)
     if wanted == LATEST:
-        end = target.last_stable_offset if committed else target.high_watermark
-        return end, _NO_TIMESTAMP
+        return target.end(committed=committed), _NO_TIMESTAMP
     if wanted in (EARLIEST, EARLIEST_LOCAL):
         return int(log.start_offset), _NO_TIMESTAMP
     if wanted == MAX_TIMESTAMP:
@@ -110,5 +109,5 @@ def _end_of_epoch(asked: Asked, name: str, row: Any) -> Body:
     except OnelogError as error:
         answer["error_code"] = code_of(error)
         return answer
-    epoch, end = target.log.epochs.end_of(row.leader_epoch, target.high_watermark)
+    epoch, end = target.log.end_of_epoch(row.leader_epoch, target.end(committed=False))
     return answer | {"leader_epoch": epoch, "end_offset": end}

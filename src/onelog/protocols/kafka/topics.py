@@ -14,17 +14,25 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from onelog.base.errors import InvalidName, MessageTooLarge, OffsetOutOfRange, OnelogError, again
 from onelog.base.ids import Offset, TimestampMs
 from onelog.base.names import from_kafka, to_kafka
-from onelog.broker import Broker, Partition, Principal, Stream, StreamConfig, Timestamps
+from onelog.broker import (
+    NO_BOUND_MS,
+    Appended,
+    Broker,
+    Callback,
+    Ends,
+    PartitionHandle,
+    Principal,
+    Stream,
+    StreamConfig,
+    Timestamps,
+    Waiter,
+)
 from onelog.kernel import ATTR_CODEC_MASK, BatchInfo, scan_batches
-from onelog.log.config import AS_PRODUCED, LONG_MAX
-from onelog.log.partition import Appended
-from onelog.log.wakeup import Callback, Waiter
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.opening import TimeBounds
 from onelog.record.batch import recompressed
@@ -81,17 +89,15 @@ class TopicPartition(Protocol):
     """One partition of a Kafka topic, whatever is behind it."""
 
     number: int
-    log: Partition
+    log: PartitionHandle
     """Where its records lie."""
 
-    @property
-    def high_watermark(self) -> int:
-        """End of what a reader of everything sees."""
+    def ends(self) -> Ends:
+        """Where it begins and ends for readers, now."""
         ...
 
-    @property
-    def last_stable_offset(self) -> int:
-        """End of what a reader of committed records sees."""
+    def end(self, *, committed: bool) -> int:
+        """The end for one kind of readers."""
         ...
 
     @property
@@ -111,7 +117,7 @@ class TopicPartition(Protocol):
 
     def append(
         self, data: bytearray, info: BatchInfo, principal: Principal
-    ) -> tuple[Appended, Partition]:
+    ) -> tuple[Appended, PartitionHandle]:
         """Append one batch that was checked, now; where it lies. Raises OnelogError."""
         ...
 
@@ -146,6 +152,7 @@ class StreamPartition:
         "_compression",
         "_resource",
         "_stream",
+        "ends",
         "log",
         "needs_keys",
         "number",
@@ -153,18 +160,19 @@ class StreamPartition:
         "time_bounds",
     )
 
-    def __init__(self, broker: Broker, stream: Stream, log: Partition) -> None:
+    def __init__(self, broker: Broker, stream: Stream, log: PartitionHandle) -> None:
         self._broker = broker
         self._stream = stream
         self.number = int(log.id)
         self.log = log
+        self.ends = log.ends
         # When the configuration changes, the topic is made anew.
         config = stream.config
         self._resource = config.single_topic or config.name
         self.needs_keys = config.cleanup.compacts
         self.time_bounds = _time_bounds(config)
         self._compression = config.compression
-        self.opens = self.time_bounds is not None or config.compression.codec != AS_PRODUCED
+        self.opens = self.time_bounds is not None or config.compression.wanted is not None
 
     def judge(self, info: BatchInfo, principal: Principal) -> Appended | None:
         """None when a batch may be written, or the append that it repeats. Raises OnelogError."""
@@ -177,7 +185,7 @@ class StreamPartition:
 
     def append(
         self, data: bytearray, info: BatchInfo, principal: Principal
-    ) -> tuple[Appended, Partition]:
+    ) -> tuple[Appended, PartitionHandle]:
         """Append one batch that was checked, now; where it lies. Raises OnelogError."""
         appended = self._broker.publisher.append_batches(
             self._stream, self.log, data, (info,), principal=principal
@@ -199,35 +207,31 @@ class StreamPartition:
             )
         return made, scan_batches(made, 0, False)[0]
 
-    @property
-    def high_watermark(self) -> int:
-        """End of what a reader of everything sees."""
-        return self.log.visible.high_watermark
-
-    @property
-    def last_stable_offset(self) -> int:
-        """End of what a reader of committed records sees."""
-        return self.log.visible.last_stable_offset
+    def end(self, *, committed: bool) -> int:
+        """The end for one kind of readers."""
+        return self.log.last_stable_offset if committed else self.log.high_watermark
 
     def fetch(self, offset: int, max_bytes: int, *, committed: bool) -> Fetched:
         """Whole batches from `offset` on, at least one when there is one."""
         log = self.log
         if offset == log.high_watermark and log.stopped is None:
             return NOTHING  # at the end, as most are that a consumer of many asks for
-        if not log.start_offset <= offset <= log.high_watermark:
+        ends = log.ends()
+        if not ends.start <= offset <= ends.high_watermark:
             if log.stopped is not None:
                 raise again(log.stopped)
             raise OffsetOutOfRange(
-                f"offset {offset} of {log.stream}/{log.id} is not in {log.start_offset} to"
-                f" {log.high_watermark}"
+                f"offset {offset} of {log.stream}/{log.id} is not in {ends.start} to"
+                f" {ends.high_watermark}"
             )
-        view = log.lookup.read(Offset(offset), max_bytes, committed=committed)
+        view = log.read_now(Offset(offset), max_bytes, committed=committed)
         if not view:
             return NOTHING
-        return Fetched([view], len(view), self._aborted(offset, view) if committed else NO_ABORTED)
+        aborted = self._aborted(offset, ends.stable, view) if committed else NO_ABORTED
+        return Fetched([view], len(view), aborted)
 
-    def _aborted(self, offset: int, view: memoryview) -> list[tuple[int, int]]:
-        found = self.log.aborted_between(offset, self.log.last_stable_offset)
+    def _aborted(self, offset: int, stable: int, view: memoryview) -> list[tuple[int, int]]:
+        found = self.log.aborted_between(offset, stable)
         if not found:
             return NO_ABORTED
         end = scan_batches(view, 0, False)[-1].last_offset
@@ -241,8 +245,7 @@ class StreamPartition:
 
     async def offset_for_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
         """Where a consumer begins that wants records from this time on."""
-        find = partial(self.log.lookup.offset_for_time, timestamp_ms)
-        return await self.log.arrivals.until_here(find)
+        return await self.log.find_time(timestamp_ms)
 
     def max_timestamp(self) -> tuple[Offset, TimestampMs] | None:
         """In a thread: the record with the greatest timestamp."""
@@ -251,7 +254,7 @@ class StreamPartition:
 
 def _time_bounds(config: StreamConfig) -> TimeBounds | None:
     bounds = TimeBounds(config.timestamp_before_max_ms, config.timestamp_after_max_ms)
-    if config.timestamps is Timestamps.APPEND or bounds == (LONG_MAX, LONG_MAX):
+    if config.timestamps is Timestamps.APPEND or bounds == (NO_BOUND_MS, NO_BOUND_MS):
         return None
     return bounds
 

@@ -18,6 +18,7 @@ import heapq
 import secrets
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -38,7 +39,7 @@ from onelog.broker import (
     Cleanup,
     Message,
     OffsetSet,
-    Partition,
+    PartitionHandle,
     Position,
     Principal,
     Record,
@@ -125,7 +126,7 @@ class Delayed:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._stream: Stream
-        self._partition: Partition
+        self._partition: PartitionHandle
         self._pending = OffsetSet()
         self._going: set[int] = set()
         """Offsets that are being published."""
@@ -173,7 +174,7 @@ class Delayed:
         return message
 
     @property
-    def home(self) -> tuple[Stream, Partition]:
+    def home(self) -> tuple[Stream, PartitionHandle]:
         """Where delayed messages wait."""
         return self._stream, self._partition
 
@@ -328,9 +329,11 @@ class Delayed:
 
     async def _reload(self) -> None:
         self._horizon_ms = _NEVER
-        offset, end = int(self._partition.start_offset), int(self._partition.high_watermark)
+        partition = self._partition
+        offset, _stable, end = map(int, partition.ends())
         while offset < end:
-            data = self._partition.read(Offset(offset), _READ_BYTES)
+            read = partial(partition.read_now, Offset(offset), _READ_BYTES)
+            data = await partition.until_here(read)
             for info, slices in iterate_batches(data):
                 for index in range(len(slices)):
                     place, _time, _key, value, headers = slices.record(index)

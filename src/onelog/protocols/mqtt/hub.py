@@ -18,7 +18,7 @@ from onelog.base.clock import Clock
 from onelog.base.errors import OnelogError, Unavailable
 from onelog.base.ids import Offset
 from onelog.base.topics import has_amqp_stream, is_writable
-from onelog.broker import MAIN, Broker, LiveSource, Partition, Principal, Record, Tick
+from onelog.broker import MAIN, Broker, LiveSource, PartitionHandle, Principal, Record, Tick
 from onelog.broker.hanging import hang
 from onelog.broker.producer_ids import ProducerIds
 from onelog.kernel import (
@@ -166,11 +166,11 @@ class Hub:
         """Another guards what is retained."""
         self._guard.close()
 
-    async def _before_trim(self, partition: Partition, start: Offset) -> None:
+    async def _before_trim(self, partition: PartitionHandle, start: Offset) -> None:
         await self._know_retained()
         await self.retained.before_trim(partition, start)
 
-    async def _before_compaction(self, partition: Partition, upto: Offset) -> None:
+    async def _before_compaction(self, partition: PartitionHandle, upto: Offset) -> None:
         await self._know_retained()
         await self.retained.before_compaction(partition, upto)
 

@@ -20,7 +20,7 @@ import msgspec
 
 from onelog.base import faults
 from onelog.base.errors import OnelogError
-from onelog.broker import Message, Partition, Stream
+from onelog.broker import Message, PartitionHandle, Stream
 
 if TYPE_CHECKING:
     from onelog.protocols.mqtt.session import MqttSession
@@ -85,7 +85,7 @@ class Inbound:
         self,
         packet_id: int,
         message: Message,
-        home: tuple[Stream, Partition],
+        home: tuple[Stream, PartitionHandle],
         done: Done,
     ) -> None:
         """Append to `home` once; `done` is called when it is durable, or with the error."""
@@ -135,14 +135,13 @@ class Inbound:
             self._received.pop(packet_id, None)
             self._sequences.clear()  # what was not appended is not counted
 
-    def _next_sequence(self, key: tuple[str, int], partition: Partition) -> int:
+    def _next_sequence(self, key: tuple[str, int], partition: PartitionHandle) -> int:
         if self.producer_id < 0:
             self.producer_id = self._hub.producer_ids.take()
         sequence = self._sequences.get(key)
         if sequence is None:
-            entry = partition.producers.entry(self.producer_id)
-            known = entry is not None and entry.batches
-            sequence = entry.batches[-1].last_sequence + 1 if entry is not None and known else 0
+            last = partition.last_sequence(self.producer_id)
+            sequence = 0 if last is None else last + 1
         if sequence >= SEQUENCE_MODULUS:  # a sequence that wraps says nothing about before
             self.producer_id = self._hub.producer_ids.take()
             self._sequences.clear()
@@ -161,7 +160,5 @@ class Inbound:
 
 
 def _is_appended(stream: Stream, row: Received) -> bool:
-    entry = stream.partition(row.partition).producers.entry(row.producer_id)
-    if entry is None or not entry.batches:
-        return False
-    return row.sequence <= entry.batches[-1].last_sequence
+    last = stream.partition(row.partition).last_sequence(row.producer_id)
+    return last is not None and row.sequence <= last

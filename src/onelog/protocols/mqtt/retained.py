@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from onelog.base.clock import Clock
 from onelog.base.ids import Offset
-from onelog.broker import LOCAL, Broker, LiveSource, Partition, Record, Source, TableCursor
+from onelog.broker import LOCAL, Broker, LiveSource, PartitionHandle, Record, Source, TableCursor
 from onelog.kernel import (
     ATTR_CODEC_MASK,
     ATTR_CONTROL,
@@ -106,12 +106,12 @@ class Retained:
 
     # -- records that leave
 
-    async def before_trim(self, partition: Partition, start: Offset) -> None:
+    async def before_trim(self, partition: PartitionHandle, start: Offset) -> None:
         """Retention takes records below an offset: what is retained stays."""
         key = (self._broker.streams.get(partition.stream).record.id, int(partition.id))
         await self._copies.carry(key, start, lambda _record: True)
 
-    async def before_compaction(self, partition: Partition, upto: Offset) -> None:
+    async def before_compaction(self, partition: PartitionHandle, upto: Offset) -> None:
         """Compaction takes what a later message of its topic follows, retained or not."""
         stream = self._broker.streams.get(partition.stream)
         source = Source(stream, partition)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from onelog.base.errors import Conflict, InvalidName, InvalidRequest, LimitExceeded, NotFound
-from onelog.metadata.store import Put
+from onelog.broker import Put
 from onelog.queues.addresses import DEFAULT_VHOST
 from onelog.queues.definitions import MADE, host_prefix, key_of
 from onelog.queues.exchanges import BUILT_IN

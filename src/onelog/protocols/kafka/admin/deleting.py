@@ -109,14 +109,14 @@ async def _trim(hub: Hub, asked: Asked, name: str, row: Any) -> Body:
             raise KafkaError(
                 ErrorCode.policy_violation, f"the records of {name} leave by compaction only"
             )
-        end = int(log.high_watermark)
+        start, _stable, end = log.ends()
         before = end if row.offset == _END else row.offset
         if not 0 <= before <= end:
             raise KafkaError(
                 ErrorCode.offset_out_of_range,
                 f"{name}/{row.partition_index} ends at {end}: {before} is beyond it",
             )
-        if before > log.start_offset:
+        if before > start:
             await hub.broker.delete_records(topic.stream.name, row.partition_index, before)
         answer["low_watermark"] = int(log.start_offset)
     except OnelogError as error:

@@ -72,7 +72,7 @@ def _those_of(topic: KafkaTopic, numbers: Iterable[int]) -> Iterable[int]:
 def _size(topic: KafkaTopic, number: int) -> Body:
     return {
         "partition_index": number,
-        "partition_size": topic.partition(number).log.log.size_bytes,
+        "partition_size": topic.partition(number).log.size_bytes,
         "offset_lag": 0,
         "is_future_key": False,
     }

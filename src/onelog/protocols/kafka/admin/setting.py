@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from onelog.base.errors import InvalidRequest
-from onelog.broker import StreamConfig
-from onelog.log.config import check_fields
+from onelog.broker import StreamConfig, check_fields
 from onelog.protocols.kafka.admin.values import READERS, ValueType, invalid, shown
 
 

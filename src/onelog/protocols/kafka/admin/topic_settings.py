@@ -11,8 +11,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from onelog.broker import Cleanup, Durability, StreamConfig, Timestamps
-from onelog.log.config import AS_PRODUCED, CODECS
+from onelog.broker import STORED_AS, Cleanup, Durability, StreamConfig, Timestamps
 from onelog.protocols.kafka.admin.setting import (
     TopicSetting,
     at_least,
@@ -114,7 +113,7 @@ _ROWS: Final = (
         "compression.type",
         "compression.codec",
         "compression.type",
-        {name: name for name in (AS_PRODUCED, *CODECS)},
+        {name: name for name in STORED_AS},
         "How batches of Kafka's producers are stored: as they came (producer), or compressed anew"
         " with this codec. Records of other protocols are stored as they are.",
     ),

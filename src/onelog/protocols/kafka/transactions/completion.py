@@ -17,7 +17,7 @@ from typing import Protocol
 from onelog.base import faults
 from onelog.base.errors import OnelogError
 from onelog.base.ids import Offset
-from onelog.broker import Partition
+from onelog.broker import PartitionHandle
 from onelog.observe import get_logger
 from onelog.protocols.kafka.transactions.state import OUTCOMES, Facts
 from onelog.record.batch import Marker
@@ -28,11 +28,11 @@ _log = get_logger("kafka")
 class Doors(Protocol):
     """What the end of a transaction reaches."""
 
-    def find_log(self, topic: str, partition: int) -> Partition | None:
+    def find_log(self, topic: str, partition: int) -> PartitionHandle | None:
         """Where the records of a topic's partition lie; None when it is gone."""
         ...
 
-    def all_logs(self) -> Iterable[Partition]:
+    def all_logs(self) -> Iterable[PartitionHandle]:
         """Every partition of the broker."""
         ...
 
@@ -51,16 +51,16 @@ class Completion:
         """The work that a transaction's outcome asks for."""
         logs = self._logs_of(facts)
         if recovered:
-            logs = [log for log in logs if log.producers.is_open(facts.producer_id)]
+            logs = [log for log in logs if facts.producer_id in log.open_transactions()]
         return Work(facts, logs, self._doors.complete_offsets)
 
     def forget_producer(self, facts: Facts) -> None:
         """Partitions need not remember it: its transactional id is given up."""
         for log in self._logs_of(facts):
-            log.producers.forget(facts.producer_id)
+            log.forget_producer(facts.producer_id)
 
-    def _logs_of(self, facts: Facts) -> list[Partition]:
-        found: dict[int, Partition] = {}
+    def _logs_of(self, facts: Facts) -> list[PartitionHandle]:
+        found: dict[int, PartitionHandle] = {}
         for topic, number in sorted(facts.partitions):
             log = self._doors.find_log(topic, number)
             if log is not None:
@@ -77,15 +77,15 @@ class Completion:
             (facts.producer_id, id(log)) for facts in unfinished for log in self._logs_of(facts)
         }
         for log in self._doors.all_logs():
-            for producer_id in log.producers.open_transactions():
+            for producer_id in log.open_transactions():
                 if (producer_id, id(log)) not in known:
                     self._abort_stray(log, producer_id)
 
     @staticmethod
-    def _abort_stray(log: Partition, producer_id: int) -> None:
+    def _abort_stray(log: PartitionHandle, producer_id: int) -> None:
         place = f"{log.stream}/{log.id}"
         try:
-            append_marker(log, Marker.ABORT, producer_id, 0)
+            log.end_transaction(Marker.ABORT, producer_id, 0)
         except OnelogError as error:
             _log.error(
                 "a transaction that nobody knows could not be aborted",
@@ -107,12 +107,12 @@ class Work:
     def __init__(
         self,
         facts: Facts,
-        logs: list[Partition],
+        logs: list[PartitionHandle],
         complete_offsets: Callable[[str, int, bool], Awaitable[None]],
     ) -> None:
         self._facts = facts
         self._unmarked = logs
-        self._unseen: list[tuple[Partition, Offset]] = []
+        self._unseen: list[tuple[PartitionHandle, Offset]] = []
         self._groups = sorted(facts.groups)
         self._complete_offsets = complete_offsets
 
@@ -135,27 +135,15 @@ class Work:
     def _mark(self, marker: Marker) -> OnelogError | None:
         """Write every marker that can be written now; the last reason why one could not."""
         failure: OnelogError | None = None
-        left: list[Partition] = []
+        left: list[PartitionHandle] = []
         for log in self._unmarked:
             faults.hit("kafka.txn.marker")
             try:
-                offset = append_marker(log, marker, self._facts.producer_id, self._facts.epoch)
+                ended = log.end_transaction(marker, self._facts.producer_id, self._facts.epoch)
             except OnelogError as error:
                 failure = error
                 left.append(log)
             else:
-                self._unseen.append((log, offset))
+                self._unseen.append((log, ended.base_offset))
         self._unmarked = left
         return failure
-
-
-def append_marker(log: Partition, marker: Marker, producer_id: int, epoch: int) -> Offset:
-    """End a producer's transaction here; the marker's offset.
-
-    A client may have claimed a higher epoch of this producer id. That must not keep its
-    transaction open, so the marker has the epoch that the partition knows.
-    """
-    known = log.producers.entry(producer_id)
-    if known is not None:
-        epoch = max(epoch, known.epoch)
-    return log.append_marker(marker, producer_id, epoch).base_offset

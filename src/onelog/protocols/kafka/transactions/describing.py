@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import OnelogError
 from onelog.base.limits import STREAM_NAME_CHARS_MAX
-from onelog.broker import Action
-from onelog.log.producers import ProducerEntry
+from onelog.broker import Action, ProducerFacts
 from onelog.protocols.kafka.codec import Body, given
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 _STATES: Final = frozenset(str(state) for state in State)
 _ANY_DURATION: Final = -1
-_NO_SEQUENCE: Final = -1
 _NO_COORDINATOR_EPOCH: Final = -1
 _PARTITION_BYTES: Final = STREAM_NAME_CHARS_MAX + 4
 _PRODUCER_BYTES: Final = 37
@@ -118,18 +116,18 @@ async def describe_producers(hub: Hub, request: Request) -> Body:
 def _producers_of(asked: Asked, name: str, number: int, room: Room) -> Body:
     answer: Body = {"partition_index": number, "error_code": ErrorCode.none}
     try:
-        active = asked.get(name).partition(number).log.producers.entries()
+        active = asked.get(name).partition(number).log.producers_seen()
         room.take(len(active) * _PRODUCER_BYTES)
     except OnelogError as error:
         return {**answer, "error_code": code_of(error), "error_message": str(error)}
     return {**answer, "active_producers": [_producer(entry) for entry in active]}
 
 
-def _producer(entry: ProducerEntry) -> Body:
+def _producer(entry: ProducerFacts) -> Body:
     return {
         "producer_id": entry.producer_id,
         "producer_epoch": entry.epoch,
-        "last_sequence": entry.batches[-1].last_sequence if entry.batches else _NO_SEQUENCE,
+        "last_sequence": entry.last_sequence,
         "last_timestamp": entry.last_seen_ms,
         "coordinator_epoch": _NO_COORDINATOR_EPOCH,
         "current_txn_start_offset": entry.txn_first_offset,

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from onelog.base.clock import Clock
 from onelog.base.errors import OnelogError
-from onelog.broker import Broker, Partition
+from onelog.broker import Broker, PartitionHandle
 from onelog.broker.kept import KeptTable
 from onelog.broker.producer_ids import ProducerIds
 from onelog.config.kafka import KafkaTransactions
@@ -32,14 +32,14 @@ class _Doors:
         self._topics = topics
         self.complete_offsets = offsets.complete
 
-    def find_log(self, topic: str, partition: int) -> Partition | None:
+    def find_log(self, topic: str, partition: int) -> PartitionHandle | None:
         try:
             found = self._topics.find(topic)
             return None if found is None else found.partition(partition).log
         except OnelogError:
             return None  # the topic is another one now
 
-    def all_logs(self) -> Iterator[Partition]:
+    def all_logs(self) -> Iterator[PartitionHandle]:
         for stream in self._broker.streams.streams():
             yield from stream.partitions
 

@@ -23,7 +23,7 @@ class TopicEnd:
     def get(self) -> int:
         """Behind the last match; what is decided ends here when no index knows better."""
         log = self._glass.place.log
-        upto, start = int(log.last_stable_offset), int(log.start_offset)
+        start, upto, _visible = log.ends()
         if upto > self._checked_to and log.stopped is None:
             self._update(max(self._checked_to, start), upto)
             self._checked_to = upto

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import CorruptBatch
 from onelog.base.ids import Offset
+from onelog.broker import Cold
 from onelog.kernel import (
     TopicFilter,
     fit_batches,
@@ -28,7 +28,6 @@ from onelog.kernel import (
 from onelog.protocols.kafka.views.cache import Run, RunCache
 from onelog.protocols.kafka.views.places import Place
 from onelog.record.batch import inflated_records
-from onelog.storage.engine import Cold, in_place
 
 if TYPE_CHECKING:
     from onelog.kernel.types import Buffer
@@ -72,9 +71,8 @@ class Glass:
         """Where the topic index has this topic; None without an index."""
         if self.topic is None or start < self.fixed_until():
             return None
-        log = self.place.log.log
-        find = partial(log.offsets_of_topic, self.topic, Offset(start), Offset(upto), limit)
-        return in_place(log, find)
+        log = self.place.log
+        return log.stored_topic_offsets(self.topic, Offset(start), Offset(upto), limit)
 
 
 class Look:
@@ -183,9 +181,10 @@ class Look:
         if self.reached < self._fixed:
             assert stream.record.fixed_topic is not None
             below, default = min(below, self._fixed), stream.record.fixed_topic.encode()
-        read = partial(log.log.read, Offset(self.reached), read_bytes, Offset(below))
         try:
-            data = read() if on_loop else in_place(log.log, read)
+            data = log.read_stored(
+                Offset(self.reached), read_bytes, Offset(below), wait=not on_loop
+            )
         except Cold:
             return None, 0
         if not data:

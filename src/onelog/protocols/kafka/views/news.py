@@ -14,14 +14,15 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Literal
 
 from onelog.base.errors import OnelogError
 from onelog.base.ids import Offset
 from onelog.base.topics import is_exact
-from onelog.broker import Partition
+from onelog.broker import Callback, PartitionHandle, Waiter
 from onelog.kernel import TopicTrie, meets_topics, scan_batches, topic_hash, topic_runs
-from onelog.log.wakeup import Callback, Waiter
+from onelog.observe.troubles import Troubles
 from onelog.protocols.kafka.views.places import Place
 
 _NEVER: Final = Offset(2**62)
@@ -108,12 +109,12 @@ class _Watch:
         "waiting",
     )
 
-    def __init__(self, place: Place, stopped: Callable[[], object]) -> None:
+    def __init__(self, place: Place, troubles: Troubles, stopped: Callable[[], object]) -> None:
         self.waiting = 0
         self.heard_to = 0
         """Who waits since before it was told of all that concerns him up to here."""
         self._place = place
-        self.troubles = place.log.troubles
+        self.troubles = troubles
         self._from = int(place.log.end_offset)
         """What is appended from here on is heard of; before it, it may not be visible yet."""
         self._filters: dict[bytes, _Filter] = {}
@@ -124,8 +125,7 @@ class _Watch:
         self._bits = bytearray(BIT_BYTES)
         """The hashes of exact topics that somebody waits or waited for."""
         self._wildcards = 0
-        place.log.visible.topics_wanted = True
-        place.log.follow(self._heard)
+        place.log.follow(self._heard, wants_topics=True)
 
         def tell(error: OnelogError | None) -> None:
             stopped()
@@ -140,13 +140,12 @@ class _Watch:
     def wait(self, text: bytes, offset: Offset, callback: Callback) -> Waiter | None:
         """Call back when something may be there for a filter; at once (None) when it may be now."""
         log = self._place.log
-        if log.stopped is not None or offset < log.last_stable_offset:
-            return log.when_stable(offset, callback)
-        if log.high_watermark < self._from:
+        _start, stable, visible = log.ends()
+        if log.stopped is not None or offset < stable or visible < self._from:
             return log.when_stable(offset, callback)
         wanted = self._filters.get(text) or self._add(text)
         # What an open transaction holds back was heard before it was decided.
-        waiter = _FilterWaiter(offset, callback, wanted, hears_all=offset >= log.high_watermark)
+        waiter = _FilterWaiter(offset, callback, wanted, hears_all=offset >= visible)
         wanted.waiters[waiter] = None
         self.waiting += 1
         return waiter
@@ -183,7 +182,7 @@ class _Watch:
             return
         log = self._place.log
         infos = scan_batches(data, 0, False)
-        topics = log.visible.fed_topics
+        topics = log.fed_topics
         if topics is not None and not self._wildcards and not meets_topics(topics, self._bits):
             self.heard_to = infos[-1].last_offset + 1
             return
@@ -213,8 +212,9 @@ class _Watch:
 class News:
     """Who waits in which partition."""
 
-    def __init__(self) -> None:
-        self._watches: dict[Partition, _Watch] = {}
+    def __init__(self, troubles: Troubles) -> None:
+        self._troubles = troubles
+        self._watches: dict[PartitionHandle, _Watch] = {}
 
     def wait(self, place: Place, text: bytes, offset: int, callback: Callback) -> Waiter | None:
         """Call back once there may be something for a filter at `offset` or behind it."""
@@ -223,7 +223,8 @@ class News:
             return log.when_stable(Offset(offset), callback)
         watch = self._watches.get(log)
         if watch is None:
-            watch = self._watches[log] = _Watch(place, lambda: self._watches.pop(log, None))
+            stopped = partial(self._watches.pop, log, None)
+            watch = self._watches[log] = _Watch(place, self._troubles, stopped)
         return watch.wait(text, Offset(offset), callback)
 
     def close(self) -> None:

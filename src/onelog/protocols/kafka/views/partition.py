@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING
 
 from onelog.base.errors import OffsetOutOfRange, OnelogError, PartitionStopped, again
 from onelog.base.ids import Offset, TimestampMs
-from onelog.broker import Broker, Partition, Principal
+from onelog.broker import Appended, Broker, Callback, Ends, PartitionHandle, Principal, Waiter
 from onelog.kernel import BatchInfo, TopicFilter
-from onelog.log.partition import Appended
-from onelog.log.wakeup import Callback, Waiter
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.opening import TimeBounds
 from onelog.protocols.kafka.topics import NO_ABORTED, Fetched
@@ -74,7 +72,7 @@ class ViewPartition:
 
     def append(
         self, data: Buffer, info: BatchInfo, principal: Principal
-    ) -> tuple[Appended, Partition]:
+    ) -> tuple[Appended, PartitionHandle]:
         """Append one batch that was checked, now; where it lies. Raises OnelogError."""
         if self._writer is None:
             raise refuse_filter(self._glass.wanted.filter.decode())
@@ -90,21 +88,21 @@ class ViewPartition:
 
     # -- where it begins and ends
 
-    @property
-    def high_watermark(self) -> int:
-        """End of what a reader sees."""
-        return self._end.get() if self._end is not None else int(self.log.last_stable_offset)
+    def ends(self) -> Ends:
+        """Where it begins and ends; readers of everything and of committed records see the same."""
+        ends = self.log.ends()
+        end = ends.stable if self._end is None else Offset(self._end.get())
+        return Ends(ends.start, end, end)
 
-    @property
-    def last_stable_offset(self) -> int:
-        """End of what a reader of committed records sees: the same."""
-        return self.high_watermark
+    def end(self, *, committed: bool = True) -> int:
+        """The end for all readers."""
+        del committed
+        return self.log.last_stable_offset if self._end is None else self._end.get()
 
     async def offset_for_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
         """Where the source reaches this time; None when no record of the view follows."""
-        find = partial(self.log.lookup.offset_for_time, timestamp_ms)
-        found = await self.log.arrivals.until_here(find)
-        return found if found is not None and found[0] < self.high_watermark else None
+        found = await self.log.find_time(timestamp_ms)
+        return found if found is not None and found[0] < self.end() else None
 
     def max_timestamp(self) -> tuple[Offset, TimestampMs] | None:
         """Only a look at everything could tell it, so it is not told."""
@@ -132,7 +130,7 @@ class ViewPartition:
 
     def _check_range(self, offset: int) -> int:
         """Where to look from."""
-        start, end = int(self.log.start_offset), int(self.log.last_stable_offset)
+        start, end, _visible = self.log.ends()
         if start <= offset <= end:
             return offset
         if self._end is not None and offset < start and self._end.has_none_between(offset, start):
@@ -151,14 +149,14 @@ class ViewPartition:
     def _fetched(self, look: Look) -> Fetched:
         found = Fetched(look.pieces, look.size_bytes, NO_ABORTED, look.reached)
         if not look.pieces:
-            found.filler = partial(self._fill, min(look.reached, self.high_watermark))
+            found.filler = partial(self._fill, min(look.reached, self.end()))
         return found
 
     def _fill(self, end: int, start: int) -> bytes:
         """The batch that leads from `start` to `end`; none when that is no step forward."""
         if end <= start:
             return b""
-        return build_filler(start, end, self.log.epochs.at(start))
+        return build_filler(start, end, self.log.epoch_at(start))
 
     def when_news(self, offset: int, *, committed: bool, callback: Callback) -> Waiter | None:
         """Call back once there may be something at `offset` or behind it."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from onelog.base.topics import has_amqp_stream, is_exact
-from onelog.broker import MAIN, Broker, Partition, Stream
+from onelog.broker import MAIN, Broker, PartitionHandle, Stream
 from onelog.kernel import topic_hash
 
 
@@ -25,7 +25,7 @@ class Place(NamedTuple):
     """One partition that a view shows."""
 
     stream: Stream
-    log: Partition
+    log: PartitionHandle
 
     @property
     def key(self) -> tuple[str, int]:

@@ -35,7 +35,7 @@ class Views:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self.cache = RunCache()
-        self._news = News()
+        self._news = News(broker.troubles)
         self._views: OrderedDict[str, View] = OrderedDict()
         self._ids: dict[uuid.UUID, str] = {}
         self._given_ids: dict[uuid.UUID, str] = {}

@@ -8,7 +8,7 @@ the view showed before keep what they know.
 from __future__ import annotations
 
 from onelog.base.topics import has_amqp_stream, is_exact
-from onelog.broker import Broker, Stream
+from onelog.broker import Broker, Ends, Stream
 from onelog.kernel import TopicFilter
 from onelog.protocols.kafka.topics import no_partition, topic_id
 from onelog.protocols.kafka.views.cache import RunCache
@@ -76,5 +76,9 @@ class View:
         return (
             not is_exact(self.address)
             or (has_amqp_stream(self.address) and bool(self._partitions))
-            or any(view.high_watermark > view.log.start_offset for view in self._partitions)
+            or any(_holds_some(view.ends()) for view in self._partitions)
         )
+
+
+def _holds_some(ends: Ends) -> bool:
+    return ends.high_watermark > ends.start

@@ -18,12 +18,9 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from onelog.base.ids import Offset
 from onelog.base.names import to_kafka
-from onelog.broker import Broker, Partition, Principal, Stream
+from onelog.broker import Appended, Broker, PartitionHandle, Principal, Stream
 from onelog.kernel import ATTR_TRANSACTIONAL, BatchInfo, scan_batches, tag_batch
-from onelog.log.partition import Appended
-from onelog.log.producers import next_sequence
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.views.places import Place, places_of
 
@@ -55,10 +52,10 @@ class _Home(NamedTuple):
 
     generation: int
     stream: Stream
-    log: Partition
+    log: PartitionHandle
     alias: bytes
     """What an id follows from, beside the client's own."""
-    earlier: tuple[tuple[Partition, bytes], ...]
+    earlier: tuple[tuple[PartitionHandle, bytes], ...]
     """Where else a batch may have been written already, and as whose."""
 
 
@@ -82,7 +79,7 @@ class Writer:
 
     def append(
         self, data: Buffer, info: BatchInfo, principal: Principal
-    ) -> tuple[Appended, Partition]:
+    ) -> tuple[Appended, PartitionHandle]:
         """Append one batch that was checked, and is not compressed, now; where it lies.
 
         Raises OnelogError.
@@ -104,7 +101,7 @@ class Writer:
             )
         if info.producer_id >= 0:
             for log, alias in home.earlier:
-                repeated = _repeated(log, info, producer_of(info.producer_id, alias))
+                repeated = log.find_repeated(info, producer_of(info.producer_id, alias))
                 if repeated is not None:
                     return repeated, log
         topic = self._topic.encode()
@@ -127,7 +124,7 @@ class Writer:
         generation = streams.resolver.generation
         return _Home(generation, stream, log, here[-1], tuple(reversed(earlier)))
 
-    def _aliases(self, stream: Stream, log: Partition) -> list[bytes]:
+    def _aliases(self, stream: Stream, log: PartitionHandle) -> list[bytes]:
         """What producers that send to this partition of the view were known by in a log, in order.
 
         A topic that comes back finds who wrote it before, and who has counted on since: so every
@@ -141,16 +138,3 @@ class Writer:
 
 def _encoded(key: tuple[str, int]) -> tuple[bytes, int]:
     return key[0].encode(), key[1]
-
-
-def _repeated(log: Partition, info: BatchInfo, producer_id: int) -> Appended | None:
-    """The earlier append that a batch repeats."""
-    entry = log.producers.entry(producer_id)
-    if entry is None or entry.epoch != info.producer_epoch:
-        return None
-    last = next_sequence(info.base_sequence, info.last_offset - info.base_offset)
-    for known in entry.batches:
-        if (known.base_sequence, known.last_sequence) == (info.base_sequence, last):
-            base, end = Offset(known.base_offset), Offset(known.last_offset + 1)
-            return Appended(base, end, duplicate=True)
-    return None

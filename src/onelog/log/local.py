@@ -1,0 +1,223 @@
+"""What a partition on this node answers from its parts: the reading half of its handle.
+
+Rules: nothing here has state of its own. Numbers and waits come from `visible`, reads from `lookup`
+and, where they are cold, from `arrivals`; what is known of writers from `producers` and `epochs`,
+which are other objects after a cut. Of the reads that answer without `Cold`, each waits where it is
+called. Writing is `Partition`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from onelog.base.errors import CorruptBatch, PartitionCorrupt
+from onelog.base.ids import Epoch, Offset, TimestampMs
+from onelog.kernel import BatchInfo
+from onelog.log.arrivals import Arrivals
+from onelog.log.epochs import EpochHistory
+from onelog.log.handle import Ends, PartitionFacts, ProducerFacts
+from onelog.log.lookup import Lookup
+from onelog.log.producers import AbortedTxn, Producers
+from onelog.log.promises import Appended, LiveFeed
+from onelog.log.visibility import Visibility
+from onelog.log.wakeup import Callback, Waiter
+from onelog.storage.engine import Cold, PartitionLog, in_place
+
+T = TypeVar("T")
+
+
+class LocalReads:
+    """A partition as its readers have it."""
+
+    __slots__ = (
+        "arrivals", "end_offset", "epochs", "log", "lookup", "producers", "visible", "when_stable",
+        "when_visible",
+    )  # fmt: skip
+
+    log: PartitionLog
+    producers: Producers
+    epochs: EpochHistory
+    end_offset: Offset
+
+    def __init__(self, visible: Visibility, lookup: Lookup, arrivals: Arrivals) -> None:
+        self.visible = visible
+        self.lookup = lookup
+        self.arrivals = arrivals
+        # Bound once: waits are many, and pay for no second call.
+        self.when_visible = visible.when_visible
+        self.when_stable = visible.when_stable
+
+    # -- numbers
+
+    def ends(self) -> Ends:
+        """Where it begins and ends now."""
+        visible = self.visible
+        return Ends(self.log.start_offset, visible.last_stable_offset, visible.high_watermark)
+
+    @property
+    def start_offset(self) -> Offset:
+        """First offset that may be read."""
+        return self.log.start_offset
+
+    @property
+    def high_watermark(self) -> Offset:
+        """The end that readers see."""
+        return self.visible.high_watermark
+
+    @property
+    def last_stable_offset(self) -> Offset:
+        """End of what is decided: no record of an open transaction lies below it."""
+        return self.visible.last_stable_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of batches that it holds."""
+        return self.log.size_bytes
+
+    def facts(self) -> PartitionFacts:
+        """What operators are shown of it."""
+        log = self.log
+        return PartitionFacts(
+            ends=self.ends(),
+            end=self.end_offset,
+            durable=log.durable_offset,
+            size_bytes=log.size_bytes,
+            segments=len(log.segments()),
+        )
+
+    def epoch_at(self, offset: int) -> Epoch:
+        """The epoch that wrote at `offset`, or would write there next."""
+        return self.epochs.at(offset)
+
+    def end_of_epoch(self, epoch: int, log_end: int) -> tuple[Epoch, Offset]:
+        """The largest epoch <= `epoch` that wrote here, and where it ended; (-1, -1): none did."""
+        return self.epochs.end_of(epoch, log_end)
+
+    # -- reading
+
+    def read_now(self, offset: Offset, max_bytes: int, *, committed: bool = False) -> memoryview:
+        """Whole batches from `offset` on that readers may see; or Cold."""
+        return self.lookup.read(offset, max_bytes, committed=committed)
+
+    def read(self, offset: Offset, max_bytes: int, *, committed: bool = False) -> memoryview:
+        """Whole batches from `offset` on that readers may see; empty when there are none yet."""
+        return self.in_place(partial(self.lookup.read, offset, max_bytes, committed=committed))
+
+    def topic_offsets_now(
+        self, topic: bytes, start: Offset, upto: Offset, limit: int
+    ) -> list[Offset] | None:
+        """Offsets whose record probably has this topic; None when no index is kept; or Cold."""
+        return self.lookup.offsets_of_topic(topic, start, upto, limit)
+
+    def offsets_of_topic(
+        self, topic: bytes, start: Offset, upto: Offset, limit: int
+    ) -> list[Offset] | None:
+        """Offsets whose record probably has this topic; None when no index is kept."""
+        return self.in_place(partial(self.lookup.offsets_of_topic, topic, start, upto, limit))
+
+    def read_stored(
+        self, offset: Offset, max_bytes: int, upto: Offset, *, wait: bool
+    ) -> memoryview:
+        """In any thread: batches below `upto`, which the caller knows to be visible."""
+        log = self.log
+        if not wait:
+            return log.read(offset, max_bytes, upto)
+        return in_place(log, partial(log.read, offset, max_bytes, upto))
+
+    def stored_topic_offsets(
+        self, hashed_topic: int, start: Offset, upto: Offset, limit: int
+    ) -> list[Offset] | None:
+        """In any thread: offsets whose record's topic has this hash; None: no index is kept."""
+        log = self.log
+        return in_place(log, partial(log.offsets_of_topic, hashed_topic, start, upto, limit))
+
+    def offset_for_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
+        """The first visible record with a timestamp >= this one, and its timestamp."""
+        return self.in_place(partial(self.lookup.offset_for_time, timestamp_ms))
+
+    async def find_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
+        """As `offset_for_time`, while the loop goes on."""
+        return await self.until_here(partial(self.lookup.offset_for_time, timestamp_ms))
+
+    def max_timestamp(self) -> tuple[Offset, TimestampMs] | None:
+        """The first visible record with the greatest timestamp; None of an empty partition."""
+        return self.in_place(self.lookup.max_timestamp)
+
+    def aborted_between(self, start: int, end: int) -> list[AbortedTxn]:
+        """Aborted transactions with records in [start, end)."""
+        return self.producers.aborted_between(start, end)
+
+    def when_here(self, cold: Cold, callback: Callback) -> Waiter:
+        """Bring what a read found cold, and call back when it need not wait."""
+        return self.arrivals.when_here(cold, callback)
+
+    async def until_here(self, read: Callable[[], T]) -> T:
+        """What `read` answers, waiting for what is cold while the loop goes on."""
+        return await self.arrivals.until_here(read)
+
+    def in_place(self, read: Callable[[], T]) -> T:
+        """What a read answers, waiting for what is cold: in threads, and where that is rare."""
+        return self.arrivals.in_place(read)
+
+    def stop_damaged(self, offset: int, error: CorruptBatch) -> PartitionCorrupt:
+        """Stop because stored bytes are not what was written; the error to raise."""
+        return self.lookup.stop_damaged(offset, error)
+
+    # -- waiting
+
+    def wait_visible(self, offset: Offset) -> asyncio.Future[None]:
+        """A future for `when_visible`."""
+        return self.visible.wait_visible(offset)
+
+    def follow(self, feed: LiveFeed, *, wants_topics: bool = False) -> None:
+        """Hand what becomes visible from now on to `feed`, too; it may look at `fed_topics`."""
+        if wants_topics:
+            self.visible.topics_wanted = True
+        self.visible.follow(feed, self.end_offset)
+
+    def unfollow(self, feed: LiveFeed) -> None:
+        """Hand nothing more to `feed`."""
+        self.visible.unfollow(feed)
+
+    @property
+    def fed_topics(self) -> bytes | None:
+        """While a feed is called: topics of the data, as the index has them; None: look at it."""
+        return self.visible.fed_topics
+
+    # -- producers
+
+    def last_sequence(self, producer_id: int) -> int | None:
+        """The sequence number of a producer's newest record; None: it is not remembered."""
+        entry = self.producers.entry(producer_id)
+        return entry.batches[-1].last_sequence if entry is not None and entry.batches else None
+
+    def find_repeated(self, info: BatchInfo, producer_id: int) -> Appended | None:
+        """The append that a batch repeats, if its producer, known by this id, sent it before."""
+        known = self.producers.find_repeated(info, producer_id)
+        if known is None:
+            return None
+        return Appended(Offset(known.base_offset), Offset(known.last_offset + 1), duplicate=True)
+
+    def producers_seen(self) -> list[ProducerFacts]:
+        """Every producer that is remembered."""
+        return [
+            ProducerFacts(
+                producer_id=entry.producer_id,
+                epoch=entry.epoch,
+                last_sequence=entry.batches[-1].last_sequence if entry.batches else -1,
+                last_seen_ms=entry.last_seen_ms,
+                txn_first_offset=entry.txn_first_offset,
+            )
+            for entry in self.producers.entries()
+        ]
+
+    def forget_producer(self, producer_id: int) -> None:
+        """A producer never comes back: forget it, unless it has a transaction open here."""
+        self.producers.forget(producer_id)
+
+    def open_transactions(self) -> dict[int, int]:
+        """Producer id → first offset of its open transaction."""
+        return self.producers.open_transactions()
