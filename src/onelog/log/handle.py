@@ -290,6 +290,11 @@ class PartitionHandle(Protocol):
         """The append that a batch repeats, if its producer, known by this id, sent it before."""
         ...
 
+    @property
+    def producer_count(self) -> int:
+        """How many producers are remembered."""
+        ...
+
     def producers_seen(self) -> list[ProducerFacts]:
         """Every producer that is remembered."""
         ...

@@ -33,8 +33,8 @@ class LocalReads:
     """A partition as its readers have it."""
 
     __slots__ = (
-        "arrivals", "end_offset", "epochs", "log", "lookup", "producers", "visible", "when_stable",
-        "when_visible",
+        "arrivals", "end_offset", "epochs", "log", "lookup", "producers", "read_now",
+        "topic_offsets_now", "visible", "when_stable", "when_visible",
     )  # fmt: skip
 
     log: PartitionLog
@@ -46,7 +46,9 @@ class LocalReads:
         self.visible = visible
         self.lookup = lookup
         self.arrivals = arrivals
-        # Bound once: waits are many, and pay for no second call.
+        # Bound once: reads and waits are many, and pay for no second call.
+        self.read_now = lookup.read
+        self.topic_offsets_now = lookup.offsets_of_topic
         self.when_visible = visible.when_visible
         self.when_stable = visible.when_stable
 
@@ -98,19 +100,9 @@ class LocalReads:
 
     # -- reading
 
-    def read_now(self, offset: Offset, max_bytes: int, *, committed: bool = False) -> memoryview:
-        """Whole batches from `offset` on that readers may see; or Cold."""
-        return self.lookup.read(offset, max_bytes, committed=committed)
-
     def read(self, offset: Offset, max_bytes: int, *, committed: bool = False) -> memoryview:
         """Whole batches from `offset` on that readers may see; empty when there are none yet."""
         return self.in_place(partial(self.lookup.read, offset, max_bytes, committed=committed))
-
-    def topic_offsets_now(
-        self, topic: bytes, start: Offset, upto: Offset, limit: int
-    ) -> list[Offset] | None:
-        """Offsets whose record probably has this topic; None when no index is kept; or Cold."""
-        return self.lookup.offsets_of_topic(topic, start, upto, limit)
 
     def offsets_of_topic(
         self, topic: bytes, start: Offset, upto: Offset, limit: int
@@ -200,6 +192,11 @@ class LocalReads:
         if known is None:
             return None
         return Appended(Offset(known.base_offset), Offset(known.last_offset + 1), duplicate=True)
+
+    @property
+    def producer_count(self) -> int:
+        """How many producers are remembered."""
+        return len(self.producers)
 
     def producers_seen(self) -> list[ProducerFacts]:
         """Every producer that is remembered."""

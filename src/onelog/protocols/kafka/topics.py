@@ -214,24 +214,22 @@ class StreamPartition:
     def fetch(self, offset: int, max_bytes: int, *, committed: bool) -> Fetched:
         """Whole batches from `offset` on, at least one when there is one."""
         log = self.log
-        if offset == log.high_watermark and log.stopped is None:
+        end = log.high_watermark
+        if offset == end and log.stopped is None:
             return NOTHING  # at the end, as most are that a consumer of many asks for
-        ends = log.ends()
-        if not ends.start <= offset <= ends.high_watermark:
+        if not log.start_offset <= offset <= end:
             if log.stopped is not None:
                 raise again(log.stopped)
             raise OffsetOutOfRange(
-                f"offset {offset} of {log.stream}/{log.id} is not in {ends.start} to"
-                f" {ends.high_watermark}"
+                f"offset {offset} of {log.stream}/{log.id} is not in {log.start_offset} to {end}"
             )
         view = log.read_now(Offset(offset), max_bytes, committed=committed)
         if not view:
             return NOTHING
-        aborted = self._aborted(offset, ends.stable, view) if committed else NO_ABORTED
-        return Fetched([view], len(view), aborted)
+        return Fetched([view], len(view), self._aborted(offset, view) if committed else NO_ABORTED)
 
-    def _aborted(self, offset: int, stable: int, view: memoryview) -> list[tuple[int, int]]:
-        found = self.log.aborted_between(offset, stable)
+    def _aborted(self, offset: int, view: memoryview) -> list[tuple[int, int]]:
+        found = self.log.aborted_between(offset, self.log.last_stable_offset)
         if not found:
             return NO_ABORTED
         end = scan_batches(view, 0, False)[-1].last_offset

@@ -116,11 +116,11 @@ async def describe_producers(hub: Hub, request: Request) -> Body:
 def _producers_of(asked: Asked, name: str, number: int, room: Room) -> Body:
     answer: Body = {"partition_index": number, "error_code": ErrorCode.none}
     try:
-        active = asked.get(name).partition(number).log.producers_seen()
-        room.take(len(active) * _PRODUCER_BYTES)
+        log = asked.get(name).partition(number).log
+        room.take(log.producer_count * _PRODUCER_BYTES)
     except OnelogError as error:
         return {**answer, "error_code": code_of(error), "error_message": str(error)}
-    return {**answer, "active_producers": [_producer(entry) for entry in active]}
+    return {**answer, "active_producers": [_producer(entry) for entry in log.producers_seen()]}
 
 
 def _producer(entry: ProducerFacts) -> Body:

@@ -140,12 +140,12 @@ class _Watch:
     def wait(self, text: bytes, offset: Offset, callback: Callback) -> Waiter | None:
         """Call back when something may be there for a filter; at once (None) when it may be now."""
         log = self._place.log
-        _start, stable, visible = log.ends()
-        if log.stopped is not None or offset < stable or visible < self._from:
+        ends = log.ends()
+        if log.stopped is not None or offset < ends.stable or ends.high_watermark < self._from:
             return log.when_stable(offset, callback)
         wanted = self._filters.get(text) or self._add(text)
         # What an open transaction holds back was heard before it was decided.
-        waiter = _FilterWaiter(offset, callback, wanted, hears_all=offset >= visible)
+        waiter = _FilterWaiter(offset, callback, wanted, hears_all=offset >= ends.high_watermark)
         wanted.waiters[waiter] = None
         self.waiting += 1
         return waiter
