@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from onelog.base.clock import Clock
 from onelog.base.errors import OnelogError, PartitionStopped
-from onelog.base.ids import Offset
 from onelog.kernel import BatchBuilder
 from onelog.log.catalog import Catalog
 from onelog.log.handle import PartitionHandle
@@ -101,13 +100,12 @@ class KeptTable:
             appended = partition.append_built(builder, index_topics=False)
         except PartitionStopped as error:
             raise not_known(partition, error) from error
-        last = Offset(appended.end_offset - 1)
 
         def register(told: Callback) -> Waiter | None:
             def visible(error: OnelogError | None) -> None:
                 told(not_known(partition, error) if isinstance(error, PartitionStopped) else error)
 
-            return partition.when_visible(last, visible)
+            return partition.when_visible(appended.last_offset, visible)
 
         return as_future(register)
 

@@ -250,13 +250,13 @@ class CheckpointStore:
         now_ms = self._clock.now_ms()
         builder.extend([(None, key, value, (), now_ms) for key, value in rows])
         if builder.size_bytes < COMPRESSED_BYTES_MIN:
-            end = partition.append_built(builder, index_topics=False).end_offset
+            last = partition.append_built(builder, index_topics=False).last_offset
         else:
             batch = compress_batch(builder.seal(0, 0), ZSTD)
-            end = Offset(partition.append_checked(bytearray(batch))[-1].last_offset + 1)
+            last = Offset(partition.append_checked(bytearray(batch))[-1].last_offset)
         for key, value in rows:
             self._apply(key, value)
-        return Offset(end - 1)
+        return last
 
     async def close(self) -> None:
         """Save what is marked, then stop."""

@@ -35,6 +35,11 @@ class Appended(NamedTuple):
     append_time_ms: int = -1
     """The time that all of them got; -1: they have their producers' times."""
 
+    @property
+    def last_offset(self) -> Offset:
+        """When the record there is visible, all of them are."""
+        return Offset(self.end_offset - 1)
+
 
 LiveFeed = Callable[[bytes | bytearray], None]
 """Takes whole batches, in order, that are visible now."""

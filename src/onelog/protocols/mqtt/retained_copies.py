@@ -17,7 +17,6 @@ from typing import Final
 
 from onelog.base.clock import Clock
 from onelog.base.errors import OnelogError
-from onelog.base.ids import Offset
 from onelog.broker import (
     Broker,
     Cleanup,
@@ -131,7 +130,7 @@ class Copies:
                 topic, topic, record.value, self._headers(origin, record), record.timestamp_ms
             )
         appended = self._source.partition.append_built(builder, index_topics=False)
-        await self._source.partition.wait_visible(Offset(appended.end_offset - 1))
+        await self._source.partition.wait_visible(appended.last_offset)
         for index, (number, place, record) in enumerate(rows):
             to = Position(*self._source.key, appended.base_offset + index)
             if not self._table.move(number, place, to):
