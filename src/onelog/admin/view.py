@@ -135,5 +135,5 @@ def _partition_info(partition: PartitionHandle) -> PartitionInfo:
         durable_offset=facts.durable,
         size_bytes=facts.size_bytes,
         segments=facts.segments,
-        state="running" if partition.stopped is None else f"stopped: {partition.stopped}",
+        state=facts.state,
     )

@@ -17,6 +17,7 @@ from onelog.base.errors import InvalidRequest, NotAuthorized, OnelogError
 from onelog.broker.broker import MAIN, Broker
 from onelog.config.model import StreamDefaults
 from onelog.log.config import Cleanup, Retention, StreamConfig
+from onelog.log.handle import PartitionFacts
 from onelog.log.promises import Durability
 from onelog.log.stream import Stream
 
@@ -240,15 +241,18 @@ def _detail(stream: Stream) -> StreamDetail:
     return StreamDetail(
         settings=dict(_flatten(msgspec.to_builtins(stream.config), "")),
         partitions=tuple(
-            PartitionRow(
-                partition=row.id,
-                start_offset=row.start_offset,
-                end_offset=row.end_offset,
-                size_bytes=row.size_bytes,
-                state="running" if row.stopped is None else f"stopped: {row.stopped}",
-            )
-            for row in stream.partitions[:PARTITIONS_SHOWN]
+            _partition_row(row.id, row.facts()) for row in stream.partitions[:PARTITIONS_SHOWN]
         ),
+    )
+
+
+def _partition_row(number: int, facts: PartitionFacts) -> PartitionRow:
+    return PartitionRow(
+        partition=number,
+        start_offset=facts.ends.start,
+        end_offset=facts.end,
+        size_bytes=facts.size_bytes,
+        state=facts.state,
     )
 
 

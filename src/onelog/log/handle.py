@@ -60,6 +60,8 @@ class PartitionFacts(NamedTuple):
     durable: Offset
     size_bytes: int
     segments: int
+    state: str
+    """`running`, or why it is stopped."""
 
 
 class ProducerFacts(NamedTuple):

@@ -81,13 +81,14 @@ class LocalReads:
 
     def facts(self) -> PartitionFacts:
         """What operators are shown of it."""
-        log = self.log
+        log, stopped = self.log, self.visible.stopped
         return PartitionFacts(
             ends=self.ends(),
             end=self.end_offset,
             durable=log.durable_offset,
             size_bytes=log.size_bytes,
             segments=len(log.segments()),
+            state="running" if stopped is None else f"stopped: {stopped}",
         )
 
     def epoch_at(self, offset: int) -> Epoch:

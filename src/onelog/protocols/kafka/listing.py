@@ -71,7 +71,7 @@ async def _find(target: TopicPartition, wanted: int, *, committed: bool) -> tupl
     if wanted == LATEST:
         return target.end(committed=committed), _NO_TIMESTAMP
     if wanted in (EARLIEST, EARLIEST_LOCAL):
-        return int(log.start_offset), _NO_TIMESTAMP
+        return int(target.ends().start), _NO_TIMESTAMP
     if wanted == MAX_TIMESTAMP:
         return await asyncio.to_thread(target.max_timestamp)
     if wanted == LATEST_TIERED:

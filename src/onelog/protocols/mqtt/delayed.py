@@ -147,7 +147,7 @@ class Delayed:
         self._stream = streams.find(STREAM) or await streams.create(STREAM_CONFIG)
         self._partition = self._stream.partitions[0]
         self._opened_ms = self._clock.now_ms()
-        self._opened_end = int(self._partition.high_watermark)
+        self._opened_end = int(self._partition.ends().high_watermark)
         async for _info, slices in kept_batches(self._partition):
             self._note(slices)
         self._partition.follow(self._appended)

@@ -20,6 +20,7 @@ import msgspec
 from onelog.base import faults
 from onelog.base.errors import Closed, OnelogError
 from onelog.broker import (
+    LATEST,
     Cursor,
     CursorKind,
     CursorState,
@@ -264,7 +265,7 @@ class MqttSession:
         found = []
         for source in self.hub.broker.cursors.sources(filters).sources:
             followed = live.find(source.key)
-            offset = source.partition.high_watermark if followed is None else followed.position
+            offset = LATEST.offset_in(source) if followed is None else followed.position
             found.append(Position(*source.key, int(offset)))
         return found
 
