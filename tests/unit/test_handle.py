@@ -15,10 +15,13 @@ from onelog.kernel import scan_batches
 from onelog.log.handle import Ends, ProducerFacts
 from onelog.log.partition import Durability, Partition
 from onelog.log.syncer import Syncer
+from onelog.protocols.kafka.apis import ApiKey
 from onelog.record.batch import Marker, build_batch
 from tests.logs import GatedLog, make_partition, memory_log, put, row
 from tests.support.brokers import read_all, running, say, spoken
 from tests.support.handles import Narrow, narrow_handles
+from tests.support.kafka_hub import batch, desk, fetch_body, rows_of
+from tests.support.kafka_views import drain
 
 NOW_MS = 1_700_000_000_000
 
@@ -135,3 +138,23 @@ async def test_the_door_and_the_cursors_need_nothing_but_the_handle(tmp_path: Pa
             assert dict(kept.rows()) == {b"k": b"v"}
             await asyncio.wait_for(broker.publish(Message("a/b", b"4"), principal=LOCAL), 10)
             assert await read_topics(broker, "a/b") == ["a/b=1", "a/b=2", "a/b=4"]
+
+
+async def test_kafka_needs_nothing_but_the_handle(tmp_path: Path) -> None:
+    """A topic with its own stream and a view: produce, fetch."""
+    with narrow_handles():
+        async with desk(tmp_path) as here:
+            client = here.client()
+            client.send(client.produce(batch(b"1", b"2")))
+            ((_number, produced),) = await client.wait_for(1)
+            assert rows_of(produced) == [(0, 0, 0)]
+            client.send(client.frame(ApiKey.FETCH, 4, fetch_body("t")))
+            ((_number, fetched),) = await client.wait_for(1)
+            (row,) = fetched.responses[0].partitions
+            assert (row.high_watermark, row.last_stable_offset) == (2, 2)
+            await say(here.broker, "a/b", "x")
+            view = here.hub.topics.get("a.b")
+            (part,) = (view.partition(number) for number in range(view.partition_count))
+            assert isinstance(part.log, Narrow)
+            assert part.ends().high_watermark == 1
+            assert [(shown[0], shown[2]) for shown in drain(part, 0)] == [(0, b"x")]
