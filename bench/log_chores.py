@@ -145,7 +145,7 @@ async def _round(
         )
     )
     await _fill(broker, name)
-    for partition in broker.streams.get(name).partitions:
+    for partition in broker.streams.get(name).local:
         await partition.flush()
     topic = f"bench/{level}/t"
     sender = await Sender.start(broker, topic)

@@ -161,7 +161,7 @@ async def reopen_rows() -> list[Row]:
         start = time.perf_counter()
         broker = await open_store(directory)
         recovery_s = time.perf_counter() - start
-        logs = [partition.log for partition in broker.streams.get(STREAM).partitions]
+        logs = [partition.log for partition in broker.streams.get(STREAM).local]
         stats = [log.recovery for log in logs if isinstance(log, SegmentLog)]
         total = sum(log.size_bytes for log in logs)
         assert not stats[0].clean, "the kill must leave something to recover"
@@ -197,7 +197,7 @@ async def open_store(directory: Path) -> Broker:
 
 async def _fill(directory: Path) -> None:
     broker = await open_store(directory)
-    partitions = broker.streams.get(STREAM).partitions
+    partitions = broker.streams.get(STREAM).local
     batch = Batch(1 << 20)
     written, told = 0, 0
     while written < STORE_BYTES:
@@ -214,7 +214,7 @@ async def _fill(directory: Path) -> None:
 async def _reopen(directory: Path) -> float:
     start = time.perf_counter()
     broker = await open_store(directory)
-    partitions = broker.streams.get(STREAM).partitions
+    partitions = broker.streams.get(STREAM).local
     for partition in partitions:  # ready means: the first and the last record can be read
         assert len(partition.read(partition.start_offset, 1))
         assert len(partition.read(Offset(partition.end_offset - 1), 1))
@@ -244,7 +244,7 @@ def _kill_while_writing(directory: Path) -> None:
 async def write_and_die(directory: Path) -> None:
     """Write to one partition with a sync now and then, and die with unsynced bytes behind it."""
     broker = await open_store(directory)
-    partition = broker.streams.get(STREAM).partitions[0]
+    partition = broker.streams.get(STREAM).local[0]
     batch = Batch(1 << 20)
     for number in range(TAIL_BYTES // len(batch.data)):
         partition.append_batches(batch.data, [batch.info])
