@@ -97,12 +97,13 @@ class Partition(LocalReads):
         self.end_offset = log.end_offset
         self._durable = log.durable_offset
         visible = Visibility(self.place, log, self.producers, shared.troubles, shared.unseen, known)
+        stop = self.stop  # one for all parts: ten thousand partitions have one each
         super().__init__(
             visible,
-            Lookup(self.place, log, visible, self.stop),
-            Arrivals(self.place, log, shared.couriers, shared.troubles, self.stop),
+            Lookup(self.place, log, visible, stop),
+            Arrivals(self.place, log, shared.couriers, shared.troubles, stop),
         )
-        self.jobs = Jobs(self.place, self.stop)
+        self.jobs = Jobs(self.place, stop)
         self.stopped: OnelogError | None = None
         self.refusal: OnelogError | None = None
         """Why nothing is appended; None: it is."""

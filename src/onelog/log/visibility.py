@@ -85,9 +85,10 @@ class Visibility:
         """Whether a feed looks at `fed_topics`."""
         self.fed_topics: bytes | None = None
         """Of what is being fed: its topics as the topic index has them; None: look at the data."""
-        self._waiters = Waiters(self._waiter_raised)
+        raised = self._waiter_raised
+        self._waiters = Waiters(raised)
         """Everybody who waits to be answered for a write, and readers of uncommitted records."""
-        self._stable_waiters = Waiters(self._waiter_raised)
+        self._stable_waiters = Waiters(raised)
         self._budget = budget
         self._unseen = _NOTHING
         """What follows the gap: batches, each run with its end, not fed yet."""
