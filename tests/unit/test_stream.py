@@ -8,10 +8,9 @@ import pytest
 from onelog.base.clock import ManualClock
 from onelog.base.errors import InvalidRequest
 from onelog.base.ids import PartitionId
-from onelog.log.catalog import Catalog
 from onelog.log.config import StreamConfig
 from onelog.log.partition import Durability
-from onelog.log.stream import Stream, StreamRecord
+from onelog.log.stream import Stream, StreamRecord, changed_record
 from onelog.log.syncer import Syncer
 from onelog.storage.engine import LogSettings, PartitionKey
 from onelog.storage.memory import MemoryEngine
@@ -40,7 +39,7 @@ async def stream() -> AsyncIterator[Stream]:
 
 def altered(stream: Stream, *captures: str) -> None:
     config = msgspec.structs.replace(stream.config, captures=captures)
-    stream.record = Catalog._changed_record(stream, config, 1)
+    stream.record = changed_record(stream, config, 1)
 
 
 def test_a_stream_of_one_topic_does_not_write_it_beside_each_record(stream: Stream) -> None:
@@ -87,7 +86,7 @@ def test_going_back_to_one_topic_changes_nothing_for_what_was_written(stream: St
 
 def test_a_change_of_other_settings_keeps_the_topic_fixed(stream: Stream) -> None:
     config = msgspec.structs.replace(stream.config, message_bytes_max=1000)
-    stream.record = Catalog._changed_record(stream, config, 1)
+    stream.record = changed_record(stream, config, 1)
     assert not stream.tags_topics
 
 
