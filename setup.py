@@ -34,6 +34,7 @@ MODULES = [
     "trie",
     "stage",
     "mqtt_output",
+    "mqtt_acks",
     "mqtt_input",
     "mqtt_plan",
     "mqtt_delivery",

@@ -6,7 +6,6 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 
 from bench.report import Row, data_dir, median, row, run_loop, say
@@ -19,7 +18,7 @@ from onelog.broker import (
     BrokerSettings,
     Durability,
     Message,
-    Published,
+    Notice,
     StreamConfig,
 )
 from onelog.record.batch import build_batch
@@ -79,25 +78,25 @@ async def awaiting_rate(broker: Broker, publishers: int) -> float:
 async def calling_rate(broker: Broker, publishers: int) -> float:
     """The same by callback, as a protocol's connection publishes: no task, no future."""
     messages = [Message(TOPIC, VALUE)]
-    publish_soon = partial(broker.publisher.publish_soon, principal=LOCAL)
+    publish = broker.publisher.publish
     finished = asyncio.get_running_loop().create_future()
     start = time.perf_counter()
     end = start + ROUND_S
     count, running = 0, publishers
 
-    def done(published: list[Published] | None, error: Exception | None) -> None:
+    def done(error: Exception | None) -> None:
         nonlocal count, running
         assert error is None, error
         count += 1
         if time.perf_counter() < end:
-            publish_soon(messages, done)
+            publish(messages, Notice(done), principal=LOCAL)
         else:
             running -= 1
             if running == 0:
                 finished.set_result(None)
 
     for _ in range(publishers):
-        publish_soon(messages, done)
+        publish(messages, Notice(done), principal=LOCAL)
     await finished
     return count / (time.perf_counter() - start)
 

@@ -19,7 +19,9 @@ from typing import cast
 from bench.report import Row, child_environment, data_dir, median, row, run_loop, say
 from onelog.assembly import open_broker
 from onelog.base.clock import SystemClock
-from onelog.broker import LOCAL, Broker, BrokerSettings, Durability, Message, StreamConfig
+from onelog.base.ids import Offset
+from onelog.broker import LOCAL, Broker, BrokerSettings, Durability, Message, Notice, StreamConfig
+from onelog.kernel import scan_batches
 from onelog.log.config import Cleanup
 from onelog.record.batch import build_batch
 
@@ -70,9 +72,9 @@ class _Answering(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         del data
         self.begun.set()
-        self._publisher.publish_soon(self._messages, self._done, principal=LOCAL)
+        self._publisher.publish(self._messages, Notice(self._done), principal=LOCAL)
 
-    def _done(self, _published: object, error: BaseException | None) -> None:
+    def _done(self, error: BaseException | None) -> None:
         assert error is None, error
         if not self._transport.is_closing():
             self._transport.write(b"x")
@@ -119,6 +121,7 @@ def _spawn(file_descriptor: int) -> subprocess.Popen[bytes]:
 async def _fill(broker: Broker, name: str) -> None:
     """A stream of `STREAM_BYTES` in which most records are older ones of their key."""
     stream = broker.streams.get(name)
+    log = stream.partition(0)
     number = size = 0
     while size < STREAM_BYTES:
         rows = [
@@ -126,7 +129,10 @@ async def _fill(broker: Broker, name: str) -> None:
             for at in range(number, number + RECORDS_PER_BATCH)
         ]
         data = bytearray(build_batch(rows))
-        await broker.publisher.publish_batches(stream, 0, data, principal=LOCAL)
+        broker.publisher.publish_batch(
+            stream, log, data, scan_batches(data, 0, False)[0], principal=LOCAL
+        )
+        await log.wait_visible(Offset(log.end_offset - 1))
         number += RECORDS_PER_BATCH
         size += len(data)
 

@@ -29,6 +29,7 @@ from tests.support.brokers import (
     client_batch,
     end,
     home_of,
+    put_batch,
     read_all,
     read_session,
     running,
@@ -126,7 +127,7 @@ async def test_a_cursor_opened_later_reads_the_history(
         await say(broker, "other/x", "no match")
         for codec in range(5):
             batch = client_batch(topic_rows(topic, f"c{codec}", f"d{codec}"), codec=codec)
-            await broker.publisher.publish_batches(stream, partition.id, batch, principal=LOCAL)
+            await put_batch(broker, stream, partition.id, batch)
         await transaction(broker, topic, (7, 0, 0), "aborted")
         await transaction(broker, topic, (8, 0, 0), "committed")
         end(partition, 7, Marker.ABORT)
@@ -391,7 +392,7 @@ async def test_callbacks_may_publish_and_acquire_inside_a_wake_up(tmp_path: Path
                 queue.ack(delivery.token)
                 if len(seen) < 20:
                     message = Message("work/next", str(len(seen)).encode())
-                    broker.publisher.publish_soon([message], lambda *_: None, principal=LOCAL)
+                    broker.publisher.publish([message], None, principal=LOCAL)
             if len(seen) >= 20:
                 rounds.set()
             else:

@@ -257,28 +257,6 @@ def test_acks_name_their_stage_and_failed_stages_get_their_reason(kernel):
     assert kernel.encode_acks(b"", {1: 0x97}) == b""
 
 
-def test_acks_of_a_pass_go_to_whoever_is_still_there(kernel):
-    peers = [Connection(kernel) for _ in range(3)]
-    turn = kernel.MqttPass([], lambda: 1000, lambda: None, 1 << 20)
-    written = []
-    for number, peer in enumerate(peers):
-        peer.output.live = True
-        peer.input.join(f"owner {number}", turn)
-        peer.output.writer = lambda data, number=number: written.append((number, data))
-        peer.input.receive(publish(kernel, b"t", b"", 2, 7 + number))
-    assert turn.acking == [peer.input for peer in peers]
-    groups = turn.take_acks()
-    assert [row.owner for row, _acks in groups] == ["owner 0", "owner 1", "owner 2"]
-    assert turn.acking == []
-    assert turn.take_acks() == []
-    peers[1].output.writer = None
-    kernel.send_acks(groups)
-    assert written == [(0, b"\x40\x02\0\x07"), (2, b"\x40\x02\0\x09")]
-    assert [peer.input.unanswered for peer in peers] == [0, 0, 0]
-    peers[0].input.receive(publish(kernel, b"t", b"", 2, 70))
-    assert turn.acking == [peers[0].input]
-
-
 def test_a_publish_too_many_that_waits_for_its_answer_is_handed_out(kernel):
     """MQTT5 4.9: whoever has the last word counts the others in."""
     peer = Connection(kernel)

@@ -9,6 +9,7 @@ from typing import Any
 
 from onelog.assembly import open_broker
 from onelog.base.clock import ManualClock
+from onelog.base.ids import Offset
 from onelog.broker import (
     EARLIEST,
     LOCAL,
@@ -17,13 +18,14 @@ from onelog.broker import (
     Durability,
     Message,
     OffsetCursor,
+    Principal,
     Record,
     SessionCursor,
     StreamConfig,
     TailCursor,
 )
 from onelog.kernel import ATTR_TRANSACTIONAL, scan_batches
-from onelog.log.partition import Partition
+from onelog.log.partition import Appended, Partition
 from onelog.log.stream import Stream
 from onelog.record.batch import Marker, Row, build_batch
 
@@ -118,13 +120,28 @@ def home_of(broker: Broker, topic: str) -> tuple[Stream, Partition]:
     return stream, stream.partition_of(topic.encode())
 
 
+async def put_batch(
+    broker: Broker, stream: Stream, number: int, data: bytearray, principal: Principal = LOCAL
+) -> Appended:
+    """Append a client's batch, or several as one write; returns when that is durable."""
+    target, publisher = stream.partition(number), broker.publisher
+    appended: Appended | None = None
+    for info in scan_batches(data):
+        appended = publisher.admit_batch(stream, target, info, principal) or appended
+    if appended is None:
+        placed = publisher.put_batches(target, data)
+        appended = Appended(Offset(placed[0].base_offset), Offset(placed[-1].last_offset + 1))
+    await target.wait_visible(Offset(appended.end_offset - 1))
+    return appended
+
+
 async def transaction(
     broker: Broker, topic: str, producer: tuple[int, int, int], *values: str
 ) -> Partition:
     """Write records of a transaction that stays open; `end` ends it."""
     stream, partition = home_of(broker, topic)
     batch = client_batch(topic_rows(topic, *values), producer=producer, transactional=True)
-    await broker.publisher.publish_batches(stream, partition.id, batch, principal=LOCAL)
+    await put_batch(broker, stream, partition.id, batch)
     return partition
 
 

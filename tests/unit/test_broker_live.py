@@ -12,7 +12,7 @@ from onelog.broker import LOCAL, Broker, Durability, LiveSource, Message, Record
 from onelog.kernel import scan_batches
 from onelog.log.partition import Partition
 from onelog.record.batch import Marker, build_batch
-from tests.support.brokers import FAST, end, home_of, running, say, transaction
+from tests.support.brokers import FAST, end, home_of, put_batch, running, say, transaction
 
 
 class Follower:
@@ -48,7 +48,7 @@ async def test_two_listeners_see_every_record_once_each_in_its_own_way(tmp_path:
         for topic in ("a/b", "$x/logs/a"):
             await broker.publish(Message(topic, b"1"), principal=LOCAL)
         data = bytearray(build_batch([(None, b"$x/c", b"2", (), 0)], codec=1))
-        await broker.publisher.publish_batches(broker.streams.get("s"), 0, data, principal=LOCAL)
+        await put_batch(broker, broker.streams.get("s"), 0, data)
         assert fast.seen == [("s", 0), ("s", 1), ("s", 2)]
         assert slow.seen == fast.seen
 
@@ -78,7 +78,7 @@ async def test_what_moved_is_handed_out_after_what_its_old_home_made_visible_lat
         _stream, old = home_of(broker, "a/b")
         hold_back(old)
         for number in range(3):
-            broker.publisher.stage(Message("a/b", b"%d" % number), principal=LOCAL)
+            broker.publisher.publish([Message("a/b", b"%d" % number)], None, principal=LOCAL)
         new = StreamConfig(name="moved", captures=("a/b", "c"), durability=Durability.OS)
         await broker.streams.create(new)
         await say(broker, "a/b", "3", "4")
@@ -105,7 +105,7 @@ async def test_a_stream_that_takes_over_hands_out_its_own_until_then_without_wai
         follower = Follower(broker, takes=True)
         _stream, old = home_of(broker, "a/b")
         hold_back(old)
-        broker.publisher.stage(Message("a/b", b"0"), principal=LOCAL)
+        broker.publisher.publish([Message("a/b", b"0")], None, principal=LOCAL)
         await say(broker, "x", "own")
         await broker.streams.alter(msgspec.structs.replace(one, captures=("x", "a/b")))
         await say(broker, "a/b", "1")
@@ -137,7 +137,7 @@ async def test_an_old_home_that_stops_does_not_silence_the_new_one(tmp_path: Pat
         follower = Follower(broker, takes=True)
         _stream, old = home_of(broker, "a/b")
         hold_back(old)
-        broker.publisher.stage(Message("a/b", b"0"), principal=LOCAL)
+        broker.publisher.publish([Message("a/b", b"0")], None, principal=LOCAL)
         new = StreamConfig(name="moved", captures=("a/b",), durability=Durability.OS)
         await broker.streams.create(new)
         await say(broker, "a/b", "1")

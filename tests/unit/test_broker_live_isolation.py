@@ -21,7 +21,7 @@ from onelog.broker import live as module
 from onelog.broker.live import LISTENER, READING, TOO_MANY, Live
 from onelog.kernel import decode_batch, scan_batches
 from onelog.record.batch import Marker, build_batch
-from tests.support.brokers import end, home_of, running, say, transaction
+from tests.support.brokers import end, home_of, put_batch, running, say, transaction
 
 Check = Callable[[str, bytes], None]
 
@@ -103,7 +103,7 @@ async def test_of_a_compressed_batch_only_the_record_that_raises_is_left_out(
         picky = Picky(broker, poison(b"0", b"1500", b"2999"))
         rows = [(None, b"k", b"%d" % number, (), 0) for number in range(3000)]
         data = bytearray(build_batch(rows, codec=codec))
-        await broker.publisher.publish_batches(broker.streams.get("s"), 0, data, principal=LOCAL)
+        await put_batch(broker, broker.streams.get("s"), 0, data)
         await say(broker, "a", "last")
         left = {b"0", b"1500", b"2999"}
         expected = [value for _t, _k, value, _h, _time in rows if value not in left]

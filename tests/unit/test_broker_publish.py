@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from onelog.base.errors import (
-    CorruptBatch,
     InvalidName,
     InvalidRequest,
     MessageTooLarge,
@@ -28,6 +27,7 @@ from onelog.broker import (
     BrokerSettings,
     Durability,
     Message,
+    Notice,
     Principal,
     StreamConfig,
 )
@@ -39,6 +39,7 @@ from tests.support.brokers import (
     client_batch,
     history,
     home_of,
+    put_batch,
     read_all,
     running,
     say,
@@ -90,8 +91,8 @@ async def test_who_may_not_publish_appends_nothing(tmp_path: Path) -> None:
             )
         stream, partition = home_of(broker, "ann/x")
         with pytest.raises(NotAuthorized):
-            await broker.publisher.publish_batches(
-                stream, partition.id, client_batch(topic_rows("ann/x", "1")), principal=ann
+            await put_batch(
+                broker, stream, partition.id, client_batch(topic_rows("ann/x", "1")), ann
             )
         assert appended(broker) == 0
         await broker.publish(Message("ann/x", b"x"), principal=ann)
@@ -212,9 +213,7 @@ async def test_publish_returns_only_after_the_sync_and_readers_see_nothing_befor
         publishing = asyncio.ensure_future(broker.publish(Message("t", b"x"), principal=LOCAL))
         batch = client_batch(topic_rows("u", "y"))
         await asyncio.to_thread(entered.wait, 10)
-        sending = asyncio.ensure_future(
-            broker.publisher.publish_batches(broker.streams.get("main"), 0, batch, principal=LOCAL)
-        )
+        sending = asyncio.ensure_future(put_batch(broker, broker.streams.get("main"), 0, batch))
         for _ in range(20):
             await asyncio.sleep(0)
         assert partition.end_offset == 2
@@ -238,7 +237,7 @@ async def test_who_publishes_behind_messages_that_nobody_waits_for_is_answered_w
     async with running(tmp_path, settings) as broker:
         partition = broker.streams.get("main").partitions[0]
         partition._syncing = True  # a sync that takes its time
-        broker.publisher.stage(Message("t", b"nobody waits"), principal=LOCAL)
+        broker.publisher.publish([Message("t", b"nobody waits")], None, principal=LOCAL)
         broker.publisher.tick()
         publishing = asyncio.ensure_future(broker.publish(Message("t", b"x"), principal=LOCAL))
         await asyncio.sleep(0)
@@ -284,18 +283,18 @@ async def test_a_callback_may_publish_to_a_partition_that_is_still_to_be_written
         answers: list[tuple[str, object]] = []
         answered = asyncio.Event()
 
-        def third(_published: object, error: OnelogError | None) -> None:
+        def third(error: OnelogError | None) -> None:
             answers.append(("third", error))
             answered.set()
 
-        def first(_published: object, error: OnelogError | None) -> None:
+        def first(error: OnelogError | None) -> None:
             answers.append(("first", error))
-            broker.publisher.publish_soon([Message(topics[1], b"third")], third, principal=LOCAL)
+            broker.publisher.publish([Message(topics[1], b"third")], Notice(third), principal=LOCAL)
 
-        broker.publisher.publish_soon([Message(topics[0], b"first")], first, principal=LOCAL)
-        broker.publisher.publish_soon(
+        broker.publisher.publish([Message(topics[0], b"first")], Notice(first), principal=LOCAL)
+        broker.publisher.publish(
             [Message(topics[1], b"second")],
-            lambda _p, error: answers.append(("second", error)),
+            Notice(lambda error: answers.append(("second", error))),
             principal=LOCAL,
         )
         await asyncio.wait_for(answered.wait(), 5)
@@ -338,33 +337,11 @@ async def test_client_batches_are_stored_as_they_came(tmp_path: Path, codec: int
         await say(broker, "k", "before")
         batch = client_batch(topic_rows("k", "1", "2"), codec=codec)
         sent = bytes(batch)
-        result = await broker.publisher.publish_batches(stream, 0, batch, principal=LOCAL)
+        result = await put_batch(broker, stream, 0, batch)
         assert (result.base_offset, result.end_offset, result.duplicate) == (1, 3, False)
         stored = bytes(stream.partitions[0].read(result.base_offset, 1 << 20))
         assert stored[16:] == sent[16:]  # all but base offset and leader epoch
         assert await history(broker, "k") == ["k=before", "k=1", "k=2"]
-
-
-@pytest.mark.parametrize("codec", [0, 4])
-async def test_a_damaged_batch_appends_nothing(tmp_path: Path, codec: int) -> None:
-    """I10: of several, one bad one refuses them all."""
-    async with running(tmp_path) as broker:
-        stream = await broker.streams.create(StreamConfig(name="k", captures=("k",)))
-        good = client_batch(topic_rows("k", "1"), codec=codec)
-        for position in (8, 16, 20, 40, 57, len(good) - 1):
-            bad = bytearray(good)
-            bad[position] ^= 0x7F
-            with pytest.raises(OnelogError):
-                await broker.publisher.publish_batches(
-                    stream, 0, bytearray(good) + bad, principal=LOCAL
-                )
-        with pytest.raises(CorruptBatch):
-            await broker.publisher.publish_batches(
-                stream, 0, bytearray(good) + good[:30], principal=LOCAL
-            )
-        with pytest.raises(InvalidRequest):
-            await broker.publisher.publish_batches(stream, 0, bytearray(), principal=LOCAL)
-        assert stream.partitions[0].end_offset == 0
 
 
 async def test_a_repeated_idempotent_batch_is_answered_with_its_old_offset(
@@ -378,8 +355,8 @@ async def test_a_repeated_idempotent_batch_is_answered_with_its_old_offset(
             return client_batch(topic_rows("k", f"{sequence}"), producer=(5, 0, sequence))
 
         for sequence in range(3):
-            await broker.publisher.publish_batches(stream, 0, batch(sequence), principal=LOCAL)
-        again = await broker.publisher.publish_batches(stream, 0, batch(1), principal=LOCAL)
+            await put_batch(broker, stream, 0, batch(sequence))
+        again = await put_batch(broker, stream, 0, batch(1))
         assert (again.base_offset, again.duplicate) == (1, True)
         assert stream.partitions[0].end_offset == 3
 
@@ -390,43 +367,17 @@ async def test_what_was_published_before_a_client_batch_lies_before_it(tmp_path:
         stream, partition = home_of(broker, "t")
         first = asyncio.ensure_future(broker.publish(Message("t", b"1"), principal=LOCAL))
         await asyncio.sleep(0)
-        await broker.publisher.publish_batches(
-            stream, partition.id, client_batch(topic_rows("t", "2")), principal=LOCAL
-        )
+        await put_batch(broker, stream, partition.id, client_batch(topic_rows("t", "2")))
         await first
         await say(broker, "t", "3")
         assert await history(broker, "t") == ["t=1", "t=2", "t=3"]
-
-
-async def test_records_whose_topic_lives_elsewhere_are_refused(tmp_path: Path) -> None:
-    """I2: no cursor would find them."""
-    async with running(tmp_path) as broker:
-        stream, partition = home_of(broker, "t")
-        await broker.streams.create(StreamConfig(name="other", captures=("elsewhere",)))
-        rows = topic_rows("t", "1")
-        for bad in (
-            topic_rows("elsewhere", "1"),
-            [(None, None, b"no topic", (), 1)],
-            [(None, b"bad/#", b"x", (), 1)],
-        ):
-            with pytest.raises(InvalidRequest):
-                await broker.publisher.publish_batches(
-                    stream, partition.id, client_batch([*rows, *bad]), principal=LOCAL
-                )
-        with pytest.raises(InvalidRequest):
-            await broker.publisher.publish_batches(
-                stream, (partition.id + 1) % 4, client_batch(rows), principal=LOCAL
-            )
-        assert appended(broker) == 0
 
 
 async def test_nobody_writes_to_the_broker_s_own_streams(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         stream = broker.streams.get("~cursors")
         with pytest.raises(NotAuthorized):
-            await broker.publisher.publish_batches(
-                stream, 0, client_batch(topic_rows("t", "1")), principal=LOCAL
-            )
+            await put_batch(broker, stream, 0, client_batch(topic_rows("t", "1")))
         assert stream.partitions[0].end_offset == 0
 
 
@@ -439,9 +390,7 @@ async def test_publishing_to_a_stopped_partition_fails_at_once(tmp_path: Path) -
 
 async def test_what_is_staged_when_the_broker_closes_is_written(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
-        broker.publisher.publish_soon(
-            [Message("t", b"last words")], lambda *_: None, principal=LOCAL
-        )
+        broker.publisher.publish([Message("t", b"last words")], None, principal=LOCAL)
     async with running(tmp_path) as broker:
         assert await history(broker, "t") == ["t=last words"]
         assert read_all(broker.cursors.open_tail(["#"], principal=LOCAL)) == []
@@ -487,20 +436,20 @@ async def test_who_is_woken_in_the_middle_of_a_tick_and_publishes_waits_for_its_
 
         monkeypatch.setattr(Partition, "append_built", fail_third)
 
-        def first(_at: object, error: OnelogError | None) -> None:
+        def first(error: OnelogError | None) -> None:
             told.append(("first", error is None))
             # To the partition that the outer tick has not written yet, and at once.
-            publisher.publish_soon(
+            publisher.publish(
                 [Message(topics[1], b"late")],
-                lambda _at, error: told.append(("late", error is None)),
+                Notice(lambda error: told.append(("late", error is None))),
                 principal=LOCAL,
             )
             publisher.tick()
 
-        publisher.publish_soon([Message(topics[0], b"first")], first, principal=LOCAL)
-        publisher.publish_soon(
+        publisher.publish([Message(topics[0], b"first")], Notice(first), principal=LOCAL)
+        publisher.publish(
             [Message(topics[1], b"second")],
-            lambda _at, error: told.append(("second", error is None)),
+            Notice(lambda error: told.append(("second", error is None))),
             principal=LOCAL,
         )
         publisher.tick()
@@ -512,10 +461,10 @@ async def test_who_is_woken_in_the_middle_of_a_tick_and_publishes_waits_for_its_
 async def test_an_answer_that_raises_keeps_no_other_from_its_own(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
 
-        def fault(_at: object, _error: OnelogError | None) -> None:
+        def fault(_error: OnelogError | None) -> None:
             raise KeyError("a fault")
 
-        broker.publisher.publish_soon([Message("t", b"1")], fault, principal=LOCAL)
+        broker.publisher.publish([Message("t", b"1")], Notice(fault), principal=LOCAL)
         assert (await broker.publish(Message("t", b"2"), principal=LOCAL)).offset == 1
         assert (await broker.publish(Message("t", b"3"), principal=LOCAL)).offset == 2
         assert broker.troubles.count("publish-answer") == 1

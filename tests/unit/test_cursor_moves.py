@@ -15,6 +15,7 @@ from onelog.broker import (
     LOCAL,
     Broker,
     Message,
+    Notice,
     OffsetCursor,
     QueueCursor,
     SessionCursor,
@@ -360,9 +361,7 @@ async def test_what_is_staged_when_a_stream_is_created_goes_first(tmp_path: Path
         real = broker.streams._apply
 
         def staged_in_the_last_moment(*facts: object) -> None:
-            broker.publisher.publish_soon(
-                [Message("a/b", b"0")], lambda *row: done.append(row), principal=LOCAL
-            )
+            broker.publisher.publish([Message("a/b", b"0")], Notice(done.append), principal=LOCAL)
             real(*facts)  # type: ignore[arg-type]
 
         broker.streams._apply = staged_in_the_last_moment  # type: ignore[method-assign,assignment]

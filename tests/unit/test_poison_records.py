@@ -18,7 +18,7 @@ from onelog.queues.queue import Queue
 from onelog.record.batch import build_batch
 from tests.conformance.amqp_raw import RawChannel
 from tests.support import amqp, mqtt
-from tests.support.brokers import home_of, running, say
+from tests.support.brokers import home_of, put_batch, running, say
 from tests.unit.test_amqp_idle_queue import on
 
 BAD = ((b"~bc", b'["\xff"]'), (b"~nq", b'["\xfe"]'), (b"~ex", b"soon"), (b"~ah", b"\x09x"))
@@ -26,9 +26,7 @@ BAD = ((b"~bc", b'["\xff"]'), (b"~nq", b'["\xfe"]'), (b"~ex", b"soon"), (b"~ah",
 
 async def write(broker: Broker, *batches: bytes) -> None:
     """Append batches as one write, as a Kafka producer's."""
-    await broker.publisher.publish_batches(
-        broker.streams.get("s"), 0, bytearray(b"".join(batches)), principal=LOCAL
-    )
+    await put_batch(broker, broker.streams.get("s"), 0, bytearray(b"".join(batches)))
 
 
 def rows(*values: str, headers: Any = ()) -> list[Any]:

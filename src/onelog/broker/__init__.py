@@ -1,6 +1,8 @@
 """The door: publish, cursors, streams, sessions, quotas. Protocols enter here and nowhere else."""
 
+from onelog.broker.answers import NOWHERE, Notice, Published
 from onelog.broker.broker import MAIN, MAIN_CONFIG, Broker, BrokerSettings
+from onelog.broker.checks import Home
 from onelog.broker.cursors import CursorDesk
 from onelog.broker.hooks import (
     LOCAL,
@@ -16,7 +18,6 @@ from onelog.broker.kept import KeptRow, KeptTable
 from onelog.broker.live import Live, LiveListener, LiveSource
 from onelog.broker.publish import Publisher
 from onelog.broker.sessions import Session, SessionRecord, Sessions
-from onelog.broker.ticks import NOWHERE, Published, Tick
 from onelog.broker.views import NamedView, NamedViews
 from onelog.cursors.cursor import (
     EARLIEST,
@@ -81,7 +82,8 @@ __all__ = [
     "KeptRow",
     "NamedView",
     "NamedViews",
-    "Tick",
+    "Notice",
+    "Home",
     "Live",
     "LiveListener",
     "LiveSource",

@@ -6,7 +6,8 @@ publishing, cursors, streams and sessions; nobody above reaches past it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TypeVar
@@ -15,6 +16,7 @@ import msgspec
 
 from onelog.base.clock import Clock
 from onelog.base.ids import Offset
+from onelog.broker.answers import Published, Several, Single
 from onelog.broker.cursors import CursorDesk
 from onelog.broker.hooks import AllowAll, Authorizer, Principal, Quotas, Unlimited
 from onelog.broker.kept import KeptTable
@@ -22,7 +24,6 @@ from onelog.broker.live import Live
 from onelog.broker.publish import Publisher
 from onelog.broker.sessions import STREAM as SESSIONS
 from onelog.broker.sessions import SessionRecord, Sessions
-from onelog.broker.ticks import Published
 from onelog.broker.views import NamedViews
 from onelog.cursors.checkpoint import STREAM as CURSORS
 from onelog.cursors.checkpoint import CheckpointStore
@@ -92,6 +93,7 @@ class Broker:
         self._engines = engines
         self._clock = clock
         self._settings = settings
+        self._loop = asyncio.get_running_loop()
         self._syncer = Syncer(settings.sync_threads, self.troubles, chores=settings.chore_threads)
         self.streams = Catalog(store, engines, self._syncer, clock, self.troubles)
         self.live = Live(self.streams, self.troubles, "mqtt")
@@ -139,9 +141,7 @@ class Broker:
             await streams.create(self._settings.main)
         # The publisher hears of a change first: what is staged goes to the old home before the
         # cursors note where that ends.
-        self.publisher = Publisher(
-            streams, self._syncer.chores, clock, authorizer, quotas, self.troubles
-        )
+        self.publisher = Publisher(streams, clock, authorizer, quotas, self.troubles)
         registry = SourceRegistry(streams)
         checkpoints = await CheckpointStore.open(
             streams, clock, self._settings.checkpoint_interval_s
@@ -183,21 +183,27 @@ class Broker:
 
     # -- the short way for the two calls that everybody makes
 
-    def publish(
+    async def publish(
         self, message: Message, *, principal: Principal, partition: int | None = None
-    ) -> Coroutine[None, None, Published]:
+    ) -> Published:
         """Publish one message; returns when it is durable (I4)."""
-        return self.publisher.publish(message, principal=principal, partition=partition)
+        call = Single(self._loop.create_future())
+        self.publisher.publish((message,), call, principal=principal, partition=partition)
+        return await call.future
 
-    def publish_many(
+    async def publish_many(
         self,
         messages: Sequence[Message],
         *,
         principal: Principal,
         partition: int | None = None,
-    ) -> Coroutine[None, None, list[Published]]:
+    ) -> list[Published]:
         """Publish messages in order; returns when all of them are durable (I4)."""
-        return self.publisher.publish_many(messages, principal=principal, partition=partition)
+        if not messages:
+            return []
+        call = Several(len(messages), self._loop.create_future())
+        self.publisher.publish(messages, call, principal=principal, partition=partition)
+        return await call.future
 
     async def delete_records(self, stream: str, partition: int, before: int) -> None:
         """Delete the records of a partition below an offset, durably."""

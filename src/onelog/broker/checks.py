@@ -1,15 +1,14 @@
-"""What a message or a batch must be before it may be staged: pure checks of the publisher."""
+"""What a message must be before it may be staged: pure checks of the publisher."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from onelog.base.errors import InvalidRequest
+from onelog.base.errors import InvalidRequest, MessageTooLarge
 from onelog.base.limits import HEADERS_PER_RECORD_MAX
-from onelog.kernel import scan_batches, validate_records
+from onelog.kernel import TIMESTAMP_MS_MAX
 from onelog.log.handle import PartitionHandle
 from onelog.log.stream import Stream
-from onelog.record.batch import inflated_records, set_latest_time
 from onelog.record.headers import TOPIC
 from onelog.record.record import Message
 
@@ -33,7 +32,23 @@ def chosen_home(home: Home, number: int) -> Home:
     return stream, target, topic
 
 
-def check_headers(message: Message) -> int:
+def check_shape(message: Message, home: Home) -> int:
+    """The message's size, if its home takes a message of this shape."""
+    stream, target, topic = home
+    if message.timestamp_ms > TIMESTAMP_MS_MAX:
+        raise InvalidRequest(f"a timestamp is at most {TIMESTAMP_MS_MAX} ms")
+    size = len(topic) + len(message.value or b"") + len(message.key or b"")
+    if message.headers:
+        size += _check_headers(message)
+    if size + RECORD_OVERHEAD_BYTES > target.message_bytes_max:
+        raise MessageTooLarge(
+            f"a message of {size} bytes is larger than stream {stream.name} takes"
+            f" (message_bytes_max = {target.message_bytes_max})"
+        )
+    return size
+
+
+def _check_headers(message: Message) -> int:
     """The bytes of a message's headers, if it may have them."""
     if len(message.headers) >= HEADERS_PER_RECORD_MAX:  # one is ours: the topic
         raise InvalidRequest(
@@ -46,11 +61,3 @@ def check_headers(message: Message) -> int:
             raise InvalidRequest("the header ~t belongs to OneLog; it names the record's topic")
         size += len(name) + len(value or b"") + 8
     return size
-
-
-def check_records(data: bytearray) -> None:
-    """Look into every record of batches whose CRC is right; their latest time is set."""
-    for info in scan_batches(data, 0, False):
-        latest_ms = validate_records(data, info.position, inflated_records(data, info))
-        if latest_ms != info.max_timestamp_ms:
-            set_latest_time(data, info, latest_ms)

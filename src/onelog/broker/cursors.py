@@ -25,6 +25,7 @@ from onelog.base.errors import (
 )
 from onelog.base.ids import Offset
 from onelog.base.limits import HEADERS_PER_RECORD_MAX
+from onelog.broker.answers import Notice
 from onelog.broker.hooks import LOCAL, Action, Authorizer, Principal
 from onelog.broker.publish import Publisher
 from onelog.cursors.checkpoint import CheckpointStore
@@ -403,7 +404,7 @@ class CursorDesk:
             topic, record.value, record.key, headers[:_HEADERS_MAX], keyless=record.key is None
         )
 
-        def done(_published: object, error: OnelogError | None) -> None:
+        def done(error: OnelogError | None) -> None:
             if error is None:
                 self.dead_letters += 1
                 cursor.settle_dead_letter(letter.token)
@@ -411,9 +412,9 @@ class CursorDesk:
                 cursor.retry_dead_letter(letter.token, _DEAD_LETTER_RETRY_MS)
 
         try:
-            self._publisher.publish_soon([message], done, principal=LOCAL)
+            self._publisher.publish((message,), Notice(done), principal=LOCAL)
         except OnelogError as error:
-            done(None, error)
+            done(error)
 
     # -- looking
 

@@ -64,7 +64,12 @@ class AllowAll:
 
 
 class Quotas(Protocol):
-    """Counts."""
+    """Counts.
+
+    What a connection publishes in one read may be counted in one call when it was taken already. A
+    share that is too small for it is then taken in parts, now and later, also in parts of no whole
+    message (`meter.py`).
+    """
 
     def take_publish(self, principal: Principal, messages: int, size_bytes: int) -> None:
         """Take from the principal's share; raises QuotaExceeded when it is used up."""

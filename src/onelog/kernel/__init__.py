@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         AmqpInput,
         AmqpRoute,
         BatchBuilder,
+        MqttAcks,
         MqttFanout,
         MqttInput,
         MqttOutput,
@@ -87,7 +88,7 @@ if TYPE_CHECKING:
         scan_batches,
         scan_valid,
         select_records,
-        send_acks,
+        settle_acks,
         sort_topic_entries,
         split_amqp,
         split_frames,
@@ -109,6 +110,7 @@ else:
 COMPILED = not BatchBuilder.__module__.startswith("onelog.kernel.pure")
 
 __all__ = [
+    "MqttAcks",
     "MqttFanout",
     "MqttInput",
     "MqttOutput",
@@ -116,7 +118,7 @@ __all__ = [
     "MqttRoute",
     "Stage",
     "encode_acks",
-    "send_acks",
+    "settle_acks",
     "encode_publish",
     "AmqpEnvelopes",
     "AmqpInput",

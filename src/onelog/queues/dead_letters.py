@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from onelog.base.errors import OnelogError
-from onelog.broker import LOCAL, Published, Record
+from onelog.broker import LOCAL, Notice, Record
 from onelog.queues.addresses import address_of, message_topic
 from onelog.queues.coming import Coming
 from onelog.queues.headers import extra_keys_of
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 TROUBLE: Final = "amqp-dead-letter"
 RETRY_S: Final = 1.0
 REJECTED: Final = "rejected"
-Told = Callable[[list[Published] | None, OnelogError | None], None]
+Done = Callable[[OnelogError | None], None]
 """Is told how the write of a letter went."""
 COUNT_MAX: Final = (1 << 63) - 1
 """What a field of a table can hold: the count that a message came with is its publisher's."""
@@ -90,7 +90,7 @@ class DeadLetters:
             return
         number = self.coming.begin(targets)
 
-        def done(_published: list[Published] | None, error: OnelogError | None) -> None:
+        def done(error: OnelogError | None) -> None:
             self.coming.end(number, targets)
             if error is None:
                 self._vhost.hub.counters.dead_lettered += 1
@@ -109,19 +109,19 @@ class DeadLetters:
         troubles = self._vhost.hub.broker.troubles
         troubles.note(TROUBLE, queue.name, error, stream=key[0], offset=offset)
 
-    async def _write_later(self, exchange: str, message: Message, done: Told) -> None:
+    async def _write_later(self, exchange: str, message: Message, done: Done) -> None:
         try:
             await self._vhost.streams.make(exchange)
         except OnelogError as error:
-            done(None, error)
+            done(error)
         else:
             self._write(message, done)
 
-    def _write(self, message: Message, done: Told) -> None:
+    def _write(self, message: Message, done: Done) -> None:
         try:
-            self._vhost.hub.broker.publisher.publish_soon([message], done, principal=LOCAL)
+            self._vhost.hub.broker.publisher.publish((message,), Notice(done), principal=LOCAL)
         except OnelogError as error:
-            done(None, error)
+            done(error)
 
     def _letter(
         self, queue: Queue, record: Record, reason: str, exchange: str

@@ -1,7 +1,7 @@
 """Commits of tx: written down first, then done, then forgotten; done again after a crash.
 
 Rules: an intent is one row of `~amqp-transactions`. Its messages are written by a producer of its
-own, with sequence numbers, so that doing it again writes none twice (`append_once`). Once it is
+own, with sequence numbers, so that doing it again writes none twice (`put_once`). Once it is
 written down it is done, whatever becomes of its connection; where the disk is full it is tried
 again until there is room.
 """
@@ -155,7 +155,8 @@ class Intents:
         sequences: dict[PartitionHandle, int] = {}
         waiting: list[asyncio.Future[None]] = []
         for message in messages:
-            stream, target = publisher.admit(message, LOCAL)
+            home = publisher.admit(message, LOCAL)
+            target = home[1]
             sequence = sequences.get(target, 0)
             sequences[target] = sequence + 1
             future: asyncio.Future[None] = loop.create_future()
@@ -169,7 +170,7 @@ class Intents:
                 else:
                     future.set_exception(error)
 
-            publisher.append_once(stream, target, message, (producer_id, 0, sequence), done)
+            publisher.put_once(home, message, (producer_id, 0, sequence), done)
         await asyncio.gather(*waiting)
 
     async def close(self) -> None:

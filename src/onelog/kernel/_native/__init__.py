@@ -45,13 +45,16 @@ from onelog.kernel._native.kafka_view import view_batches
 from onelog.kernel._native.keep import (
     keep_records,
 )
+from onelog.kernel._native.mqtt_acks import (
+    MqttAcks,
+    MqttPass,
+    settle_acks,
+)
 from onelog.kernel._native.mqtt_fanout import (
     MqttFanout,
 )
 from onelog.kernel._native.mqtt_input import (
     MqttInput,
-    MqttPass,
-    send_acks,
 )
 from onelog.kernel._native.mqtt_output import (
     MqttOutput,
@@ -99,6 +102,7 @@ from onelog.kernel._native.wire import (
 )
 
 __all__ = [
+    "MqttAcks",
     "MqttFanout",
     "MqttInput",
     "MqttOutput",
@@ -106,7 +110,7 @@ __all__ = [
     "MqttRoute",
     "Stage",
     "encode_acks",
-    "send_acks",
+    "settle_acks",
     "encode_publish",
     "AmqpEnvelopes",
     "AmqpInput",

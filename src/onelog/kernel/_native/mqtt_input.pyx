@@ -18,23 +18,21 @@ from cpython.bytes cimport (
 )
 from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
-from libc.stdint cimport int64_t, uint16_t, uint32_t
+from libc.stdint cimport int64_t, uint32_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy
 
 from onelog.kernel._native.build cimport ADD_MEMORY, RawHeaders, Slice
-from onelog.kernel._native.format cimport bytes_at, ol_get16, ol_put16
-from onelog.kernel._native.mqtt_output cimport MqttOutput, puback_packets
+from onelog.kernel._native.format cimport bytes_at, ol_get16
+from onelog.kernel._native.mqtt_acks cimport STAGES_MAX, MqttAnswers, MqttPass
+from onelog.kernel._native.mqtt_output cimport MqttOutput
 from onelog.kernel._native.stage cimport MqttRoute, Stage
 
 from onelog.base.errors import InvalidRequest, MessageTooLarge, OnelogError, ProtocolViolation
-from onelog.kernel._native.mqtt_output import encode_acks
 from onelog.kernel._native.wire import encode_varint
 
 cdef enum:
     REST_BYTES_MIN = 64
-    ACKS_BYTES_KEPT = 1024
-    STAGES_MAX = 65536
 
 cdef struct Frame:
     # One whole packet: its first byte and its body.
@@ -60,52 +58,19 @@ cdef inline int _length(bytes_at p, Py_ssize_t left, uint32_t *size) noexcept no
     return -1
 
 
-cdef class MqttPass:
-    """What all connections share in one pass of the loop.
-
-    `dirty` is the door's list of stages, `acking` gets the inputs that have acknowledgements to
-    wait for; the time is asked for once a pass that writes.
-    """
-
-    cdef readonly list dirty
-    cdef readonly list acking
-    cdef object clock
-    cdef object tick_soon
-    cdef readonly Py_ssize_t bytes_max
-    cdef readonly int64_t received_bytes
-    cdef readonly int64_t received_messages
-    cdef readonly int64_t answered_bytes
-    cdef int64_t now_ms
-
-    def __init__(self, list dirty not None, clock, tick_soon, Py_ssize_t bytes_max):
-        self.dirty = dirty
-        self.acking = []
-        self.clock = clock
-        self.tick_soon = tick_soon
-        self.bytes_max = bytes_max
-
-    def take_acks(self):
-        """What is to be acknowledged by whom, for `send_acks` when it is durable."""
-        cdef list groups = []
-        cdef MqttInput row
-        for row in self.acking:
-            groups.append((row, row.take_acks()))
-        self.acking.clear()
-        return groups
-
-
-cdef class MqttInput:
+cdef class MqttInput(MqttAnswers):
     """One connection's byte stream."""
 
-    cdef readonly MqttOutput output
     cdef public dict routes
     cdef public object resolve
     cdef public int version
     cdef readonly int64_t staged
+    # Bytes of the topics and payloads of those.
+    cdef readonly int64_t staged_bytes
+    # Called with what a read staged, when that is to be counted: messages and bytes.
+    cdef public object charge
     cdef public Py_ssize_t packet_bytes_max
-    # Publishes of QoS 1 and 2 that wait for their last answer; one too many is handed out.
-    cdef public Py_ssize_t unanswered
-    # How many may wait; 0: any number.
+    # How many publishes may be unanswered, one too many is handed out; 0: any number.
     cdef public Py_ssize_t receive_maximum
     cdef bint feeding
 
@@ -125,13 +90,7 @@ cdef class MqttInput:
     cdef Py_ssize_t recent_bytes
     cdef MqttRoute recent
 
-    cdef unsigned char *acks
-    cdef Py_ssize_t acks_used
-    cdef Py_ssize_t acks_room
-
     # What a connection that lives in the loop's passes needs beside its bytes.
-    cdef public object owner
-    cdef MqttPass turn
     cdef public bint heard
     cdef public bint suspended
     cdef Py_ssize_t turn_bytes
@@ -148,7 +107,6 @@ cdef class MqttInput:
 
     def __dealloc__(self):
         free(self.rest)
-        free(self.acks)
 
     @property
     def publisher(self):
@@ -185,7 +143,7 @@ cdef class MqttInput:
         cdef MqttPass turn = self.turn
         cdef bint clean = not turn.dirty
         cdef object event
-        cdef int64_t staged = self.staged
+        cdef int64_t staged = self.staged, staged_bytes = self.staged_bytes
         if self.suspended:
             self.owner.keep_unread(data)
             return
@@ -201,7 +159,10 @@ cdef class MqttInput:
         finally:  # whatever raises, what is staged is written
             self.finish(clean)
         turn.received_bytes += len(data)
-        turn.received_messages += self.staged - staged
+        if self.staged != staged:
+            turn.received_messages += self.staged - staged
+            if self.charge is not None:
+                self.charge(self.staged - staged, self.staged_bytes - staged_bytes)
         self.turn_bytes += len(data)
         if self.turn_bytes >= turn.bytes_max:
             self.turn_bytes = 0
@@ -389,7 +350,7 @@ cdef class MqttInput:
         ):
             return False
         if qos:
-            self._ack_space()
+            self.ack_space()
         topic.at = <bytes_at> PyBytes_AS_STRING(route.topic)
         topic.size = PyBytes_GET_SIZE(route.topic)
         index = stage.builder.add_raw(
@@ -401,14 +362,10 @@ cdef class MqttInput:
             return False
         stage.join()
         if qos:
-            if self.acks_used == 0 and self.turn is not None:
-                # At once: whoever ends the pass takes what is staged and who waits for it together.
-                self.turn.acking.append(self)
-            ol_put16(self.acks + self.acks_used, <uint16_t> packet_id)
-            ol_put16(self.acks + self.acks_used + 2, <uint16_t> stage.number)
-            self.acks_used += 4
+            self.note_ack(packet_id, stage.number)
             self.unanswered += 1
         self.staged += 1
+        self.staged_bytes += topic.size + value.size
         return True
 
     cdef bint _look_up(self, bytes_at at, Py_ssize_t size) except -1:
@@ -429,52 +386,3 @@ cdef class MqttInput:
             return False
         self.recent = <MqttRoute?> route
         return True
-
-    # -- acknowledgements out
-
-    cdef int _ack_space(self) except -1:
-        cdef Py_ssize_t room
-        cdef void *moved
-        if self.acks_used + 4 > self.acks_room:
-            room = max(2 * self.acks_room, <Py_ssize_t> 64)
-            moved = realloc(self.acks, room)
-            if moved is NULL:
-                raise MemoryError
-            self.acks = <unsigned char *> moved
-            self.acks_room = room
-        return 0
-
-    @property
-    def has_acks(self):
-        """Whether acknowledgements wait for their records to be durable."""
-        return self.acks_used > 0
-
-    def take_acks(self):
-        """What is to be acknowledged, for `answer`."""
-        cdef bytes out = PyBytes_FromStringAndSize(<const char *> self.acks, self.acks_used)
-        self.acks_used = 0
-        if self.acks_room > ACKS_BYTES_KEPT:
-            free(self.acks)
-            self.acks = NULL
-            self.acks_room = 0
-        return out
-
-    def answer(self, bytes acks not None, dict failed=None):
-        """The packets of `encode_acks`, which are sent now: these publishes wait no more."""
-        cdef bytes out = encode_acks(acks, failed)
-        self.unanswered -= PyBytes_GET_SIZE(acks) // 4
-        if self.turn is not None:
-            self.turn.answered_bytes += PyBytes_GET_SIZE(out)
-        return out
-
-
-def send_acks(list groups not None):
-    """Write the acknowledgements of `MqttPass.take_acks` to those who are still there."""
-    cdef MqttInput row
-    cdef bytes acks
-    for row, acks in groups:
-        row.unanswered -= PyBytes_GET_SIZE(acks) // 4
-        if row.output.writer is not None:
-            row.output.writer(puback_packets(acks))
-            if row.turn is not None:
-                row.turn.answered_bytes += PyBytes_GET_SIZE(acks)  # a PUBACK has four, too

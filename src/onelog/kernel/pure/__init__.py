@@ -48,6 +48,7 @@ from onelog.kernel.pure.kafka_view import (
     view_batches,
 )
 from onelog.kernel.pure.mqtt import (
+    MqttAcks,
     MqttFanout,
     MqttInput,
     MqttOutput,
@@ -56,7 +57,7 @@ from onelog.kernel.pure.mqtt import (
     Stage,
     encode_acks,
     encode_publish,
-    send_acks,
+    settle_acks,
 )
 from onelog.kernel.pure.records import (
     Slices,
@@ -97,6 +98,7 @@ from onelog.kernel.pure.wire import (
 )
 
 __all__ = [
+    "MqttAcks",
     "MqttFanout",
     "MqttInput",
     "MqttOutput",
@@ -104,7 +106,7 @@ __all__ = [
     "MqttRoute",
     "Stage",
     "encode_acks",
-    "send_acks",
+    "settle_acks",
     "encode_publish",
     "AmqpEnvelopes",
     "AmqpInput",

@@ -7,6 +7,9 @@ Rules:
 - A packet is never larger than the limit, whatever its header claims: that is refused at once.
 - A packet is done when it is staged, settled or handed out: when `resolve` raises, it comes again.
 - A packet that the builder has no room for is handed out, too.
+- A connection's acknowledgements go out in the order of its publishes (MQTT5 4.6.0-2): those of a
+  pass wait for the stages that hold its records, and for those of earlier passes. Nobody waits for
+  the stages of another connection.
 """
 
 from __future__ import annotations
@@ -28,13 +31,14 @@ if TYPE_CHECKING:
     from onelog.kernel.types import Header
 
 __all__ = [
+    "MqttAcks",
     "MqttFanout",
     "MqttInput",
     "MqttOutput",
     "MqttRoute",
     "Stage",
     "encode_acks",
-    "send_acks",
+    "settle_acks",
     "encode_publish",
 ]
 
@@ -125,11 +129,39 @@ class MqttPass:
         """Bytes of the answers to them."""
         self.now_ms = 0
 
-    def take_acks(self) -> list[tuple[MqttInput, bytes]]:
-        """What is to be acknowledged by whom, for `send_acks` when it is durable."""
-        groups = [(row, row.take_acks()) for row in self.acking]
+    def take_acks(self) -> list[list[MqttAcks] | None]:
+        """Per dirty stage the acknowledgements that wait for it, for `settle_acks`; or None."""
+        waiting: list[list[MqttAcks] | None] = [None] * len(self.dirty)
+        for row in self.acking:
+            acks = row.wait()
+            for number in acks.numbers:
+                assert number < len(waiting), "it was noted in an earlier pass"
+                found = waiting[number]
+                if found is None:
+                    found = waiting[number] = []
+                found.append(acks)
         self.acking.clear()
-        return groups
+        return waiting
+
+
+class MqttAcks:
+    """Acknowledgements of a connection that go out together, behind those before them."""
+
+    __slots__ = ("act", "failed", "left", "numbers", "packets", "row")
+
+    def __init__(
+        self, row: MqttInput, packets: bytes, act: Callable[[], None] | None = None
+    ) -> None:
+        self.row = row
+        self.packets = packets
+        """Packet id and stage number of each."""
+        self.act = act
+        """Answers instead of them."""
+        found = (int.from_bytes(packets[at : at + 2], "big") for at in range(2, len(packets), 4))
+        self.numbers = tuple(dict.fromkeys(found))
+        self.left = len(self.numbers)
+        """Stages that are not written yet."""
+        self.failed: dict[int, int] | None = None
 
 
 class MqttInput:
@@ -142,6 +174,8 @@ class MqttInput:
         "_rest",
         "_turn",
         "_turn_bytes",
+        "_waiting",
+        "charge",
         "heard",
         "output",
         "owner",
@@ -151,6 +185,7 @@ class MqttInput:
         "resolve",
         "routes",
         "staged",
+        "staged_bytes",
         "suspended",
         "unanswered",
         "version",
@@ -173,6 +208,10 @@ class MqttInput:
         """When set, records carry it, so that `no local` subscriptions know their own."""
         self.staged = 0
         """Records staged since the start."""
+        self.staged_bytes = 0
+        """Bytes of the topics and payloads of those."""
+        self.charge: Callable[[int, int], None] | None = None
+        """Called with what a read staged, when that is to be counted: messages and bytes."""
         self.unanswered = 0
         """Publishes of QoS 1 and 2 that wait for their last answer; one too many is handed out."""
         self.receive_maximum = 0
@@ -180,6 +219,8 @@ class MqttInput:
         self._rest = b""
         self._position = 0
         self._acks: list[tuple[int, int]] = []
+        self._waiting: list[MqttAcks] = []
+        """What waits for stages to be written, in the order in which it goes out."""
         self._feeding = False
         self.owner: Any = None
         self.heard = False
@@ -198,7 +239,7 @@ class MqttInput:
 
     def receive(self, data: bytes) -> None:
         """Take a read. The owner is called only for what is not plain."""
-        turn, staged = self._turn, self.staged
+        turn, staged, staged_bytes = self._turn, self.staged, self.staged_bytes
         assert turn is not None, "it has joined"
         if self.suspended:
             self.owner.keep_unread(data)
@@ -216,7 +257,10 @@ class MqttInput:
         finally:  # whatever raises, what is staged is written
             self.finish(clean)
         turn.received_bytes += len(data)
-        turn.received_messages += self.staged - staged
+        if self.staged != staged:
+            turn.received_messages += self.staged - staged
+            if self.charge is not None:
+                self.charge(self.staged - staged, self.staged_bytes - staged_bytes)
         self._turn_bytes += len(data)
         if self._turn_bytes >= turn.bytes_max:
             self._turn_bytes = 0
@@ -328,18 +372,53 @@ class MqttInput:
             return False
         stage.touch()
         if packet_id:
-            if not self._acks and self._turn is not None:
-                # At once: whoever ends the pass takes what is staged and who waits for it together.
-                self._turn.acking.append(self)
-            self._acks.append((packet_id, stage.number))
+            self.await_ack(packet_id, stage)
             self.unanswered += 1
         self.staged += 1
+        self.staged_bytes += len(route.topic) + len(value)
         return True
+
+    def await_ack(self, packet_id: int, stage: Stage) -> None:
+        """Acknowledge a publish that the caller staged, and counted, in its turn."""
+        if not 0 <= stage.number < _STAGES_MAX:
+            raise InvalidRequest(f"a stage of number {stage.number} holds no such publish")
+        if not self._acks and self._turn is not None:
+            # At once: whoever ends the pass takes what is staged and who waits for it together.
+            self._turn.acking.append(self)
+        self._acks.append((packet_id, stage.number))
 
     @property
     def has_acks(self) -> bool:
-        """Whether acknowledgements wait for their records to be durable."""
+        """Whether publishes that are staged have acknowledgements to wait for."""
         return bool(self._acks)
+
+    def wait(self) -> MqttAcks:
+        """Let what is noted wait for its stages, behind what waits already."""
+        acks = MqttAcks(self, self.take_acks())
+        self._waiting.append(acks)
+        return acks
+
+    def answer_next(self, act: Callable[[], None]) -> None:
+        """Call `act` when all acknowledgements that wait now are sent, at once if none does."""
+        assert not self._acks, "what is staged is taken before"
+        if self._waiting:
+            self._waiting.append(MqttAcks(self, b"", act))
+        else:
+            act()
+
+    def send_ready(self) -> None:
+        """Send what waits for nothing any more, from the oldest on."""
+        while self._waiting and not self._waiting[0].left:
+            acks = self._waiting.pop(0)
+            if acks.act is not None:
+                acks.act()
+            elif acks.failed is not None:
+                if self.owner is not None:  # else its connection is gone
+                    self.owner.acknowledge_some(acks.packets, acks.failed)
+            elif self.output.writer is None:
+                self.unanswered -= len(acks.packets) // 4
+            else:
+                self.output.writer(self.answer(acks.packets))
 
     def take_acks(self) -> bytes:
         """What is to be acknowledged, for `answer`."""
@@ -357,13 +436,23 @@ class MqttInput:
         return out
 
 
-def send_acks(groups: list[tuple[MqttInput, bytes]]) -> None:
-    """Write the acknowledgements of `MqttPass.take_acks` to those who are still there."""
-    for row, acks in groups:
-        if row.output.writer is None:
-            row.unanswered -= len(acks) // 4
-        else:
-            row.output.writer(row.answer(acks))
+def settle_acks(waiting: list[MqttAcks], number: int, reason: int | None = None) -> None:
+    """The stage of this number is written, or failed for a reason: send what waits no more.
+
+    A connection that raises keeps none of the others from theirs; the first error is raised then.
+    """
+    problem: Exception | None = None
+    for acks in waiting:
+        if reason is not None:
+            acks.failed = {**(acks.failed or {}), number: reason}
+        acks.left -= 1
+        if not acks.left:
+            try:
+                acks.row.send_ready()
+            except Exception as error:  # noqa: BLE001 - raised when all had their turn
+                problem = problem or error
+    if problem is not None:
+        raise problem
 
 
 def encode_acks(acks: bytes, failed: dict[int, int] | None = None) -> bytes:

@@ -207,7 +207,10 @@ class Publishing:
         """The kernel has staged publishes of this channel."""
         run = self._begin(count, came_as)
         self._on_its_way(run)
-        self.connection.hub.broker.publisher.await_stage(stage, run, count)
+        publisher = self.connection.hub.broker.publisher
+        publisher.await_stage(stage, run, count)
+        if publisher.is_metered:
+            self._charge(count, run.size_bytes)
 
     def send(self, outgoing: Outgoing) -> None:
         """Write a publish, return it if it has to be, and confirm it when it is durable."""
@@ -236,9 +239,7 @@ class Publishing:
         connection = self.connection
         assert connection.principal is not None
         try:
-            connection.hub.broker.publisher.publish_for(
-                message, run, principal=connection.principal
-            )
+            connection.hub.broker.publisher.publish((message,), run, principal=connection.principal)
         except _PASSING as error:
             self.delay(run, message, error)
         except OnelogError:
@@ -279,6 +280,28 @@ class Publishing:
                 self.connection.write_one(frames)
 
     # -- no room
+
+    def _charge(self, count: int, size_bytes: int) -> None:
+        """Count what the kernel staged; a publisher that is over its quota is blocked."""
+        connection = self.connection
+        assert connection.principal is not None
+        error = connection.hub.broker.publisher.charge(connection.principal, count, size_bytes)
+        if error is not None:
+            connection.input.forget()
+            if not connection.is_blocked:
+                connection.hub.loop.call_later(RETRY_S, self._look_again)
+            connection.block(str(error))
+
+    def _look_again(self) -> None:
+        """Unblock who owes no more."""
+        connection = self.connection
+        assert connection.principal is not None
+        if self._closed:
+            connection.unblock()
+        elif connection.hub.broker.publisher.owes(connection.principal) is not None:
+            connection.hub.loop.call_later(RETRY_S, self._look_again)
+        elif not self._delayed:
+            connection.unblock()
 
     def delay(self, run: Run, came_as: Message | Again, error: OnelogError) -> None:
         """There is no room now: the publisher is blocked, and its messages tried again later."""

@@ -176,19 +176,20 @@ class StreamPartition:
 
     def judge(self, info: BatchInfo, principal: Principal) -> Appended | None:
         """None when a batch may be written, or the append that it repeats. Raises OnelogError."""
-        self._broker.publisher.admit_batches(self._stream, (info,), principal, self._resource)
-        return self.log.check_batch(info)
+        return self._broker.publisher.admit_batch(
+            self._stream, self.log, info, principal, self._resource
+        )
 
     def write(self, data: bytearray) -> list[BatchInfo]:
         """Append batches that were judged, now; as they then are. Raises OnelogError."""
-        return self._broker.publisher.append_admitted(self.log, data)
+        return self._broker.publisher.put_batches(self.log, data)
 
     def append(
         self, data: bytearray, info: BatchInfo, principal: Principal
     ) -> tuple[Appended, PartitionHandle]:
         """Append one batch that was checked, now; where it lies. Raises OnelogError."""
-        appended = self._broker.publisher.append_batches(
-            self._stream, self.log, data, (info,), principal=principal
+        appended = self._broker.publisher.publish_batch(
+            self._stream, self.log, data, info, principal=principal
         )
         return appended, self.log
 

@@ -275,9 +275,15 @@ class Connection:
         self.input.resolve = lambda topic: hub.resolve(principal, topic)
         self.input.packet_bytes_max = hub.limits.packet_bytes
         self.input.version = self.version
+        self.input.charge = self._charge if hub.broker.publisher.is_metered else None
         if self.version == Version.V5:
             self.input.receive_maximum = hub.limits.receive_maximum
         self.tag_publishes()
+
+    def _charge(self, messages: int, size_bytes: int) -> None:
+        """Count what the kernel staged of a read; what comes beyond the quota is looked at."""
+        if self.hub.broker.publisher.charge(self.principal, messages, size_bytes) is not None:
+            self.hub.routes.forget_of(self.principal)
 
     def tag_publishes(self) -> None:
         """Let the client's publishes carry its id while it has a `no local` subscription."""
@@ -355,7 +361,7 @@ class Connection:
             self.input.unanswered -= 1
 
     def acknowledge_some(self, acks: bytes, reasons: dict[int, int]) -> None:
-        """Acknowledge a tick of which a part failed; version 3 has no word for that."""
+        """Acknowledge publishes of which some failed; version 3 has no word for that."""
         if self.version == Version.V5:
             self.write(self.input.answer(acks, reasons))
             return

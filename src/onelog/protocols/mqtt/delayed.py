@@ -17,7 +17,7 @@ import asyncio
 import heapq
 import secrets
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -37,7 +37,9 @@ from onelog.base.topics import check_topic
 from onelog.broker import (
     Broker,
     Cleanup,
+    Home,
     Message,
+    Notice,
     OffsetSet,
     PartitionHandle,
     Position,
@@ -161,8 +163,8 @@ class Delayed:
 
     def take(
         self, publish: Publish | Will, topic: str, principal: Principal, own: Headers = ()
-    ) -> Message:
-        """The message to append to `home`; raises when it could not be published in the end."""
+    ) -> tuple[Home, Message]:
+        """What to put where; raises when it could not be published in the end."""
         now_ms = self._clock.now_ms()
         due_ms, inner = parse_delayed(topic, now_ms, self._settings.delay_max_s)
         if len(self._pending) >= self._settings.pending_max:
@@ -170,17 +172,8 @@ class Delayed:
         headers = (*to_headers(publish, now_ms=max(due_ms, now_ms)), *own)
         known = ((DUE, b"%d" % due_ms), (BY, principal.name.encode()))
         message = Message(inner, publish.payload, secrets.token_bytes(12), (*known, *headers))
-        self._broker.publisher.admit(message, principal)
-        return message
-
-    @property
-    def home(self) -> tuple[Stream, PartitionHandle]:
-        """Where delayed messages wait."""
-        return self._stream, self._partition
-
-    def append(self, message: Message, done: Callable[[OnelogError | None], None]) -> None:
-        """Let a message wait; `done` is called when that is durable."""
-        self._broker.publisher.append_soon(*self.home, message, done)
+        _stream, _target, encoded = self._broker.publisher.admit(message, principal)
+        return (self._stream, self._partition, encoded), message
 
     def _appended(self, data: bytes | bytearray) -> None:
         for _info, slices in iterate_batches(data):
@@ -249,7 +242,7 @@ class Delayed:
                 yield due_ms, offset
 
     def _record(self, offset: int) -> Record | None:
-        record = self._broker.cursors.record_at(Source(*self.home), offset)
+        record = self._broker.cursors.record_at(Source(self._stream, self._partition), offset)
         if record is None:
             self._pending.discard(offset)
         return record
@@ -272,7 +265,7 @@ class Delayed:
         )
         self._going.add(offset)
 
-        def done(_published: object, error: OnelogError | None) -> None:
+        def done(error: OnelogError | None) -> None:
             faults.hit("mqtt.delayed_published")
             self._going.discard(offset)
             if error is None or isinstance(error, HOPELESS):
@@ -284,9 +277,10 @@ class Delayed:
                 self.look_again()
 
         try:
-            self._broker.publisher.publish_soon([message], done, principal=Principal(by, "mqtt"))
+            principal = Principal(by, "mqtt")
+            self._broker.publisher.publish((message,), Notice(done), principal=principal)
         except OnelogError as error:
-            done(None, error)
+            done(error)
 
     def _finish(self, name: bytes, offset: int) -> None:
         """Write down that a message is done with; all of a pass in one batch."""

@@ -2,7 +2,7 @@
 
 Rules:
 - A read of N plain publishes is one kernel call; the door's tick writes one batch per partition;
-  acknowledgements go out when the whole tick is durable, in the order of the ticks (I4).
+  acknowledgements go out when what the connection published is durable (`acknowledging`, I4).
 - A batch that became visible is encoded once per shape for all who follow the end. Whoever
   cannot keep up falls behind and reads the log (I8).
 """
@@ -18,26 +18,17 @@ from onelog.base.clock import Clock
 from onelog.base.errors import OnelogError, Unavailable
 from onelog.base.ids import Offset
 from onelog.base.topics import has_amqp_stream, is_writable
-from onelog.broker import MAIN, Broker, LiveSource, PartitionHandle, Principal, Record, Tick
+from onelog.broker import MAIN, Broker, LiveSource, PartitionHandle, Principal, Record
 from onelog.broker.hanging import hang
 from onelog.broker.producer_ids import ProducerIds
-from onelog.kernel import (
-    MqttFanout,
-    MqttInput,
-    MqttOutput,
-    MqttPass,
-    MqttRoute,
-    check_topic,
-    send_acks,
-)
+from onelog.kernel import MqttFanout, MqttOutput, MqttPass, MqttRoute, Stage, check_topic
 from onelog.net import ConnectionCounters, Connections
+from onelog.protocols.mqtt.acknowledging import await_partitions
 from onelog.protocols.mqtt.delayed import Delayed
 from onelog.protocols.mqtt.delivery import delivery_properties
-from onelog.protocols.mqtt.errors import reason_for
 from onelog.protocols.mqtt.exclusive import Exclusive
 from onelog.protocols.mqtt.features import MqttFeatures
 from onelog.protocols.mqtt.limits import MqttLimits
-from onelog.protocols.mqtt.packet_types import PacketType
 from onelog.protocols.mqtt.permission import Deliveries
 from onelog.protocols.mqtt.replay import open_replay
 from onelog.protocols.mqtt.retained import CURSOR as RETAINED_CURSOR
@@ -239,23 +230,9 @@ class Hub:
 
     # -- acknowledgements
 
-    def _tick(self, tick: Tick) -> None:
+    def _tick(self, dirty: list[Stage]) -> None:
         if self.turn.acking:
-            groups = self.turn.take_acks()
-            tick.when_done(lambda done: self._acknowledge(done, groups))
-
-    @staticmethod
-    def _acknowledge(tick: Tick, groups: list[tuple[MqttInput, bytes]]) -> None:
-        if not tick.failed:
-            send_acks(groups)
-            return
-        reasons = {
-            number: int(reason_for(error, PacketType.PUBACK))
-            for number, error in tick.failed.items()
-        }
-        for row, acks in groups:
-            if row.owner is not None:  # else its connection is gone
-                row.owner.acknowledge_some(acks, reasons)
+            await_partitions(self.turn, dirty)
 
     # -- the way out
 

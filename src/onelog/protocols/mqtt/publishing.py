@@ -3,12 +3,15 @@
 Rules:
 - PUBACK and PUBREC go out when the message is durable (I4). A QoS 2 packet id that was received
   and not released is answered again and published once (`receiving`).
+- PUBACKs go out in the order of their publishes (MQTT5 4.6.0-2), those of refused ones as well:
+  the kernel keeps the order of a connection, whoever staged the message.
 - A publish that is refused is answered with the reason in version 5; version 3 has no word for it,
   so the connection ends.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -52,12 +55,12 @@ def on_publish(connection: Connection, packet: Publish) -> None:
 
 def _publish(connection: Connection, packet: Publish, topic: str) -> None:
     session, hub, principal = connection.session, connection.hub, connection.principal
-    publisher, home = hub.broker.publisher, None
+    publisher = hub.broker.publisher
     assert session is not None
     tag = connection.input.publisher
     own: Headers = ((PUBLISHER, tag),) if tag else ()
     if topic.startswith(delayed.PREFIX):
-        message, home = hub.delayed.take(packet, topic, principal, own), hub.delayed.home
+        home, message = hub.delayed.take(packet, topic, principal, own)
     elif topic.startswith("$") and not hub.may_write(topic):
         raise NotAuthorized(f"clients may not publish to {topic}")
     elif not hub.fits(topic.encode()):
@@ -66,19 +69,15 @@ def _publish(connection: Connection, packet: Publish, topic: str) -> None:
         message = to_message(packet, topic=topic, now_ms=hub.clock.now_ms())
         if own:
             message = msgspec.structs.replace(message, headers=(*message.headers, *own))
-
-    def done(error: OnelogError | None) -> None:
-        _published_done(connection, packet, error)
-
+        home = publisher.admit(message, principal)
     if packet.qos == 2:
-        home = home or publisher.admit(message, principal)
-        session.inbound.publish(packet.packet_id, message, home, done)
-    elif home is not None:
-        hub.delayed.append(message, done)
-    elif packet.qos == 0:
-        publisher.stage(message, principal=principal)
-    else:
-        publisher.publish_soon([message], lambda _at, error: done(error), principal=principal)
+        session.inbound.publish(
+            packet.packet_id, message, home, partial(_received, connection, packet)
+        )
+        return
+    stage = publisher.put(home, message, None)
+    if packet.qos:
+        connection.input.await_ack(packet.packet_id, stage)
 
 
 def _topic_of(connection: Connection, packet: Publish) -> str:
@@ -97,14 +96,12 @@ def _topic_of(connection: Connection, packet: Publish) -> str:
     return known
 
 
-def _published_done(connection: Connection, packet: Publish, error: OnelogError | None) -> None:
-    if connection.session is None or packet.qos == 0:
+def _received(connection: Connection, packet: Publish, error: OnelogError | None) -> None:
+    """A message of QoS 2 is durable, or never will be."""
+    if connection.session is None:
         return
     if error is not None:
         _refuse(connection, packet, error)
-    elif packet.qos == 1:
-        connection.end_answer(packet.packet_id, 1)
-        connection.send(Puback(packet.packet_id))
     else:
         connection.send(Pubrec(packet.packet_id))
 
@@ -115,12 +112,19 @@ def _refuse(connection: Connection, packet: Publish, error: OnelogError) -> None
     if connection.version != Version.V5:
         connection.fail(error)
         return
-    connection.end_answer(packet.packet_id, packet.qos)
-    answer: Puback | Pubrec
-    if packet.qos == 1:
-        answer = Puback(packet.packet_id, reason_for(error, PacketType.PUBACK))
-    else:
+    if packet.qos == 2:
+        connection.end_answer(packet.packet_id, 2)
         answer = Pubrec(packet.packet_id, reason_for(error, PacketType.PUBREC))
+        connection.send_explained(answer, error)
+        return
+    if connection.input.has_acks:
+        connection.hub.broker.publisher.tick()  # those before it are written, and wait in order
+    connection.input.answer_next(partial(_refuse_now, connection, packet.packet_id, error))
+
+
+def _refuse_now(connection: Connection, packet_id: int, error: OnelogError) -> None:
+    connection.end_answer(packet_id, 1)
+    answer = Puback(packet_id, reason_for(error, PacketType.PUBACK))
     connection.send_explained(answer, error)
 
 

@@ -20,7 +20,7 @@ import msgspec
 
 from onelog.base import faults
 from onelog.base.errors import OnelogError
-from onelog.broker import Message, PartitionHandle, Stream
+from onelog.broker import Home, Message, Notice, PartitionHandle, Stream
 
 if TYPE_CHECKING:
     from onelog.protocols.mqtt.session import MqttSession
@@ -85,13 +85,13 @@ class Inbound:
         self,
         packet_id: int,
         message: Message,
-        home: tuple[Stream, PartitionHandle],
+        home: Home,
         done: Done,
     ) -> None:
         """Append to `home` once; `done` is called when it is durable, or with the error."""
         session = self._session()
         assert session is not None, "only the session itself publishes"
-        stream, partition = home
+        stream, partition, _topic = home
         row = Received(packet_id)
         if session.is_kept:
             key = (stream.record.id, int(partition.id))
@@ -110,9 +110,9 @@ class Inbound:
             try:
                 if session.is_kept:
                     producer = (row.producer_id, 0, row.sequence)
-                    publisher.append_once(stream, partition, message, producer, finished)
+                    publisher.put_once(home, message, producer, finished)
                 else:
-                    publisher.append_soon(stream, partition, message, finished)
+                    publisher.put(home, message, Notice(finished))
             except OnelogError as error:
                 finished(error)
 

@@ -84,6 +84,10 @@ class RouteTable:
         for routes in self._known.values():
             self._clear(routes)
 
+    def forget_of(self, principal: Principal) -> None:
+        """Each publish of a principal that is connected needs a look, until it has routes again."""
+        self._clear(self._known[principal])
+
     def drop(self, change: Touched) -> None:
         """Forget the routes that a change of streams touches."""
         for text in change.filters:

@@ -21,7 +21,7 @@ import msgspec
 
 from onelog.base import faults
 from onelog.base.errors import NotAuthorized, OnelogError
-from onelog.broker import KeptTable, Principal
+from onelog.broker import KeptTable, Notice, Principal
 from onelog.broker.sessions import NEVER_MS
 from onelog.observe import get_logger
 from onelog.protocols.mqtt import delayed
@@ -141,14 +141,12 @@ class Wills:
         try:
             topic = hub.rewriter.topic(will.topic, client_id, principal.name)
             if topic.startswith(delayed.PREFIX):
-                hub.delayed.append(hub.delayed.take(will, topic, principal), done)
+                hub.broker.publisher.put(*hub.delayed.take(will, topic, principal), Notice(done))
             elif topic.startswith("$") and not hub.may_write(topic):
                 raise NotAuthorized(f"clients may not publish to {topic}")
             else:
                 message = to_message(will, topic=topic, now_ms=hub.clock.now_ms())
-                hub.broker.publisher.publish_soon(
-                    [message], lambda _at, error: done(error), principal=principal
-                )
+                hub.broker.publisher.publish((message,), Notice(done), principal=principal)
         except OnelogError as error:
             done(error)
 

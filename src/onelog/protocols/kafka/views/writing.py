@@ -106,9 +106,9 @@ class Writer:
                     return repeated, log
         topic = self._topic.encode()
         tagged = bytearray(tag_batch(data, topic, producer_of(info.producer_id, home.alias)))
-        infos = scan_batches(tagged, 0, False)
-        appended = self._broker.publisher.append_batches(
-            stream, home.log, tagged, infos, principal=principal, topic=self._topic
+        made = scan_batches(tagged, 0, False)[0]
+        appended = self._broker.publisher.publish_batch(
+            stream, home.log, tagged, made, principal=principal, topic=self._topic
         )
         return appended, home.log
 

@@ -1,0 +1,126 @@
+"""Who waits for records that are staged, and how each is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import msgspec
+
+from onelog.base.errors import OnelogError
+from onelog.base.ids import Offset
+from onelog.observe.troubles import Troubles
+
+
+class Published(msgspec.Struct, frozen=True, gc=False):
+    """Where a message went."""
+
+    stream: str
+    partition: int
+    offset: Offset
+
+
+NOWHERE: Final = Published("", -1, Offset(-1))
+
+
+class Call(Protocol):
+    """Who waits for records that are staged."""
+
+    @property
+    def results(self) -> list[Published] | None:
+        """Where they went, each at its place; None: the caller does not ask."""
+        ...
+
+    def finish(self, count: int, error: OnelogError | None) -> None:
+        """So many of them are visible, or never will be."""
+        ...
+
+
+Waiting = tuple[Call, int, int]
+"""A record that a call waits for: the call, its place in the answer, its index among the staged."""
+
+
+class Notice:
+    """One message in progress: a callback gets the error, or None when the message is durable."""
+
+    __slots__ = ("_done",)
+
+    results: None = None
+
+    def __init__(self, done: Callable[[OnelogError | None], None]) -> None:
+        self._done = done
+
+    def finish(self, count: int, error: OnelogError | None) -> None:
+        """Its record is visible, or never will be."""
+        del count
+        self._done(error)
+
+
+class Single:
+    """One message in progress: the future of who waits for it."""
+
+    __slots__ = ("future", "results")
+
+    def __init__(self, future: asyncio.Future[Published]) -> None:
+        self.future = future
+        self.results = [NOWHERE]
+
+    def finish(self, count: int, error: OnelogError | None) -> None:
+        """Its record is visible, or never will be."""
+        del count
+        if not self.future.done():
+            if error is None:
+                self.future.set_result(self.results[0])
+            else:
+                self.future.set_exception(error)
+
+
+class Several:
+    """Several messages in progress: the future of who waits for all of them."""
+
+    __slots__ = ("_error", "_left", "future", "results")
+
+    def __init__(self, count: int, future: asyncio.Future[list[Published]]) -> None:
+        self.future = future
+        self.results: list[Published] = [NOWHERE] * count
+        self._left = count
+        self._error: OnelogError | None = None
+
+    def finish(self, count: int, error: OnelogError | None) -> None:
+        """So many of its records are visible, or never will be."""
+        self._left -= count
+        self._error = self._error or error
+        if self._left == 0 and not self.future.done():
+            if self._error is None:
+                self.future.set_result(self.results)
+            else:
+                self.future.set_exception(self._error)
+
+
+def finish_rows(rows: list[Waiting], error: OnelogError | None, troubles: Troubles) -> None:
+    """Tell every call that has records among those written together."""
+    last, count = rows[0][0], 0
+    if len(rows) == 1:
+        try:
+            last.finish(1, error)
+        except Exception as failure:  # noqa: BLE001 - as in `_finish`, without a call more
+            _tell(last, failure, troubles)
+        return
+    for call, _place, _index in rows:  # a call's records lie side by side
+        if call is not last:
+            _finish(last, count, error, troubles)
+            last, count = call, 0
+        count += 1
+    _finish(last, count, error, troubles)
+
+
+def _finish(call: Call, count: int, error: OnelogError | None, troubles: Troubles) -> None:
+    try:
+        call.finish(count, error)
+    except Exception as failure:  # noqa: BLE001 - isolated: the others are answered
+        _tell(call, failure, troubles)
+
+
+def _tell(call: Call, failure: Exception, troubles: Troubles) -> None:
+    troubles.note("publish-answer", type(call).__name__, failure)

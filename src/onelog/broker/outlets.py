@@ -1,0 +1,175 @@
+"""Where staged records go: one outlet per partition, and the writes that a tick began.
+
+Rules:
+- An outlet takes what a tick staged for its partition, all of it at once, in the order of the
+  ticks, and answers each write once: when its records are visible, or never will be.
+- No write waits for that of another outlet: who waits for one partition is told when that partition
+  is ready.
+- `LocalOutlet` appends now. An outlet to a partition that another node leads would send the sealed
+  batch there instead; nothing above an outlet knows which kind it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import msgspec
+
+from onelog.base.errors import OnelogError, StorageError, without_frames
+from onelog.base.ids import Offset
+from onelog.broker.answers import Published, Waiting, finish_rows
+from onelog.kernel import BatchBuilder, Stage
+from onelog.log.handle import PartitionHandle as Partition
+from onelog.log.stream import Stream
+from onelog.observe.troubles import Troubles
+
+Written = Callable[[Offset, OnelogError | None], None]
+"""Called once: the offset of the first record when all of them are visible, or the error."""
+
+_NO_OFFSET: Final = Offset(-1)
+
+
+class Outlet(Protocol):
+    """The owner of a stage."""
+
+    stream: Stream
+    partition: Partition
+    rows: list[Waiting]
+    """Who waits for records that are staged now."""
+
+    def fits(self, stream: Stream) -> bool:
+        """Whether records of the stream, as it is now, may still be staged here."""
+        ...
+
+    def write(self, builder: BatchBuilder, done: Written) -> None:
+        """Write what is staged; the builder is empty afterwards. Raises nothing."""
+        ...
+
+
+class LocalOutlet:
+    """The outlet to a partition of this node: an append, now."""
+
+    __slots__ = ("_index_topics", "partition", "rows", "stream")
+
+    def __init__(self, stream: Stream, partition: Partition) -> None:
+        self.stream = stream
+        self.partition = partition
+        self._index_topics = stream.tags_topics
+        """As its builder was made: when that changes, there is a new outlet (`drop_stale`)."""
+        self.rows: list[Waiting] = []
+
+    def fits(self, stream: Stream) -> bool:
+        """Whether records of the stream, as it is now, may still be staged here."""
+        return self._index_topics == stream.tags_topics
+
+    def write(self, builder: BatchBuilder, done: Written) -> None:
+        """Append; `done` is called when the partition shows the last record."""
+        partition = self.partition
+        try:
+            appended = partition.append_built(builder, index_topics=self._index_topics)
+        except Exception as error:  # noqa: BLE001 - who waits for this write is told, nobody else
+            failure = error if isinstance(error, OnelogError) else StorageError(str(error))
+            done(_NO_OFFSET, without_frames(failure))
+            return
+        base, end = appended.base_offset, appended.end_offset
+        if end <= partition.high_watermark:
+            done(base, None)
+        else:
+            partition.when_visible(Offset(end - 1), lambda error: done(base, error))
+
+
+class Write(msgspec.Struct, eq=False):
+    """What a tick took from one stage: the records, and the calls that wait for them."""
+
+    stage: Stage
+    builder: BatchBuilder
+    count: int
+    rows: list[Waiting]
+    writing: Writing
+    is_answered: bool = False
+
+    def run(self) -> None:
+        """Give the records to their outlet."""
+        builder = self.builder
+        self.stage.owner.write(builder, self._written)
+        if not self.is_answered:
+            self.writing.under_way[self] = None
+        if not builder.count:
+            self.stage.give_back(builder)
+
+    def _written(self, base: Offset, error: OnelogError | None) -> None:
+        writing, rows = self.writing, self.rows
+        self.is_answered = True
+        writing.under_way.pop(self, None)
+        if error is None:
+            writing.messages += self.count
+        if not rows:
+            return
+        if error is None:
+            outlet: Outlet = self.stage.owner
+            name, number = outlet.stream.name, outlet.partition.id
+            for call, place, index in rows:
+                results = call.results
+                if results is not None:
+                    results[place] = Published(name, number, Offset(base + index))
+        finish_rows(rows, error, writing.troubles)
+
+
+class Writing:
+    """All writes of a publisher."""
+
+    __slots__ = ("messages", "troubles", "under_way")
+
+    def __init__(self, troubles: Troubles) -> None:
+        self.troubles = troubles
+        self.messages = 0
+        """Messages that were written."""
+        self.under_way: dict[Write, None] = {}
+        """Writes that were begun and are not answered."""
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Call back when all writes that were begun are answered."""
+        if not self.under_way:
+            callback()
+            return
+        countdown = _Countdown(len(self.under_way), callback)
+        for write in self.under_way:
+            write.rows.append((countdown, 0, 0))
+
+
+class _Countdown:
+    """Waits for the last of several writes."""
+
+    __slots__ = ("_callback", "_left")
+
+    results: None = None
+
+    def __init__(self, count: int, callback: Callable[[], None]) -> None:
+        self._left = count
+        self._callback = callback
+
+    def finish(self, count: int, error: OnelogError | None) -> None:
+        """One of the writes is answered."""
+        del error
+        self._left -= count
+        if self._left == 0:
+            self._callback()
+
+
+def drop_stale(stages: dict[Partition, Stage], stream: Stream | None) -> None:
+    """After a change of a stream (None: it is gone): forget stages that do not fit any more.
+
+    All others stay: who keeps one for a topic that was not touched must not find another beside it,
+    which would be written before or after it.
+    """
+    if stream is None:
+        stale = [partition for partition in stages if partition.stopped is not None]
+    else:
+        stale = [
+            partition
+            for partition in stream.partitions
+            if partition in stages and not stages[partition].owner.fits(stream)
+        ]
+    for partition in stale:
+        del stages[partition]

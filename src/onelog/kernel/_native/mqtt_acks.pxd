@@ -1,0 +1,57 @@
+"""C face of MQTT's acknowledgements."""
+
+cimport cython
+from libc.stdint cimport int64_t
+
+from onelog.kernel._native.mqtt_output cimport MqttOutput
+
+cdef enum:
+    STAGES_MAX = 65536
+
+cdef class MqttPass:
+    cdef readonly list dirty
+    cdef readonly list acking
+    cdef object clock
+    cdef object tick_soon
+    cdef readonly Py_ssize_t bytes_max
+    cdef readonly int64_t received_bytes
+    cdef readonly int64_t received_messages
+    cdef readonly int64_t answered_bytes
+    cdef int64_t now_ms
+
+cdef class MqttAnswers
+
+@cython.freelist(64)
+cdef class MqttAcks:
+    cdef MqttAnswers row
+    # Packet id and stage number of each; None: `act` answers instead.
+    cdef bytes packets
+    cdef object act
+    # Stages that are not written yet.
+    cdef Py_ssize_t left
+    cdef dict failed
+
+cdef class MqttAnswers:
+    cdef readonly MqttOutput output
+    cdef public object owner
+    cdef MqttPass turn
+    # Publishes of QoS 1 and 2 that wait for their last answer.
+    cdef public Py_ssize_t unanswered
+    # Packet id and stage number of what is staged and not taken yet.
+    cdef unsigned char *acks
+    cdef Py_ssize_t acks_used
+    cdef Py_ssize_t acks_room
+    # Acknowledgements that wait for stages to be written, in the order in which they go out: the
+    # first, and those behind it from `sent` on; None: there are none.
+    cdef MqttAcks first
+    cdef list behind
+    cdef Py_ssize_t sent
+
+    cdef int ack_space(self) except -1
+    cdef int note_ack(self, int packet_id, Py_ssize_t number) except -1
+    cdef bytes _take(self)
+    cdef MqttAcks wait(self, Py_ssize_t left)
+    cdef int _append(self, MqttAcks acks) except -1
+    cdef int send_ready(self) except -1
+    cdef int _step(self) except -1
+    cdef int _send(self, MqttAcks acks) except -1

@@ -1,0 +1,233 @@
+"""MQTT's acknowledgements, compiled: who waits for which stages, and in which order PUBACKs go out.
+
+Rules:
+- A connection's acknowledgements go out in the order of its publishes (MQTT5 4.6.0-2): those of a
+  pass wait for the stages that hold its records, and for those of earlier passes.
+- Nobody waits for a stage that holds only records of others.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport uint16_t
+from libc.stdlib cimport calloc, free, realloc
+
+from onelog.kernel._native.format cimport bytes_at, ol_get16, ol_put16
+from onelog.kernel._native.mqtt_output cimport MqttOutput, puback_packets
+from onelog.kernel._native.stage cimport Stage
+
+from onelog.base.errors import InvalidRequest
+from onelog.kernel._native.mqtt_output import encode_acks
+
+cdef enum:
+    ACKS_BYTES_KEPT = 1024
+    SENT_KEPT = 64
+
+
+cdef class MqttPass:
+    """What all connections share in one pass of the loop.
+
+    `dirty` is the door's list of stages, `acking` gets the inputs that have acknowledgements to
+    wait for; the time is asked for once a pass that writes.
+    """
+
+    def __init__(self, list dirty not None, clock, tick_soon, Py_ssize_t bytes_max):
+        self.dirty = dirty
+        self.acking = []
+        self.clock = clock
+        self.tick_soon = tick_soon
+        self.bytes_max = bytes_max
+
+    def take_acks(self):
+        """Per dirty stage the acknowledgements that wait for it, for `settle_acks`; or None."""
+        cdef list waiting = [None] * len(self.dirty), alone
+        cdef Py_ssize_t *seen
+        cdef Py_ssize_t turn = 0
+        cdef MqttAnswers row
+        if len(waiting) == 1:
+            alone = []
+            for row in self.acking:
+                alone.append(row.wait(1))
+            waiting[0] = alone
+        elif self.acking:
+            seen = <Py_ssize_t *> calloc(len(waiting), sizeof(Py_ssize_t))
+            if seen is NULL:
+                raise MemoryError
+            try:
+                for row in self.acking:
+                    turn += 1
+                    _spread(row.wait(0), waiting, seen, turn)
+            finally:
+                free(seen)
+        self.acking.clear()
+        return waiting
+
+
+cdef int _spread(MqttAcks acks, list waiting, Py_ssize_t *seen, Py_ssize_t turn) except -1:
+    """Let acknowledgements wait for each of their stages, once."""
+    cdef bytes_at at = <bytes_at> PyBytes_AS_STRING(acks.packets)
+    cdef Py_ssize_t position, number
+    for position in range(2, PyBytes_GET_SIZE(acks.packets), 4):
+        number = ol_get16(at + position)
+        assert number < len(waiting), "it was noted in an earlier pass"
+        if seen[number] != turn:
+            seen[number] = turn
+            acks.left += 1
+            if waiting[number] is None:
+                waiting[number] = []
+            (<list> waiting[number]).append(acks)
+    return 0
+
+
+cdef class MqttAcks:
+    """Acknowledgements of a connection that go out together, behind those before them."""
+
+
+cdef class MqttAnswers:
+    """What one connection has to acknowledge."""
+
+    def __dealloc__(self):
+        free(self.acks)
+
+    cdef int ack_space(self) except -1:
+        cdef Py_ssize_t room
+        cdef void *moved
+        if self.acks_used + 4 > self.acks_room:
+            room = max(2 * self.acks_room, <Py_ssize_t> 64)
+            moved = realloc(self.acks, room)
+            if moved is NULL:
+                raise MemoryError
+            self.acks = <unsigned char *> moved
+            self.acks_room = room
+        return 0
+
+    cdef int note_ack(self, int packet_id, Py_ssize_t number) except -1:
+        if self.acks_used == 0 and self.turn is not None:
+            # At once: whoever ends the pass takes what is staged and who waits for it together.
+            self.turn.acking.append(self)
+        ol_put16(self.acks + self.acks_used, <uint16_t> packet_id)
+        ol_put16(self.acks + self.acks_used + 2, <uint16_t> number)
+        self.acks_used += 4
+        return 0
+
+    def await_ack(self, int packet_id, Stage stage not None):
+        """Acknowledge a publish that the caller staged, and counted, in its turn."""
+        if not 0 <= stage.number < STAGES_MAX:
+            raise InvalidRequest(f"a stage of number {stage.number} holds no such publish")
+        self.ack_space()
+        self.note_ack(packet_id, stage.number)
+
+    @property
+    def has_acks(self):
+        """Whether publishes that are staged have acknowledgements to wait for."""
+        return self.acks_used > 0
+
+    cdef MqttAcks wait(self, Py_ssize_t left):
+        """Let what is noted wait for so many stages, behind what waits already."""
+        cdef MqttAcks acks = MqttAcks.__new__(MqttAcks)
+        acks.row = self
+        acks.packets = self._take()
+        acks.left = left
+        self._append(acks)
+        return acks
+
+    cdef int _append(self, MqttAcks acks) except -1:
+        if self.first is None:
+            self.first = acks
+        else:
+            if self.behind is None:
+                self.behind = []
+            self.behind.append(acks)
+        return 0
+
+    def answer_next(self, act):
+        """Call `act` when all acknowledgements that wait now are sent, at once if none does."""
+        cdef MqttAcks acks
+        assert self.acks_used == 0, "what is staged is taken before"
+        if self.first is None:
+            act()
+            return
+        acks = MqttAcks.__new__(MqttAcks)
+        acks.row = self
+        acks.act = act
+        self._append(acks)
+
+    cdef int send_ready(self) except -1:
+        """Send what waits for nothing any more, from the oldest on."""
+        cdef MqttAcks acks = self.first
+        while acks is not None and acks.left == 0:
+            self._step()
+            self._send(acks)
+            acks = self.first
+        return 0
+
+    cdef int _step(self) except -1:
+        """The first is being sent: the next one is the first."""
+        if self.behind is None:
+            self.first = None
+            return 0
+        self.first = <MqttAcks> self.behind[self.sent]
+        self.sent += 1
+        if self.sent == len(self.behind):
+            self.behind = None
+            self.sent = 0
+        elif self.sent >= SENT_KEPT and 2 * self.sent > len(self.behind):
+            del self.behind[: self.sent]
+            self.sent = 0
+        return 0
+
+    cdef int _send(self, MqttAcks acks) except -1:
+        if acks.packets is None:
+            acks.act()
+        elif acks.failed is not None:
+            if self.owner is not None:  # else its connection is gone
+                self.owner.acknowledge_some(acks.packets, acks.failed)
+        else:
+            self.unanswered -= PyBytes_GET_SIZE(acks.packets) // 4
+            if self.output.writer is not None:
+                self.output.writer(puback_packets(acks.packets))
+                if self.turn is not None:
+                    # A PUBACK has four bytes, too.
+                    self.turn.answered_bytes += PyBytes_GET_SIZE(acks.packets)
+        return 0
+
+    def take_acks(self):
+        """What is to be acknowledged, for `answer`."""
+        return self._take()
+
+    cdef bytes _take(self):
+        cdef bytes out = PyBytes_FromStringAndSize(<const char *> self.acks, self.acks_used)
+        self.acks_used = 0
+        if self.acks_room > ACKS_BYTES_KEPT:
+            free(self.acks)
+            self.acks = NULL
+            self.acks_room = 0
+        return out
+
+    def answer(self, bytes acks not None, dict failed=None):
+        """The packets of `encode_acks`, which are sent now: these publishes wait no more."""
+        cdef bytes out = encode_acks(acks, failed)
+        self.unanswered -= PyBytes_GET_SIZE(acks) // 4
+        if self.turn is not None:
+            self.turn.answered_bytes += PyBytes_GET_SIZE(out)
+        return out
+
+
+def settle_acks(list waiting not None, int number, reason=None):
+    """The stage of this number is written, or failed for a reason: send what waits no more.
+
+    A connection that raises keeps none of the others from theirs; the first error is raised then.
+    """
+    cdef MqttAcks acks
+    cdef object problem = None
+    for acks in waiting:
+        if reason is not None:
+            if acks.failed is None:
+                acks.failed = {}
+            acks.failed[number] = reason
+        acks.left -= 1
+        if acks.left == 0:
+            try:
+                acks.row.send_ready()
+            except Exception as error:
+                problem = problem or error
+    if problem is not None:
+        raise problem
