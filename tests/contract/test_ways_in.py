@@ -24,11 +24,11 @@ from onelog.broker import (
     Durability,
     Message,
     Notice,
-    Partition,
     Principal,
     StreamConfig,
 )
 from onelog.kernel import scan_batches
+from onelog.log.partition import Partition
 from onelog.log.progress import Role
 from tests.support.brokers import client_batch, history, running, topic_rows
 
