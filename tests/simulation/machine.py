@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from onelog.base.clock import ManualClock
 from onelog.log.pool import answer_of
 from onelog.metadata.local_rules import check_txn
@@ -123,6 +125,9 @@ class MemoryStore:
     def __init__(self, rows: dict[str, Entry] | None = None) -> None:
         self.rows = {} if rows is None else rows
         self._revision = max((row.mod_revision for row in self.rows.values()), default=0)
+        self._history: list[tuple[Event, ...]] = []
+        """What changed in this life, a revision each."""
+        self._watches: list[_Watch] = []
 
     async def get(self, key: str) -> Entry | None:
         await asyncio.sleep(0)
@@ -157,18 +162,25 @@ class MemoryStore:
 
     def _apply(self, ops: Sequence[Op]) -> None:
         self._revision += bool(ops)
+        events: list[Event] = []
         for op in ops:
             if isinstance(op, Put):
                 old = self.rows.get(op.key)
                 created, version = (old.create_revision, old.version) if old else (0, 0)
-                self.rows[op.key] = Entry(
+                entry = self.rows[op.key] = Entry(
                     op.key, op.value, created or self._revision, self._revision, version + 1
                 )
+                events.append(Event("put", entry))
             elif isinstance(op, Delete):
                 for key in [
                     k for k in self.rows if k == op.key or (op.prefix and k.startswith(op.key))
                 ]:
-                    del self.rows[key]
+                    gone = msgspec.structs.replace(self.rows.pop(key), mod_revision=self._revision)
+                    events.append(Event("delete", gone))
+        if events:
+            self._history.append(tuple(events))
+            for watch in self._watches:
+                watch.take(tuple(events))
 
     async def write(self, ops: Sequence[Op]) -> None:
         for op in ops:
@@ -191,20 +203,35 @@ class MemoryStore:
     async def revoke(self, lease: int) -> None:
         del lease
 
-    async def watch(self, prefix: str, from_revision: int = 0) -> _NoNews:
-        del prefix, from_revision
-        return _NoNews()
+    async def watch(self, prefix: str, from_revision: int = 0) -> _Watch:
+        watch = _Watch(prefix)
+        for events in self._history:
+            if 0 < from_revision <= events[0].entry.mod_revision:
+                watch.take(events)
+        self._watches.append(watch)
+        return watch
 
     async def close(self) -> None:
         pass
 
 
-class _NoNews:
-    """A watch of a store that nobody else writes to."""
+class _Watch:
+    """Changes under a prefix, a revision at a time."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._changes: asyncio.Queue[tuple[Event, ...] | None] = asyncio.Queue()
+
+    def take(self, events: tuple[Event, ...]) -> None:
+        """Tell of one revision, if it changed something here."""
+        found = tuple(row for row in events if row.entry.key.startswith(self._prefix))
+        if found:
+            self._changes.put_nowait(found)
 
     async def __aiter__(self) -> AsyncIterator[tuple[Event, ...]]:
-        await asyncio.Event().wait()
-        yield ()
+        while (events := await self._changes.get()) is not None:
+            yield events
 
     def close(self) -> None:
-        pass
+        """The iteration stops."""
+        self._changes.put_nowait(None)

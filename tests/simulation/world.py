@@ -21,11 +21,10 @@ import msgspec
 from onelog.base.clock import ManualClock
 from onelog.base.errors import OnelogError
 from onelog.base.ids import Offset
-from onelog.broker import EARLIEST, LOCAL, Broker, BrokerSettings, Record, StreamConfig, kept
+from onelog.broker import EARLIEST, LOCAL, Broker, BrokerSettings, Record, StreamConfig
 from onelog.broker import broker as broker_module
-from onelog.cursors import checkpoint
 from onelog.kernel import ATTR_CONTROL
-from onelog.log import rewriting
+from onelog.log import internal, rewriting
 from onelog.log.partition import Partition
 from onelog.record.batch import iterate_batches
 from onelog.storage.segment import SegmentEngine
@@ -258,13 +257,9 @@ def simulate(world: type[W], seed: int, folder: Path) -> W:
     ids = random.Random(seed)
     problems: list[Any] = []
     SimulatedSyncer.chance = random.Random(seed + 1)
-    cursors = msgspec.structs.replace(
-        checkpoint.STREAM_CONFIG, segment_bytes=INTERNAL_SEGMENT_BYTES
-    )
     with (
         patch.object(broker_module, "Syncer", SimulatedSyncer),
-        patch.object(kept, "_SEGMENT_BYTES", INTERNAL_SEGMENT_BYTES),
-        patch.object(checkpoint, "STREAM_CONFIG", cursors),
+        patch.object(internal, "_SEGMENT_BYTES", INTERNAL_SEGMENT_BYTES),
         patch.object(rewriting, "_PAUSE_S_MAX", 0.0),
         patch.object(secrets, "token_hex", lambda size: ids.randbytes(size).hex()),
         made.attached(),
