@@ -16,11 +16,12 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from onelog.base.errors import InvalidRequest, OnelogError
+from onelog.base.errors import Closed, InvalidRequest, OnelogError
 from onelog.base.ids import Offset
 from onelog.broker.live_sources import NUMBERS_MAX, LiveSource, Numbers
 from onelog.cursors.reader import read_records
@@ -36,6 +37,8 @@ from onelog.record.record import Record
 __all__ = ["Live", "LiveListener", "LiveSource"]
 
 ROWS_PER_READ: Final = 1_000
+_AGAIN_S: Final = 1.0
+"""After so long a read that failed, and that may pass, is tried again."""
 LISTENER: Final = "live-listener"
 """Incidents: a listener raised."""
 READING: Final = "live-reading"
@@ -292,6 +295,9 @@ class Live:
         source.waiter = None
         if error is None:
             self._read_on(source)
+        elif source.partition.stopped is None and not isinstance(error, Closed):
+            # It passes (too many files are open): who follows must not wait for the next append.
+            asyncio.get_running_loop().call_later(_AGAIN_S, self._read_on, source)
 
     def _read_some(self, listener: LiveListener, source: LiveSource) -> bool:
         """Read and hand over some records; False when the log cannot be read, or not yet."""

@@ -67,7 +67,8 @@ class Connection:
     """One MQTT connection, over whatever transport."""
 
     __slots__ = (
-        "__weakref__", "_is_lost", "_pauses", "_taken", "_tasks", "_unread", "_written",
+        "__weakref__", "_is_lost", "_pauses", "_taken", "_tasks", "_unread", "_writable",
+        "_written",
         "aliases", "connect_packet", "data_received", "deadline", "door", "entered",
         "exchange", "gone", "hub", "identity", "input", "is_entering", "is_slow", "output",
         "peer", "principal", "published", "receiving", "session", "state", "transport",
@@ -91,6 +92,8 @@ class Connection:
         self.receiving: set[int] = set()
         """Packet ids of QoS 2 that this connection began and did not complete."""
         self.is_slow = False
+        self._writable: asyncio.Event | None = None
+        """Set when the peer reads again, while packets wait for that."""
         self.gone = asyncio.Event()
         self._unread = bytearray()
         self._taken = 0
@@ -137,7 +140,7 @@ class Connection:
                 self._packet(*event)
                 self._taken += 1
                 if not self.input.suspended and self._taken % PACKETS_PER_PASS == 0:
-                    self.start(asyncio.sleep(0))
+                    self.start(self._turn_of_others())
                 if self.input.suspended:
                     return
                 event = self.input.feed(b"", self.hub.clock.now_ms())
@@ -145,6 +148,18 @@ class Connection:
             self.fail(error)
         except Exception as error:  # noqa: BLE001 - a fault of ours ends one connection (I10)
             self._fault(error)
+
+    async def _turn_of_others(self) -> None:
+        """Between packets: others have a turn, and a peer takes its answers before it gets more."""
+        await asyncio.sleep(0)
+        if self.is_slow and not self._is_lost:
+            self._writable = asyncio.Event()
+            await self._writable.wait()
+
+    def _go_on(self) -> None:
+        writable, self._writable = self._writable, None
+        if writable is not None:
+            writable.set()
 
     def catch_up(self) -> None:
         """There may be room for a session that reads the log."""
@@ -175,6 +190,7 @@ class Connection:
     def resume_writing(self) -> None:
         """The peer reads again."""
         self.is_slow = False
+        self._go_on()
         if self.session is not None:
             self.session.catch_up()
 
@@ -185,6 +201,7 @@ class Connection:
         self.hub.counters.disconnects += 1
         self.state = State.CLOSED
         self._is_lost = True
+        self._go_on()
         self.deadline.stop()
         if self.session is not None:
             self.start(self.hub.leave(self))
