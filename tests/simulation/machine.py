@@ -126,8 +126,8 @@ class MemoryStore:
         self.rows = {} if rows is None else rows
         self._revision = max((row.mod_revision for row in self.rows.values()), default=0)
         self._history: list[tuple[Event, ...]] = []
-        """What changed in this life, a revision each."""
-        self._watches: list[_Watch] = []
+        """Changes since it was opened, a revision each."""
+        self._watches: list[_News] = []
 
     async def get(self, key: str) -> Entry | None:
         await asyncio.sleep(0)
@@ -145,8 +145,9 @@ class MemoryStore:
         await asyncio.sleep(0.001)
         held = all(map(self._holds, compares))
         self._apply(then if held else otherwise)
+        revision = self._revision
         await asyncio.sleep(0.001)  # a crash may come between the commit and its answer
-        return TxnResult(held, self._revision)
+        return TxnResult(held, revision)
 
     def _holds(self, compare: Compare) -> bool:
         row = self.rows.get(compare.key)
@@ -167,20 +168,20 @@ class MemoryStore:
             if isinstance(op, Put):
                 old = self.rows.get(op.key)
                 created, version = (old.create_revision, old.version) if old else (0, 0)
-                entry = self.rows[op.key] = Entry(
+                row = Entry(
                     op.key, op.value, created or self._revision, self._revision, version + 1
                 )
-                events.append(Event("put", entry))
+                self.rows[op.key] = row
+                events.append(Event("put", row))
             elif isinstance(op, Delete):
                 for key in [
                     k for k in self.rows if k == op.key or (op.prefix and k.startswith(op.key))
                 ]:
                     gone = msgspec.structs.replace(self.rows.pop(key), mod_revision=self._revision)
                     events.append(Event("delete", gone))
-        if events:
-            self._history.append(tuple(events))
-            for watch in self._watches:
-                watch.take(tuple(events))
+        self._history.append(tuple(events))
+        for watch in self._watches:
+            watch.tell_later(tuple(events))
 
     async def write(self, ops: Sequence[Op]) -> None:
         for op in ops:
@@ -203,35 +204,42 @@ class MemoryStore:
     async def revoke(self, lease: int) -> None:
         del lease
 
-    async def watch(self, prefix: str, from_revision: int = 0) -> _Watch:
-        watch = _Watch(prefix)
+    async def watch(self, prefix: str, from_revision: int = 0) -> _News:
+        made = _News(prefix)
+        since = from_revision or self._revision + 1
         for events in self._history:
-            if 0 < from_revision <= events[0].entry.mod_revision:
-                watch.take(events)
-        self._watches.append(watch)
-        return watch
+            if events and events[0].entry.mod_revision >= since:
+                made.tell_later(events)
+        self._watches.append(made)
+        return made
 
     async def close(self) -> None:
-        pass
+        for watch in self._watches:
+            watch.close()
 
 
-class _Watch:
-    """Changes under a prefix, a revision at a time."""
+class _News:
+    """A watch: changes come in their order, before or after the answer to who made them."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
-        self._changes: asyncio.Queue[tuple[Event, ...] | None] = asyncio.Queue()
+        self._coming: deque[tuple[Event, ...]] = deque()
+        self._here: asyncio.Queue[tuple[Event, ...]] = asyncio.Queue()
 
-    def take(self, events: tuple[Event, ...]) -> None:
-        """Tell of one revision, if it changed something here."""
-        found = tuple(row for row in events if row.entry.key.startswith(self._prefix))
-        if found:
-            self._changes.put_nowait(found)
+    def tell_later(self, events: Sequence[Event]) -> None:
+        """Let a revision come at some moment."""
+        mine = tuple(event for event in events if event.entry.key.startswith(self._prefix))
+        if mine:
+            self._coming.append(mine)
+            delay_s = SimulatedSyncer.chance.random() * 0.003
+            asyncio.get_running_loop().call_later(delay_s, self._tell)
+
+    def _tell(self) -> None:
+        self._here.put_nowait(self._coming.popleft())
 
     async def __aiter__(self) -> AsyncIterator[tuple[Event, ...]]:
-        while (events := await self._changes.get()) is not None:
+        while events := await self._here.get():
             yield events
 
     def close(self) -> None:
-        """The iteration stops."""
-        self._changes.put_nowait(None)
+        self._here.put_nowait(())

@@ -94,7 +94,7 @@ REACHED: dict[type[World], tuple[str, ...]] = {
 @pytest.mark.parametrize("world", REACHED, ids=WORLDS)
 def test_the_seeds_reach_what_they_are_for(world):
     missing = set(REACHED[world])
-    for seed in range(40):
+    for seed in range(150):
         life = run_seed(world, seed)
         missing -= {name for name in missing if getattr(life, name)}
         if not missing:
