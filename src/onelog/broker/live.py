@@ -254,7 +254,10 @@ class Live:
             source.busy = False
         if failure is not None:
             self._recover(source, failure)
-        elif source.position < source.partition.high_watermark:
+        # Mostly it is at the end of the log, which costs less to ask for.
+        elif source.position < source.partition.end_offset and (
+            source.position < source.partition.high_watermark
+        ):
             infos = scan_batches(data, 0, False)
             if source.missed or source.position <= infos[-1].last_offset:
                 self._read_on(source)

@@ -20,7 +20,7 @@ from onelog.base.errors import OnelogError, StorageError, without_frames
 from onelog.base.ids import Offset
 from onelog.broker.answers import Published, Waiting, finish_rows
 from onelog.kernel import BatchBuilder, Stage
-from onelog.log.handle import PartitionHandle as Partition
+from onelog.log.handle import PartitionHandle
 from onelog.log.stream import Stream
 from onelog.observe.troubles import Troubles
 
@@ -34,7 +34,7 @@ class Outlet(Protocol):
     """The owner of a stage."""
 
     stream: Stream
-    partition: Partition
+    partition: PartitionHandle
     rows: list[Waiting]
     """Who waits for records that are staged now."""
 
@@ -52,7 +52,7 @@ class LocalOutlet:
 
     __slots__ = ("_index_topics", "partition", "rows", "stream")
 
-    def __init__(self, stream: Stream, partition: Partition) -> None:
+    def __init__(self, stream: Stream, partition: PartitionHandle) -> None:
         self.stream = stream
         self.partition = partition
         self._index_topics = stream.tags_topics
@@ -157,7 +157,7 @@ class _Countdown:
             self._callback()
 
 
-def drop_stale(stages: dict[Partition, Stage], stream: Stream | None) -> None:
+def drop_stale(stages: dict[PartitionHandle, Stage], stream: Stream | None) -> None:
     """After a change of a stream (None: it is gone): forget stages that do not fit any more.
 
     All others stay: who keeps one for a topic that was not touched must not find another beside it,

@@ -45,8 +45,7 @@ from onelog.broker.meter import Meter
 from onelog.broker.outlets import LocalOutlet, Write, Writing, drop_stale
 from onelog.kernel import BatchBuilder, BatchInfo, Stage, scan_batches
 from onelog.log.catalog import Catalog
-from onelog.log.handle import Appended
-from onelog.log.handle import PartitionHandle as Partition
+from onelog.log.handle import Appended, PartitionHandle
 from onelog.log.stream import Stream
 from onelog.log.touched import TopicCache
 from onelog.observe.troubles import Troubles
@@ -80,7 +79,7 @@ class Publisher:
         self.is_metered = not isinstance(quotas, Unlimited)
         """Whether who stages by itself has to say what (`charge`)."""
         self._take_publish = self._meter.take_publish if self.is_metered else quotas.take_publish
-        self._stages: dict[Partition, Stage] = {}
+        self._stages: dict[PartitionHandle, Stage] = {}
         self.dirty: list[Stage] = []
         """Stages with records that this pass has to write, in the order they were touched."""
         self._writing = Writing(troubles)
@@ -239,7 +238,7 @@ class Publisher:
         stage.touch()
         return stage
 
-    def _stage_of(self, stream: Stream, partition: Partition) -> Stage:
+    def _stage_of(self, stream: Stream, partition: PartitionHandle) -> Stage:
         stage = self._stages.get(partition)
         if stage is None:
             builder = BatchBuilder(stream.tags_topics)
@@ -291,7 +290,7 @@ class Publisher:
     def publish_batch(
         self,
         stream: Stream,
-        target: Partition,
+        target: PartitionHandle,
         data: bytearray,
         info: BatchInfo,
         *,
@@ -308,7 +307,7 @@ class Publisher:
     def admit_batch(
         self,
         stream: Stream,
-        target: Partition,
+        target: PartitionHandle,
         info: BatchInfo,
         principal: Principal,
         topic: str = "",
@@ -328,7 +327,7 @@ class Publisher:
             self._take_publish(principal, info.count, info.size_bytes)
         return repeated
 
-    def put_batches(self, target: Partition, data: bytearray) -> list[BatchInfo]:
+    def put_batches(self, target: PartitionHandle, data: bytearray) -> list[BatchInfo]:
         """Append batches that were admitted, no two of one producer, as one write, now."""
         if self.dirty:
             self.tick()  # what came first goes first
