@@ -151,7 +151,8 @@ async def test_a_broker_that_stops_does_not_bring_what_nobody_gets(cold):
     await closing
     assert engine.brought - brought <= COURIERS
     told = await asyncio.gather(*waiting, return_exceptions=True)
-    assert sum(isinstance(row, Closed) for row in told) == 20 - COURIERS
+    # Those that a courier had begun may be read, unless they need one more.
+    assert sum(isinstance(row, Closed) for row in told) >= 20 - COURIERS
 
 
 async def test_an_offset_by_time_waits_for_the_disk_and_the_loop_does_not(cold):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from onelog.base.errors import Conflict, OnelogError, PartitionStopped
+from onelog.base.futures import settle
 from onelog.log.pool import Pool
 
 _T = TypeVar("_T")
@@ -56,7 +57,7 @@ class Jobs:
         """Run `work` in a thread of `pool` and wait for it."""
         self.refuse_if_held()
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.start(pool, work, lambda _result, error: _settle(future, error))
+        self.start(pool, work, lambda _result, error: settle(future, error))
         await future
 
     async def run_alone(
@@ -77,7 +78,7 @@ class Jobs:
             try:
                 done(result, error)
             finally:
-                _settle(held, error)
+                settle(held, error)
 
         if self._count:
             self._next = lambda: self.start(pool, work, ended)
@@ -89,12 +90,3 @@ class Jobs:
         """Raise Conflict while a job has the log alone."""
         if self.held is not None:
             raise Conflict(f"{self._place} is being truncated; try again")
-
-
-def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(None)
-    else:
-        future.set_exception(error)

@@ -11,9 +11,11 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 
 from onelog.base.errors import OnelogError
+from onelog.base.futures import settle
 from onelog.base.ids import Offset
 
 Callback = Callable[[OnelogError | None], None]
@@ -111,15 +113,7 @@ def as_future(register: Callable[[Callback], Waiter | None]) -> asyncio.Future[N
     """A future for a wait, if there is one to wait for; cancelling it cancels the wait."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def callback(error: OnelogError | None) -> None:
-        if future.done():
-            return
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
-
-    waiter = register(callback)
+    waiter = register(partial(settle, future))
     if waiter is not None:
         future.add_done_callback(lambda _: waiter.cancel())
     return future

@@ -14,7 +14,7 @@ from onelog.base.errors import OnelogError
 from onelog.record.headers import Headers, application_headers, find_header
 from onelog.record.record import Record
 from onelog.record.reserved import read_names
-from onelog.record.tables import decode_table
+from onelog.record.tables import decode_table, header_value
 
 TABLE: Final = b"~ah"
 """The encoded headers table, when it holds anything but strings."""
@@ -33,16 +33,6 @@ def kept_table(headers: Headers) -> dict[str, Any] | None:
         return decode_table(encoded)
     except (OnelogError, ValueError, IndexError, struct.error):
         return None
-
-
-def header_value(value: bytes | None) -> Any:
-    """A plain header as a value of a table: text where it is text."""
-    if value is None:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return bytearray(value)
 
 
 def headers_of(record: Record) -> dict[str, Any]:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from onelog.base import faults
 from onelog.base.errors import OnelogError, StorageFull
+from onelog.base.futures import settle
 from onelog.broker import LOCAL, Broker, KeptTable, Message, Principal
 from onelog.broker.producer_ids import ProducerIds
 from onelog.observe import get_logger
@@ -161,16 +163,8 @@ class Intents:
             sequences[target] = sequence + 1
             future: asyncio.Future[None] = loop.create_future()
             waiting.append(future)
-
-            def done(error: OnelogError | None, future: asyncio.Future[None] = future) -> None:
-                if future.done():
-                    return
-                if error is None:
-                    future.set_result(None)
-                else:
-                    future.set_exception(error)
-
-            publisher.put_once(home, message, (producer_id, 0, sequence), done)
+            place = (producer_id, 0, sequence)
+            publisher.put_once(home, message, place, partial(settle, future))
         await asyncio.gather(*waiting)
 
     async def close(self) -> None:

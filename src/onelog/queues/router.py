@@ -12,7 +12,7 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from onelog.queues.exchanges import (
@@ -124,7 +124,15 @@ class Router:
 
     def queues_behind(self, exchange: str) -> set[str]:
         """The queues that bindings and alternates lead to from an exchange."""
-        found: set[str] = set()
+        return {
+            row.destination.name
+            for node in self._nodes_behind(exchange)
+            for row in node.bindings.values()
+            if row.destination.kind == "queue"
+        }
+
+    def _nodes_behind(self, exchange: str) -> Iterator[Exchange]:
+        """An exchange, and those that bindings and alternates lead to from it, each once."""
         visited: set[str] = set()
         waiting = [exchange]
         while waiting:
@@ -133,14 +141,14 @@ class Router:
             if node is None or name in visited:
                 continue
             visited.add(name)
-            for row in node.bindings.values():
-                if row.destination.kind == "queue":
-                    found.add(row.destination.name)
-                else:
-                    waiting.append(row.destination.name)
+            yield node
+            waiting += [
+                row.destination.name
+                for row in node.bindings.values()
+                if row.destination.kind == "exchange"
+            ]
             if node.record.alternate is not None:
                 waiting.append(node.record.alternate)
-        return found
 
     def exchanges_before(self, exchange: str) -> set[str]:
         """The exchanges whose messages may come to an exchange, itself among them."""
@@ -164,24 +172,7 @@ class Router:
 
     def looks_at_headers(self, exchange: str) -> bool:
         """Whether where a message of an exchange goes depends on more than its key."""
-        visited: set[str] = set()
-        waiting = [exchange]
-        while waiting:
-            name = waiting.pop()
-            node = self._exchanges.get(name)
-            if node is None or name in visited:
-                continue
-            visited.add(name)
-            if node.record.type == "headers":
-                return True
-            waiting += [
-                row.destination.name
-                for row in node.bindings.values()
-                if row.destination.kind == "exchange"
-            ]
-            if node.record.alternate is not None:
-                waiting.append(node.record.alternate)
-        return False
+        return any(node.record.type == "headers" for node in self._nodes_behind(exchange))
 
     def route(
         self,

@@ -91,6 +91,16 @@ def encode_table(table: Mapping[str, Any]) -> bytes:
     )
 
 
+def header_value(value: bytes | None) -> Any:
+    """A plain header as a value of a table: text where it is text."""
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return bytearray(value)
+
+
 def encode_value(value: Any) -> bytes:
     """A value with the letter of its type; numbers have 64 bits, as RabbitMQ writes them."""
     if isinstance(value, str | bytes):

@@ -38,7 +38,7 @@ from onelog.queues.addresses import (
     reply_key,
     reply_topic,
 )
-from onelog.record.tables import change_table
+from onelog.record.tables import change_table, header_value
 
 WINDOW: Final = 64
 BLOCKED_S: Final = 10.0
@@ -284,18 +284,9 @@ def _to_properties(message: Message) -> Properties:
             found.correlation_id = to_correlation_id(value)
         elif amqp:
             setattr(found, amqp, value)
-    rows = {name: _table_value(value) for name, value in message.headers}
+    rows = {name: header_value(value) for name, value in message.headers}
     found.headers = change_table(None, rows) if rows else None
     return found
-
-
-def _table_value(value: bytes | None) -> Any:
-    if value is None:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return bytearray(value)
 
 
 def _to_message(method: Any, properties: Properties, body: bytes) -> Message:

@@ -24,12 +24,12 @@ from onelog.broker import Message, Record
 from onelog.protocols.amqp.correlation import to_correlation, to_correlation_id
 from onelog.protocols.amqp.properties import Properties
 from onelog.queues.addresses import address_of, reply_key, reply_topic
-from onelog.queues.headers import BLIND_KEYS, LEFT_OUT, TABLE, header_value, kept_table
+from onelog.queues.headers import BLIND_KEYS, LEFT_OUT, TABLE, kept_table
 from onelog.record import headers as names
 from onelog.record.fields import FIELDS
 from onelog.record.headers import Headers, application_headers, find_header, stored_name
 from onelog.record.reserved import parse_number, read_expiry_ms
-from onelog.record.tables import encode_table
+from onelog.record.tables import encode_table, header_value
 
 LIFETIME: Final = b"~xp"
 """The `expiration` as it was sent: a string of milliseconds."""
