@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from onelog.base.errors import PartitionStopped
+from onelog.base.errors import PartitionStopped, StorageError
 from onelog.base.ids import Offset
 from onelog.broker import EARLIEST, LOCAL, Broker, Message, Start
+from onelog.log import arrivals
 from onelog.log.arrivals import ARRIVAL
 from onelog.storage.engine import Cold
 from tests.conformance.amqp_raw import Raw, RawChannel
 from tests.support.amqp import Node, serving
 from tests.support.brokers import home_of, say
-from tests.support.cold import cold_broker, make_cold
+from tests.support.cold import ColdLog, cold_broker, make_cold
 from tests.support.turns import passes_until
 from tests.unit.test_broker_live import Follower
 
@@ -239,3 +240,20 @@ async def test_a_live_feed_reads_back_every_record_once_and_in_order(tmp_path, m
         assert [offset for _name, offset in follower.seen] == list(range(len(SAID)))
         assert engine.brought > 0
         assert engine.in_loop == []
+
+
+async def test_a_live_feed_reads_again_after_a_failure_that_passed(tmp_path, monkeypatch):
+    bring, failures = ColdLog.bring, [StorageError("too many files are open")]
+
+    def fail_once(self, cold):
+        if failures:
+            raise failures.pop()
+        return bring(self, cold)
+
+    monkeypatch.setattr(ColdLog, "bring", fail_once)
+    monkeypatch.setattr(arrivals, "RETRY_S", 0.01)
+    async with cold_broker(tmp_path, monkeypatch) as (broker, _engine):
+        follower = Follower(broker, takes=False)
+        await say(broker, "t", "the only one")
+        await passes_until(lambda: follower.seen == [("main", 0)])
+        assert not failures

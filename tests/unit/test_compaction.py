@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.base.clock import ManualClock, SystemClock
+from onelog.base.clock import ManualClock
 from onelog.base.errors import Closed, Conflict, CorruptBatch, OffsetOutOfRange
 from onelog.base.ids import Offset
 from onelog.kernel import ATTR_CODEC_MASK, ATTR_DELETE_HORIZON
@@ -589,18 +589,38 @@ async def test_damage_is_found_and_not_rewritten_with_a_good_crc(
 # -- pacing
 
 
+class Waits(threading.Event):
+    """Nobody sets it: waiting is the clock going on."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self._clock = clock
+        self.waited_s = 0.0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self._clock.advance(timeout)
+        self.waited_s += timeout
+        return False
+
+
 def test_the_pacer_leaves_most_of_the_time_to_others() -> None:
-    clock = SystemClock()
-    pacer = Pacer(clock, threading.Event(), share=0.2, slice_s=0.001)
-    began, worked = clock.monotonic(), 0.0
-    while worked < 0.02:
-        step = clock.monotonic()
-        while clock.monotonic() - step < 0.0005:
-            pass
-        worked += clock.monotonic() - step
+    clock = ManualClock()
+    stop = Waits(clock)
+    pacer = Pacer(clock, stop, share=0.25, slice_s=1 / 1024)
+    for _ in range(40):
+        clock.advance(1 / 2048)  # two of them are a slice, to the last bit
         pacer()
-    # Waiting is never shorter than asked: the share is at most a fifth, but for one last slice.
-    assert clock.monotonic() - began >= (worked - 0.002) * 4
+    assert stop.waited_s == 3 * 40 / 2048
+
+
+def test_the_pacer_waits_for_a_slice_that_was_interrupted_no_longer_than_for_a_long_one() -> None:
+    clock = ManualClock()
+    stop = Waits(clock)
+    pacer = Pacer(clock, stop, share=0.2, slice_s=0.001)
+    clock.advance(60)
+    pacer()
+    assert stop.waited_s <= 0.05
 
 
 def test_the_pacer_is_woken_by_stop_and_raises() -> None:

@@ -16,7 +16,6 @@ Rules:
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
@@ -37,8 +36,6 @@ from onelog.record.record import Record
 __all__ = ["Live", "LiveListener", "LiveSource"]
 
 ROWS_PER_READ: Final = 1_000
-_AGAIN_S: Final = 1.0
-"""After so long a read that failed, and that may pass, is tried again."""
 LISTENER: Final = "live-listener"
 """Incidents: a listener raised."""
 READING: Final = "live-reading"
@@ -296,11 +293,11 @@ class Live:
 
     def _decided(self, source: LiveSource, error: OnelogError | None) -> None:
         source.waiter = None
-        if error is None:
+        # A failure may pass (too many files are open): whoever follows must not wait for the next
+        # append. The partition tells of such a failure only after a while, so this does not spin.
+        passes = source.partition.stopped is None and not isinstance(error, Closed)
+        if error is None or passes:
             self._read_on(source)
-        elif source.partition.stopped is None and not isinstance(error, Closed):
-            # It passes (too many files are open): who follows must not wait for the next append.
-            asyncio.get_running_loop().call_later(_AGAIN_S, self._read_on, source)
 
     def _read_some(self, listener: LiveListener, source: LiveSource) -> bool:
         """Read and hand over some records; False when the log cannot be read, or not yet."""
