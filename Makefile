@@ -29,11 +29,11 @@ RUN_TESTS := $(PY) tools/run_tests.py
 # Targets that do not need each other.
 TOGETHER := $(MAKE) --no-print-directory --jobs=3
 
-SHORT := -m "not fault_long and not kafka_peer and not rabbitmq_peer and not spark_slow"
+SHORT := -m "not fault_long and not kafka_peer and not rabbitmq_peer and not spark_slow and not package"
 
 .DEFAULT_GOAL := help
 .PHONY: help run example-iot example-pipeline spark setup check check-types check-rest format test test-pure conformance conformance-kafka \
-        conformance-amqp conformance-spark constraints fuzz fault soak dev-python dev-js dev-java bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark bench-against bench-lockstep docs clean
+        conformance-amqp conformance-spark constraints fuzz fault soak dev-python dev-js dev-java bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark bench-against bench-lockstep package docs clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -76,7 +76,7 @@ test-pure: $(STAMP)-dev ## Run the unit tests with the interpreted kernel
 	$(RUN_TESTS) pure
 
 conformance: $(STAMP)-dev ## Run the tests with real clients, beside Mosquitto and RabbitMQ
-	$(PYTEST) tests/conformance -m "not kafka_peer" $(ARGS)
+	$(PYTEST) tests/conformance -m "not kafka_peer and not package" $(ARGS)
 
 conformance-kafka: $(STAMP)-dev ## Run the Kafka client scenarios on OneLog and on Apache Kafka
 	@$(PY) -m bench.kafka_jars broker client-3 client-4 mirror streams
@@ -131,6 +131,11 @@ bench-against: $(STAMP)-dev ## Measure this tree beside the commit BASE, per CPU
 
 bench-lockstep: $(STAMP)-dev ## Measure the broker's own CPU per message beside the commit BASE; prints a table, writes JSON
 	$(PY) -m bench.lockstep --base $(BASE) $(ARGS)
+
+package: $(STAMP)-dev ## Build wheel and sdist into dist/; install both in empty environments and use them
+	@rm -rf dist
+	$(PY) tools/package.py dist
+	$(PYTEST) tests/conformance/test_packages.py $(ARGS)
 
 constraints: $(STAMP)-dev ## Write constraints.txt anew: the versions that are installed here
 	$(PY) tools/pin.py

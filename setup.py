@@ -4,12 +4,15 @@
 that cannot compile gets the interpreted kernel. `ONELOG_PROGRESS=FILE` tells what is being done
 there: pip shows nothing of a build that works, and this one takes a minute of every core.
 Every module carries the digest of its sources (`kernel/origin.py`); one that carries another is
-compiled anew, whatever the times of the files say.
+compiled anew, whatever the times of the files say. A module beside its sources that carries their
+digest is taken as it is: a wheel of a tree whose kernel is built needs no compiler. Commands that
+compile nothing (`sdist`, the questions of pip) do not translate anything either.
 """
 
 import importlib.util
 import multiprocessing
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -77,17 +80,23 @@ def load_origin():
 origin = load_origin()
 
 
+def carries_its_sources(module: Path, name: str) -> bool:
+    """Whether a compiled module is there and was compiled from the sources as they are now."""
+    return module.exists() and origin.carried(module) == origin.digest(NATIVE, name)
+
+
 def drop_other(module: Path, name: str) -> None:
     """Remove a compiled module of other sources; whoever runs on the file keeps it."""
-    if module.exists() and origin.carried(module) != origin.digest(NATIVE, name):
-        module.unlink()
+    if not carries_its_sources(module, name):
+        module.unlink(missing_ok=True)
 
 
-def translate(modules: list[Extension]) -> list[Extension]:
-    """The modules with their C; what was translated from other sources is translated anew."""
+def translate(modules: list[Extension]) -> None:
+    """Give the modules their C; what was translated from other sources is translated anew."""
     from Cython.Build import cythonize  # noqa: PLC0415
 
-    stamps = {CYTHON_DIR / NATIVE / f"{name}.sources": name for name in MODULES}
+    names = [module.name.rpartition(".")[2] for module in modules]
+    stamps = {CYTHON_DIR / NATIVE / f"{name}.sources": name for name in names}
     wanted = {stamp: origin.digest(NATIVE, name) for stamp, name in stamps.items()}
     other = [row for row in wanted if not row.exists() or row.read_text() != wanted[row]]
     if other:
@@ -101,7 +110,9 @@ def translate(modules: list[Extension]) -> list[Extension]:
     )
     for stamp in other:
         stamp.write_text(wanted[stamp])
-    return made
+    sources = {module.name: module.sources for module in made}
+    for module in modules:
+        module.sources = sources[module.name]
 
 
 class BuildKernel(build_ext):
@@ -111,9 +122,21 @@ class BuildKernel(build_ext):
         super().finalize_options()
         self.parallel = self.parallel or True
 
+    def run(self) -> None:
+        """Compile what is not compiled yet."""
+        missing = [ext for ext in self.extensions if not self.is_in_place(ext)]
+        if missing:
+            translate(missing)
+        super().run()
+
     def build_extension(self, ext: Extension) -> None:
         name, number = ext.name.rpartition(".")[2], self.extensions.index(ext) + 1
-        drop_other(Path(self.get_ext_fullpath(ext.name)), name)
+        target = Path(self.get_ext_fullpath(ext.name))
+        drop_other(target, name)
+        if self.is_in_place(ext):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(self.in_place(ext), target)
+            return
         tell(f"compiling {name} ({number} of {len(self.extensions)})")
         try:
             super().build_extension(ext)
@@ -124,9 +147,17 @@ class BuildKernel(build_ext):
 
     def copy_extensions_to_source(self) -> None:
         for ext in self.extensions:
-            name = ext.name.rpartition(".")[2]
-            drop_other(NATIVE / Path(self.get_ext_filename(ext.name)).name, name)
+            drop_other(self.in_place(ext), ext.name.rpartition(".")[2])
         super().copy_extensions_to_source()
+
+    def in_place(self, ext: Extension) -> Path:
+        """Where a module lies beside its sources."""
+        return NATIVE / Path(self.get_ext_filename(ext.name)).name
+
+    def is_in_place(self, ext: Extension) -> bool:
+        """Whether the module beside the sources is theirs; `--force` compiles it all the same."""
+        name = ext.name.rpartition(".")[2]
+        return not self.force and carries_its_sources(self.in_place(ext), name)
 
 
 def extensions() -> list[Extension]:
@@ -143,20 +174,17 @@ def extensions() -> list[Extension]:
     else:
         flags = ["-O3", "-fvisibility=hidden", "-include", str(HEADER)]
     shared = [str(path) for pattern in origin.SHARED for path in sorted(NATIVE.glob(pattern))]
-    modules = [
+    return [
         Extension(
             f"onelog.kernel._native.{name}",
             [str(NATIVE / f"{name}.pyx")],
             depends=[str(NATIVE / f"{name}.pyx"), *shared],
             define_macros=[("ONELOG_SOURCES", f'"{origin.digest(NATIVE, name)}"')],
             extra_compile_args=flags,
+            optional=not required,
         )
         for name in MODULES
     ]
-    modules = translate(modules)
-    for module in modules:
-        module.optional = not required  # Cython drops it when it is given above
-    return modules
 
 
 setup(
