@@ -19,7 +19,7 @@ from bench.kafka_load import Target, onelog, settle
 from bench.report import Row, median, row, run_loop, say
 from onelog.assembly import open_broker
 from onelog.base.clock import SystemClock
-from onelog.base.names import to_kafka
+from onelog.base.names import to_dotted
 from onelog.broker import LOCAL, BrokerSettings, Durability, Message, StreamConfig
 
 TOPICS, PARTITIONS_EACH = 100, 100
@@ -95,7 +95,7 @@ def scan_s(target: Target) -> float:
     consumer = Consumer(
         {"bootstrap.servers": target.address, "group.id": "scan", "enable.auto.commit": False}
     )
-    name = to_kafka(FILTER)
+    name = to_dotted(FILTER)
     # `main` may hold records of the filter, too: its partitions come first.
     numbers = consumer.list_topics(name, WAIT_S).topics[name].partitions
     start, found = time.perf_counter(), 0

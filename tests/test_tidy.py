@@ -334,3 +334,59 @@ def test_nobody_above_the_log_reaches_behind_the_handle_of_a_partition():
         if isinstance(node, ast.Attribute) and node.attr in PARTS_OF_A_PARTITION
     ]
     assert not found, f"ask the handle (log/handle.py): {found}"
+
+
+WITHOUT_PROTOCOLS = (
+    "base", "record", "observe", "metadata", "storage", "net", "security", "log", "cursors",
+    "broker",
+)  # fmt: skip
+PROTOCOLS = re.compile(r"mqtt|kafka|amqp|nats(?![a-z])|rabbit", re.IGNORECASE)
+
+
+def words_in_code(tree: ast.AST) -> list[tuple[int, str]]:
+    """Every name and text of a module with its line, without what is written for readers."""
+    prose = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            found.append((node.lineno, node.id))
+        elif isinstance(node, ast.Attribute):
+            found.append((node.lineno, node.attr))
+        elif isinstance(node, ast.arg | ast.keyword):
+            found.append((node.lineno, node.arg or ""))
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.append((node.lineno, node.name))
+        elif isinstance(node, ast.alias):
+            found += [(node.lineno, node.name), (node.lineno, node.asname or "")]
+        elif isinstance(node, ast.Constant) and id(node) not in prose:
+            text = node.value.decode("latin-1") if isinstance(node.value, bytes) else node.value
+            found.append((node.lineno, str(text)))
+    return found
+
+
+def test_the_floors_below_the_protocols_name_none_in_their_code():
+    """What a protocol knows is in its room, or is handed in; comments may say who needs a thing."""
+    house = ROOT / "src" / "onelog"
+    found = [
+        f"{name_of(path)}:{line}: {word}"
+        for path in MODULES
+        if path.is_relative_to(house) and path.relative_to(house).parts[0] in WITHOUT_PROTOCOLS
+        for line, word in words_in_code(ast.parse(path.read_text()))
+        if PROTOCOLS.search(word)
+    ]
+    assert not found, f"move it to the protocol's room, or hand it in: {found}"
+    for text in (
+        "to_kafka(x)",
+        "x.mqtt",
+        "f(amqp=1)",
+        "f('mqtt')",
+        "def amqp(): ...",
+        "[b'~nats']",
+    ):
+        words = [word for _line, word in words_in_code(ast.parse(text))]
+        assert any(map(PROTOCOLS.search, words)), text
+    assert not words_in_code(ast.parse('"""Kafka\'s own."""'))

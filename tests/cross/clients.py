@@ -19,7 +19,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from onelog.base.names import to_kafka
+from onelog.base.names import to_dotted
+from onelog.protocols.amqp.fields import PROPERTY_OF
 from onelog.record.fields import FIELDS
 
 DEADLINE_S = 30.0
@@ -27,6 +28,21 @@ TOPIC = "cross/t"
 NAMES = ("mqtt3", "mqtt5", "kafka", "amqp")
 BY_HEADER = {row.header: row for row in FIELDS}
 BY_NAME = {row.name: row for row in FIELDS}
+WORDS = {
+    "mqtt3": {"qos": "qos", "retain": "retain"},
+    "mqtt5": {
+        "qos": "qos",
+        "retain": "retain",
+        "content_type": "content_type",
+        "reply_to": "response_topic",
+        "correlation": "correlation_data",
+        "expires_ms": "message_expiry",
+        "payload_format": "payload_format",
+    },
+    "kafka": {row.name: row.header.decode() for row in FIELDS},
+    "amqp": PROPERTY_OF,
+}
+"""The word that each protocol has for a field; a field that is missing has none."""
 PERSISTENT = 2
 
 
@@ -49,9 +65,7 @@ def now_ms() -> int:
 
 def has(protocol: str, name: str) -> bool:
     """Whether a protocol has a word for a field."""
-    row = BY_NAME[name]
-    words = {"mqtt3": row.mqtt3, "mqtt5": row.mqtt, "amqp": row.amqp, "kafka": row.header}
-    return bool(words[protocol])
+    return name in WORDS[protocol]
 
 
 class Mqtt:
@@ -154,7 +168,7 @@ class Kafka:
         servers = {"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0}
         self._producer = Producer(servers | {"linger.ms": 0})
         self._consumer = Consumer(servers | {"group.id": "nobody", "enable.auto.commit": False})
-        self.name = to_kafka(topic)
+        self.name = to_dotted(topic)
         place = TopicPartition(self.name, 0)
         place.offset = self._consumer.get_watermark_offsets(place, DEADLINE_S)[1]
         self._consumer.assign([place])
@@ -167,7 +181,7 @@ class Kafka:
         failed: list[Any] = []
         options = {} if said.timestamp_ms is None else {"timestamp": said.timestamp_ms}
         self._producer.produce(
-            to_kafka(topic),
+            to_dotted(topic),
             said.payload,
             said.key,
             headers=rows,
@@ -247,7 +261,7 @@ class Amqp:
             elif name == "correlation":
                 rows["correlation_id"] = value.decode()
             else:
-                rows[BY_NAME[name].amqp] = value
+                rows[PROPERTY_OF[name]] = value
         return pika.BasicProperties(headers=dict(said.headers) or None, **rows)
 
     def read(self) -> Said:
@@ -267,8 +281,8 @@ class Amqp:
 
     def _fields(self, properties: pika.BasicProperties) -> dict[str, Any]:
         fields: dict[str, Any] = {}
-        for name, row in BY_NAME.items():
-            value = getattr(properties, row.amqp) if row.amqp else None
+        for name, word in PROPERTY_OF.items():
+            value = getattr(properties, word)
             if value is not None:
                 fields[name] = value
         if "qos" in fields:

@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from onelog.base.names import to_kafka
+from onelog.base.names import to_dotted
 
 DEADLINE_S = 120.0
 WRITERS = ("mqtt", "kafka", "amqp")
@@ -95,7 +95,7 @@ class Writer:
             }
         )
         failed: list[Any] = []
-        name = to_kafka(topic_of(self.name))
+        name = to_dotted(topic_of(self.name))
 
         def write(data: bytes) -> None:
             # The partition that the topic began with, whichever it lives in by now.
@@ -241,7 +241,7 @@ class KafkaReader(Reader):
 
     def __init__(self, text: str = FILTER, group: str = "readers") -> None:
         super().__init__()
-        self._name, self._group = to_kafka(text), group
+        self._name, self._group = to_dotted(text), group
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -334,7 +334,7 @@ class AmqpReader(Reader):
 def partitions_of(port: int, text: str) -> int:
     """How many partitions Kafka shows of a topic or filter."""
     admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0})
-    return len(admin.list_topics(to_kafka(text), DEADLINE_S).topics[to_kafka(text)].partitions)
+    return len(admin.list_topics(to_dotted(text), DEADLINE_S).topics[to_dotted(text)].partitions)
 
 
 def let_write(writers: list[Writer], count: int) -> None:

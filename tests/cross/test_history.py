@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from onelog.base.names import to_kafka
+from onelog.base.names import to_dotted
 from tests.conformance.mqtt_brokers import DEADLINE_S, environment
 from tests.cross.clients import Said
 from tests.support.forks import run_onelog
@@ -127,7 +127,7 @@ def test_a_wildcard_shows_all_hundred_thousand_to_kafka(server, fleet):
             "log_level": 0,
         }
     )
-    consumer.subscribe([to_kafka("fleet/+/telemetry")])
+    consumer.subscribe([to_dotted("fleet/+/telemetry")])
     seen: list[str] = []
     ends = time.monotonic() + LONG_S
     while len(seen) < DEVICES - 1 + OWN and time.monotonic() < ends:

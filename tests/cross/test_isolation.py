@@ -21,7 +21,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from pika.adapters.blocking_connection import BlockingChannel
 
-from onelog.base.names import to_kafka
+from onelog.base.names import to_dotted
 from tests.cross.clients import Said
 from tests.cross.load import DEADLINE_S, AmqpReader, KafkaReader, MqttReader
 
@@ -173,7 +173,7 @@ def amqp_transaction(scene: Scene) -> Callable[[], None]:
 
 def kafka_reset(scene: Scene) -> Callable[[], None]:
     servers = {"bootstrap.servers": f"127.0.0.1:{scene.ports['kafka']}", "log_level": 0}
-    group, name = f"{scene.name}-victim", to_kafka(scene.filter)
+    group, name = f"{scene.name}-victim", to_dotted(scene.filter)
 
     def do() -> None:
         reader = KafkaReader(scene.filter, group)
@@ -207,7 +207,7 @@ def kafka_commit_behind_the_end(scene: Scene) -> Callable[[], None]:
                 "log_level": 0,
             }
         )
-        name = to_kafka(scene.filter)
+        name = to_dotted(scene.filter)
         count = len(consumer.list_topics(name, DEADLINE_S).topics[name].partitions)
         rows = [TopicPartition(name, number, 10**6) for number in range(count)]
         consumer.commit(offsets=rows, asynchronous=False)

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from onelog.base.names import to_kafka
+from onelog.base.names import to_dotted
 from tests.cross.clients import NAMES, Amqp, Kafka, Mqtt, Said, now_ms
 from tests.cross.load import connected
 
@@ -419,8 +419,8 @@ def test_a_retained_message_reaches_late_subscribers_of_both_versions(server, cl
 
 
 def test_kafka_names_of_reserved_topics_are_what_the_page_says():
-    assert to_kafka("$q/tasks") == "_x24_q.tasks"
-    assert to_kafka("$x/logs/a") == "_x24_x.logs.a"
+    assert to_dotted("$q/tasks") == "_x24_q.tasks"
+    assert to_dotted("$x/logs/a") == "_x24_x.logs.a"
 
 
 def test_two_readers_of_one_protocol_see_the_same(server, clients):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from onelog.record.fields import FIELDS
 from tests.conformance.mqtt_brokers import DEADLINE_S, ROOT, environment
+from tests.cross.clients import WORDS
 
 MAPPING = (ROOT / "docs" / "reference" / "mapping.md").read_text()
 NO_WORD = chr(0x2013)
@@ -35,7 +36,10 @@ def test_the_page_has_every_field_of_the_table_with_its_names():
             f"`{row.name}`",
             f"`{row.header.decode()}`",
             row.form,
-            *(f"`{name}`" if name else NO_WORD for name in (row.mqtt3, row.mqtt, row.amqp)),
+            *(
+                f"`{WORDS[protocol][row.name]}`" if row.name in WORDS[protocol] else NO_WORD
+                for protocol in ("mqtt3", "mqtt5", "amqp")
+            ),
         )
         for row in FIELDS
     ]

@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.base.topics import has_amqp_stream, is_writable
 from onelog.protocols.amqp.correlation import to_correlation, to_correlation_id
 from onelog.queues.addresses import (
     TOPIC_PREFIX,
     address_of,
+    has_own_stream,
+    is_writable,
     message_topic,
     reply_key,
     reply_topic,
@@ -94,4 +95,4 @@ def test_an_applications_own_correlation_id_stays_what_it_is(text):
 )
 def test_which_topics_clients_may_write_to(topic, writable, own):
     assert is_writable(topic) is writable
-    assert has_amqp_stream(topic) is own
+    assert has_own_stream(topic) is own

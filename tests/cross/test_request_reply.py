@@ -13,7 +13,7 @@ from typing import Any
 import pika
 import pytest
 
-from onelog.base.names import to_kafka
+from onelog.base.names import to_dotted
 from tests.cross.clients import Amqp, Kafka, Mqtt, Said
 
 CORRELATIONS = [b"text 17", uuid.UUID(int=2**127 + 0xFF).bytes, b"\xff\x00"]
@@ -195,4 +195,4 @@ def test_no_client_can_take_a_topic_s_place_with_a_queue(channel):
 
 
 def test_kafka_s_name_of_a_reply_queue(clients):
-    assert to_kafka("$q/my_x2F_queue") == "_x24_q.my_x5F_x2F_queue"
+    assert to_dotted("$q/my_x2F_queue") == "_x24_q.my_x5F_x2F_queue"

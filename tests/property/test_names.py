@@ -5,7 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.base.errors import InvalidName
-from onelog.base.names import from_amqp, from_kafka, from_nats, to_amqp, to_kafka, to_nats
+from onelog.base.names import (
+    from_dotted,
+    from_routing_key,
+    from_subject,
+    to_dotted,
+    to_routing_key,
+    to_subject,
+)
 from onelog.base.topics import check_filter, covers, matches, overlap
 
 LEVEL_CHARS = st.sampled_from(list("ax_5FB2E0 .-*>é€+#")) | st.characters(
@@ -25,11 +32,11 @@ names = st.text(st.sampled_from(list("ax_25BEF0.-")), min_size=1, max_size=24)
 @given(filters)
 def test_a_kafka_name_leads_back_to_its_topic_or_filter(text: str) -> None:
     try:
-        name = to_kafka(text)
+        name = to_dotted(text)
     except InvalidName:
         assert len(text.encode()) * 5 > 249
         return
-    assert from_kafka(name) == text
+    assert from_dotted(name) == text
     assert set(name) <= set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
     assert name not in (".", "..")
 
@@ -37,28 +44,28 @@ def test_a_kafka_name_leads_back_to_its_topic_or_filter(text: str) -> None:
 @given(names)
 def test_a_kafka_name_is_canonical_or_refused(name: str) -> None:
     try:
-        text = from_kafka(name)
+        text = from_dotted(name)
     except InvalidName:
         return
-    assert to_kafka(text) == name
+    assert to_dotted(text) == name
 
 
 @given(filters)
 def test_a_nats_subject_leads_back_to_its_topic_or_filter(text: str) -> None:
-    subject = to_nats(text)
-    assert from_nats(subject) == text
+    subject = to_subject(text)
+    assert from_subject(subject) == text
     assert not any(char.isspace() for char in subject)
     assert "" not in subject.split(".")
 
 
 @given(st.text(LEVEL_CHARS | st.just("/"), max_size=20))
 def test_every_amqp_routing_key_has_its_own_topic(key: str) -> None:
-    assert to_amqp(from_amqp(key)) == key
+    assert to_routing_key(from_routing_key(key)) == key
 
 
 @given(topics)
 def test_every_topic_has_its_own_amqp_routing_key(topic: str) -> None:
-    assert from_amqp(to_amqp(topic)) == topic
+    assert from_routing_key(to_routing_key(topic)) == topic
 
 
 @pytest.mark.parametrize(
@@ -76,19 +83,19 @@ def test_every_topic_has_its_own_amqp_routing_key(topic: str) -> None:
     ],
 )
 def test_kafka_names_are_what_the_reference_says(text: str, name: str) -> None:
-    assert to_kafka(text) == name
-    assert from_kafka(name) == text
+    assert to_dotted(text) == name
+    assert from_dotted(name) == text
 
 
 @pytest.mark.parametrize("name", [".", "..", "", "a b", "_x41_", "_xFF_", "a_x2B_b", "ä"])
 def test_names_that_are_not_canonical_are_refused(name: str) -> None:
     with pytest.raises(InvalidName):
-        from_kafka(name)
+        from_dotted(name)
 
 
 def test_mqtt_and_amqp_wildcards_meet_on_the_same_words() -> None:
-    assert from_amqp("sensors.d1.t") == "sensors/d1/t"
-    assert to_amqp("v1.2/x") == "v1/2.x"
+    assert from_routing_key("sensors.d1.t") == "sensors/d1/t"
+    assert to_routing_key("v1.2/x") == "v1/2.x"
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ from onelog.base.errors import (
     TopicNotFound,
     Unavailable,
 )
-from onelog.base.names import to_kafka
+from onelog.base.names import to_dotted
 from onelog.cli.talk.kafka import murmur2 as murmur2_of_one
 from onelog.kafka_client import Client
 from onelog.spark.sink.columns import Layout, header_rows, layout_of
@@ -403,7 +403,7 @@ def test_a_stream_that_is_made_first_lets_mqtt_and_the_sink_write_one_topic(
         linked(options, batch, staged(options, batch, rows({"value": b"row"})))
         publish(own_broker, topic, b"after")
         expected = {"after", "row"} | ({"before"} if topic != made_by_sink else set())
-        assert set(read(own_broker.port, to_kafka(topic))) == expected
+        assert set(read(own_broker.port, to_dotted(topic))) == expected
 
 
 @pytest.mark.parametrize("at_once", [True, False])

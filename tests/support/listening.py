@@ -21,6 +21,7 @@ from onelog.net import (
     ServedListener,
     Tls,
     TlsSettings,
+    WebSocketSettings,
     bind,
     start_listener,
 )
@@ -28,6 +29,14 @@ from onelog.net.proxy import SIGNATURE
 
 DEADLINE_S = 30.0
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+SUBPROTOCOL = "mqtt"
+
+
+def over_websocket(**changes) -> WebSocketSettings:
+    """A WebSocket listener of one subprotocol, which the tests' clients offer."""
+    return WebSocketSettings(subprotocols=(SUBPROTOCOL,), **changes)
 
 
 def run_on(loop_name: str, main: Callable[[], Awaitable[None]]) -> None:
@@ -123,7 +132,7 @@ class Running:
         return await asyncio.open_connection("127.0.0.1", self.port, **options)
 
     def websocket(self, scheme="ws", **options):
-        options.setdefault("subprotocols", ["mqtt"])
+        options.setdefault("subprotocols", [SUBPROTOCOL])
         options.setdefault("compression", None)
         return connect(f"{scheme}://localhost:{self.port}/mqtt", **options)
 

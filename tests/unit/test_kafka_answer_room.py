@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onelog.base.names import to_kafka
+from onelog.base.names import to_dotted
 from onelog.broker import Durability, StreamConfig
 from onelog.protocols.kafka import room
 from onelog.protocols.kafka.apis import APIS, ApiKey
@@ -79,7 +79,7 @@ async def test_metadata_of_many_filters_has_a_bound(admin: Desk) -> None:
     await admin.broker.streams.create(
         StreamConfig(name="w", captures=("w/#",), partitions=100, durability=Durability.OS)
     )
-    names = [to_kafka(f"w/+/{number}") for number in range(20)]
+    names = [to_dotted(f"w/+/{number}") for number in range(20)]
     told = await admin.ask(
         K.METADATA,
         topics=[{"name": name, "topic_id": None} for name in names],

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kio.index import load_request_schema
 
-from onelog.base.names import to_kafka
+from onelog.base.names import to_dotted
 from onelog.broker import LOCAL, Durability, Message, StreamConfig
 from onelog.kernel import COMPILED
 from onelog.protocols.kafka import fetching, turns
@@ -67,8 +67,8 @@ async def test_a_fetch_of_a_thousand_filters_leaves_the_others_their_turn(wire) 
     sent = [Message(f"plant/{number}/temperature", b"x" * 100) for number in range(100)]
     await wire.broker.publish_many(sent, principal=LOCAL)
     reader = wire.client()
-    names = [to_kafka(f"plant/+/{number}/#") for number in range(999)]
-    names.append(to_kafka("plant/+/temperature"))
+    names = [to_dotted(f"plant/+/{number}/#") for number in range(999)]
+    names.append(to_dotted("plant/+/temperature"))
     count = wire.hub.topics.get(names[0]).partition_count
     assert count >= 8
     request = fetch(reader, {name: [part(at) for at in range(count)] for name in names})

@@ -14,7 +14,7 @@ import websockets
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onelog.net import ProxySettings, WebSocketSettings
+from onelog.net import ProxySettings
 from onelog.net.origins import may_connect
 from onelog.net.websocket import SEND_FRAME_BYTES_MAX, UPGRADE_BYTES_MAX, WebSocketServer
 from tests.support.listening import (
@@ -22,6 +22,7 @@ from tests.support.listening import (
     client_tls,
     end,
     listening,
+    over_websocket,
     proxied,
     refused,
     run_on,
@@ -50,7 +51,7 @@ def files(tmp_path_factory, authority):
 
 def test_a_websocket_carries_a_stream_of_bytes(on_loop):
     async def main():
-        async with listening(websocket=WebSocketSettings()) as running:
+        async with listening(websocket=over_websocket()) as running:
             async with running.websocket() as client:
                 assert client.subprotocol == "mqtt"
                 await client.send(b"hello")
@@ -68,7 +69,7 @@ def test_a_websocket_carries_a_stream_of_bytes(on_loop):
 def test_a_websocket_over_tls_with_a_client_certificate(on_loop, files, authority):
     async def main():
         tls = server_tls(files, client_cert="required")
-        async with listening(tls=tls, websocket=WebSocketSettings()) as running:
+        async with listening(tls=tls, websocket=over_websocket()) as running:
             context = client_tls(authority, "device-8")
             async with running.websocket("wss", ssl=context) as client:
                 await client.send(b"x")
@@ -82,7 +83,7 @@ def test_a_websocket_over_tls_with_a_client_certificate(on_loop, files, authorit
 
 def test_a_websocket_behind_a_proxy(on_loop):
     async def main():
-        async with listening(proxy=ProxySettings(), websocket=WebSocketSettings()) as running:
+        async with listening(proxy=ProxySettings(), websocket=over_websocket()) as running:
             raw = socket.create_connection(("127.0.0.1", running.port))
             raw.sendall(proxied("203.0.113.9"))
             async with running.websocket(sock=raw) as client:
@@ -96,7 +97,7 @@ def test_a_websocket_behind_a_proxy(on_loop):
 def test_a_packet_may_span_frames_and_fragments(on_loop):
     async def main():
         async with (
-            listening(websocket=WebSocketSettings()) as running,
+            listening(websocket=over_websocket()) as running,
             running.websocket() as client,
         ):
             echo = await running.book.only()
@@ -113,7 +114,7 @@ def test_a_packet_may_span_frames_and_fragments(on_loop):
 
 def test_frames_that_come_in_one_read_are_one_call(on_loop):
     async def main():
-        async with listening(websocket=WebSocketSettings()) as running:
+        async with listening(websocket=over_websocket()) as running:
             reader, writer = await running.stream()
             await upgrade(reader, writer)
             echo = await running.book.only()
@@ -129,7 +130,7 @@ def test_frames_that_come_in_one_read_are_one_call(on_loop):
 def test_a_large_write_reaches_the_client_whole(on_loop):
     async def main():
         async with (
-            listening(websocket=WebSocketSettings()) as running,
+            listening(websocket=over_websocket()) as running,
             running.websocket() as client,
         ):
             echo = await running.book.only()
@@ -147,7 +148,7 @@ def test_a_large_write_reaches_the_client_whole(on_loop):
 def test_a_text_frame_ends_the_connection_with_1003(on_loop):
     async def main():
         async with (
-            listening(websocket=WebSocketSettings()) as running,
+            listening(websocket=over_websocket()) as running,
             running.websocket() as client,
         ):
             echo = await running.book.only()
@@ -164,7 +165,7 @@ def test_a_text_frame_ends_the_connection_with_1003(on_loop):
 def test_a_frame_over_the_limit_ends_the_connection_with_1009(on_loop):
     async def main():
         async with (
-            listening(websocket=WebSocketSettings(frame_bytes_max=1000)) as running,
+            listening(websocket=over_websocket(frame_bytes_max=1000)) as running,
             running.websocket() as client,
         ):
             await client.send(b"x" * 1000)
@@ -179,7 +180,7 @@ def test_a_frame_over_the_limit_ends_the_connection_with_1009(on_loop):
 
 def test_a_message_over_its_own_limit_ends_the_connection_with_1009(on_loop):
     async def main():
-        settings = WebSocketSettings(message_bytes_max=1000)
+        settings = over_websocket(message_bytes_max=1000)
         async with listening(websocket=settings) as running, running.websocket() as client:
             await client.send([b"x" * 600, b"x" * 600])
             with pytest.raises(websockets.ConnectionClosedError) as closed:
@@ -193,7 +194,7 @@ def test_a_message_over_its_own_limit_ends_the_connection_with_1009(on_loop):
 def test_a_ping_is_answered(on_loop):
     async def main():
         async with (
-            listening(websocket=WebSocketSettings()) as running,
+            listening(websocket=over_websocket()) as running,
             running.websocket() as client,
         ):
             await (await client.ping(b"there?"))
@@ -204,7 +205,7 @@ def test_a_ping_is_answered(on_loop):
 
 def test_closing_from_above_sends_a_close_frame_after_the_data(on_loop):
     async def main():
-        async with listening(websocket=WebSocketSettings()) as running:
+        async with listening(websocket=over_websocket()) as running:
             async with running.websocket() as client:
                 echo = await running.book.only()
                 echo.transport.write(b"last words")
@@ -223,7 +224,7 @@ def test_closing_from_above_sends_a_close_frame_after_the_data(on_loop):
 
 def test_data_before_a_close_frame_of_the_peer_still_counts(on_loop):
     async def main():
-        async with listening(websocket=WebSocketSettings()) as running:
+        async with listening(websocket=over_websocket()) as running:
             reader, writer = await running.stream()
             await upgrade(reader, writer)
             echo = await running.book.only()
@@ -239,7 +240,7 @@ def test_a_slow_reader_pauses_the_protocol_above(on_loop):
     """I8: the protocol learns that its peer does not read."""
 
     async def main():
-        async with listening(websocket=WebSocketSettings()) as running:
+        async with listening(websocket=over_websocket()) as running:
             reader, writer = await running.stream(limit=1024)
             await upgrade(reader, writer)
             echo = await running.book.only()
@@ -261,7 +262,7 @@ def test_a_peer_that_pings_and_never_reads_is_cut_off(on_loop):
     """I8."""
 
     async def main():
-        async with listening(websocket=WebSocketSettings()) as running:
+        async with listening(websocket=over_websocket()) as running:
             reader, writer = await running.stream(limit=1024)
             await upgrade(reader, writer)
             echo = await running.book.only()
@@ -281,7 +282,7 @@ def test_a_peer_that_pings_and_never_reads_is_cut_off(on_loop):
 def test_reading_can_be_paused_through_the_websocket(on_loop):
     async def main():
         async with (
-            listening(websocket=WebSocketSettings()) as running,
+            listening(websocket=over_websocket()) as running,
             running.websocket() as client,
         ):
             echo = await running.book.only()
@@ -333,7 +334,7 @@ def masked(payload: bytes, opcode: int = 2) -> bytes:
 )
 def test_what_is_no_upgrade_gets_an_http_error(on_loop, request_, status):
     async def main():
-        settings = WebSocketSettings(paths=("/mqtt",), origins=("https://good.example",))
+        settings = over_websocket(paths=("/mqtt",), origins=("https://good.example",))
         async with listening(websocket=settings) as running:
             reader, writer = await running.stream()
             writer.write(request_)
@@ -350,7 +351,7 @@ def test_what_is_no_upgrade_gets_an_http_error(on_loop, request_, status):
 @pytest.mark.parametrize("headers", [b"", b"Origin: https://good.example\r\n"])
 def test_a_program_or_a_good_page_passes_the_origin_check(on_loop, headers):
     async def main():
-        settings = WebSocketSettings(origins=("https://good.example",))
+        settings = over_websocket(origins=("https://good.example",))
         async with listening(websocket=settings) as running:
             reader, writer = await running.stream()
             writer.write(REQUEST.replace(b"Host:", headers + b"Host:"))
@@ -412,7 +413,7 @@ def test_garbage_instead_of_an_upgrade_ends_that_connection_only(on_loop, garbag
     """I10."""
 
     async def main():
-        async with listening(websocket=WebSocketSettings()) as running:
+        async with listening(websocket=over_websocket()) as running:
             reader, writer = await running.stream()
             writer.write(garbage)
             assert await refused(reader)
@@ -429,7 +430,7 @@ def test_bad_frames_end_that_connection_with_1002(on_loop, frame):
     """I10."""
 
     async def main():
-        async with listening(websocket=WebSocketSettings()) as running:
+        async with listening(websocket=over_websocket()) as running:
             reader, writer = await running.stream()
             await upgrade(reader, writer)
             writer.write(frame)
@@ -445,7 +446,7 @@ def test_bad_frames_right_behind_the_request_harm_nobody(on_loop):
     """I10."""
 
     async def main():
-        async with listening(websocket=WebSocketSettings()) as running:
+        async with listening(websocket=over_websocket()) as running:
             reader, writer = await running.stream()
             writer.write(REQUEST + b"\xff\xff\xff\xff")
             await reader.read()
@@ -459,7 +460,7 @@ def test_an_endless_upgrade_request_is_cut_off(on_loop):
     """I8: before the upgrade a peer costs few bytes."""
 
     async def main():
-        async with listening(websocket=WebSocketSettings()) as running:
+        async with listening(websocket=over_websocket()) as running:
             reader, writer = await running.stream()
             writer.write(
                 b"GET / HTTP/1.1\r\n" + b"X: yyyyyyyyyyyyyy\r\n" * (UPGRADE_BYTES_MAX // 19)
@@ -476,7 +477,7 @@ def test_an_endless_upgrade_request_is_cut_off(on_loop):
 
 def test_an_upgrade_that_does_not_come_is_waited_for_until_the_deadline(on_loop):
     async def main():
-        async with listening(websocket=WebSocketSettings(), handshake_timeout_s=0.2) as running:
+        async with listening(websocket=over_websocket(), handshake_timeout_s=0.2) as running:
             reader, writer = await running.stream()
             writer.write(REQUEST[:40])
             assert await refused(reader)
@@ -535,7 +536,7 @@ def test_any_bytes_end_in_data_or_in_a_closed_connection(request_, frames, step)
 
     async def main():
         wire, sink, failed = Wire(), Sink(), []
-        server = WebSocketServer(WebSocketSettings(), lambda: sink, 60.0, failed.append)
+        server = WebSocketServer(over_websocket(), lambda: sink, 60.0, failed.append)
         server.connection_made(wire)
         data = request_ + b"".join(frames)
         for start in range(0, len(data), step):

@@ -195,7 +195,7 @@ async def test_mqtt_holds_the_number_of_a_deleted_stream_while_a_message_of_it_i
 ) -> None:
     async with mqtt.serving(tmp_path) as node:
         stream = await node.broker.streams.create(StreamConfig(name="s", captures=("a/b",)))
-        source = node.broker.live.find((stream.record.id, 0))
+        source = node.hub.live.find((stream.record.id, 0))
         assert source is not None
         client = await node.client("c")
         await client.subscribe("a/b", 1)

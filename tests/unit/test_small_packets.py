@@ -6,13 +6,12 @@ import asyncio
 
 import pytest
 
-from onelog.net import WebSocketSettings
 from onelog.net.websocket import FRAMES_PER_PASS, PIECE_BYTES, WebSocketServer
 from onelog.protocols.mqtt.codec import encode_packet
 from onelog.protocols.mqtt.connection import PACKETS_PER_PASS, Connection
 from onelog.protocols.mqtt.packets import Pingreq, Pingresp, Publish
 from onelog.protocols.mqtt.properties import NO_PROPERTIES, Properties
-from tests.support.listening import DEADLINE_S, LOOPS, listening, run_on
+from tests.support.listening import DEADLINE_S, LOOPS, listening, over_websocket, run_on
 from tests.support.mqtt import serving
 
 COUNT = 10_000
@@ -75,7 +74,7 @@ def test_a_read_of_many_frames_leaves_the_others_their_turn(monkeypatch, loop, o
         take_frame(server, frame, payload)
 
     async def main():
-        async with listening(websocket=WebSocketSettings()) as running, running.websocket() as peer:
+        async with listening(websocket=over_websocket()) as running, running.websocket() as peer:
             empty = bytes((opcode, 0x80)) + bytes(4)
             peer.transport.write(empty * COUNT + b"\x82\x84" + bytes(4) + b"last")
             most = await most_in_a_pass(done, COUNT + 1)
@@ -90,7 +89,7 @@ def test_a_read_of_many_frames_leaves_the_others_their_turn(monkeypatch, loop, o
 
 def test_a_protocol_that_stops_reading_stays_unread_when_its_frames_had_their_turn():
     async def main():
-        async with listening(websocket=WebSocketSettings()) as running, running.websocket() as peer:
+        async with listening(websocket=over_websocket()) as running, running.websocket() as peer:
             echo = await running.book.only()
             echo.echo = False
             peer.transport.write((b"\x82\x81" + bytes(4) + b"x") * COUNT)

@@ -3,21 +3,13 @@
 A topic is levels joined by `/`; a level may be empty. A filter may have `+` (one level) and, as
 its last level, `#` (the rest, none included: `a/#` covers `a`). Topics that start with `$` are
 reserved: a wildcard at the first level does not match them for subscribers (MQTT5 4.7.2), but it
-does for captures, because every topic needs a home. Of these, clients of every protocol may write
-to AMQP's exchanges and queues: `$x/<exchange>/…` and `$q/<queue>`, of another virtual host
-`$x@<host>/…`, `$q@<host>/…` and `$t@<host>/…`.
+does for captures, because every topic needs a home.
 """
 
 from __future__ import annotations
 
-import re
-from typing import Final
-
 from onelog.base.errors import InvalidName
 from onelog.base.limits import TOPIC_BYTES_MAX, TOPIC_LEVELS_MAX
-
-_AMQP_ADDRESS: Final = re.compile(r"\$([qx]|[qxt]@[^/]+)/.", re.DOTALL)
-_AMQP_STREAM: Final = re.compile(r"\$(q|x(?!(@[^/]+)?/amq\.topic(/|$)))(@[^/]+)?/.", re.DOTALL)
 
 
 def _check_text(kind: str, text: str) -> None:
@@ -58,25 +50,6 @@ def check_filter(text: str) -> str:
 def is_exact(text: str) -> bool:
     """Whether a filter has no wildcard, so that it is a topic."""
     return "+" not in text and "#" not in text
-
-
-def is_amqp_address(topic: str) -> bool:
-    """Whether a topic is an exchange's or a queue's, with a place of its own."""
-    return _AMQP_ADDRESS.match(topic) is not None
-
-
-def has_amqp_stream(text: str) -> bool:
-    """Whether a topic or filter is of AMQP's queues or of an exchange, which have own streams.
-
-    Such a topic never lives in a shared stream: before its own stream exists, no queue or binding
-    could receive the message. The exception is a topic that `amq.topic` has no other place for.
-    """
-    return _AMQP_STREAM.match(text) is not None
-
-
-def is_writable(topic: str) -> bool:
-    """Whether clients may publish to a topic, rights aside: what else begins with $ is ours."""
-    return not topic.startswith("$") or is_amqp_address(topic)
 
 
 def matches(text: str, topic: str) -> bool:

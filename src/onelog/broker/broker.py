@@ -96,7 +96,6 @@ class Broker:
         self._loop = asyncio.get_running_loop()
         self._syncer = Syncer(settings.sync_threads, self.troubles, chores=settings.chore_threads)
         self.streams = Catalog(store, engines, self._syncer, clock, self.troubles)
-        self.live = Live(self.streams, self.troubles, "mqtt")
         self.authorizer: Authorizer
         self.publisher: Publisher
         self.cursors: CursorDesk
@@ -214,7 +213,7 @@ class Broker:
         return await KeptTable.open(self.streams, self._clock, name)
 
     def new_live(self, owner: str) -> Live:
-        """A live feed with positions of its own, for one more protocol that follows the end."""
+        """A live feed with positions of its own, for a protocol that follows the end."""
         return Live(self.streams, self.troubles, owner)
 
     def in_thread(self, work: Callable[[], T]) -> Awaitable[T]:

@@ -23,7 +23,7 @@ from onelog.log.stream import Stream
 from onelog.log.wakeup import Waiter
 
 NUMBERS_MAX: Final = LIVE_PARTITIONS_MAX
-"""Partitions that one live feed can follow at a time: AMQP's places have 16 bits for them."""
+"""Partitions that one live feed can follow at a time: a place of a queue has 16 bits for it."""
 GONE_MAX: Final = 256
 """Partitions that are gone and still have their number, before listeners are asked."""
 

@@ -17,7 +17,7 @@ import msgspec
 from onelog.base.clock import Clock
 from onelog.base.errors import AlreadyExists, Conflict, InvalidName, InvalidRequest, NotFound
 from onelog.base.limits import VIEWS_MAX
-from onelog.base.names import from_kafka
+from onelog.base.names import from_dotted
 from onelog.base.topics import check_filter, is_exact
 from onelog.log.stream_rows import stored_configs
 from onelog.metadata.projection import Change, Projection
@@ -81,7 +81,7 @@ class NamedViews:
     async def check_new(self, name: str, text: str) -> None:
         """Raise what `create` would raise."""
         check_filter(text)
-        topic = from_kafka(name)
+        topic = from_dotted(name)
         if not is_exact(topic):
             raise InvalidName(f"the name {name!r} is the view of the filter {topic!r} already")
         if topic == text:

@@ -141,9 +141,9 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How far ahead of the clock a record's own time may lie."""
     compression: Compression = Compression()
     kept: tuple[tuple[str, str], ...] = ()
-    """Kafka's settings that nothing here obeys, as they were chosen: (name, value)."""
+    """Settings in a protocol's own words that nothing here obeys, as chosen: (name, value)."""
     chosen: tuple[str, ...] = ()
-    """Kafka's names of settings that were chosen for this stream; the others are defaults."""
+    """Settings that somebody chose for this stream, by a protocol's names; others are defaults."""
 
     @property
     def internal(self) -> bool:

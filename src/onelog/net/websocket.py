@@ -53,7 +53,7 @@ _LIBRARY_LOG.setLevel(logging.ERROR)
 class WebSocketSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a WebSocket listener."""
 
-    subprotocols: tuple[str, ...] = ("mqtt",)
+    subprotocols: tuple[str, ...]
     """Names of the protocol above, the best one first; a client must offer one of them."""
     frame_bytes_max: int = 1_048_576 + 16
     """Bytes of one frame: one packet of the largest size fits."""

@@ -5,7 +5,8 @@ Rules (ADR 9; docs/reference/amqp.md has the table):
 - Every other exchange has its own subtree `$x/<exchange>/…`, a queue's own messages (the default
   exchange) lie at `$q/<queue>`. Another virtual host has its name in the first level. Names are
   escaped into one level, so two different addresses never share a topic (I7), and `#` of a
-  subscriber does not see them (a wildcard does not match `$…` at the first level).
+  subscriber does not see them (a wildcard does not match `$…` at the first level). Clients of every
+  protocol may write to them; any other topic that begins with `$` is the broker's own.
 - Where an answer goes is a topic in the log. In AMQP it is the key of a publish to the default
   exchange, as every RPC client and worker has it: the queue of a `$q/<queue>`, and for any other
   topic `amq.topic/<topic>`. No client can declare a queue of such a name.
@@ -18,7 +19,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from onelog.base.errors import InvalidName
-from onelog.base.names import from_amqp, to_amqp
+from onelog.base.names import from_routing_key, to_routing_key
 from onelog.base.topics import check_topic
 
 
@@ -42,6 +43,8 @@ TOPIC_PREFIX: Final = f"{ROOT_EXCHANGE}/"
 
 _ESCAPE: Final = re.compile(r"_x([0-9A-F]{2})_")
 _ESCAPES: Final = re.compile(r"(?:_x[0-9A-F]{2}_)+")
+_ADDRESS: Final = re.compile(r"\$([qx]|[qxt]@[^/]+)/.", re.DOTALL)
+_OWN_STREAM: Final = re.compile(r"\$(q|x(?!(@[^/]+)?/amq\.topic(/|$)))(@[^/]+)?/.", re.DOTALL)
 _UNSAFE: Final = re.compile(r"[/+#\x00@]|_(?=x[0-9A-F]{2}_)")
 
 
@@ -74,7 +77,7 @@ def message_topic(vhost: str, exchange: str, routing_key: str) -> str:
     if not exchange:
         return check_topic(queue_topic(vhost, routing_key))
     root = exchange_root(vhost, exchange)
-    topic = from_amqp(routing_key)
+    topic = from_routing_key(routing_key)
     if root:
         return check_topic(f"{root}/{topic}")
     if not topic or topic.startswith("$"):
@@ -87,7 +90,7 @@ def message_topic(vhost: str, exchange: str, routing_key: str) -> str:
 def address_of(topic: str) -> Address:
     """The virtual host, exchange and routing key of a topic, whoever published to it."""
     if not topic.startswith("$"):
-        return Address(DEFAULT_VHOST, ROOT_EXCHANGE, to_amqp(topic))
+        return Address(DEFAULT_VHOST, ROOT_EXCHANGE, to_routing_key(topic))
     space, _, rest = topic.partition("/")
     kind, marked, name = space.partition("@")
     vhost = _unlevel(name) if marked else DEFAULT_VHOST
@@ -95,10 +98,24 @@ def address_of(topic: str) -> Address:
         return Address(vhost, "", _unlevel(rest))
     if kind == "$x":
         exchange, _, key = rest.partition("/")
-        return Address(vhost, _unlevel(exchange), to_amqp(key))
+        return Address(vhost, _unlevel(exchange), to_routing_key(key))
     if kind == "$t":
-        return Address(vhost, ROOT_EXCHANGE, to_amqp(rest))
-    return Address(DEFAULT_VHOST, ROOT_EXCHANGE, to_amqp(topic))
+        return Address(vhost, ROOT_EXCHANGE, to_routing_key(rest))
+    return Address(DEFAULT_VHOST, ROOT_EXCHANGE, to_routing_key(topic))
+
+
+def is_writable(topic: str) -> bool:
+    """Whether clients may publish to a topic, rights aside."""
+    return not topic.startswith("$") or _ADDRESS.match(topic) is not None
+
+
+def has_own_stream(text: str) -> bool:
+    """Whether a topic or filter is of a queue, or of an exchange with a stream of its own.
+
+    Such a topic never lives in a shared stream: before its own stream exists, no queue or binding
+    could receive the message. The exception is a topic that `amq.topic` has no other place for.
+    """
+    return _OWN_STREAM.match(text) is not None
 
 
 def _unlevel(text: str) -> str:

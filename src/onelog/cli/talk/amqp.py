@@ -25,9 +25,10 @@ from onelog.base.errors import (
 )
 from onelog.cli.talk import amqp_wire as wire
 from onelog.cli.talk.link import BrokerAddress, Link, Patience
-from onelog.cli.talk.messages import FIELD_NAMES, Message, Start, Wanted
+from onelog.cli.talk.messages import Message, Start, Wanted
 from onelog.protocols.amqp import frames
 from onelog.protocols.amqp.correlation import to_correlation, to_correlation_id
+from onelog.protocols.amqp.fields import PROPERTY_OF
 from onelog.protocols.amqp.frames import PROTOCOL_HEADER, decode_content_head, decode_method
 from onelog.protocols.amqp.properties import Properties, decode_properties
 from onelog.queues.addresses import (
@@ -273,7 +274,6 @@ def _history(start: Start) -> dict[str, Any]:
 def _to_properties(message: Message) -> Properties:
     found = Properties()
     for name, value in message.fields.items():
-        amqp = FIELD_NAMES[name].amqp
         if name == "qos":
             found.delivery_mode = _PERSISTENT if value else None
         elif name == "expires_ms":
@@ -282,8 +282,8 @@ def _to_properties(message: Message) -> Properties:
             found.reply_to = reply_key(DEFAULT_VHOST, value)
         elif name == "correlation":
             found.correlation_id = to_correlation_id(value)
-        elif amqp:
-            setattr(found, amqp, value)
+        elif name in PROPERTY_OF:
+            setattr(found, PROPERTY_OF[name], value)
     rows = {name: header_value(value) for name, value in message.headers}
     found.headers = change_table(None, rows) if rows else None
     return found
@@ -291,8 +291,8 @@ def _to_properties(message: Message) -> Properties:
 
 def _to_message(method: Any, properties: Properties, body: bytes) -> Message:
     fields: dict[str, Any] = {}
-    for name, field in FIELD_NAMES.items():
-        value = getattr(properties, field.amqp) if field.amqp else None
+    for name, property_ in PROPERTY_OF.items():
+        value = getattr(properties, property_)
         if value is not None:
             fields[name] = value
     if "qos" in fields:

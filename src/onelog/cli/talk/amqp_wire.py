@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from onelog.base.errors import InvalidRequest
-from onelog.base.names import to_amqp
+from onelog.base.names import to_routing_key
 from onelog.protocols.amqp.frames import FRAME_END, METHOD, encode_content
 from onelog.protocols.amqp.properties import Properties, encode_properties
 from onelog.queues.addresses import ROOT_EXCHANGE, address_of
@@ -149,4 +149,4 @@ def binding_of(text: str) -> tuple[str, str]:
 
 
 def _pattern(text: str) -> str:
-    return ".".join("*" if level == "+" else to_amqp(level) for level in text.split("/"))
+    return ".".join("*" if level == "+" else to_routing_key(level) for level in text.split("/"))

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from onelog.base.errors import CorruptBatch, OffsetOutOfRange, TopicNotFound
-from onelog.base.names import to_kafka
+from onelog.base.names import to_dotted
 from onelog.base.topics import is_exact
 from onelog.cli.talk.link import BrokerAddress, Patience
 from onelog.cli.talk.messages import FIELD_NAMES, Message, Start, Wanted
@@ -63,7 +63,7 @@ class KafkaTalker:
 
     def _find(self, topic: str, *, create: bool) -> tuple[str, list[int]]:
         """The Kafka name of a topic or filter, and its partitions."""
-        name = to_kafka(topic)
+        name = to_dotted(topic)
         known = self._partitions.get(name)
         if known is None:
             self.flush()

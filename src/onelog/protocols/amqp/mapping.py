@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from onelog.broker import Message, Record
 from onelog.protocols.amqp.correlation import to_correlation, to_correlation_id
+from onelog.protocols.amqp.fields import PROPERTY_OF
 from onelog.protocols.amqp.properties import Properties
 from onelog.queues.addresses import address_of, reply_key, reply_topic
 from onelog.queues.headers import BLIND_KEYS, LEFT_OUT, TABLE, kept_table
@@ -43,16 +44,20 @@ _LASTING: Final = (b"1", b"2")
 """The QoS of messages that are persistent."""
 
 _TEXTS: Final[dict[str, bytes]] = {
-    row.amqp: row.header for row in FIELDS if row.amqp and row.form == "text"
+    PROPERTY_OF[row.name]: row.header
+    for row in FIELDS
+    if row.name in PROPERTY_OF and row.form == "text"
 } | {"expiration": LIFETIME}
 _NUMBERS: Final[dict[str, bytes]] = {
-    row.amqp: row.header
+    PROPERTY_OF[row.name]: row.header
     for row in FIELDS
-    if row.amqp and row.form == "number" and row.header != names.QOS
+    if row.name in PROPERTY_OF and row.form == "number" and row.header != names.QOS
 }
 _NAMES: Final[dict[bytes, str]] = {header: name for name, header in _TEXTS.items()}
 _LIMITS: Final[dict[bytes, tuple[str, int]]] = {
-    row.header: (row.amqp, row.most) for row in FIELDS if row.amqp in _NUMBERS
+    row.header: (property_, row.most)
+    for row in FIELDS
+    if (property_ := PROPERTY_OF.get(row.name)) in _NUMBERS
 } | {DELIVERY_MODE: ("delivery_mode", 255)}
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from onelog.base.errors import InvalidName, MessageTooLarge, OffsetOutOfRange, OnelogError, again
 from onelog.base.ids import Offset, TimestampMs
-from onelog.base.names import from_kafka, to_kafka
+from onelog.base.names import from_dotted, to_dotted
 from onelog.broker import (
     NO_BOUND_MS,
     Appended,
@@ -335,7 +335,7 @@ def kafka_name(stream: Stream) -> str | None:
     if stream.config.internal or topic is None or stream.tags_topics:
         return None
     try:
-        return to_kafka(topic)
+        return to_dotted(topic)
     except InvalidName:
         return None  # too long for Kafka
 
@@ -432,6 +432,6 @@ class Topics:
 def check_name(name: str) -> str:
     """The topic or filter that a name stands for. Raises KafkaError when it is none."""
     try:
-        return from_kafka(name)
+        return from_dotted(name)
     except OnelogError as error:
         raise KafkaError(ErrorCode.invalid_topic_exception, str(error)) from None

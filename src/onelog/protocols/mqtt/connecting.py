@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from onelog.base.errors import NotAuthenticated, NotAuthorized, OnelogError, Unavailable
-from onelog.base.topics import is_writable
 from onelog.broker import Principal
 from onelog.broker.sessions import NEVER_MS
 from onelog.observe import get_logger
@@ -33,6 +32,7 @@ from onelog.protocols.mqtt.session_state import cursor_name
 from onelog.protocols.mqtt.special import parse_address
 from onelog.protocols.mqtt.state import State
 from onelog.protocols.mqtt.subscribed import Subscribed
+from onelog.queues.addresses import is_writable
 from onelog.security.identity import Identity
 
 if TYPE_CHECKING:

@@ -99,7 +99,7 @@ class Greeting:
             packet_id=1,
             subscription_ids=(wanted.identifier,) if wanted.identifier else (),
         )
-        place = session.hub.broker.live.place_of(record)
+        place = session.hub.live.place_of(record)
         if publish is None or place is None:
             return None
         return prepare(session.output, publish, place)

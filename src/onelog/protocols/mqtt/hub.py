@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Final
 from onelog.base.clock import Clock
 from onelog.base.errors import OnelogError, Unavailable
 from onelog.base.ids import Offset
-from onelog.base.topics import has_amqp_stream, is_writable
 from onelog.broker import MAIN, Broker, LiveSource, PartitionHandle, Principal, Record
 from onelog.broker.hanging import hang
 from onelog.broker.producer_ids import ProducerIds
@@ -40,6 +39,7 @@ from onelog.protocols.mqtt.special import Special, parse_address
 from onelog.protocols.mqtt.subscribed import Subscribed
 from onelog.protocols.mqtt.system import System
 from onelog.protocols.mqtt.wills import Wills
+from onelog.queues.addresses import has_own_stream, is_writable
 from onelog.security.authenticator import Authenticator
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class Hub:
     ) -> None:
         features = features or MqttFeatures()
         self.broker = broker
+        self.live = broker.new_live("mqtt")
         self.authenticator = authenticator
         self.limits = limits
         self.clock = clock
@@ -128,11 +129,11 @@ class Hub:
         try:
             self.broker.sessions.check_known()
             self.retained = await Retained.open(
-                self.broker, self.clock, self.limits.retained_messages
+                self.broker, self.live, self.clock, self.limits.retained_messages
             )
             await self.retained.catch_up()
             # Nothing runs between the two: what comes from here on, the feed tells it.
-            self.broker.live.start(self)
+            self.live.start(self)
             await self.producer_ids.open()
             await self.shares.open()
             await self.delayed.open()
@@ -147,7 +148,7 @@ class Hub:
         """
         self.is_abandoned = True
         self._undo.close()
-        self.broker.live.stop()
+        self.live.stop()
         await self._stop()
         table = self.broker.cursors.find(RETAINED_CURSOR)
         if table is not None:
@@ -195,8 +196,8 @@ class Hub:
         return len(topic) <= limits.topic_bytes and topic.count(b"/") < limits.topic_levels
 
     def may_write(self, topic: str) -> bool:
-        """Whether clients may publish to a topic: one that begins with $ is AMQP's, or ours."""
-        if has_amqp_stream(topic):
+        """Whether clients may publish to a topic: one that begins with $ is a queue's, or ours."""
+        if has_own_stream(topic):
             return self.broker.streams.home(topic).name != MAIN  # nobody made it yet
         return is_writable(topic)
 

@@ -145,7 +145,7 @@ class Replay:
             packet_id=1,
             subscription_ids=(row.identifier,) if row.identifier else (),
         )
-        source = session.hub.broker.live.find(key)
+        source = session.hub.live.find(key)
         if publish is None or source is None:
             return None
         return prepare(session.output, publish, (source.number, record.offset))

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Final
 
 from onelog.base.clock import Clock
 from onelog.base.ids import Offset
-from onelog.broker import LOCAL, Broker, LiveSource, PartitionHandle, Record, Source, TableCursor
+from onelog.broker import (
+    LOCAL,
+    Broker,
+    Live,
+    LiveSource,
+    PartitionHandle,
+    Record,
+    Source,
+    TableCursor,
+)
 from onelog.kernel import (
     ATTR_CODEC_MASK,
     ATTR_CONTROL,
@@ -56,15 +65,15 @@ class Retained:
         """Messages that were not retained because there are too many."""
 
     @classmethod
-    async def open(cls, broker: Broker, clock: Clock, most: int) -> Retained:
+    async def open(cls, broker: Broker, live: Live, clock: Clock, most: int) -> Retained:
         """Bring the table up to date with the log."""
         table = await broker.cursors.open_table(
             CURSOR, ["#"], accepts=accepts, follow=False, principal=LOCAL
         )
         table.position_of = lambda key: (
-            None if (source := broker.live.find(key)) is None else source.position
+            None if (source := live.find(key)) is None else source.position
         )
-        return cls(broker, table, await Copies.open(broker, clock, table), most)
+        return cls(broker, table, await Copies.open(broker, live, clock, table), most)
 
     def __len__(self) -> int:
         return len(self._table)

@@ -20,6 +20,7 @@ from onelog.base.errors import OnelogError
 from onelog.broker import (
     Broker,
     Cleanup,
+    Live,
     Position,
     Record,
     Retention,
@@ -57,23 +58,26 @@ _Row = tuple[int, Position, Record]
 class Copies:
     """The stream of copies. Make one with `Copies.open`."""
 
-    def __init__(self, broker: Broker, clock: Clock, table: TableCursor, source: Source) -> None:
+    def __init__(
+        self, broker: Broker, live: Live, clock: Clock, table: TableCursor, source: Source
+    ) -> None:
         self._broker = broker
+        self._live = live
         self._clock = clock
         self._table = table
         self._source = source
         self._dropped: list[str] = []
 
     @classmethod
-    async def open(cls, broker: Broker, clock: Clock, table: TableCursor) -> Copies:
+    async def open(cls, broker: Broker, live: Live, clock: Clock, table: TableCursor) -> Copies:
         """Let the table read copies; the stream is created on the first start.
 
         Raises Unavailable when it is damaged.
         """
         stream = broker.streams.find(STREAM) or await broker.streams.create(STREAM_CONFIG)
         check_known(stream.partitions[0])
-        broker.live.know(stream)
-        copies = cls(broker, clock, table, Source(stream, stream.partitions[0]))
+        live.know(stream)
+        copies = cls(broker, live, clock, table, Source(stream, stream.partitions[0]))
         table.read_elsewhere = copies.read
         return copies
 
@@ -92,7 +96,7 @@ class Copies:
         if record is None:
             return None
         origin = read_text(record.headers, ORIGIN)
-        return None if self._broker.live.find((origin, 0)) is None else record
+        return None if self._live.find((origin, 0)) is None else record
 
     # -- copying
 

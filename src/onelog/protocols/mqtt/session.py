@@ -141,7 +141,7 @@ class MqttSession:
         rows = []
         for packet_id, number, offset, qos, stage in self.output.in_flight():
             if number != OWN_SOURCE:
-                source = self.hub.broker.live.source(number)
+                source = self.hub.live.source(number)
                 rows.append(InFlightRow(packet_id, *source.key, offset, qos, stage))
             elif stage:  # only its release is left, and that needs no message
                 rows.append(InFlightRow(packet_id, "", 0, 0, qos, stage))
@@ -165,7 +165,7 @@ class MqttSession:
         self._special_positions = dict(body.specials)
         self._greeting_rows = body.greetings
         for row in body.in_flight:
-            source = self.hub.broker.live.find((row.stream_id, row.partition))
+            source = self.hub.live.find((row.stream_id, row.partition))
             if not row.stream_id:
                 rows.append((row.packet_id, OWN_SOURCE, 0, row.qos, row.stage))
             elif source is not None:
@@ -261,7 +261,7 @@ class MqttSession:
                 self._reading = self.hub.broker.cursors.reading(self.filters, positions)
 
     def _live_positions(self, *filters: str) -> list[Position]:
-        live = self.hub.broker.live
+        live = self.hub.live
         found = []
         for source in self.hub.broker.cursors.sources(filters).sources:
             followed = live.find(source.key)
@@ -313,7 +313,7 @@ class MqttSession:
             if stage:
                 self.output.push(encode_packet(Pubrel(packet_id), version))
                 continue
-            source = self.hub.broker.live.source(number)
+            source = self.hub.live.source(number)
             record = self.hub.broker.cursors.record_at(source.as_source, offset)
             publish = None if record is None else self._publish_of(source.key, record)
             data = None
@@ -439,7 +439,7 @@ class MqttSession:
         self.hub.loop.call_soon(self.catch_up)
 
     def _has_caught_up(self, reading: Reading) -> bool:
-        live = self.hub.broker.live
+        live = self.hub.live
         for index, source in enumerate(reading.sources.sources):
             followed = live.find(source.key)
             if followed is not None and reading.position(index) < followed.position:
@@ -460,7 +460,7 @@ class MqttSession:
         for index, record in reading.read(room):
             if index != number:
                 number, key = index, reading.sources.sources[index].key
-                source = self.hub.broker.live.find(key)
+                source = self.hub.live.find(key)
             if source is None or not self.may_have(record.topic):
                 continue
             publish = matcher.publish(key, record, now_ms)

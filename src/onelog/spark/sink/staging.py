@@ -126,7 +126,7 @@ class Staging:
     def _topic(self, topic: str) -> tuple[str, int]:
         known = self._partitions.get(topic)
         if known is None:
-            name = names.to_kafka(topic) if "/" in topic else topic
+            name = names.to_dotted(topic) if "/" in topic else topic
             (found,) = self._client.topics([name], create=True)
             if found.code == _UNKNOWN_TOPIC:
                 raise TopicNotFound(
@@ -202,7 +202,7 @@ class Staging:
         """Why there can be no transaction in partitions, and what to do."""
         kafka_name = parts[0][0]
         topic = next(row for row, (name, _) in self._partitions.items() if name == kafka_name)
-        address = names.from_kafka(kafka_name)
+        address = names.from_dotted(kafka_name)
         if not is_exact(address):
             return f"topic {topic}: it is a filter, and rows are written to topics: name one"
         if any(name == kafka_name for name, _ in self._added):

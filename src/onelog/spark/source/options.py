@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from onelog.base.errors import ConfigError, InvalidName
-from onelog.base.names import to_kafka
+from onelog.base.names import to_dotted
 from onelog.kafka_client import EARLIEST, LATEST, Access
 from onelog.spark.options import CONNECTION, Given, Option, access_of
 
@@ -167,7 +167,7 @@ def kafka_name(text: str, option: str) -> str:
     if _KAFKA_NAME.fullmatch(text):
         return text
     try:
-        return to_kafka(text)
+        return to_dotted(text)
     except InvalidName as error:
         raise ConfigError(f"option {option}: {error}") from None
 
@@ -183,7 +183,7 @@ def _topics(given: Given) -> Topics:
         raise ConfigError(f"option {kind} is empty")
     if kind == "filter":
         try:
-            return Topics(kind, {to_kafka(text): text})
+            return Topics(kind, {to_dotted(text): text})
         except InvalidName as error:
             raise ConfigError(f"option filter: {error}") from None
     if kind == "subscribe":

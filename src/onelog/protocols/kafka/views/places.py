@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from onelog.base.topics import has_amqp_stream, is_exact
+from onelog.base.topics import is_exact
 from onelog.broker import MAIN, Broker, PartitionHandle, Stream
 from onelog.kernel import topic_hash
+from onelog.queues.addresses import has_own_stream
 
 
 class Place(NamedTuple):
@@ -36,7 +37,7 @@ class Place(NamedTuple):
 def places_of(broker: Broker, text: str) -> list[Place]:
     """The partitions that a view of `text` shows, in the order of their numbers."""
     rows: list[tuple[tuple[bool, int, str, int], Place]] = []
-    elsewhere = has_amqp_stream(text)
+    elsewhere = has_own_stream(text)
     holders = broker.streams.holders(text)
     first = next((row for row in reversed(holders) if row.record.fixed_topic == text), None)
     for stream in holders:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from onelog.base.names import from_kafka
+from onelog.base.names import from_dotted
 from onelog.broker import Broker
 from onelog.protocols.kafka.views.cache import RunCache
 from onelog.protocols.kafka.views.news import News
@@ -82,7 +82,7 @@ class Views:
         if given is not None:
             view = View(self._broker, name, given.filter, shared, f"{name} {given.created_ms}")
         else:
-            view = View(self._broker, name, from_kafka(name), shared)
+            view = View(self._broker, name, from_dotted(name), shared)
             if not view.is_known():
                 return None
         view.generation = self._generation

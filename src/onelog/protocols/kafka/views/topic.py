@@ -7,7 +7,7 @@ the view showed before keep what they know.
 
 from __future__ import annotations
 
-from onelog.base.topics import has_amqp_stream, is_exact
+from onelog.base.topics import is_exact
 from onelog.broker import Broker, Ends, Stream
 from onelog.kernel import TopicFilter
 from onelog.protocols.kafka.topics import no_partition, topic_id
@@ -15,6 +15,7 @@ from onelog.protocols.kafka.views.cache import RunCache
 from onelog.protocols.kafka.views.news import News
 from onelog.protocols.kafka.views.partition import ViewPartition
 from onelog.protocols.kafka.views.places import places_of
+from onelog.queues.addresses import has_own_stream
 
 
 class View:
@@ -75,7 +76,7 @@ class View:
         """Whether it is a filter, an address of AMQP, or a topic of which there is a record."""
         return (
             not is_exact(self.address)
-            or (has_amqp_stream(self.address) and bool(self._partitions))
+            or (has_own_stream(self.address) and bool(self._partitions))
             or any(_holds_some(view.ends()) for view in self._partitions)
         )
 

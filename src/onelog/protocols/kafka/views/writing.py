@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from onelog.base.names import to_kafka
+from onelog.base.names import to_dotted
 from onelog.broker import Appended, Broker, PartitionHandle, Principal, Stream
 from onelog.kernel import ATTR_TRANSACTIONAL, BatchInfo, scan_batches, tag_batch
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
@@ -91,7 +91,7 @@ class Writer:
         if not stream.tags_topics:
             raise KafkaError(
                 ErrorCode.policy_violation,
-                f"{self._topic!r} has a topic of its own: send to {to_kafka(self._topic)}",
+                f"{self._topic!r} has a topic of its own: send to {to_dotted(self._topic)}",
             )
         if info.attributes & ATTR_TRANSACTIONAL:
             raise KafkaError(
