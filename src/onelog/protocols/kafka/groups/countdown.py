@@ -1,7 +1,8 @@
-"""The group's own timer: what a rebalance waits for, and until when."""
+"""The group's own timer: what a rebalance waits for, until when, and when to look next."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 
 from onelog.base.clock import Clock
@@ -20,14 +21,16 @@ class Phase(Enum):
 
 
 class Countdown:
-    """One phase at a time, with its deadline."""
+    """One phase at a time, with its deadline, beside the deadlines of members."""
 
-    __slots__ = ("_clock", "_grew", "_left_ms", "_step_ms", "deadline", "phase")
+    __slots__ = ("_clock", "_grew", "_left_ms", "_step_ms", "deadline", "phase", "wake_at")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.phase = Phase.IDLE
         self.deadline = 0.0
+        self.wake_at: float | None = None
+        """When a deadline is over, or a little before: never later."""
         self._step_ms = 0
         self._left_ms = 0
         self._grew = False
@@ -35,15 +38,23 @@ class Countdown:
     def start(self, phase: Phase, timeout_ms: int) -> None:
         """Begin a phase; the one before is over."""
         self.phase = phase
-        self.deadline = self._clock.monotonic() + timeout_ms / 1000
+        self.deadline = self.after(timeout_ms)
 
     def stop(self) -> None:
         """Wait for nothing."""
         self.phase = Phase.IDLE
 
-    def deadlines(self) -> tuple[float, ...]:
-        """The deadline, if something is waited for."""
-        return () if self.phase is Phase.IDLE else (self.deadline,)
+    def after(self, timeout_ms: int) -> float:
+        """A deadline, which `wake_at` is not later than."""
+        deadline = self._clock.monotonic() + timeout_ms / 1000
+        if self.wake_at is None or deadline < self.wake_at:
+            self.wake_at = deadline
+        return deadline
+
+    def look_next(self, deadlines: Iterable[float]) -> None:
+        """What is over was dealt with: these deadlines are left, and the one of the phase."""
+        own = () if self.phase is Phase.IDLE else (self.deadline,)
+        self.wake_at = min((*deadlines, *own), default=None)
 
     def gather(self, step_ms: int, longest_ms: int) -> None:
         """Wait for first members: a step, and one more as long as others come, up to a bound."""

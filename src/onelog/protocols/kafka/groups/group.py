@@ -19,6 +19,7 @@ from uuid import uuid4
 from onelog.base.clock import Clock
 from onelog.config.kafka import KafkaGroups
 from onelog.protocols.kafka.errors import ErrorCode
+from onelog.protocols.kafka.groups.admission import refusal
 from onelog.protocols.kafka.groups.answers import (
     JoinAnswer,
     Joining,
@@ -63,12 +64,15 @@ class Group:
         self._clock = clock
         self._new_id = new_id
         self._countdown = Countdown(clock)
-        self.wake_at: float | None = None
-        """When `expire` has something to do, or a little before: never later."""
         self._unsynced: set[str] = set()
         """Members of this generation that have not asked for their assignment yet."""
         self._keeping: KeptGroup | None = None
         """The assignments of this generation on their way to the disk."""
+
+    @property
+    def wake_at(self) -> float | None:
+        """When `expire` has something to do, or a little before: never later."""
+        return self._countdown.wake_at
 
     @classmethod
     def recovered(cls, name: str, kept: KeptGroup, settings: KafkaGroups, clock: Clock) -> Group:
@@ -92,30 +96,24 @@ class Group:
 
     def join(self, ticket: Ticket, asked: Joining) -> None:
         """A member joins, for the first time or again."""
-        if self.state is State.DEAD:
-            self._refuse_join(ticket, ErrorCode.coordinator_not_available, asked.member_id)
-        elif not self._has_room(asked):
-            self._turn_away(asked.member_id)
-            self._refuse_join(ticket, ErrorCode.group_max_size_reached, asked.member_id)
-        elif not self._speaks(asked):
-            self._refuse_join(ticket, ErrorCode.inconsistent_group_protocol, asked.member_id)
+        error = self._refusal(asked)
+        if error is not ErrorCode.none:
+            if error is ErrorCode.group_max_size_reached:
+                self._turn_away(asked.member_id)
+            self._refuse_join(ticket, error, asked.member_id)
         elif not asked.member_id:
             self._join_new(ticket, asked)
         else:
             self._join_known(ticket, asked)
         self._complete_join_if_all()
 
-    def _has_room(self, asked: Joining) -> bool:
-        members, limit = self.members, self._settings.members
-        member = members.by_id.get(asked.member_id)
-        size_bytes = members.size_bytes - (0 if member is None else member.size_bytes)
-        if size_bytes + asked.size_bytes > self._settings.group_bytes:
-            return False
-        if not asked.member_id and len(members.invited) >= limit:
-            return False
-        if self.state is State.PREPARING:  # places go to those who come first
-            return members.joining < limit or (member is not None and member.joining is not None)
-        return member is not None or len(members) < limit
+    def _refusal(self, asked: Joining) -> ErrorCode:
+        if self.state is State.DEAD:
+            return ErrorCode.coordinator_not_available
+        is_preparing = self.state is State.PREPARING
+        return refusal(
+            asked, self.members, self.protocol_type, self._settings, is_preparing=is_preparing
+        )
 
     def _turn_away(self, member_id: str) -> None:
         """The group became too small for a member that was in it or was invited."""
@@ -123,17 +121,6 @@ class Group:
         member = self.members.by_id.get(member_id)
         if member is not None:
             self._remove(member)
-
-    def _speaks(self, asked: Joining) -> bool:
-        """Whether the member knows a protocol that all others know too."""
-        names = {name for name, _metadata in asked.protocols}
-        if not names or not asked.protocol_type:
-            return False
-        if not len(self.members):
-            return True
-        static_id = self.members.by_instance.get(asked.instance_id or "", asked.member_id)
-        member = self.members.by_id.get(asked.member_id or static_id)
-        return asked.protocol_type == self.protocol_type and self.members.speak(names, member)
 
     def _join_new(self, ticket: Ticket, asked: Joining) -> None:
         new_id = f"{asked.instance_id or asked.client_id}-{self._new_id()}"
@@ -143,7 +130,7 @@ class Group:
                 self._replace(self.members.by_id[current], new_id, ticket, asked)
                 return
         elif asked.needs_known_id:
-            self.members.invited[new_id] = self._after(asked.session_timeout_ms)
+            self.members.invited[new_id] = self._countdown.after(asked.session_timeout_ms)
             self._refuse_join(ticket, ErrorCode.member_id_required, new_id)
             return
         self._add(new_id, ticket, asked)
@@ -182,7 +169,7 @@ class Group:
             rebalance_timeout_ms=asked.rebalance_timeout_ms,
             protocols=asked.protocols,
             is_new=True,
-            deadline=self._after(NEW_MEMBER_TIMEOUT_MS),
+            deadline=self._countdown.after(NEW_MEMBER_TIMEOUT_MS),
         )
         self.members.add(member)
         self.members.wait_join(member, ticket)
@@ -237,9 +224,8 @@ class Group:
         delay_ms = self._settings.initial_rebalance_delay_ms
         if self.state is State.EMPTY and delay_ms:
             self._countdown.gather(delay_ms, self.members.rebalance_timeout_ms)
-            self._wake(self._countdown.deadline)
         else:
-            self._count_down(Phase.JOINING, self.members.rebalance_timeout_ms)
+            self._countdown.start(Phase.JOINING, self.members.rebalance_timeout_ms)
         self._move(State.PREPARING)
         self._complete_join_if_all()
 
@@ -255,7 +241,7 @@ class Group:
         if len(self.members) and not self.members.elect_joined():
             # Only static members that are away: their sessions decide.
             wait_ms = max(self.members.rebalance_timeout_ms, STATIC_ABSENCE_MS)
-            self._count_down(Phase.JOINING, wait_ms)
+            self._countdown.start(Phase.JOINING, wait_ms)
             return
         self._countdown.stop()
         self.generation += 1
@@ -274,7 +260,7 @@ class Group:
             ticket = self.members.take_join(member)
             if ticket is not None:
                 self.outbox.append((ticket, join_answer(self, member)))
-        self._count_down(Phase.SYNCING, self.members.rebalance_timeout_ms)
+        self._countdown.start(Phase.SYNCING, self.members.rebalance_timeout_ms)
 
     # -- SyncGroup
 
@@ -419,8 +405,7 @@ class Group:
         self._complete_join_if_all()
         if self._countdown.deadline <= now:
             self._phase_over()
-        deadlines = [*self.members.deadlines(), *self._countdown.deadlines()]
-        self.wake_at = min(deadlines, default=None)
+        self._countdown.look_next(self.members.deadlines())
 
     def _phase_over(self) -> None:
         match self._countdown.phase:
@@ -434,21 +419,8 @@ class Group:
                     self._remove(self.members.by_id[member_id])
                 self._prepare()
 
-    def _count_down(self, phase: Phase, timeout_ms: int) -> None:
-        self._countdown.start(phase, timeout_ms)
-        self._wake(self._countdown.deadline)
-
-    def _after(self, timeout_ms: int) -> float:
-        deadline = self._clock.monotonic() + timeout_ms / 1000
-        self._wake(deadline)
-        return deadline
-
-    def _wake(self, deadline: float) -> None:
-        if self.wake_at is None or deadline < self.wake_at:
-            self.wake_at = deadline
-
     def _await_heartbeat(self, member: Member) -> None:
-        member.deadline = self._after(member.session_timeout_ms)
+        member.deadline = self._countdown.after(member.session_timeout_ms)
 
     # -- the rest
 
