@@ -16,12 +16,14 @@ from onelog.base.ids import Offset
 from onelog.broker import LOCAL, Message
 from onelog.log.catalog import LISTENER
 from onelog.log.config import Cleanup, Retention, StreamConfig
-from onelog.log.maintenance import FAILED, HOOK, Maintenance
+from onelog.log.leaving import HOOK
+from onelog.log.maintenance import Maintenance
 from onelog.log.partition import Durability, Partition
 from onelog.log.room import DISK_FULL
 from onelog.log.shared import Shared
 from onelog.log.sync_watch import SYNC_HANGS
 from onelog.log.syncer import Syncer
+from onelog.log.visits import FAILED
 from onelog.observe.troubles import Troubles
 from tests.logs import KEY, GatedLog, Node, memory_log, put, row
 from tests.support.brokers import running

@@ -13,9 +13,10 @@ import pytest
 from onelog.base.errors import PartitionCorrupt, StorageError
 from onelog.base.ids import Offset
 from onelog.log.config import Cleanup, Compaction, Retention, StreamConfig
-from onelog.log.maintenance import PRODUCER_SILENCE_MS, Maintenance, Pins
+from onelog.log.maintenance import PRODUCER_SILENCE_MS, Maintenance
 from onelog.log.partition import Durability, Partition
 from onelog.log.stream import Stream
+from onelog.log.visits import Pins
 from onelog.storage.engine import PartitionLog, SegmentInfo
 from tests.logs import Node, held, offsets, put, row
 
