@@ -1,16 +1,23 @@
-"""Cursor state in `~cursors`: durable when answered, recovered, compacted, pinning retention."""
+"""Cursor state in `~cursors`: durable when answered, recovered, compacted, pinning retention.
+
+All of it holds with one partition and with several.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import pytest
 
 from onelog.base.clock import ManualClock
 from onelog.base.errors import CursorNotFound, StorageFull
+from onelog.base.ids import Offset
 from onelog.broker import (
     EARLIEST,
     LOCAL,
@@ -24,14 +31,68 @@ from onelog.broker import (
     StreamConfig,
 )
 from onelog.cursors import checkpoint
-from onelog.kernel import scan_batches
+from onelog.kernel import BatchInfo, scan_batches
 from onelog.log.partition import Partition
 from tests.support.brokers import FAST, batches_of, home_of, read_all, running, say
 
 
-def states(broker: Broker) -> Partition:
+class Serve(Protocol):
+    """`running` with a number of internal partitions."""
+
+    def __call__(
+        self, path: Path, settings: BrokerSettings = FAST, clock: ManualClock | None = None
+    ) -> AbstractAsyncContextManager[Broker]: ...
+
+
+@pytest.fixture(params=[1, 4])
+def serve(request: pytest.FixtureRequest) -> Serve:
+    """A broker for the length of a block."""
+
+    def start(
+        path: Path, settings: BrokerSettings = FAST, clock: ManualClock | None = None
+    ) -> AbstractAsyncContextManager[Broker]:
+        chosen = msgspec.structs.replace(settings, internal_partitions=request.param)
+        return running(path, chosen, clock)
+
+    return start
+
+
+def states(broker: Broker) -> tuple[Partition, ...]:
     """Where cursor states are."""
-    return broker.streams.get("~cursors").partitions[0]
+    return tuple(broker.streams.get("~cursors").local)
+
+
+def states_of(broker: Broker, name: str) -> Partition:
+    """Where the state of one cursor is."""
+    home = broker.streams.placement.home(broker.streams.get("~cursors"), name.encode())
+    return states(broker)[home.id]
+
+
+def ends(broker: Broker) -> list[int]:
+    """The end of each partition."""
+    return [int(partition.end_offset) for partition in states(broker)]
+
+
+def count_batches(broker: Broker) -> list[int]:
+    """The batches of each partition."""
+    return list(map(batches_of, states(broker)))
+
+
+def one_more(broker: Broker, before: list[int], names: Iterable[str]) -> list[int]:
+    """As before, and one in each partition that any of these cursors has its state in."""
+    homes = {states_of(broker, name).id for name in names}
+    return [count + (number in homes) for number, count in enumerate(before)]
+
+
+async def saved_batches(broker: Broker) -> list[BatchInfo]:
+    """Save every cursor; the batches of that."""
+    before = ends(broker)
+    await broker.cursors.save(*broker.cursors.open_cursors())
+    return [
+        info
+        for partition, first in zip(states(broker), before, strict=True)
+        for info in scan_batches(partition.read(Offset(first), 1 << 30))
+    ]
 
 
 async def open_each(broker: Broker) -> None:
@@ -42,64 +103,67 @@ async def open_each(broker: Broker) -> None:
     await broker.cursors.open_table("table", ["#"], principal=LOCAL)
 
 
-async def test_several_cursors_are_saved_in_one_batch(tmp_path: Path) -> None:
-    async with running(tmp_path) as broker:
+async def test_several_cursors_are_saved_in_one_batch_per_partition(
+    tmp_path: Path, serve: Serve
+) -> None:
+    async with serve(tmp_path) as broker:
         await open_each(broker)
-        before = batches_of(states(broker))
+        before = count_batches(broker)
         await broker.cursors.save(*broker.cursors.open_cursors())
-        assert batches_of(states(broker)) == before + 1
+        assert count_batches(broker) == one_more(broker, before, broker.cursors.names())
 
 
-async def test_marked_cursors_are_saved_together_after_the_interval(tmp_path: Path) -> None:
+async def test_marked_cursors_are_saved_together_after_the_interval(
+    tmp_path: Path, serve: Serve
+) -> None:
     """One timer, however many changes; it writes nothing when nothing changed."""
     settings = msgspec.structs.replace(FAST, checkpoint_interval_s=0.001)
-    async with running(tmp_path, settings) as broker:
+    async with serve(tmp_path, settings) as broker:
         await say(broker, "t", *map(str, range(10)))
         queues = [
             await broker.cursors.open_queue(f"q{number}", ["t"], start=EARLIEST, principal=LOCAL)
             for number in range(5)
         ]
-        before = states(broker).end_offset
-        batches = batches_of(states(broker))
+        before, batches = ends(broker), count_batches(broker)
         for queue in queues:
             for delivery in queue.acquire("c", 10):
                 queue.ack(delivery.token)
-        await asyncio.wait_for(states(broker).wait_visible(before), 5)
-        assert states(broker).end_offset == before + 5
-        assert batches_of(states(broker)) == batches + 1
+        for name in [queue.name for queue in queues]:
+            home = states_of(broker, name)
+            await asyncio.wait_for(home.wait_visible(Offset(before[home.id])), 5)
+        assert sum(ends(broker)) == sum(before) + 5
+        assert count_batches(broker) == one_more(broker, batches, [row.name for row in queues])
         assert not broker.cursors._checkpoints._marked
 
 
 async def test_many_cursors_are_saved_in_batches_of_bounded_size(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I8: and the parts of a large table are not forced into one batch."""
     monkeypatch.setattr(checkpoint, "CHUNK_BYTES", 2_000)
     monkeypatch.setattr(checkpoint, "PIECE_BYTES_MAX", 4_000)
-    async with running(tmp_path) as broker:
+    async with serve(tmp_path) as broker:
         for number in range(50):
             await broker.cursors.open_session(f"s{number}", ["#"], principal=LOCAL)
         await broker.publish_many(
             [Message(f"t/{number}", b"x") for number in range(2_000)], principal=LOCAL
         )
         table = await broker.cursors.open_table("table", ["#"], principal=LOCAL)
-        first = states(broker).end_offset
-        await broker.cursors.save(*broker.cursors.open_cursors())
-        infos = scan_batches(states(broker).read(first, 1 << 30))
+        infos = await saved_batches(broker)
         assert len(infos) > 3
         assert max(info.size_bytes for info in infos) < 12_000
         rows = len(table)
-    async with running(tmp_path) as broker:
+    async with serve(tmp_path) as broker:
         assert len(broker.cursors.names()) == 51
         again = await broker.cursors.open_table("table", ["#"], principal=LOCAL)
         assert len(again) == rows == 2_000
 
 
 async def test_a_checkpoint_of_many_cursors_is_a_small_part_of_what_they_know(
-    tmp_path: Path,
+    tmp_path: Path, serve: Serve
 ) -> None:
     """I1: sessions with full windows go on as they were, from a tenth of the bytes."""
-    async with running(tmp_path) as broker:
+    async with serve(tmp_path) as broker:
         await say(broker, "t", *map(str, range(100)))
         names = [f"session/{number}" for number in range(20)]
         for name in names:
@@ -107,23 +171,21 @@ async def test_a_checkpoint_of_many_cursors_is_a_small_part_of_what_they_know(
                 name, ["#"], start=EARLIEST, window=100, principal=LOCAL
             )
             assert len(session.fetch(100)) == 100
-        first = states(broker).end_offset
         known = sum(len(cursor.state().body) for cursor in broker.cursors.open_cursors())
-        await broker.cursors.save(*broker.cursors.open_cursors())
-        (info,) = scan_batches(states(broker).read(first, 1 << 30))
+        infos = await saved_batches(broker)
         assert known > 20_000
-        assert info.size_bytes < known / 10
-    async with running(tmp_path) as broker:
+        assert sum(info.size_bytes for info in infos) < known / 10
+    async with serve(tmp_path) as broker:
         for name in names:
             session = await broker.cursors.open_session(name, ["#"], window=100, principal=LOCAL)
             assert [row.packet_id for row in session.redeliver()] == list(range(1, 101))
 
 
-async def test_what_save_answered_survives_a_crash(tmp_path: Path) -> None:
+async def test_what_save_answered_survives_a_crash(tmp_path: Path, serve: Serve) -> None:
     """I4: the data directory as it lies while the broker runs, opened by another one."""
     crashed = tmp_path / "crashed"
     settings = BrokerSettings(checkpoint_interval_s=3600.0)
-    async with running(tmp_path / "live", settings) as broker:
+    async with serve(tmp_path / "live", settings) as broker:
         await say(broker, "t", *map(str, range(10)))
         await open_each(broker)
         queue = await broker.cursors.open_queue("work", ["t"], start=EARLIEST, principal=LOCAL)
@@ -140,7 +202,7 @@ async def test_what_save_answered_survives_a_crash(tmp_path: Path) -> None:
         await broker.cursors.save(*broker.cursors.open_cursors())
         queue.ack(held[2].token)  # not saved any more
         shutil.copytree(tmp_path / "live", crashed)
-    async with running(crashed, settings) as broker:
+    async with serve(crashed, settings) as broker:
         queue = await broker.cursors.open_queue("work", ["t"], principal=LOCAL)
         assert [(int(d.record.offset), d.count) for d in queue.acquire("c", 99)] == [
             (2, 2),
@@ -169,8 +231,10 @@ async def test_what_save_answered_survives_a_crash(tmp_path: Path) -> None:
         assert latest.value == b"9"
 
 
-async def test_a_broker_that_restarts_knows_every_cursor_it_had(tmp_path: Path) -> None:
-    async with running(tmp_path) as broker:
+async def test_a_broker_that_restarts_knows_every_cursor_it_had(
+    tmp_path: Path, serve: Serve
+) -> None:
+    async with serve(tmp_path) as broker:
         await say(broker, "t", "1")
         await open_each(broker)
         await broker.cursors.open_queue(
@@ -180,7 +244,7 @@ async def test_a_broker_that_restarts_knows_every_cursor_it_had(tmp_path: Path) 
             principal=LOCAL,
         )
         kinds = {name: broker.cursors.kept(name) for name in broker.cursors.names()}
-    async with running(tmp_path) as broker:
+    async with serve(tmp_path) as broker:
         assert broker.cursors.names() == ["offset", "queue", "session", "settings", "table"]
         for name, before in kinds.items():
             after = broker.cursors.kept(name)
@@ -192,8 +256,8 @@ async def test_a_broker_that_restarts_knows_every_cursor_it_had(tmp_path: Path) 
         assert queue.dead_letter is not None
 
 
-async def test_a_forgotten_cursor_stays_forgotten(tmp_path: Path) -> None:
-    async with running(tmp_path) as broker:
+async def test_a_forgotten_cursor_stays_forgotten(tmp_path: Path, serve: Serve) -> None:
+    async with serve(tmp_path) as broker:
         await say(broker, "t", "1", "2")
         await open_each(broker)
         for name in ("offset", "session", "queue", "table"):
@@ -202,15 +266,17 @@ async def test_a_forgotten_cursor_stays_forgotten(tmp_path: Path) -> None:
             await broker.cursors.delete("queue")
         assert broker.cursors.names() == []
         assert not broker.cursors._checkpoints._parts
-    async with running(tmp_path) as broker:
+    async with serve(tmp_path) as broker:
         assert broker.cursors.names() == []
         queue = await broker.cursors.open_queue("queue", ["t"], start=EARLIEST, principal=LOCAL)
         assert len(queue.acquire("c", 9)) == 2
 
 
-async def test_a_late_answer_does_not_bring_a_deleted_cursor_back(tmp_path: Path) -> None:
+async def test_a_late_answer_does_not_bring_a_deleted_cursor_back(
+    tmp_path: Path, serve: Serve
+) -> None:
     settings = msgspec.structs.replace(FAST, checkpoint_interval_s=0.001)
-    async with running(tmp_path, settings) as broker:
+    async with serve(tmp_path, settings) as broker:
         await say(broker, "t", "1")
         queue = await broker.cursors.open_queue("q", ["t"], start=EARLIEST, principal=LOCAL)
         (delivery,) = queue.acquire("c")
@@ -218,15 +284,15 @@ async def test_a_late_answer_does_not_bring_a_deleted_cursor_back(tmp_path: Path
         queue.ack(delivery.token)
         other = await broker.cursors.open_offset("other", ["t"], principal=LOCAL)
         other.commit_read()
-        end = states(broker).end_offset
-        await asyncio.wait_for(states(broker).wait_visible(end), 5)  # a save came after it
+        home = states_of(broker, "other")
+        await asyncio.wait_for(home.wait_visible(home.end_offset), 5)  # a save came after it
         assert broker.cursors.names() == ["other"]
 
 
 async def test_a_late_answer_does_not_overwrite_the_next_cursor_of_that_name(
-    tmp_path: Path,
+    tmp_path: Path, serve: Serve
 ) -> None:
-    async with running(tmp_path) as broker:
+    async with serve(tmp_path) as broker:
         await say(broker, "t", *map(str, range(4)))
         old = await broker.cursors.open_queue("q", ["t"], start=EARLIEST, principal=LOCAL)
         stale = old.acquire("c", 4)
@@ -236,13 +302,13 @@ async def test_a_late_answer_does_not_overwrite_the_next_cursor_of_that_name(
             new.ack(delivery.token)
         old.release(stale[0].token, count=False)
         old.ack(stale[1].token)
-    async with running(tmp_path) as broker:
+    async with serve(tmp_path) as broker:
         queue = await broker.cursors.open_queue("q", ["t"], principal=LOCAL)
         assert queue.acquire("c", 9) == []
 
 
-async def test_the_compacted_stream_keeps_the_latest_states(tmp_path: Path) -> None:
-    async with running(tmp_path) as broker:
+async def test_the_compacted_stream_keeps_the_latest_states(tmp_path: Path, serve: Serve) -> None:
+    async with serve(tmp_path) as broker:
         await broker.publish_many(
             [Message(f"t/{number % 40}", b"x") for number in range(400)], principal=LOCAL
         )
@@ -254,13 +320,14 @@ async def test_the_compacted_stream_keeps_the_latest_states(tmp_path: Path) -> N
                 queue.ack(delivery.token)  # type: ignore[union-attr]
             await broker.cursors.save(*broker.cursors.open_cursors())
         await broker.cursors.delete("gone")
-        before = states(broker).log.size_bytes
-        await asyncio.to_thread(states(broker).log.roll)
+        before = sum(row.log.size_bytes for row in states(broker))
+        for partition in states(broker):
+            await asyncio.to_thread(partition.log.roll)
         await broker.maintenance.run_once()
-        assert states(broker).log.size_bytes < before / 2
+        assert sum(row.log.size_bytes for row in states(broker)) < before / 2
         assert broker.maintenance.counters.errors == 0
         positions = queue.positions()  # type: ignore[union-attr]
-    async with running(tmp_path) as broker:
+    async with serve(tmp_path) as broker:
         assert broker.cursors.names() == ["offset", "queue", "session", "table"]
         again = await broker.cursors.open_queue("queue", ["t/#"], principal=LOCAL)
         assert again.positions() == positions
@@ -269,10 +336,10 @@ async def test_the_compacted_stream_keeps_the_latest_states(tmp_path: Path) -> N
 
 
 async def test_pins_are_the_lowest_offsets_that_queues_and_sessions_still_need(
-    tmp_path: Path,
+    tmp_path: Path, serve: Serve
 ) -> None:
     clock = ManualClock()
-    async with running(tmp_path, clock=clock) as broker:
+    async with serve(tmp_path, clock=clock) as broker:
         stream, partition = home_of(broker, "t")
         key = (stream.record.id, partition.id)
 
@@ -311,11 +378,11 @@ async def test_pins_are_the_lowest_offsets_that_queues_and_sessions_still_need(
 
 
 async def test_a_cursor_among_other_topics_does_not_pin_what_it_has_passed(
-    tmp_path: Path,
+    tmp_path: Path, serve: Serve
 ) -> None:
     """It has nothing to settle, so nothing of it is saved; its position counts all the same."""
     clock = ManualClock()
-    async with running(tmp_path, clock=clock) as broker:
+    async with serve(tmp_path, clock=clock) as broker:
         stream, partition = home_of(broker, "noise")
         same = next(
             f"quiet/{number}"
@@ -343,10 +410,10 @@ async def fill(broker: Broker, count: int) -> Partition:
     return broker.streams.get("s").partitions[0]
 
 
-async def test_retention_honours_the_pins_and_then_the_quota(tmp_path: Path) -> None:
+async def test_retention_honours_the_pins_and_then_the_quota(tmp_path: Path, serve: Serve) -> None:
     """I3, DESIGN §7: records leave when nobody needs them; a lagging queue has a quota."""
     clock = ManualClock()
-    async with running(tmp_path, clock=clock) as broker:
+    async with serve(tmp_path, clock=clock) as broker:
         queue = await broker.cursors.open_queue("q", ["s/#"], principal=LOCAL)
         partition = await fill(broker, 12)
         held = queue.acquire("c", 12)
@@ -373,16 +440,16 @@ async def test_retention_honours_the_pins_and_then_the_quota(tmp_path: Path) -> 
 
 
 async def test_a_failed_save_is_reported_and_made_up_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I9: a full disk costs no state, only time."""
     settings = msgspec.structs.replace(FAST, checkpoint_interval_s=0.001)
-    async with running(tmp_path, settings) as broker:
+    async with serve(tmp_path, settings) as broker:
         await say(broker, "t", "1")
         queue = await broker.cursors.open_queue("q", ["t"], start=EARLIEST, principal=LOCAL)
         failed = asyncio.Event()
         broker.cursors._checkpoints.on_error = lambda _error: failed.set()
-        real, target = Partition.append_built, states(broker)
+        real, target = Partition.append_built, states_of(broker, "q")
 
         def full(self: Partition, *args: object, **more: object) -> object:
             if self is target:
@@ -397,26 +464,26 @@ async def test_a_failed_save_is_reported_and_made_up_for(
         assert target.end_offset == end
         monkeypatch.undo()
         await asyncio.wait_for(target.wait_visible(end), 5)
-    async with running(tmp_path) as broker:
+    async with serve(tmp_path) as broker:
         again = await broker.cursors.open_queue("q", ["t"], principal=LOCAL)
         assert again.acquire("c") == []
 
 
 async def test_a_checkpoint_that_cannot_be_written_does_not_keep_the_broker_from_closing(
-    tmp_path: Path,
+    tmp_path: Path, serve: Serve
 ) -> None:
     """The partitions are closed cleanly all the same."""
     broker_path = tmp_path
-    async with running(broker_path) as broker:
+    async with serve(broker_path) as broker:
         await say(broker, "t", "1")
         queue = await broker.cursors.open_queue("q", ["t"], start=EARLIEST, principal=LOCAL)
         queue.acquire("c")
-        states(broker).stop(StorageFull("it broke"))
+        states_of(broker, "q").stop(StorageFull("it broke"))
         with pytest.raises(StorageFull):
             await broker.close()
         assert all(row.stopped for row in broker.streams.get("main").partitions)
         broker.close = _nothing  # type: ignore[method-assign]
-    async with running(broker_path) as broker:
+    async with serve(broker_path) as broker:
         assert broker.cursors.kept("q") is not None
         assert CursorKind.QUEUE is broker.cursors.kept("q").kind  # type: ignore[union-attr]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import msgspec
@@ -10,7 +11,8 @@ import pytest
 from onelog.base.clock import ManualClock
 from onelog.base.errors import ConfigError
 from onelog.broker import EARLIEST, LOCAL, Broker, BrokerSettings, KeptTable
-from onelog.kernel import scan_batches
+from onelog.kernel import scan_batches, topic_hash
+from onelog.log.internal import mixed_hash
 from onelog.metadata.local import LocalStore
 from onelog.protocols.kafka.groups import rows as group_rows
 from onelog.protocols.kafka.transactions import links
@@ -79,7 +81,7 @@ async def test_cursors_are_found_again_in_their_partitions(tmp_path: Path) -> No
             assert len(cursor.fetch()) == 2
         await broker.cursors.save(*broker.cursors.open_cursors())
         states = [broker.cursors.kept(name) for name in names]
-        assert sum(map(bool, keys_of(broker, "~cursors"))) > 1, "some are in other partitions"
+        assert all(keys_of(broker, "~cursors")), "each partition has some of them"
     async with running(tmp_path, FOUR) as broker:
         assert [broker.cursors.kept(name) for name in names] == states
         assert all(states)
@@ -114,3 +116,27 @@ async def test_a_data_directory_of_a_version_without_the_number_has_one(tmp_path
             pass
     async with running(tmp_path, FAST):
         pass
+
+
+async def test_names_that_are_much_alike_are_spread_over_all_partitions() -> None:
+    for shape in ("cursor-%d", "q%d", "session/%d", "amqp:/:jobs.%d", "share/g/%d/#", "group_%03d"):
+        for partitions in (2, 4, 8, 16, 3):
+            names = [(shape % number).encode() for number in range(16 * partitions)]
+            counts = Counter(mixed_hash(name) % partitions for name in names)
+            assert len(counts) == partitions, (shape, partitions)
+            assert max(counts.values()) <= 2.5 * 16, (shape, partitions, counts)
+
+
+async def test_a_data_directory_from_before_the_mixed_hash_finds_its_names(tmp_path: Path) -> None:
+    """Its row has the number alone: its names lie where the topic's hash put them."""
+    rows = [(b"key-%d" % number, b"1") for number in range(20)]
+    store = await LocalStore.open(tmp_path / "metadata.db", ManualClock())
+    await store.put("internal/partitions", b"4")
+    await store.close()
+    async with running(tmp_path, FOUR) as broker:
+        table = await broker.open_kept("~things")
+        await table.put(rows)
+        assert [
+            {number for number, keys in enumerate(keys_of(broker, "~things")) if key in keys}
+            for key, _value in rows
+        ] == [{topic_hash(key) % 4} for key, _value in rows]

@@ -7,7 +7,7 @@ state.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from onelog.admin.contract import (
     CursorInfo,
@@ -45,61 +45,70 @@ class View:
         """Cursors by name, from the first name greater than `after`."""
         names = self._broker.cursors.names()
         first = bisect_right(names, after)
-        return [self.cursor(name) for name in names[first : first + limit]]
+        streams = self._by_id()
+        return [self._cursor(name, streams) for name in names[first : first + limit]]
 
     def cursor(self, name: str) -> CursorInfo:
         """One cursor. Raises CursorNotFound."""
+        return self._cursor(name, self._by_id())
+
+    def _by_id(self) -> dict[str, Stream]:
+        return {stream.record.id: stream for stream in self._broker.streams.streams()}
+
+    def _cursor(self, name: str, streams: Mapping[str, Stream]) -> CursorInfo:
         desk = self._broker.cursors
         cursor, kept = desk.find(name), desk.kept(name)
         if cursor is not None:
-            return self._open_cursor(cursor, durable=kept is not None)
+            return _open_cursor(cursor, streams, durable=kept is not None)
         if kept is not None:
-            return self._kept_cursor(kept)
+            return _kept_cursor(kept, streams)
         raise CursorNotFound(f"there is no cursor {name!r}")
 
-    def _open_cursor(self, cursor: Cursor, *, durable: bool) -> CursorInfo:
-        return CursorInfo(
-            name=cursor.name,
-            kind=cursor.kind.value,
-            filter=", ".join(cursor.filters),
-            durable=durable,
-            positions=self._positions(cursor.positions()),
-            lag=cursor.lag(),
-            pending=cursor.pending(),
-            connected=1,
-        )
 
-    def _kept_cursor(self, kept: CursorState) -> CursorInfo:
-        ends: dict[tuple[str, int], int] = {
-            (stream.record.id, partition.id): partition.high_watermark
-            for stream in self._broker.streams.streams()
-            for partition in stream.partitions
-        }
-        lag = sum(
-            max(0, ends.get((row.stream_id, row.partition), 0) - row.offset)
-            for row in kept.positions
-        )
-        return CursorInfo(
-            name=kept.name,
-            kind=kept.kind.value,
-            filter=", ".join(kept.filters),
-            durable=True,
-            positions=self._positions(kept.positions),
-            lag=lag,
-            pending=0,
-            connected=0,
-        )
+def _open_cursor(cursor: Cursor, streams: Mapping[str, Stream], *, durable: bool) -> CursorInfo:
+    return CursorInfo(
+        name=cursor.name,
+        kind=cursor.kind.value,
+        filter=", ".join(cursor.filters),
+        durable=durable,
+        positions=_positions(cursor.positions(), streams),
+        lag=cursor.lag(),
+        pending=cursor.pending(),
+        connected=1,
+    )
 
-    def _positions(self, rows: Iterable[Position]) -> tuple[CursorPosition, ...]:
-        names = {stream.record.id: stream.name for stream in self._broker.streams.streams()}
-        return tuple(
-            CursorPosition(
-                stream=names.get(row.stream_id, row.stream_id),
-                partition=row.partition,
-                offset=row.offset,
-            )
-            for row in rows
+
+def _kept_cursor(kept: CursorState, streams: Mapping[str, Stream]) -> CursorInfo:
+    return CursorInfo(
+        name=kept.name,
+        kind=kept.kind.value,
+        filter=", ".join(kept.filters),
+        durable=True,
+        positions=_positions(kept.positions, streams),
+        lag=sum(_lag(row, streams.get(row.stream_id)) for row in kept.positions),
+        pending=0,
+        connected=0,
+    )
+
+
+def _lag(row: Position, stream: Stream | None) -> int:
+    """What came after a position; nothing where the stream is gone."""
+    if stream is None or row.partition >= len(stream.partitions):
+        return 0
+    return max(0, stream.partitions[row.partition].high_watermark - row.offset)
+
+
+def _positions(
+    rows: Iterable[Position], streams: Mapping[str, Stream]
+) -> tuple[CursorPosition, ...]:
+    return tuple(
+        CursorPosition(
+            stream=row.stream_id if row.stream_id not in streams else streams[row.stream_id].name,
+            partition=row.partition,
+            offset=row.offset,
         )
+        for row in rows
+    )
 
 
 def _stream_info(stream: Stream) -> StreamInfo:

@@ -32,7 +32,7 @@ from onelog.cursors.sources import SourceRegistry
 from onelog.log.catalog import Catalog
 from onelog.log.config import Retention, StreamConfig
 from onelog.log.handle import PartitionHandle
-from onelog.log.internal import fix_partitions
+from onelog.log.internal import fix_placement
 from onelog.log.maintenance import Maintenance
 from onelog.log.syncer import Syncer
 from onelog.metadata.store import MetadataStore
@@ -133,7 +133,7 @@ class Broker:
             _log.warning(
                 "data of an unknown stream is left alone", partition="/".join(map(str, key))
             )
-        streams.internal_partitions = await fix_partitions(
+        streams.placement = await fix_placement(
             self.store, self._settings.internal_partitions, is_new=streams.find(MAIN) is None
         )
         if streams.find(MAIN) is None:

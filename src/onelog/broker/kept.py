@@ -19,7 +19,6 @@ from onelog.log.handle import PartitionHandle
 from onelog.log.internal import check_known, internal_stream, kept_batches, not_known
 from onelog.log.stream import Stream
 from onelog.log.wakeup import Callback, Waiter, as_future
-from onelog.observe.troubles import Troubles
 
 KeptRow = tuple[bytes, bytes | None]
 
@@ -28,10 +27,11 @@ class KeptTable:
     """The rows of one internal stream. Make one with `KeptTable.open`."""
 
     def __init__(
-        self, stream: Stream, clock: Clock, name_of: Callable[[bytes], bytes], troubles: Troubles
+        self, stream: Stream, catalog: Catalog, clock: Clock, name_of: Callable[[bytes], bytes]
     ) -> None:
         self._stream = stream
-        self.troubles = troubles
+        self._placement = catalog.placement
+        self.troubles = catalog.troubles
         """Where failures of who waits for rows are told."""
         self._clock = clock
         self._name_of = name_of
@@ -49,7 +49,7 @@ class KeptTable:
 
         `name_of` says of a row's key what it belongs to: by default, to itself.
         """
-        table = cls(await internal_stream(catalog, name), clock, name_of, catalog.troubles)
+        table = cls(await internal_stream(catalog, name), catalog, clock, name_of)
         for partition in table._stream.partitions:
             await table._load(partition)
         return table
@@ -85,7 +85,7 @@ class KeptTable:
             return self._put(self._stream.partitions[0], rows)
         parts: dict[PartitionHandle, list[KeptRow]] = {}
         for key, value in rows:
-            partition = self._stream.partition_of(self._name_of(key))
+            partition = self._placement.home(self._stream, self._name_of(key))
             parts.setdefault(partition, []).append((key, value))
         for partition in parts:
             check_known(partition)

@@ -29,7 +29,7 @@ from onelog.cursors.table import TableCursor
 from onelog.kernel import BatchBuilder
 from onelog.log.catalog import Catalog
 from onelog.log.handle import PartitionHandle
-from onelog.log.internal import internal_stream, kept_batches
+from onelog.log.internal import Placement, internal_stream, kept_batches
 from onelog.log.stream import Stream
 from onelog.record.batch import compress_batch
 from onelog.record.compression import ZSTD
@@ -57,8 +57,11 @@ IN_PARTS: Final = (TableCursor, RoutedCursor)
 class CheckpointStore:
     """Kept cursor states by name."""
 
-    def __init__(self, stream: Stream, clock: Clock, interval_s: float) -> None:
+    def __init__(
+        self, stream: Stream, placement: Placement, clock: Clock, interval_s: float
+    ) -> None:
         self._stream = stream
+        self._placement = placement
         self._clock = clock
         self._interval_s = interval_s
         self._kept: dict[str, Cursor | bytes] = {}
@@ -75,7 +78,8 @@ class CheckpointStore:
     @classmethod
     async def open(cls, catalog: Catalog, clock: Clock, interval_s: float) -> CheckpointStore:
         """Read every kept state; the stream is created on the first start."""
-        store = cls(await internal_stream(catalog, STREAM), clock, interval_s)
+        stream = await internal_stream(catalog, STREAM)
+        store = cls(stream, catalog.placement, clock, interval_s)
         await store._load()
         return store
 
@@ -186,12 +190,16 @@ class CheckpointStore:
         parts: dict[PartitionHandle, list[Cursor]] = {}
         for cursor in cursors:
             parts.setdefault(self._home(cursor.name), []).append(cursor)
-        await asyncio.gather(*(self._save(*part) for part in parts.items()))
+        saved = await asyncio.gather(
+            *(self._save(*part) for part in parts.items()), return_exceptions=True
+        )
+        for failure in saved:  # only when the others are done with: who closes waits for all
+            if failure is not None:
+                raise failure
 
     def _home(self, name: str) -> PartitionHandle:
         """Where the state of a cursor is kept."""
-        partitions = self._stream.partitions
-        return partitions[0] if len(partitions) == 1 else self._stream.partition_of(name.encode())
+        return self._placement.home(self._stream, name.encode())
 
     async def _save(self, partition: PartitionHandle, cursors: Sequence[Cursor]) -> None:
         last: Offset | None = None

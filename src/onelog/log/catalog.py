@@ -34,6 +34,7 @@ from onelog.log.begun import Begun
 from onelog.log.changes import Changes
 from onelog.log.config import StreamConfig, check_change, check_config
 from onelog.log.handle import PartitionHandle
+from onelog.log.internal import Placement
 from onelog.log.moves import Move, SourceKey, is_covered, moves_by, with_move
 from onelog.log.opening import Deleting, Opener
 from onelog.log.partition import Durability, Partition
@@ -66,8 +67,8 @@ class Catalog:
         troubles: Troubles,
     ) -> None:
         self.resolver = Resolver()
-        self.internal_partitions = 1
-        """How many each internal stream has that keeps rows by name."""
+        self.placement = Placement()
+        """Where internal streams that keep rows by name have them."""
         self.orphans: list[PartitionKey] = []
         self.before_change: list[Callable[[], None]] = []
         """Called before a stream changes: whoever holds staged records writes them now."""

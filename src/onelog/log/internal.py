@@ -5,16 +5,16 @@ Rules:
   every protocol tells as "try again later"; what was kept stays on the disk as it is, and nothing
   is written behind it.
 - All that belongs to one name (a client, a group, a cursor) lies in one partition, so that it is in
-  order and can be written as one batch. How many partitions there are is fixed when the data
-  directory is made: with another number the names would lie elsewhere.
+  order and can be written as one batch. How many partitions there are, and by which hash a name
+  has one of them, is fixed when the data directory is made: else the names would lie elsewhere.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from onelog.base.errors import (
     ConfigError,
@@ -24,7 +24,7 @@ from onelog.base.errors import (
     StateUnknown,
 )
 from onelog.base.ids import Offset
-from onelog.kernel import BatchInfo, Slices
+from onelog.kernel import BatchInfo, Slices, topic_hash
 from onelog.log.config import Cleanup, Retention, StreamConfig
 from onelog.log.handle import PartitionHandle
 from onelog.log.stream import Stream
@@ -40,19 +40,48 @@ _SEGMENT_BYTES: Final = 16 * 1024 * 1024
 _PARTITIONS: Final = "internal/partitions"
 
 
-async def fix_partitions(store: MetadataStore, wanted: int, *, is_new: bool) -> int:
-    """How many partitions internal streams have: `wanted` if the data directory is new.
+_MIXED: Final = b"mixed"
+"""Beside the number: names are spread by `mixed_hash`."""
+
+
+def mixed_hash(name: bytes) -> int:
+    """A u32 in which each bit depends on each bit of a name.
+
+    The topic's hash is a CRC: a few low bits of it say little about names that are much alike.
+    """
+    mixed = topic_hash(name)
+    mixed = (mixed ^ mixed >> 16) * 0x85EBCA6B & 0xFFFFFFFF
+    mixed = (mixed ^ mixed >> 13) * 0xC2B2AE35 & 0xFFFFFFFF
+    return mixed ^ mixed >> 16
+
+
+class Placement(NamedTuple):
+    """In which partition of an internal stream the rows of a name lie."""
+
+    partitions: int = 1
+    hash: Callable[[bytes], int] = mixed_hash
+
+    def home(self, stream: Stream, name: bytes) -> PartitionHandle:
+        """The partition of a name."""
+        handles = stream.partitions
+        return handles[0] if len(handles) == 1 else handles[self.hash(name) % len(handles)]
+
+
+async def fix_placement(store: MetadataStore, wanted: int, *, is_new: bool) -> Placement:
+    """Where rows lie: in `wanted` partitions if the data directory is new.
 
     Raises ConfigError when the directory has another number.
     """
     # A version that wrote no number made one partition each.
-    made = int(await written_once(store, _PARTITIONS, b"%d" % (wanted if is_new else 1)))
+    fresh = b"%d %s" % (wanted, _MIXED) if is_new and wanted > 1 else b"1"
+    number, _, how = (await written_once(store, _PARTITIONS, fresh)).partition(b" ")
+    made = int(number)
     if made != wanted:
         raise ConfigError(
             f"internal.partitions = {wanted}, but this data directory was made with {made}, which"
             f" cannot change: set internal.partitions = {made}, or choose an empty data directory"
         )
-    return wanted
+    return Placement(made, mixed_hash if how == _MIXED else topic_hash)
 
 
 async def internal_stream(catalog: Catalog, name: str) -> Stream:
@@ -60,7 +89,7 @@ async def internal_stream(catalog: Catalog, name: str) -> Stream:
     return catalog.find(name) or await catalog.create(
         StreamConfig(
             name=name,
-            partitions=catalog.internal_partitions,
+            partitions=catalog.placement.partitions,
             cleanup=Cleanup.COMPACT,
             retention=Retention(age_ms=-1),
             segment_bytes=_SEGMENT_BYTES,
