@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from onelog.base.errors import Closed, InvalidRequest, OnelogError
+from onelog.base.errors import InvalidRequest, OnelogError
 from onelog.base.ids import Offset
 from onelog.broker.live_sources import NUMBERS_MAX, LiveSource, Numbers
 from onelog.cursors.reader import read_records
@@ -293,10 +293,7 @@ class Live:
 
     def _decided(self, source: LiveSource, error: OnelogError | None) -> None:
         source.waiter = None
-        # A failure may pass (too many files are open): whoever follows must not wait for the next
-        # append. The partition tells of such a failure only after a while, so this does not spin.
-        passes = source.partition.stopped is None and not isinstance(error, Closed)
-        if error is None or passes:
+        if error is None or source.may_pass(error):
             self._read_on(source)
 
     def _read_some(self, listener: LiveListener, source: LiveSource) -> bool:

@@ -12,15 +12,17 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
+from onelog.base.errors import Closed, OnelogError
 from onelog.base.limits import LIVE_PARTITIONS_MAX
 from onelog.cursors.sources import Source
-from onelog.log.handle import PartitionHandle
+from onelog.log.handle import Cold, PartitionHandle
 from onelog.log.moves import Move
 from onelog.log.promises import LiveFeed
 from onelog.log.stream import Stream
-from onelog.log.wakeup import Waiter
+from onelog.log.wakeup import Waiter, as_future
 
 NUMBERS_MAX: Final = LIVE_PARTITIONS_MAX
 """Partitions that one live feed can follow at a time: a place of a queue has 16 bits for it."""
@@ -84,6 +86,22 @@ class LiveSource:
     def key(self) -> tuple[str, int]:
         """What a cursor remembers a position under."""
         return self.stream.record.id, self.partition.id
+
+    def may_pass(self, error: OnelogError) -> bool:
+        """Whether cold bytes that could not be brought are worth another try at once.
+
+        Too many files are open, for one: nobody must wait for the next append because of that. The
+        partition tells of such a failure only after a while, so whoever tries again does not spin.
+        """
+        return self.partition.stopped is None and not isinstance(error, Closed)
+
+    async def until_here(self, cold: Cold) -> None:
+        """Wait until cold bytes are here, or may be tried again."""
+        try:
+            await as_future(partial(self.partition.when_here, cold))
+        except OnelogError as error:
+            if not self.may_pass(error):
+                raise
 
     def leave(self) -> None:
         """Its partition is gone, or nobody follows any more."""

@@ -10,7 +10,6 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from functools import partial
 from typing import TYPE_CHECKING
 
 from onelog.broker import (
@@ -22,7 +21,6 @@ from onelog.broker import (
     Record,
     SourceKey,
     Start,
-    as_future,
 )
 from onelog.queues.addresses import address_of
 from onelog.queues.exchanges import Binding
@@ -80,7 +78,7 @@ class History:
                             if self._read_some(source):
                                 await asyncio.sleep(0)
                         except Cold as cold:
-                            await as_future(partial(source.partition.when_here, cold))
+                            await source.until_here(cold)
                 self._absence.given = self._follower.positions()
             finally:
                 cursor.position_of = known

@@ -12,12 +12,11 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Iterator
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import OnelogError
-from onelog.broker import Move
+from onelog.broker import Cold, Move
 from onelog.observe import get_logger
 from onelog.queues.addresses import (
     QUEUES_STREAM,
@@ -121,8 +120,11 @@ class Recovery:
         end = source.position
         while position < end:
             try:
-                read = partial(self._live.read, source, position, end)
-                records, position = await source.partition.until_here(read)
+                try:
+                    records, position = self._live.read(source, position, end)
+                except Cold as cold:
+                    await source.until_here(cold)
+                    continue
             except OnelogError as error:
                 # Its partition stands still, and that is told. Where the routing stands is kept.
                 _log.error("a partition cannot be routed", place=str(source.key), why=str(error))
