@@ -117,6 +117,42 @@ def test_no_text_holds_a_phrase_that_readers_stumbled_over():
     assert not found, f"say it plainly, with the subject named ({PAGE_ON_ENGLISH}): {found}"
 
 
+ONE_PER_PROTOCOL = {
+    "Connection",
+    "Counters",
+    "Hub",
+    "Properties",
+    "Publish",
+    "State",
+    "Transaction",
+}
+"""Parts that every protocol has, under the same name, because they mean the same in each."""
+SAME_MEANING = {"Amqp", "Timer", "Tokens"}
+"""A section of the configuration and the class that it configures; one small type in two rooms."""
+CLIENTS = (
+    "src/onelog/spark/",
+    "src/onelog/pipelines/",
+    "src/onelog/cli/",
+    "src/onelog/kafka_client/",
+)
+"""Programs of their own, which share nothing but the wire with the broker."""
+KERNEL = "src/onelog/kernel/"
+
+
+def test_a_class_of_the_broker_has_a_name_that_no_other_class_has():
+    named: dict[str, list[str]] = {}
+    for path in MODULES:
+        if name_of(path).startswith((*CLIENTS, KERNEL)):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                named.setdefault(node.name, []).append(name_of(path))
+    shared = {name: paths for name, paths in named.items() if len(paths) > 1}
+    ambiguous = shared.keys() - ONE_PER_PROTOCOL - SAME_MEANING
+    assert not ambiguous, f"one word, one meaning: {[shared[name] for name in ambiguous]}"
+    assert shared.keys() >= ONE_PER_PROTOCOL | SAME_MEANING, "a listed name is shared no more"
+
+
 def test_every_page_is_reachable_from_the_index():
     index = ROOT / "docs" / "index.md"
     reached: set[Path] = set()

@@ -27,7 +27,7 @@ from onelog.admin.contract import ListenerInfo, ServerInfo
 from onelog.admin.endpoints import Endpoints
 from onelog.admin.samples import broker_samples
 from onelog.admin.server import AdminServer
-from onelog.admin.view import View
+from onelog.admin.view import AdminView
 from onelog.assembly import open_broker, open_store
 from onelog.base.clock import Clock, SystemClock
 from onelog.base.commands import Commands
@@ -128,7 +128,7 @@ class Server:
                         self._security(broker) as authenticator,
                         served(protocols, broker, authenticator, self.troubles),
                     ):
-                        endpoints.broker = View(broker)
+                        endpoints.broker = AdminView(broker)
                         self._watch(broker)
                         self._state = "running"
                         spare_the_collector()

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from onelog.protocols.mqtt.codec import decode_packet, encode_packet
-from onelog.protocols.mqtt.packet_types import Role
+from onelog.protocols.mqtt.packet_types import Side
 from onelog.protocols.mqtt.packets import (
     Connack,
     Connect,
@@ -101,7 +101,7 @@ class Raw:
                     return None
                 first, body = self._bytes[0], bytes(self._bytes[at + 1 : end])
                 del self._bytes[:end]
-                return decode_packet(first, body, self.version, sender=Role.SERVER)
+                return decode_packet(first, body, self.version, sender=Side.SERVER)
         return None
 
     def get(self, kind: type[P]) -> P:

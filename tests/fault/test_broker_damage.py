@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.admin.view import View
+from onelog.admin.view import AdminView
 from onelog.assembly import open_broker
 from onelog.base import faults
 from onelog.base.clock import SystemClock
@@ -81,7 +81,7 @@ def flip(path: Path, at: int) -> None:
 
 
 def state_of(broker: Broker, partition: int) -> str:
-    return View(broker).partitions("two", partition - 1, 1)[0].state
+    return AdminView(broker).partitions("two", partition - 1, 1)[0].state
 
 
 @pytest.mark.parametrize("tail", ["cut", "garbled", "zeros", "half a batch again"])

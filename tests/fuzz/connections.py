@@ -24,7 +24,7 @@ from pamqp import commands, frame, header
 
 from onelog.protocols.mqtt import packets as p
 from onelog.protocols.mqtt.codec import decode_packet, encode_packet
-from onelog.protocols.mqtt.packet_types import Role
+from onelog.protocols.mqtt.packet_types import Side
 from tests.fuzz.framing import FRAMINGS, load
 from tests.fuzz.mutation import Conversation, mutate_talk
 from tests.fuzz.world import Finding, Line, World, amqp_opening
@@ -158,7 +158,7 @@ def _mqtt_kinds(data: bytes) -> list[bytes]:
         elif first >> 4 in (4, 5, 9):
             kind += body[2:4]
         elif first >> 4 == 3 and len(packet) < 128:
-            with_5 = decode_packet(first, body, 5, sender=Role.SERVER) if _is_5(data) else None
+            with_5 = decode_packet(first, body, 5, sender=Side.SERVER) if _is_5(data) else None
             kind += bytes([len(with_5.topic) & 0xF]) if isinstance(with_5, p.Publish) else b""
         found.append(kind)
     return found

@@ -14,7 +14,7 @@ from onelog.kernel import decode_remaining_length
 from onelog.protocols.mqtt import packets as p
 from onelog.protocols.mqtt.codec import answer_version, decode_packet, encode_packet
 from onelog.protocols.mqtt.errors import MqttError
-from onelog.protocols.mqtt.packet_types import Role
+from onelog.protocols.mqtt.packet_types import Side
 from onelog.protocols.mqtt.properties import Properties
 from onelog.protocols.mqtt.reasons import RETURN_CODES, ReasonCode
 from tests.fuzz.mutation import mutate_bytes
@@ -64,7 +64,7 @@ SEEDS = [
 ]
 
 
-def check(first_byte: int, body: bytes, version: int, sender: Role) -> bool:
+def check(first_byte: int, body: bytes, version: int, sender: Side) -> bool:
     """Decode; what was accepted must encode, and decode to the same packet. Says if accepted."""
     answer_version(body)
     try:
@@ -87,7 +87,7 @@ def one_input(data: bytes) -> None:
     """The target of a coverage-guided fuzzer: two bytes choose, the rest is the body."""
     if len(data) >= 2:
         version = 3 + data[0] % 3
-        sender = Role.SERVER if data[0] & 0x80 else Role.CLIENT
+        sender = Side.SERVER if data[0] & 0x80 else Side.CLIENT
         check(data[1], data[2:], version, sender)
 
 
@@ -96,7 +96,7 @@ def run(rounds: int, seed: int) -> tuple[int, int]:
     source = random.Random(seed)
     accepted = 0
     for number in range(rounds):
-        sender = Role.SERVER if source.random() < 0.3 else Role.CLIENT
+        sender = Side.SERVER if source.random() < 0.3 else Side.CLIENT
         if number % 4 == 0:
             first, version = source.randrange(256), source.choice((3, 4, 5))
             body = source.randbytes(source.choice((0, 1, 2, 5, 20, 100)))

@@ -27,12 +27,12 @@ from onelog.admin.contract import ServerInfo
 from onelog.admin.endpoints import Endpoints
 from onelog.admin.rabbitmq.application import build_management
 from onelog.admin.rabbitmq.desk import Desk
-from onelog.admin.view import View
+from onelog.admin.view import AdminView
 from onelog.assembly import open_broker
 from onelog.base.clock import SystemClock
 from onelog.broker import Broker
 from onelog.config import Config
-from onelog.net import ConnectionLimits, Gate, Listener, ServedListener
+from onelog.net import Gate, GateLimits, Listener, ServedListener
 from onelog.net.peer import ProtocolFactory
 from onelog.net.server import _Guard
 from onelog.net.websocket import WebSocketSettings
@@ -187,7 +187,7 @@ class World:
         endpoints = Endpoints(
             health, Registry(Troubles(SystemClock())), _info, Troubles(SystemClock())
         )
-        endpoints.broker = View(broker)
+        endpoints.broker = AdminView(broker)
         desk = Desk(health, _info, Troubles(SystemClock()))
         desk.open(self._management, self._authenticator)
         made = {}
@@ -343,7 +343,7 @@ def _guarded(
 ) -> Callable[[], Any]:
     """What the network makes of a connection: limits, pace and frames in front of a protocol."""
     listener = Listener("fuzz", "127.0.0.1", 1, [])
-    gate = Gate(ConnectionLimits(), SystemClock())
+    gate = Gate(GateLimits(), SystemClock())
     served = ServedListener(
         listener, factory, gate, tls=None, websocket=websocket, proxy=None,
         handshake_timeout_s=10.0, write_timeout_s=10.0,

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from onelog.base.topics import is_exact
 from onelog.kernel import TopicFilter
 from onelog.protocols.kafka.views import looking
-from onelog.protocols.kafka.views.cache import RunCache
+from onelog.protocols.kafka.views.cache import FindingCache
 from onelog.protocols.kafka.views.news import News
 from onelog.protocols.kafka.views.partition import ViewPartition
-from onelog.protocols.kafka.views.places import Place
+from onelog.protocols.kafka.views.places import ShownPartition
 from tests.property.test_reader import FILTERS, World, steps, syncer
 from tests.support.kafka_views import drain
 
@@ -40,8 +40,8 @@ def test_a_view_shows_what_the_model_shows(
 ):
     for topic_index in (False, True):
         world = World(syncer, topic_index)
-        place = Place(world.source.stream, world.partition)
-        cache, news = RunCache(max_bytes=2000), News(world.partition.troubles)
+        place = ShownPartition(world.source.stream, world.partition)
+        cache, news = FindingCache(max_bytes=2000), News(world.partition.troubles)
         view = ViewPartition(None, 0, place, TopicFilter(text.encode()), cache, news)
         with (
             patch.object(looking, "RUN_BYTES", run_bytes),

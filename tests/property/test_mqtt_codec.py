@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from onelog.kernel import decode_remaining_length
 from onelog.protocols.mqtt import packets as p
 from onelog.protocols.mqtt.codec import decode_packet, encode_packet
-from onelog.protocols.mqtt.packet_types import SENDERS, WILL, PacketType, Role
+from onelog.protocols.mqtt.packet_types import SENDERS, WILL, PacketType, Side
 from onelog.protocols.mqtt.properties import (
     NO_PROPERTIES,
     PROPERTY_TABLE,
@@ -82,11 +82,11 @@ def properties(place: int, *without: str) -> st.SearchStrategy[Properties]:
     return st.builds(Properties, **fields)
 
 
-def reasons(kind: PacketType, sender: Role) -> st.SearchStrategy[ReasonCode]:
+def reasons(kind: PacketType, sender: Side) -> st.SearchStrategy[ReasonCode]:
     return st.sampled_from([code for code in ReasonCode if is_legal(code, kind, sender)])
 
 
-def round_trip(packet, version: int, sender: Role):
+def round_trip(packet, version: int, sender: Side):
     """Decode what was encoded, behind another packet, so that the length has to be right."""
     stream = encode_packet(packet, version) * 2
     parts = split(stream)
@@ -99,7 +99,7 @@ def round_trip(packet, version: int, sender: Role):
 
 
 ACKS = [p.Puback, p.Pubrec, p.Pubrel, p.Pubcomp]
-BOTH = st.sampled_from([Role.CLIENT, Role.SERVER])
+BOTH = st.sampled_from([Side.CLIENT, Side.SERVER])
 V3 = st.sampled_from([3, 4])
 
 
@@ -137,14 +137,14 @@ def connects(draw, version: int) -> p.Connect:
 
 @given(st.sampled_from([3, 4, 5]).flatmap(connects))
 def test_connect_comes_back_as_it_was_and_says_its_own_version(packet):
-    assert round_trip(packet, 4, Role.CLIENT) == packet
-    assert round_trip(packet, packet.version, Role.CLIENT) == packet
+    assert round_trip(packet, 4, Side.CLIENT) == packet
+    assert round_trip(packet, packet.version, Side.CLIENT) == packet
 
 
-@given(reasons(PacketType.CONNACK, Role.SERVER), st.booleans(), properties(PacketType.CONNACK))
+@given(reasons(PacketType.CONNACK, Side.SERVER), st.booleans(), properties(PacketType.CONNACK))
 def test_connack_comes_back_as_it_was(reason, present, held):
     packet = p.Connack(reason=reason, session_present=present and reason == 0, properties=held)
-    assert round_trip(packet, 5, Role.SERVER) == packet
+    assert round_trip(packet, 5, Side.SERVER) == packet
 
 
 @given(st.sampled_from(sorted(code for code in ReasonCode if RETURN_CODES[code] is not None)))
@@ -152,15 +152,15 @@ def test_connack_of_version_3_tells_the_return_code_and_two_bytes(reason):
     packet = p.Connack(reason=reason, session_present=True)
     for version in (3, 4):
         assert len(encode_packet(packet, version)) == 4
-        back = round_trip(packet, version, Role.SERVER)
+        back = round_trip(packet, version, Side.SERVER)
         assert RETURN_CODES[back.reason] == RETURN_CODES[reason]
         assert back.session_present == (version == 4 and reason == 0)
 
 
 @st.composite
-def publishes(draw, version: int, sender: Role) -> p.Publish:
+def publishes(draw, version: int, sender: Side) -> p.Publish:
     qos = draw(QOS)
-    without = () if sender is Role.SERVER else ("subscription_ids",)
+    without = () if sender is Side.SERVER else ("subscription_ids",)
     held = draw(properties(PacketType.PUBLISH, *without)) if version == 5 else NO_PROPERTIES
     return p.Publish(
         topic="" if held.topic_alias and draw(st.booleans()) else draw(TOPIC),
@@ -210,22 +210,22 @@ def subscriptions(draw) -> p.Subscription:
 )
 def test_subscribe_comes_back_as_it_was(packet_id, rows, held, v3):
     packet = p.Subscribe(packet_id, tuple(rows), held)
-    assert round_trip(packet, 5, Role.CLIENT) == packet
+    assert round_trip(packet, 5, Side.CLIENT) == packet
     bare = tuple(p.Subscription(row.filter, row.qos) for row in rows)
-    assert round_trip(packet, v3, Role.CLIENT) == p.Subscribe(packet_id, bare)
+    assert round_trip(packet, v3, Side.CLIENT) == p.Subscribe(packet_id, bare)
 
 
 @given(
     PACKET_ID,
-    st.lists(reasons(PacketType.SUBACK, Role.SERVER), min_size=1, max_size=5),
+    st.lists(reasons(PacketType.SUBACK, Side.SERVER), min_size=1, max_size=5),
     properties(PacketType.SUBACK),
     V3,
 )
 def test_suback_keeps_its_order_and_version_3_has_one_failure(packet_id, codes, held, v3):
     packet = p.Suback(packet_id, tuple(codes), held)
-    assert round_trip(packet, 5, Role.SERVER) == packet
+    assert round_trip(packet, 5, Side.SERVER) == packet
     bare = tuple(code if code < 0x80 else ReasonCode.UNSPECIFIED_ERROR for code in codes)
-    assert round_trip(packet, v3, Role.SERVER) == p.Suback(packet_id, bare)
+    assert round_trip(packet, v3, Side.SERVER) == p.Suback(packet_id, bare)
 
 
 @given(
@@ -236,25 +236,25 @@ def test_suback_keeps_its_order_and_version_3_has_one_failure(packet_id, codes, 
 )
 def test_unsubscribe_comes_back_as_it_was(packet_id, texts, held, v3):
     packet = p.Unsubscribe(packet_id, tuple(texts), held)
-    assert round_trip(packet, 5, Role.CLIENT) == packet
-    assert round_trip(packet, v3, Role.CLIENT) == p.Unsubscribe(packet_id, tuple(texts))
+    assert round_trip(packet, 5, Side.CLIENT) == packet
+    assert round_trip(packet, v3, Side.CLIENT) == p.Unsubscribe(packet_id, tuple(texts))
 
 
 @given(
     PACKET_ID,
-    st.lists(reasons(PacketType.UNSUBACK, Role.SERVER), min_size=1, max_size=5),
+    st.lists(reasons(PacketType.UNSUBACK, Side.SERVER), min_size=1, max_size=5),
     properties(PacketType.UNSUBACK),
     V3,
 )
 def test_unsuback_comes_back_as_it_was(packet_id, codes, held, v3):
     packet = p.Unsuback(packet_id, tuple(codes), held)
-    assert round_trip(packet, 5, Role.SERVER) == packet
-    assert round_trip(packet, v3, Role.SERVER) == p.Unsuback(packet_id)
+    assert round_trip(packet, 5, Side.SERVER) == packet
+    assert round_trip(packet, v3, Side.SERVER) == p.Unsuback(packet_id)
 
 
 @given(st.data(), BOTH)
 def test_disconnect_comes_back_as_it_was(data, sender):
-    without = ("session_expiry_s",) if sender is Role.SERVER else ()
+    without = ("session_expiry_s",) if sender is Side.SERVER else ()
     packet = p.Disconnect(
         data.draw(reasons(PacketType.DISCONNECT, sender)),
         data.draw(properties(PacketType.DISCONNECT, *without)),

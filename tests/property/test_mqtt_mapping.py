@@ -10,7 +10,7 @@ from onelog.base.ids import Offset, TimestampMs
 from onelog.kernel import decode_remaining_length
 from onelog.protocols.mqtt.codec import decode_packet, encode_packet
 from onelog.protocols.mqtt.mapping import from_record, to_message
-from onelog.protocols.mqtt.packet_types import Role
+from onelog.protocols.mqtt.packet_types import Side
 from onelog.protocols.mqtt.packets import Publish
 from onelog.protocols.mqtt.properties import Properties
 from onelog.record.batch import build_batch, iterate_batches
@@ -78,7 +78,7 @@ def test_whatever_headers_another_protocol_wrote_the_delivery_is_legal(headers, 
         wire = encode_packet(publish, version)
         head = decode_remaining_length(wire, 1)
         assert head is not None
-        back = decode_packet(wire[0], wire[head[1] :], version, sender=Role.SERVER)
+        back = decode_packet(wire[0], wire[head[1] :], version, sender=Side.SERVER)
         if version == 5:
             assert back == publish
         else:

@@ -19,7 +19,7 @@ from unittest.mock import patch
 from onelog.base import faults
 from onelog.base.errors import OnelogError
 from onelog.storage.kv import KvEngine
-from onelog.storage.kv.database import Database
+from onelog.storage.kv.database import KvDatabase
 from tests.simulation.compacting import Compacting
 from tests.simulation.life import Life
 from tests.simulation.world import World
@@ -56,9 +56,9 @@ class OnRocks(World):
     @contextlib.contextmanager
     def attached(self) -> Iterator[None]:
         """Listen to the syncs of RocksDB, too."""
-        honest = Database._sync
+        honest = KvDatabase._sync
 
-        def sync(database: Database) -> None:
+        def sync(database: KvDatabase) -> None:
             honest(database)
             self.note_sizes()
 
@@ -69,7 +69,7 @@ class OnRocks(World):
 
         faults.arm("kv.sync", hit)
         try:
-            with patch.object(Database, "_sync", sync), super().attached():
+            with patch.object(KvDatabase, "_sync", sync), super().attached():
                 yield
         finally:
             faults.disarm("kv.sync")

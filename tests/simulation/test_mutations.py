@@ -28,7 +28,7 @@ from onelog.log.visibility import Visibility
 from onelog.protocols.kafka.groups.offset_store import Offsets
 from onelog.protocols.kafka.transactions.completion import Completion, Work
 from onelog.record.batch import Marker
-from onelog.storage.kv.database import Database
+from onelog.storage.kv.database import KvDatabase
 from tests.simulation.compacting import Compacting
 from tests.simulation.following import Following
 from tests.simulation.life import Life
@@ -208,7 +208,7 @@ def leaves_removed_topics_in_the_table(patch: pytest.MonkeyPatch) -> None:
 
 
 def never_syncs_rocks(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Database, "sync", lambda *_: None)
+    patch.setattr(KvDatabase, "sync", lambda *_: None)
 
 
 MUTATIONS: tuple[tuple[type[World], Mutation], ...] = (

@@ -14,7 +14,7 @@ from onelog.broker import Broker, BrokerSettings
 from onelog.config import Config
 from onelog.config.amqp import Amqp, AmqpLimits
 from onelog.config.model import Defaults, StreamDefaults
-from onelog.net import ConnectionLimits, Gate, bind, start_listener
+from onelog.net import Gate, GateLimits, bind, start_listener
 from onelog.protocols.amqp.connection import Connection
 from onelog.protocols.amqp.hub import Hub
 from onelog.security.authenticator import Authenticator
@@ -54,7 +54,7 @@ async def serving(
     hub = Hub(broker, authenticator, config, clock)
     await hub.open()
     listener = bind("amqp", "127.0.0.1", 0)
-    gate = Gate(ConnectionLimits(), clock)
+    gate = Gate(GateLimits(), clock)
     served = await start_listener(listener, lambda peer: Connection(hub, peer), gate)
     try:
         yield Node(hub, listener.port)

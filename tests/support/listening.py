@@ -15,8 +15,8 @@ from websockets.asyncio.client import connect
 
 from onelog.base.clock import SystemClock
 from onelog.net import (
-    ConnectionLimits,
     Gate,
+    GateLimits,
     Peer,
     ServedListener,
     Tls,
@@ -57,7 +57,7 @@ def run_on(loop_name: str, main: Callable[[], Awaitable[None]]) -> None:
 class WatchedGate(Gate):
     """A gate that a test can wait at."""
 
-    def __init__(self, limits: ConnectionLimits) -> None:
+    def __init__(self, limits: GateLimits) -> None:
         super().__init__(limits, SystemClock())
         self._changed = asyncio.Event()
 
@@ -140,7 +140,7 @@ class Running:
 @contextlib.asynccontextmanager
 async def listening(limits=None, **options) -> AsyncIterator[Running]:
     book = Book()
-    gate = WatchedGate(limits or ConnectionLimits())
+    gate = WatchedGate(limits or GateLimits())
     listener = bind("test", "127.0.0.1", 0)
     served = await start_listener(listener, lambda peer: Echo(peer, book), gate, **options)
     try:

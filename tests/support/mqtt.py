@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 from onelog.assembly import open_broker
 from onelog.base.clock import Clock, SystemClock
 from onelog.broker import Broker, BrokerSettings
-from onelog.net import ConnectionLimits, Gate, bind, start_listener
+from onelog.net import Gate, GateLimits, bind, start_listener
 from onelog.protocols.mqtt.codec import decode_packet, encode_packet
 from onelog.protocols.mqtt.connection import Connection
 from onelog.protocols.mqtt.features import MqttFeatures
 from onelog.protocols.mqtt.hub import Hub
 from onelog.protocols.mqtt.limits import MqttLimits
-from onelog.protocols.mqtt.packet_types import Role
+from onelog.protocols.mqtt.packet_types import Side
 from onelog.protocols.mqtt.packets import (
     Connack,
     Connect,
@@ -95,7 +95,7 @@ class Client:
             if byte < 0x80:
                 break
         body = await self._reader.readexactly(size)
-        return decode_packet(first, body, self.version, sender=Role.SERVER)
+        return decode_packet(first, body, self.version, sender=Side.SERVER)
 
     async def receive(self, kind: type[P]) -> P:
         """The next packet of a kind; others stay for later."""
@@ -265,7 +265,7 @@ async def serving(
     authenticator = await Authenticator.open(broker.store, clock)
     hub = Hub(broker, authenticator, limits or MqttLimits(), clock, features)
     await hub.open()
-    gate = Gate(ConnectionLimits(), clock)
+    gate = Gate(GateLimits(), clock)
     listener = bind("mqtt", "127.0.0.1", 0)
     served = await start_listener(listener, lambda peer: Connection(hub, peer), gate)
     node = Node(broker, hub, listener.port)

@@ -19,7 +19,7 @@ from onelog.log import judge_process
 from onelog.log.compaction import CompactionResult, compact, scope_of
 from onelog.log.config import Cleanup, Compaction, StreamConfig
 from onelog.log.judge_process import HelperJudge, HelperLost, judge_for
-from onelog.log.judging import FindJudge, Job
+from onelog.log.judging import FindJudge, JudgeJob
 from onelog.log.maintenance import HELPER, Maintenance
 from onelog.log.partition import Partition
 from onelog.log.rewriting import Pace, Rewritten
@@ -110,7 +110,7 @@ async def test_a_helper_makes_the_same_log_as_a_thread(make: Made, keys_max: int
 
 
 async def test_small_logs_are_judged_in_the_thread() -> None:
-    job = Job((), {}, NOW_MS, 1000, 10)
+    job = JudgeJob((), {}, NOW_MS, 1000, 10)
     find = judge_for(100, threading.Event())
     assert not isinstance(find(job, lambda: None, 99), HelperJudge)
     judge = find(job, lambda: None, 100)
@@ -126,7 +126,7 @@ async def test_a_helper_that_is_killed_leaves_the_log_as_it_was(make: Made, tmp_
             os.kill(self.pid, signal.SIGKILL)
             return super().clean(data)
 
-    def find(job: Job, _pace: Pace, _size_bytes: int) -> HelperJudge:
+    def find(job: JudgeJob, _pace: Pace, _size_bytes: int) -> HelperJudge:
         return Dying(job, threading.Event())
 
     partition = make("it")
@@ -151,12 +151,12 @@ async def test_a_helper_that_does_not_answer_is_given_up(monkeypatch: pytest.Mon
     monkeypatch.setattr(judge_process, "_spawn", hang)
     monkeypatch.setattr(judge_process, "ANSWER_S_MAX", 0.05)
     with pytest.raises(HelperLost, match="does not answer"):
-        HelperJudge(Job((), {}, NOW_MS, 1000, 10), threading.Event())
+        HelperJudge(JudgeJob((), {}, NOW_MS, 1000, 10), threading.Event())
     assert begun[0].returncode == -signal.SIGKILL
 
 
 async def test_a_helper_ends_when_its_broker_is_gone() -> None:
-    judge = HelperJudge(Job((), {}, NOW_MS, 1000, 10), threading.Event())
+    judge = HelperJudge(JudgeJob((), {}, NOW_MS, 1000, 10), threading.Event())
     judge._channel.close()
     assert judge._process.wait(30) == 0
 
@@ -167,7 +167,7 @@ async def test_a_helper_takes_no_module_from_the_folder_it_runs_in(
     (tmp_path / "msgspec.py").write_text("raise SystemExit(1)")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
-    HelperJudge(Job((), {}, NOW_MS, 1000, 10), threading.Event()).close()
+    HelperJudge(JudgeJob((), {}, NOW_MS, 1000, 10), threading.Event()).close()
 
 
 async def test_a_helper_tells_damage(make: Made, tmp_path: Path) -> None:

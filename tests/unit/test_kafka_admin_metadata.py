@@ -9,11 +9,11 @@ import pytest
 from onelog.protocols.kafka.apis import APIS, ApiKey
 from onelog.protocols.kafka.codec import encode_response
 from onelog.protocols.kafka.errors import ErrorCode
-from onelog.protocols.kafka.metadata_wire import MetadataWriter, Node, PartitionRow, TopicRow
+from onelog.protocols.kafka.metadata_wire import MetadataWriter, NodeRow, PartitionRow, TopicRow
 
 API = APIS[ApiKey.METADATA]
 ID = uuid.UUID(int=0x0123456789ABCDEF)
-NODE = Node(7, "h\u00e4st.example", 9092)
+NODE = NodeRow(7, "h\u00e4st.example", 9092)
 Topic = tuple[TopicRow, list[PartitionRow]]
 TOPICS: list[Topic] = [
     (TopicRow(0, "orders", ID, 1 << 3), [(0, 0, 3), (5, 1, 4), (0, 2, 0)]),

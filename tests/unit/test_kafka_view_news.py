@@ -14,7 +14,7 @@ from onelog.log.partition import Partition
 from onelog.log.promises import Durability
 from onelog.protocols.kafka.views import news
 from onelog.protocols.kafka.views.news import FILTERS_MAX, News
-from onelog.protocols.kafka.views.places import Place
+from onelog.protocols.kafka.views.places import ShownPartition
 from onelog.record.batch import build_batch
 from onelog.record.compression import ZSTD
 from tests.support.brokers import running
@@ -26,7 +26,7 @@ class Desk:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         stream = broker.streams.get("s")
-        self.place = Place(stream, stream.partitions[0])
+        self.place = ShownPartition(stream, stream.partitions[0])
         self.news = News(broker.troubles)
         self.told: list[str] = []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onelog.kernel import ATTR_CONTROL, ATTR_TRANSACTIONAL, scan_batches
-from onelog.protocols.kafka.views.cache import RUN_BYTES_MAX, Run, RunCache
+from onelog.protocols.kafka.views.cache import RUN_BYTES_MAX, Finding, FindingCache
 from onelog.protocols.kafka.views.filler import SPAN_MAX, build_filler
 from onelog.record.batch import Marker, decode, read_marker
 
@@ -32,11 +32,11 @@ def key(number):
 
 
 def run(number, size=100):
-    return Run(((number, b"x" * size),), number + 1)
+    return Finding(((number, b"x" * size),), number + 1)
 
 
 def test_the_cache_is_bounded_and_the_least_used_goes_first():
-    cache = RunCache(max_bytes=2000)
+    cache = FindingCache(max_bytes=2000)
     for number in range(5):
         cache.put(key(number), run(number))
     assert cache.get(key(0)) == run(0)
@@ -48,7 +48,7 @@ def test_the_cache_is_bounded_and_the_least_used_goes_first():
 
 
 def test_a_find_that_is_put_again_counts_once():
-    cache = RunCache()
+    cache = FindingCache()
     for size in (100, 50):
         cache.put(key(0), run(0, size))
     assert cache.get(key(0)) == run(0, 50)
@@ -56,7 +56,7 @@ def test_a_find_that_is_put_again_counts_once():
 
 
 def test_a_large_find_is_not_kept():
-    cache = RunCache()
+    cache = FindingCache()
     cache.put(key(0), run(0, RUN_BYTES_MAX + 1))
     assert cache.get(key(0)) is None
     assert cache.size_bytes == 0

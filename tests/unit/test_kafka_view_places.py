@@ -7,7 +7,7 @@ import pytest
 
 from onelog.base.clock import ManualClock
 from onelog.broker import LOCAL, Durability, Message, StreamConfig
-from onelog.protocols.kafka.views.places import places_of
+from onelog.protocols.kafka.views.places import shown_partitions
 from tests.support.brokers import history, running
 from tests.support.kafka_hub import desk
 
@@ -19,7 +19,7 @@ def stream(name, *captures, partitions=2):
 
 
 def shown(broker, text):
-    return [f"{place.stream.name}/{place.log.id}" for place in places_of(broker, text)]
+    return [f"{place.stream.name}/{place.log.id}" for place in shown_partitions(broker, text)]
 
 
 @pytest.fixture

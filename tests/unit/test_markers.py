@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from onelog.admin.view import View
+from onelog.admin.view import AdminView
 from onelog.log.markers import RUNS_MAX, Markers
 from onelog.log.producers import Producers
 from onelog.record.batch import Marker
@@ -55,7 +55,7 @@ async def test_what_the_api_and_the_command_line_count_are_records(tmp_path):
                 for number in range(4):
                     stream.partitions[0].append_marker(Marker.COMMIT, number, 0)
             ends = sum(int(row.end_offset) for row in stream.partitions)
-            assert (ends, View(broker).stream("main").records) == (7, 3)
+            assert (ends, AdminView(broker).stream("main").records) == (7, 3)
 
 
 def test_many_transactions_cost_bounded_memory_whatever_lies_between_them():

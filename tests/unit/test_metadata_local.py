@@ -27,7 +27,7 @@ from onelog.base.errors import (
 )
 from onelog.metadata import local_watch, local_worker
 from onelog.metadata.local import LocalStore
-from onelog.metadata.local_database import Database
+from onelog.metadata.local_database import LocalDatabase
 from onelog.metadata.local_leases import LeaseTable
 from onelog.metadata.store import Compare, Delete, Event, Op, Put
 
@@ -341,11 +341,11 @@ async def test_a_commit_that_failed_half_way_has_an_unknown_outcome(
 async def test_a_defect_in_the_thread_leaves_nobody_waiting(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_db: Database) -> None:
+    def fail(_db: LocalDatabase) -> None:
         raise MemoryError
 
     store = await LocalStore.open(path, SystemClock())
-    monkeypatch.setattr(Database, "commit", fail)
+    monkeypatch.setattr(LocalDatabase, "commit", fail)
     with pytest.raises(OutcomeUnknown):
         await store.put("a", b"1")
     with pytest.raises(Unavailable):

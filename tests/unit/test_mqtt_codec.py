@@ -12,7 +12,7 @@ from onelog.protocols import mqtt
 from onelog.protocols.mqtt import packets as p
 from onelog.protocols.mqtt.codec import answer_version, decode_packet, encode_packet
 from onelog.protocols.mqtt.errors import MqttError
-from onelog.protocols.mqtt.packet_types import WILL, PacketType, Role
+from onelog.protocols.mqtt.packet_types import WILL, PacketType, Side
 from onelog.protocols.mqtt.payload import check_payload
 from onelog.protocols.mqtt.properties import NO_PROPERTIES, PROPERTY_TABLE, Properties
 from onelog.protocols.mqtt.reasons import ReasonCode
@@ -170,7 +170,7 @@ def test_a_server_may_send_many_subscription_identifiers_and_the_largest():
     ids = (1, 268_435_455, 127, 128, 1)
     packet = p.Publish(topic="t", properties=Properties(subscription_ids=ids))
     wire = encode_packet(packet, 5)
-    back = decode_packet(wire[0], wire[2:], 5, sender=Role.SERVER)
+    back = decode_packet(wire[0], wire[2:], 5, sender=Side.SERVER)
     assert back.properties.subscription_ids == ids
 
 

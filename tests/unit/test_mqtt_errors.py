@@ -6,7 +6,7 @@ import pytest
 
 from onelog.base import errors
 from onelog.protocols.mqtt.errors import ANSWERS, MqttError, reason_for
-from onelog.protocols.mqtt.packet_types import PacketType, Role
+from onelog.protocols.mqtt.packet_types import PacketType, Side
 from onelog.protocols.mqtt.reasons import (
     LEGAL,
     ONE_SENDER,
@@ -44,7 +44,7 @@ def test_every_error_of_the_house_has_its_own_row():
 def test_an_error_is_told_by_a_failure_code_that_is_legal_in_the_packet(kind, packet):
     reason = reason_for(kind("x"), packet)
     assert reason >= 0x80
-    assert is_legal(reason, packet, Role.SERVER)
+    assert is_legal(reason, packet, Side.SERVER)
 
 
 def test_the_table_says_what_people_expect():

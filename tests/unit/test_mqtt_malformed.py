@@ -14,7 +14,7 @@ import pytest
 
 from onelog.protocols.mqtt.codec import decode_packet
 from onelog.protocols.mqtt.errors import MqttError
-from onelog.protocols.mqtt.packet_types import Role
+from onelog.protocols.mqtt.packet_types import Side
 
 BAD, ILLEGAL, VERSION, CLIENT_ID = 0x81, 0x82, 0x84, 0x85
 ALIAS, QUOTA, PAYLOAD = 0x94, 0x97, 0x99
@@ -837,7 +837,7 @@ FROM_SERVER = [
 ]
 
 FROM_CLIENT = CONNECT_3 + CONNECT_5 + PUBLISH + ACKS + SUBSCRIBE + CONNECTION
-CASES = [(*row, Role.CLIENT) for row in FROM_CLIENT] + [(*row, Role.SERVER) for row in FROM_SERVER]
+CASES = [(*row, Side.CLIENT) for row in FROM_CLIENT] + [(*row, Side.SERVER) for row in FROM_SERVER]
 
 
 def parse(packet: str) -> tuple[int, bytes]:

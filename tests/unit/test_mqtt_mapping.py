@@ -14,7 +14,7 @@ from onelog.protocols.mqtt.mapping import (
     stored_qos,
     to_message,
 )
-from onelog.protocols.mqtt.packet_types import Role
+from onelog.protocols.mqtt.packet_types import Side
 from onelog.protocols.mqtt.packets import Publish, Will
 from onelog.protocols.mqtt.properties import NO_PROPERTIES, Properties
 from onelog.record.record import Message, Record
@@ -223,4 +223,4 @@ def test_whatever_the_headers_are_the_delivery_can_be_written_and_read():
     delivered = from_record(held, now_ms=NOW)
     assert delivered is not None
     wire = encode_packet(delivered, 5)
-    assert decode_packet(wire[0], wire[3:], 5, sender=Role.SERVER) == delivered
+    assert decode_packet(wire[0], wire[3:], 5, sender=Side.SERVER) == delivered

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onelog.protocols.mqtt.errors import MqttError
-from onelog.protocols.mqtt.packet_types import SENDERS, PacketType, Role
+from onelog.protocols.mqtt.packet_types import SENDERS, PacketType, Side
 from onelog.protocols.mqtt.reasons import ReasonCode
 from onelog.protocols.mqtt.state import RECEIVED, SENT, State, advance, advance_sent
 
@@ -60,6 +60,6 @@ def test_nothing_is_sent_before_connect_or_after_the_end():
 
 def test_the_tables_have_a_row_for_each_state_and_only_packets_of_their_side():
     assert set(RECEIVED) == set(SENT) == set(State)
-    for table, side in ((RECEIVED, Role.CLIENT), (SENT, Role.SERVER)):
+    for table, side in ((RECEIVED, Side.CLIENT), (SENT, Side.SERVER)):
         used = {packet for row in table.values() for packet in row}
         assert used == {packet for packet in PacketType if side in SENDERS[packet]}

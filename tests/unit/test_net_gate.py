@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from onelog.base.clock import ManualClock
-from onelog.net import ConnectionLimits, Gate
+from onelog.net import Gate, GateLimits
 
 
 def gate(clock: ManualClock | None = None, **limits: int) -> Gate:
-    return Gate(ConnectionLimits(**limits), clock or ManualClock())
+    return Gate(GateLimits(**limits), clock or ManualClock())
 
 
 def test_without_limits_everybody_comes_in():

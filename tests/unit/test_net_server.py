@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 import trustme
 
-from onelog.net import ConnectionLimits, ProxySettings, bind, server
+from onelog.net import GateLimits, ProxySettings, bind, server
 from onelog.net.proxy import SIGNATURE
 from tests.support.listening import (
     LOOPS,
@@ -97,7 +97,7 @@ def test_a_read_calls_the_protocol_without_a_layer_of_ours(on_loop):
 
 def test_over_the_total_a_connection_is_closed_at_once(on_loop):
     async def main():
-        async with listening(ConnectionLimits(total_max=1)) as running:
+        async with listening(GateLimits(total_max=1)) as running:
             _, first = await running.stream()
             echo = await running.book.only()
             reader, second = await running.stream()
@@ -116,7 +116,7 @@ def test_over_the_total_a_connection_is_closed_at_once(on_loop):
 
 def test_over_the_limit_of_a_host_a_connection_is_closed_at_once(on_loop):
     async def main():
-        async with listening(ConnectionLimits(per_host_max=2)) as running:
+        async with listening(GateLimits(per_host_max=2)) as running:
             kept = [await running.stream() for _ in range(2)]
             for reader, writer in kept:
                 writer.write(b"x")
@@ -132,7 +132,7 @@ def test_over_the_limit_of_a_host_a_connection_is_closed_at_once(on_loop):
 
 def test_over_the_rate_a_connection_is_closed_at_once(on_loop):
     async def main():
-        async with listening(ConnectionLimits(per_second_max=1)) as running:
+        async with listening(GateLimits(per_second_max=1)) as running:
             _, first = await running.stream()
             reader, second = await running.stream()
             assert await refused(reader)
@@ -259,7 +259,7 @@ def test_a_peer_that_never_shakes_hands_is_cut_off_at_the_deadline(on_loop, file
 
 def test_limits_hold_before_the_tls_handshake(on_loop, files, authority):
     async def main():
-        async with listening(ConnectionLimits(total_max=1), tls=server_tls(files)) as running:
+        async with listening(GateLimits(total_max=1), tls=server_tls(files)) as running:
             _, idle = await running.stream()  # it is counted though it never shakes hands
             await running.gate.until_open(1)
             with pytest.raises((ConnectionError, ssl.SSLError)):
@@ -316,7 +316,7 @@ def test_the_proxy_header_comes_before_tls(on_loop, files, authority):
 
 def test_the_limit_of_a_host_counts_the_real_peer(on_loop):
     async def main():
-        limits = ConnectionLimits(per_host_max=1)
+        limits = GateLimits(per_host_max=1)
         async with listening(limits, proxy=ProxySettings()) as running:
             streams = []
             for host in ("203.0.113.1", "203.0.113.2"):

@@ -12,7 +12,7 @@ import pytest
 from onelog.broker import LOCAL, Broker, Message, StreamConfig, live_sources
 from onelog.kernel import scan_batches
 from onelog.protocols.kafka.views.news import News
-from onelog.protocols.kafka.views.places import Place
+from onelog.protocols.kafka.views.places import ShownPartition
 from onelog.queues.following import Follower
 from onelog.queues.queue import Queue
 from onelog.record.batch import build_batch
@@ -184,7 +184,7 @@ async def test_one_who_waits_for_a_view_and_raises_keeps_nobody_from_being_told(
             raise RuntimeError("a waiter")
 
         for callback in (broken, told.append):
-            news.wait(Place(stream, log), b"a/b", int(log.end_offset), callback)
+            news.wait(ShownPartition(stream, log), b"a/b", int(log.end_offset), callback)
         await say(broker, "a/b", "x")
         assert told == [None]
         assert broker.troubles.count("view-waiter") == 1

@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 from onelog.base import faults
 from onelog.base.errors import InvalidRequest
 from onelog.kernel import check_topic_chunks, lookup_topic_chunks
-from onelog.storage.segment.checkpoint import Checkpoint, CheckpointFile, Row, empty_checkpoint
+from onelog.storage.segment.checkpoint import (
+    Checkpoint,
+    CheckpointFile,
+    SegmentRow,
+    empty_checkpoint,
+)
 from onelog.storage.segment.index import SparseIndex, time_floor
 from onelog.storage.segment.state import load_state, save_state
 from onelog.storage.segment.topics import CHUNK_ENTRIES, TopicTail
@@ -127,7 +132,7 @@ def test_the_newest_intact_checkpoint_counts(tmp_path: Path):
     box = CheckpointFile(str(tmp_path))
     assert box.load() == (None, False)
     for end in range(5):
-        row = Row(0, 100 * end, index_bytes=8)
+        row = SegmentRow(0, 100 * end, index_bytes=8)
         box.save(Checkpoint(1, 0, end, (row, row), row))
         found, damaged = CheckpointFile(str(tmp_path)).load()
         assert found is not None

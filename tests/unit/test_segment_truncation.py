@@ -16,7 +16,7 @@ from onelog.base.ids import Offset
 from onelog.kernel import topic_hash
 from onelog.storage.engine import LogSettings, PartitionKey
 from onelog.storage.segment import SegmentEngine, truncation
-from onelog.storage.segment.checkpoint import Checkpoint, CheckpointFile, Row
+from onelog.storage.segment.checkpoint import Checkpoint, CheckpointFile, SegmentRow
 from onelog.storage.segment.partition import SegmentLog
 from onelog.storage.segment.scan import Piece, Walk
 from tests.batches import append, fill, make_batch, read_all, spans
@@ -206,7 +206,7 @@ def test_a_truncation_that_older_software_began_is_finished(tmp_path: Path):
     saved, _ = box.load()
     assert saved is not None
     size = saved.tail.size_bytes // 10
-    tail = Row(0, 5 * size, 4 * size, saved.tail.max_timestamp_ms, saved.tail.created_ms)
+    tail = SegmentRow(0, 5 * size, 4 * size, saved.tail.max_timestamp_ms, saved.tail.created_ms)
     old = msgspec.msgpack.encode([1, 0, 5, [], msgspec.to_builtins(tail), [], True])
     box.save(msgspec.msgpack.decode(old, type=Checkpoint))
     engine = SegmentEngine(tmp_path)

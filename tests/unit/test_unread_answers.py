@@ -10,7 +10,7 @@ import uvloop
 from onelog.admin import server
 from onelog.admin.server import HttpServer, WatchedHttp
 from onelog.base.clock import SystemClock
-from onelog.net import ConnectionLimits, Gate, bind, start_listener
+from onelog.net import Gate, GateLimits, bind, start_listener
 from onelog.protocols.kafka.connection import Connection
 from tests.support.kafka_hub import batch, desk
 from tests.unit.test_kafka_fetch import fetch
@@ -41,7 +41,7 @@ async def test_a_kafka_client_that_pipelines_fetches_and_never_reads(tmp_path):
             return connections[-1]
 
         listener = bind("kafka", "127.0.0.1", 0)
-        gate = Gate(ConnectionLimits(), SystemClock())
+        gate = Gate(GateLimits(), SystemClock())
         served = await start_listener(listener, serve, gate, write_timeout_s=1.0)
         frames = b"".join(fetch(made, 0) for _ in range(FETCHES))
         sock = await asking(listener.port, frames)

@@ -20,7 +20,7 @@ from onelog.base.errors import CursorNotFound
 from onelog.broker import Broker, Cursor, CursorState, PartitionHandle, Position, Stream
 
 
-class View:
+class AdminView:
     """What `admin.contract.BrokerView` asks for, over a real broker."""
 
     def __init__(self, broker: Broker) -> None:

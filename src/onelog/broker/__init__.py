@@ -30,7 +30,7 @@ from onelog.cursors.cursor import (
     Start,
     ignore_change,
 )
-from onelog.cursors.delivery import DeadLetter, Delivery, QueueSettings
+from onelog.cursors.delivery import Acquired, DeadLetter, QueueSettings
 from onelog.cursors.offset import Committed, OffsetCursor
 from onelog.cursors.offsets import OffsetSet
 from onelog.cursors.queue import QueueCursor
@@ -110,7 +110,7 @@ __all__ = [
     "QueueCursor",
     "RoutedCursor",
     "QueueSettings",
-    "Delivery",
+    "Acquired",
     "DeadLetter",
     "TableCursor",
     "Stream",

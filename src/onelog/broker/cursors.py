@@ -66,7 +66,7 @@ _PINS_FRESH_S: Final = 1.0
 C = TypeVar("C", OffsetCursor, SessionCursor, QueueCursor, TableCursor)
 
 
-class _Mark:
+class _SaveLater:
     """Marks a cursor to be saved; a third of a closure, of which every cursor has one."""
 
     __slots__ = ("_checkpoints", "_cursor")
@@ -332,7 +332,7 @@ class CursorDesk:
         is_new = self._checkpoints.kept(cursor.name) is None
         if is_new and not isinstance(cursor, RoutedCursor) and cursor.lag():
             self.claim()
-        cursor.on_change = _Mark(self._checkpoints, cursor)
+        cursor.on_change = _SaveLater(self._checkpoints, cursor)
         try:
             await self._checkpoints.save(cursor)
         except BaseException:

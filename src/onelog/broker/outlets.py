@@ -133,12 +133,12 @@ class Writing:
         if not self.under_way:
             callback()
             return
-        countdown = _Countdown(len(self.under_way), callback)
+        countdown = _LastWrite(len(self.under_way), callback)
         for write in self.under_way:
             write.rows.append((countdown, 0, 0))
 
 
-class _Countdown:
+class _LastWrite:
     """Waits for the last of several writes."""
 
     __slots__ = ("_callback", "_left")

@@ -28,7 +28,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     priority_window: int = 1_000
 
 
-class Delivery(msgspec.Struct, frozen=True, gc=False):
+class Acquired(msgspec.Struct, frozen=True, gc=False):
     """A record with a consumer; `token` settles it, `count` says how often it was handed out."""
 
     token: int

@@ -15,7 +15,7 @@ from onelog.cursors.delivery import Reason
 from onelog.cursors.lane import Lane
 
 
-class Held(msgspec.Struct, gc=False):
+class Unsettled(msgspec.Struct, gc=False):
     """One record that is with a consumer, or on its way to the dead letters."""
 
     lane: Lane
@@ -33,14 +33,14 @@ class Holdings:
     __slots__ = ("_deadlines", "_held", "_token")
 
     def __init__(self) -> None:
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, Unsettled] = {}
         self._deadlines: list[tuple[float, int]] | None = None
         self._token = 0
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def add(self, held: Held) -> int:
+    def add(self, held: Unsettled) -> int:
         """A record goes out; its token."""
         self._token += 1
         self._held[self._token] = held
@@ -48,11 +48,11 @@ class Holdings:
             self.set_deadline(self._token, held.deadline)
         return self._token
 
-    def get(self, token: int) -> Held | None:
+    def get(self, token: int) -> Unsettled | None:
         """What a token stands for; None when it is settled or came back."""
         return self._held.get(token)
 
-    def pop(self, token: int) -> Held:
+    def pop(self, token: int) -> Unsettled:
         """It is settled, or it came back."""
         return self._held.pop(token)
 

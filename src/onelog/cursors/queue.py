@@ -31,8 +31,8 @@ from onelog.cursors.cursor import (
     ignore_change,
     known_end,
 )
-from onelog.cursors.delivery import DeadLetter, Delivery, QueueSettings, Reason
-from onelog.cursors.holdings import Held, Holdings
+from onelog.cursors.delivery import Acquired, DeadLetter, QueueSettings, Reason
+from onelog.cursors.holdings import Holdings, Unsettled
 from onelog.cursors.lane import Lane, LaneState
 from onelog.cursors.reader import expires_at
 from onelog.cursors.sources import SourceRegistry
@@ -131,11 +131,11 @@ class QueueCursor:
 
     # -- handing out
 
-    def acquire(self, consumer: str, limit: int = 1) -> list[Delivery]:
+    def acquire(self, consumer: str, limit: int = 1) -> list[Acquired]:
         """Up to `limit` records for a consumer: what came back first, then new ones."""
         self.reading.check()
         self._wake_delayed()
-        found: list[Delivery] = []
+        found: list[Acquired] = []
         while self._room(limit, found):
             delivery = self._acquire_again(consumer)
             if delivery is None:
@@ -155,7 +155,7 @@ class QueueCursor:
             self.on_change()
         return found
 
-    def _room(self, limit: int, found: list[Delivery]) -> int:
+    def _room(self, limit: int, found: list[Acquired]) -> int:
         """How many more to hand out; what is on its way to the dead letters takes room too."""
         return max(0, min(limit - len(found), self.settings.in_flight_max - len(self._held)))
 
@@ -166,7 +166,7 @@ class QueueCursor:
 
     async def next(
         self, consumer: str, limit: int = 1, timeout_s: float | None = None
-    ) -> list[Delivery]:
+    ) -> list[Acquired]:
         """As `acquire`, waiting for a record; empty when the time ran out."""
         loop = asyncio.get_running_loop()
         deadline = None if timeout_s is None else loop.time() + timeout_s
@@ -191,7 +191,7 @@ class QueueCursor:
         """Call back once, when there may be something to acquire."""
         return QueueWait(self, callback)
 
-    def _acquire_again(self, consumer: str) -> Delivery | None:
+    def _acquire_again(self, consumer: str) -> Acquired | None:
         for _ in range(_LOOKED_AT_MAX):
             lanes = [lane for lane in self._lanes.values() if self._may_return(lane)]
             if not lanes or self.is_full:
@@ -208,7 +208,7 @@ class QueueCursor:
         index = self.reading.find(*lane.key)
         return index is None or self.reading.sources.sources[index].partition.stopped is None
 
-    def _acquire_new(self, consumer: str, limit: int, found: list[Delivery]) -> None:
+    def _acquire_new(self, consumer: str, limit: int, found: list[Acquired]) -> None:
         looked_at = 0
         while looked_at < _LOOKED_AT_MAX and (room := self._room(limit, found)):
             read = self.reading.read(room)
@@ -236,7 +236,7 @@ class QueueCursor:
                 rank = int(value) if value is not None and _PRIORITY.fullmatch(value) else 0
                 heapq.heappush(self._by_priority, (-rank, key, record.offset))
 
-    def _reread(self, consumer: str, lane: Lane, offset: int) -> Delivery | None:
+    def _reread(self, consumer: str, lane: Lane, offset: int) -> Acquired | None:
         record = self.reading.record_at(*lane.key, offset)
         if record is None:  # retention took it, or its stream is gone
             lane.settle(offset)
@@ -244,7 +244,7 @@ class QueueCursor:
             return None
         return self._hand_out(consumer, lane, record)
 
-    def _hand_out(self, consumer: str, lane: Lane, record: Record) -> Delivery | None:
+    def _hand_out(self, consumer: str, lane: Lane, record: Record) -> Acquired | None:
         token = self._hold(consumer, lane, record.offset)
         count, limit = lane.counts[record.offset] + 1, self.settings.deliveries_max
         if limit and count > limit:  # a crash came before its dead letter was safe
@@ -255,7 +255,7 @@ class QueueCursor:
             self._bury(token, record, "expired")
             return None
         lane.counts[record.offset] = count
-        return Delivery(token, record, count)
+        return Acquired(token, record, count)
 
     def _ttl_ms(self, lane: Lane) -> int:
         index = self.reading.find(*lane.key)
@@ -263,7 +263,9 @@ class QueueCursor:
         return self.reading.sources.sources[index].stream.config.message_ttl_ms
 
     def _hold(self, consumer: str, lane: Lane, offset: int) -> int:
-        return self._held.add(Held(lane, offset, consumer, self._deadline(self.settings.lock_ms)))
+        return self._held.add(
+            Unsettled(lane, offset, consumer, self._deadline(self.settings.lock_ms))
+        )
 
     def _deadline(self, delay_ms: int) -> float:
         return self._clock.monotonic() + delay_ms / 1000 if delay_ms else 0.0
@@ -336,20 +338,20 @@ class QueueCursor:
         if was_full:
             self._notify()
 
-    def _take(self, token: int) -> Held:
+    def _take(self, token: int) -> Unsettled:
         self._holding(token)
         return self._held.pop(token)
 
-    def _holding(self, token: int) -> Held:
+    def _holding(self, token: int) -> Unsettled:
         held = self._held.get(token)
         if held is None or held.reason is not None:
             raise NotFound(f"delivery {token} of queue {self.name} is not held (any more)")
         return held
 
-    def _record_of(self, held: Held) -> Record | None:
+    def _record_of(self, held: Unsettled) -> Record | None:
         return self.reading.record_at(*held.lane.key, held.offset)
 
-    def _hand_back(self, held: Held, delay_ms: int | None) -> None:
+    def _hand_back(self, held: Unsettled, delay_ms: int | None) -> None:
         count = held.lane.counts[held.offset]
         limit = self.settings.deliveries_max
         if limit and count >= limit:
@@ -401,7 +403,7 @@ class QueueCursor:
             self._notify()
         self._set_timer()
 
-    def _bury_again(self, token: int, held: Held) -> None:
+    def _bury_again(self, token: int, held: Unsettled) -> None:
         record = self._record_of(held)
         assert held.reason is not None
         if record is None:

@@ -14,7 +14,7 @@ from typing import Final, cast
 
 from onelog.base.errors import CorruptBatch
 from onelog.base.ids import Offset, TimestampMs
-from onelog.cursors.shared_reads import Held, Row, SharedReads
+from onelog.cursors.shared_reads import Row, SharedRead, SharedReads
 from onelog.cursors.sources import Source, SourceSet
 from onelog.kernel import (
     ATTR_CODEC_MASK,
@@ -175,7 +175,7 @@ def _read_listed(
             infos = _check(source, data, offset)
             if not infos:
                 break
-            read = Held(data, infos)
+            read = SharedRead(data, infos)
             _shared.hold(source.partition, read)
         else:
             read, infos = held, held.infos

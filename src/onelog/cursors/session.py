@@ -37,7 +37,7 @@ from onelog.record.record import Record
 PACKET_IDS: Final = 65_535
 
 
-class Stage(IntEnum):
+class FlightStage(IntEnum):
     """How far a record in flight has come."""
 
     SENT = 0
@@ -52,7 +52,7 @@ class InFlight(msgspec.Struct, array_like=True):
     stream_id: str
     partition: int
     offset: int
-    stage: int = Stage.SENT
+    stage: int = FlightStage.SENT
 
 
 class SessionDelivery(msgspec.Struct, frozen=True, gc=False):
@@ -180,7 +180,7 @@ class SessionCursor:
         """Everything in flight again, in order, for a peer that has come back."""
         found = []
         for entry in list(self._in_flight.values()):
-            if entry.stage == Stage.RECEIVED:
+            if entry.stage == FlightStage.RECEIVED:
                 found.append(SessionDelivery(entry.packet_id, None, duplicate=True))
                 continue
             record = self.reading.record_at(entry.stream_id, entry.partition, entry.offset)
@@ -211,7 +211,7 @@ class SessionCursor:
         entry = self._in_flight.get(packet_id)
         if entry is None:
             return False
-        entry.stage = Stage.RECEIVED
+        entry.stage = FlightStage.RECEIVED
         self.on_change()
         return True
 

@@ -34,7 +34,7 @@ HELD_MAX: Final = 4096
 _SPECIAL: Final = ATTR_CODEC_MASK | ATTR_CONTROL | ATTR_TRANSACTIONAL
 
 
-class Held:
+class SharedRead:
     """One read: its bytes and its batches, which were checked."""
 
     __slots__ = ("_slices", "data", "infos", "is_plain")
@@ -70,10 +70,10 @@ class SharedReads:
     __slots__ = ("_count", "_held")
 
     def __init__(self) -> None:
-        self._held: dict[PartitionHandle, tuple[list[int], list[Held]]] = {}
+        self._held: dict[PartitionHandle, tuple[list[int], list[SharedRead]]] = {}
         self._count = 0
 
-    def find(self, partition: PartitionHandle, offset: Offset) -> Held | None:
+    def find(self, partition: PartitionHandle, offset: Offset) -> SharedRead | None:
         """The read that holds the record at `offset`; None when there was none in this pass."""
         known = self._held.get(partition)
         if known is None:
@@ -84,7 +84,7 @@ class SharedReads:
         found = known[1][number]
         return found if offset <= found.infos[-1].last_offset else None
 
-    def hold(self, partition: PartitionHandle, held: Held) -> None:
+    def hold(self, partition: PartitionHandle, held: SharedRead) -> None:
         """Keep a read that is not empty for the others."""
         if self._count >= HELD_MAX:
             return

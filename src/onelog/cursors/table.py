@@ -37,7 +37,7 @@ from onelog.record.record import Record
 SHARDS: Final = 64
 
 
-class _Row(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class _TableRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
     topic: str
     stream_id: str
     partition: int
@@ -80,7 +80,7 @@ class TableCursor:
         self._accepts = accepts
         self._ids: dict[str, int] = {}
         self._next_id = 0
-        self._rows: dict[int, _Row] = {}
+        self._rows: dict[int, _TableRow] = {}
         self._trie: TopicTrie | None = None  # made with the first row
         self._shards: dict[int, set[int]] = {}
         self._dirty = 0
@@ -116,7 +116,7 @@ class TableCursor:
         reading = Reading.restore(registry, state.filters, state.positions)
         table = cls(state.name, reading, clock, accepts)
         for blob in parts.values():
-            for row in msgspec.msgpack.decode(blob, type=list[_Row]):
+            for row in msgspec.msgpack.decode(blob, type=list[_TableRow]):
                 table._set(row)
         table._dirty = 0
         kept = {(row.stream_id, row.partition): row.offset for row in state.positions}
@@ -149,7 +149,7 @@ class TableCursor:
             if not self._accepts(record) or self._has_newer(index, key, record):
                 continue
             if record.value:
-                self._set(_Row(record.topic, *key, record.offset))
+                self._set(_TableRow(record.topic, *key, record.offset))
             else:
                 self._remove(record.topic)
         if self._dirty:
@@ -208,7 +208,7 @@ class TableCursor:
     def note(self, topic: str, source: tuple[str, int], offset: int, *, present: bool) -> None:
         """The owner saw a record of a topic: it is the latest one, or removes the topic."""
         if present:
-            self._set(_Row(topic, *source, offset))
+            self._set(_TableRow(topic, *source, offset))
         else:
             self._remove(topic)
         self.on_change()
@@ -259,14 +259,14 @@ class TableCursor:
         if self.place(number) != was:
             return False
         topic = self._rows[number].topic
-        self._set(_Row(topic, to.stream_id, to.partition, to.offset))
+        self._set(_TableRow(topic, to.stream_id, to.partition, to.offset))
         self.on_change()
         return True
 
     def __contains__(self, topic: str) -> bool:
         return topic in self._ids
 
-    def _read(self, row: _Row) -> Record | None:
+    def _read(self, row: _TableRow) -> Record | None:
         record, ttl_ms = self._find(row)
         if record is not None:
             ends = expires_at(record, ttl_ms)
@@ -275,7 +275,7 @@ class TableCursor:
         self._remove(row.topic)  # retention took it, its stream is gone, or it has expired
         return None
 
-    def _find(self, row: _Row) -> tuple[Record | None, int]:
+    def _find(self, row: _TableRow) -> tuple[Record | None, int]:
         """The record of a row, and how long its stream lets records live."""
         index = self.reading.find(row.stream_id, row.partition)
         if index is not None:
@@ -288,7 +288,7 @@ class TableCursor:
             return None, -1
         return self.read_elsewhere(Position(row.stream_id, row.partition, row.offset)), -1
 
-    def _set(self, row: _Row) -> None:
+    def _set(self, row: _TableRow) -> None:
         topic = row.topic.encode()
         number = self._ids.get(row.topic)
         if number is None:

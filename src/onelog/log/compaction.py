@@ -22,7 +22,7 @@ import msgspec
 from onelog.base.ids import Offset
 from onelog.log.cleaning import LastBatch, last_batches
 from onelog.log.config import LONG_MAX, Compaction
-from onelog.log.judging import FindJudge, Job, Judge, ThreadJudge
+from onelog.log.judging import FindJudge, Judge, JudgeJob, ThreadJudge
 from onelog.log.partition import Partition
 from onelog.log.producers import AbortedTxn
 from onelog.log.rewriting import Pace, Rewriting, advanced, neighbours, read_slice
@@ -59,13 +59,13 @@ def scope_of(partition: Partition) -> Scope:
     return Scope(upto, aborted, last_batches(partition.producers))
 
 
-class _Progress(msgspec.Struct, array_like=True):
+class _CleaningProgress(msgspec.Struct, array_like=True):
     cleaned_upto: int = 0
     next_horizon_ms: int = -1
     complete: bool = True
 
 
-_decoder: Final = msgspec.msgpack.Decoder(_Progress)
+_decoder: Final = msgspec.msgpack.Decoder(_CleaningProgress)
 """Made here: threads that use a type for the first time together break msgspec."""
 
 
@@ -106,13 +106,13 @@ def compaction_due(log: PartitionLog, *, upto: int, now_ms: int, config: Compact
     return 0 <= progress.next_horizon_ms <= now_ms
 
 
-def _dirty_ratio(sealed: Sequence[SegmentInfo], progress: _Progress) -> float:
+def _dirty_ratio(sealed: Sequence[SegmentInfo], progress: _CleaningProgress) -> float:
     total = sum(row.size_bytes for row in sealed)
     dirty = sum(row.size_bytes for row in sealed if row.end_offset > progress.cleaned_upto)
     return dirty / total if total else 0.0
 
 
-def _in_thread(job: Job, pace: Pace, _size_bytes: int) -> Judge:
+def _in_thread(job: JudgeJob, pace: Pace, _size_bytes: int) -> Judge:
     return ThreadJudge(job, pace)
 
 
@@ -137,7 +137,7 @@ def compact(
     sealed = cleanable(log.segments(), scope.upto, _young_ms(now_ms, config))
     if not sealed:
         return CompactionResult(0, 0, 0, Offset(progress.cleaned_upto), complete=True)
-    job = Job(scope.aborted, scope.producers_last, now_ms, config.tombstone_ms, keys_max)
+    job = JudgeJob(scope.aborted, scope.producers_last, now_ms, config.tombstone_ms, keys_max)
     size_bytes = sum(row.size_bytes for row in sealed)
     judge = find_judge(job, pace, size_bytes)
     try:
@@ -161,14 +161,14 @@ def _judged(
         rewriting.commit()
         before += rewriting.bytes_before
         after += rewriting.bytes_after
-    progress = _Progress(covered, judge.next_horizon_ms, covered >= end)
+    progress = _CleaningProgress(covered, judge.next_horizon_ms, covered >= end)
     log.save_state(STATE_NAME, covered, msgspec.msgpack.encode(progress))
     return CompactionResult(before, after, judge.records_dropped, covered, progress.complete)
 
 
-def _load(log: PartitionLog) -> _Progress:
+def _load(log: PartitionLog) -> _CleaningProgress:
     saved = log.load_state(STATE_NAME)
-    return _Progress() if saved is None else _decoder.decode(saved[1])
+    return _CleaningProgress() if saved is None else _decoder.decode(saved[1])
 
 
 def _map_keys(log: PartitionLog, start: int, end: Offset, judge: Judge) -> Offset:

@@ -25,7 +25,7 @@ import msgspec
 
 from onelog.base.errors import Closed, CorruptBatch, OnelogError, Unavailable
 from onelog.kernel import scan_batches
-from onelog.log.judging import FindJudge, Job, Judge, Mapped, ThreadJudge
+from onelog.log.judging import FindJudge, Judge, JudgeJob, Mapped, ThreadJudge
 from onelog.log.rewriting import Pace, Rewritten
 
 ANSWER_S_MAX: Final = 30.0
@@ -40,7 +40,7 @@ _FRAME: Final = struct.Struct(">BI")  # what it is, bytes that follow
 _MAPPED: Final = struct.Struct(">q?")
 _CLEAN_HEAD: Final = struct.Struct(">q")  # covered
 _CLEANED: Final = struct.Struct(">q?qq")  # next offset, changed, records dropped, next horizon
-_decoder: Final = msgspec.msgpack.Decoder(Job)
+_decoder: Final = msgspec.msgpack.Decoder(JudgeJob)
 
 
 class HelperLost(Unavailable):
@@ -53,7 +53,7 @@ class HelperLost(Unavailable):
 def judge_for(bytes_min: int, stop: threading.Event) -> FindJudge:
     """Has passes over so many bytes judged by a helper, and others in the thread; 0: all there."""
 
-    def find(job: Job, pace: Pace, size_bytes: int) -> Judge:
+    def find(job: JudgeJob, pace: Pace, size_bytes: int) -> Judge:
         if bytes_min and size_bytes >= bytes_min:
             return HelperJudge(job, stop)
         return ThreadJudge(job, pace)
@@ -69,7 +69,7 @@ class HelperJudge:
         "records_dropped",
     )  # fmt: skip
 
-    def __init__(self, job: Job, stop: threading.Event) -> None:
+    def __init__(self, job: JudgeJob, stop: threading.Event) -> None:
         self.read_bytes = SLICE_BYTES
         self.covered = 0
         self.records_dropped = 0

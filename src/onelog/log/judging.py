@@ -19,7 +19,7 @@ from onelog.log.rewriting import READ_BYTES, Kept, Pace, Rewritten, batch_by_bat
 from onelog.record.batch import decode
 
 
-class Job(msgspec.Struct, array_like=True, frozen=True):
+class JudgeJob(msgspec.Struct, array_like=True, frozen=True):
     """What a judge is told at the beginning."""
 
     aborted: Sequence[AbortedTxn]
@@ -68,7 +68,7 @@ class Judge(Protocol):
         ...
 
 
-FindJudge = Callable[[Job, Pace, int], Judge]
+FindJudge = Callable[[JudgeJob, Pace, int], Judge]
 """Who judges a pass over so many bytes."""
 
 
@@ -77,7 +77,7 @@ class ThreadJudge:
 
     __slots__ = ("_aborted", "_cleaner", "_keys", "_pace", "covered", "read_bytes")
 
-    def __init__(self, job: Job, pace: Pace) -> None:
+    def __init__(self, job: JudgeJob, pace: Pace) -> None:
         self.read_bytes = READ_BYTES
         self.covered = 0
         self._pace = pace

@@ -14,7 +14,7 @@ import msgspec
 RUNS_MAX: Final = 256
 
 
-class Run(msgspec.Struct, array_like=True, gc=False):
+class MarkerRange(msgspec.Struct, array_like=True, gc=False):
     """Markers from one offset to another."""
 
     first_offset: int
@@ -27,7 +27,7 @@ class Markers:
 
     __slots__ = ("count", "runs")
 
-    def __init__(self, runs: list[Run] | None = None) -> None:
+    def __init__(self, runs: list[MarkerRange] | None = None) -> None:
         self.runs = runs or []
         self.count = sum(run.count for run in self.runs)
 
@@ -38,7 +38,7 @@ class Markers:
         if last is not None and last.last_offset + 1 == offset == last.first_offset + last.count:
             last.last_offset, last.count = offset, last.count + 1  # markers side by side
             return
-        self.runs.append(Run(offset, offset, 1))
+        self.runs.append(MarkerRange(offset, offset, 1))
         if len(self.runs) > RUNS_MAX:
             self._join()
 

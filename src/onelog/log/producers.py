@@ -31,7 +31,7 @@ from onelog.base.errors import (
 )
 from onelog.base.ids import Offset
 from onelog.kernel import ATTR_TRANSACTIONAL, BatchInfo
-from onelog.log.markers import Markers, Run
+from onelog.log.markers import MarkerRange, Markers
 from onelog.record.batch import Marker
 
 BATCHES_REMEMBERED: Final = 5
@@ -75,7 +75,7 @@ class AbortedTxn(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class _Snapshot(msgspec.Struct, array_like=True):
     producers: list[ProducerEntry]
     aborted: list[AbortedTxn]
-    markers: list[Run] = []
+    markers: list[MarkerRange] = []
     ended: list[tuple[int, int]] = []
 
 

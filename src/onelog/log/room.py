@@ -18,7 +18,7 @@ DISK_FULL: Final = "disk-full"
 _PLACE: Final = "storage"
 
 
-class Room:
+class DiskRoom:
     """The room of all engines."""
 
     __slots__ = ("_troubles", "is_full", "refusals")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from onelog.base.clock import Clock
 from onelog.log.arrivals import Couriers
-from onelog.log.room import Room
+from onelog.log.room import DiskRoom
 from onelog.log.sync_watch import SyncWatch
 from onelog.log.syncer import Syncer
 from onelog.log.visibility import UnseenBytes
@@ -31,7 +31,7 @@ class Shared:
         self.troubles = troubles
         self.couriers = Couriers(troubles)
         self.unseen = UnseenBytes()
-        self.room = Room(troubles)
+        self.room = DiskRoom(troubles)
         self.syncs = SyncWatch(troubles, clock)
         self.torn_tails = 0
         """Partitions whose end was cut when they were opened."""

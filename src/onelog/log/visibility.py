@@ -35,9 +35,9 @@ WAITER: Final = "partition-waiter"
 """Incidents: a waiter raised."""
 
 
-Run = tuple[Offset, bytes | bytearray, bytes | None]
+Written = tuple[Offset, bytes | bytearray, bytes | None]
 """Batches that were written together: where they end, their bytes, their topics if known."""
-_NOTHING: Final[deque[Run]] = deque()
+_NOTHING: Final[deque[Written]] = deque()
 """What a partition holds that never held anything: of many, most; a deque of its own is large."""
 
 
@@ -329,7 +329,7 @@ class Visibility:
         self._gap_start = min(self._gap_start, self._gap_end)
 
 
-def _below(data: bytes | bytearray, offset: Offset) -> Run | None:
+def _below(data: bytes | bytearray, offset: Offset) -> Written | None:
     """The batches of a run that lie below `offset`; None: none does."""
     if int.from_bytes(data[:8], "big") >= offset:
         return None

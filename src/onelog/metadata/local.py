@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from onelog.base.clock import Clock
 from onelog.base.errors import Closed, InvalidRequest, NotFound, OutcomeUnknown, Unavailable
-from onelog.metadata.local_database import Database, Revision
+from onelog.metadata.local_database import LocalDatabase, Revision
 from onelog.metadata.local_leases import LeaseTable
 from onelog.metadata.local_rules import (
     check_key,
@@ -28,7 +28,7 @@ from onelog.metadata.local_rules import (
     check_write,
 )
 from onelog.metadata.local_watch import LocalWatch
-from onelog.metadata.local_worker import Job, Worker
+from onelog.metadata.local_worker import StoreJob, Worker
 from onelog.metadata.store import Compare, Delete, Entry, Op, Put, Range, TxnResult, Watch
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ class LocalStore:
         assert history_revisions >= 1
         store = cls(Path(path), clock, history_revisions)
         try:
-            await store._submit(Database.leases, store._start_leases)
+            await store._submit(LocalDatabase.leases, store._start_leases)
         except BaseException:
             await store.close()
             raise
@@ -91,7 +91,7 @@ class LocalStore:
         conditions, yes, no = tuple(compares), tuple(then), tuple(otherwise)
         check_txn(conditions, yes, no)
 
-        def work(db: Database) -> tuple[TxnResult, Revision]:
+        def work(db: LocalDatabase) -> tuple[TxnResult, Revision]:
             held = all(map(db.holds, conditions))
             made = db.apply(yes if held else no)
             return TxnResult(held, db.revision), made
@@ -103,7 +103,7 @@ class LocalStore:
         rows = tuple(ops)
         check_write(rows)
 
-        def work(db: Database) -> tuple[None, Revision]:
+        def work(db: LocalDatabase) -> tuple[None, Revision]:
             return None, db.apply(rows)
 
         await self._mutate(work)
@@ -117,7 +117,7 @@ class LocalStore:
         ops = (Delete(key, prefix),)
         check_txn((), ops, ())
 
-        def work(db: Database) -> tuple[int, Revision]:
+        def work(db: LocalDatabase) -> tuple[int, Revision]:
             made = db.apply(ops)
             return len(made), made
 
@@ -128,7 +128,7 @@ class LocalStore:
         if not (math.isfinite(ttl_s) and ttl_s > 0):
             raise InvalidRequest(f"a lease lives for a positive number of seconds, not {ttl_s}")
 
-        def work(db: Database) -> tuple[int, Revision]:
+        def work(db: LocalDatabase) -> tuple[int, Revision]:
             return db.grant(ttl_s), ()
 
         return await self._mutate(work, lambda lease: self._add_lease(lease, ttl_s))
@@ -179,32 +179,32 @@ class LocalStore:
             raise Closed(f"the metadata store {self._path} was closed")
 
     async def _submit(
-        self, work: Callable[[Database], T], done: Callable[[T], None] | None = None
+        self, work: Callable[[LocalDatabase], T], done: Callable[[T], None] | None = None
     ) -> T:
         self._need_open()
         waiter: asyncio.Future[T] = self._loop.create_future()
-        self._worker.submit(Job(work, waiter, False, done))
+        self._worker.submit(StoreJob(work, waiter, False, done))
         return await waiter
 
     async def _mutate(
         self,
-        work: Callable[[Database], tuple[T, Revision]],
+        work: Callable[[LocalDatabase], tuple[T, Revision]],
         done: Callable[[T], None] | None = None,
     ) -> T:
         self._need_open()
         waiter: asyncio.Future[T] = self._loop.create_future()
-        self._worker.submit(Job(work, waiter, True, done))
+        self._worker.submit(StoreJob(work, waiter, True, done))
         return await waiter
 
     async def _refill(self, watch: LocalWatch) -> None:
         first = watch.next_revision
 
-        def work(db: Database) -> tuple[list[Revision], int, int]:
+        def work(db: LocalDatabase) -> tuple[list[Revision], int, int]:
             return (*db.history(watch.prefix, first or db.revision + 1), db.revision)
 
         await self._submit(work, lambda page: watch.take_page(*page))
 
-    def _finish(self, group: list[Job]) -> None:
+    def _finish(self, group: list[StoreJob]) -> None:
         """Hand a committed (or failed) group back, in the order it was done."""
         for job in group:
             if job.revision:
@@ -238,7 +238,7 @@ class LocalStore:
             waiter: asyncio.Future[Any] = self._loop.create_future()
             waiter.add_done_callback(partial(self._on_expired, lease))
             try:
-                self._worker.submit(Job(partial(_end_lease, lease), waiter, True))
+                self._worker.submit(StoreJob(partial(_end_lease, lease), waiter, True))
             except Unavailable as busy:
                 waiter.set_exception(busy)
         self._arm()
@@ -248,5 +248,5 @@ class LocalStore:
             self._add_lease(lease, EXPIRY_RETRY_S)
 
 
-def _end_lease(lease: int, db: Database) -> tuple[None, Revision]:
+def _end_lease(lease: int, db: LocalDatabase) -> tuple[None, Revision]:
     return None, db.end_lease(lease)

@@ -1,7 +1,7 @@
 """The SQLite file behind the embedded metadata store: keys, leases and the last revisions.
 
 Rules:
-- Everything here blocks and belongs to one thread: the one that made the `Database`.
+- Everything here blocks and belongs to one thread: the one that made the `LocalDatabase`.
 - The file is locked for this process (`locking_mode=EXCLUSIVE`); a second opener is refused.
 - WAL with `synchronous=FULL`: when `commit` returns, the group survives power loss.
 - A mutation runs between `begin` and `commit`; `attempt` makes it all or nothing within the group.
@@ -63,7 +63,7 @@ _COLUMNS = "key, value, create_revision, mod_revision, version, lease"
 _Row = tuple[bytes, bytes, int, int, int, int]
 
 
-class Database:
+class LocalDatabase:
     """One open file; see the module's rules for who may call it."""
 
     def __init__(self, path: Path, history_revisions: int) -> None:

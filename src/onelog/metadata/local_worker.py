@@ -24,7 +24,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from onelog.base.errors import OnelogError, OutcomeUnknown, Unavailable
-from onelog.metadata.local_database import Database, Revision, is_full
+from onelog.metadata.local_database import LocalDatabase, Revision, is_full
 
 WAITING_JOBS_MAX = 10_000
 """Calls that may wait for the thread; one more raises Unavailable."""
@@ -33,7 +33,7 @@ GROUP_JOBS_MAX = 512
 """Jobs of one commit."""
 
 
-class Job:
+class StoreJob:
     """One call on its way through the thread.
 
     A mutation's `work` returns (outcome, revision); `done` runs on the loop after the commit, also
@@ -44,7 +44,7 @@ class Job:
 
     def __init__(
         self,
-        work: Callable[[Database], Any],
+        work: Callable[[LocalDatabase], Any],
         waiter: asyncio.Future[Any],
         mutates: bool,
         done: Callable[[Any], None] | None = None,
@@ -70,19 +70,19 @@ class Worker:
     """The thread and its queue. All methods are called on the loop."""
 
     def __init__(
-        self, path: Path, history_revisions: int, finish: Callable[[list[Job]], None]
+        self, path: Path, history_revisions: int, finish: Callable[[list[StoreJob]], None]
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._path = path
         self._history_revisions = history_revisions
         self._finish = finish
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[StoreJob | None] = SimpleQueue()
         self._waiting = 0
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, name="onelog-metadata", daemon=True)
         self._thread.start()
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: StoreJob) -> None:
         """Queue a job."""
         if self._waiting >= WAITING_JOBS_MAX:
             raise Unavailable(f"{WAITING_JOBS_MAX} calls wait for the metadata store; try again")
@@ -98,17 +98,17 @@ class Worker:
         await asyncio.shield(self._ended)
         self._thread.join()
 
-    def _handed_back(self, group: list[Job]) -> None:
+    def _handed_back(self, group: list[StoreJob]) -> None:
         self._waiting -= len(group)
         self._finish(group)
 
     # ---- in the thread ----
 
     def _run(self) -> None:
-        db: Database | None = None
+        db: LocalDatabase | None = None
         stopped: OnelogError | None = None
         try:
-            db = Database(self._path, self._history_revisions)
+            db = LocalDatabase(self._path, self._history_revisions)
         except OnelogError as error:
             stopped = error
         last = False
@@ -127,7 +127,7 @@ class Worker:
                 db.close()
         self._post(self._ended.set_result, None)
 
-    def _take(self) -> list[Job | None]:
+    def _take(self) -> list[StoreJob | None]:
         taken = [self._jobs.get()]
         with contextlib.suppress(Empty):
             while taken[-1] is not None and len(taken) < GROUP_JOBS_MAX:
@@ -140,7 +140,7 @@ class Worker:
             self._loop.call_soon_threadsafe(call, argument)
 
 
-def _work(db: Database, group: list[Job]) -> OnelogError | None:
+def _work(db: LocalDatabase, group: list[StoreJob]) -> OnelogError | None:
     """Do a group; an error back means that the store must stop."""
     mutates = any(job.mutates for job in group)
     try:
@@ -159,7 +159,7 @@ def _work(db: Database, group: list[Job]) -> OnelogError | None:
     return None
 
 
-def _attempt(db: Database, job: Job) -> None:
+def _attempt(db: LocalDatabase, job: StoreJob) -> None:
     try:
         if job.mutates:
             job.outcome, job.revision = db.attempt(partial(job.work, db))
@@ -171,7 +171,9 @@ def _attempt(db: Database, job: Job) -> None:
         job.outcome = error
 
 
-def _fail(db: Database, group: list[Job], cause: sqlite3.Error | OSError) -> OnelogError | None:
+def _fail(
+    db: LocalDatabase, group: list[StoreJob], cause: sqlite3.Error | OSError
+) -> OnelogError | None:
     """Nothing of a group was done."""
     full = is_full(cause)
     try:
@@ -183,7 +185,7 @@ def _fail(db: Database, group: list[Job], cause: sqlite3.Error | OSError) -> One
     return None if full else _stopped(cause)
 
 
-def _stop(db: Database, group: list[Job], unknown: OutcomeUnknown) -> OnelogError:
+def _stop(db: LocalDatabase, group: list[StoreJob], unknown: OutcomeUnknown) -> OnelogError:
     """A group was done as a whole, or not at all; what refused itself or only read did nothing."""
     with contextlib.suppress(sqlite3.Error):
         db.rollback()

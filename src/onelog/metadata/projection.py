@@ -66,7 +66,7 @@ class Change(NamedTuple, Generic[V]):
     after: V | None
 
 
-class _Asked:
+class _PendingWrite:
     """A write under way. The first change of its rows decides about it."""
 
     __slots__ = ("base", "first", "rows")
@@ -127,7 +127,7 @@ class Projection(Generic[V]):
         """Called after each revision with what it changed."""
         self._rows: dict[str, Row[V]] = {}
         self._revision = 0
-        self._asked: dict[str, set[_Asked]] = {}
+        self._asked: dict[str, set[_PendingWrite]] = {}
         """Writes under way, by the keys that they compare."""
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
         """A heap: the revision, and the number of whoever waits for it."""
@@ -196,7 +196,7 @@ class Projection(Generic[V]):
         # Nothing tells of a row that goes and was not there.
         told = {key: value for key, value in rows.items() if value is not None or base[key]}
         assert told, "a write that changes nothing"
-        asked = _Asked(told, base)
+        asked = _PendingWrite(told, base)
         for key in base:
             self._asked.setdefault(key, set()).add(asked)
         try:
@@ -217,7 +217,7 @@ class Projection(Generic[V]):
         """Take one row away, as `write` does."""
         return await self.write([Delete(key)])
 
-    async def _ask(self, asked: _Asked, ops: Sequence[Op]) -> int:
+    async def _ask(self, asked: _PendingWrite, ops: Sequence[Op]) -> int:
         compares = [Compare(key, "mod_revision", "==", at) for key, at in asked.base.items()]
         unknown: OutcomeUnknown | None = None
         for pause_s in ASK_AGAIN_S:
@@ -282,7 +282,7 @@ class Projection(Generic[V]):
             key: Row(entry.mod_revision, self._decode(entry)) if key in changed else before[key]
             for key, entry in entries.items()
         }
-        for asked in set[_Asked]().union(*self._asked.values()):
+        for asked in set[_PendingWrite]().union(*self._asked.values()):
             asked.saw_all(entries, found.revision)
         changes = [Change(key, _value(before, key), _value(self._rows, key)) for key in changed]
         self._advance(found.revision, sorted(changes, key=lambda change: change.key))

@@ -3,7 +3,7 @@
 from onelog.net.binding import BoundListener, ProtocolListeners, words
 from onelog.net.connections import ConnectionCounters, Connections, connection_samples
 from onelog.net.deadline import Deadline
-from onelog.net.gate import ConnectionLimits, Gate
+from onelog.net.gate import Gate, GateLimits
 from onelog.net.listener import Listener, bind
 from onelog.net.pauses import ByteBound, Pauses
 from onelog.net.peer import Peer, ProtocolFactory, StreamProtocol, StreamTransport
@@ -35,7 +35,7 @@ __all__ = [
     "ProtocolFactory",
     "StreamProtocol",
     "StreamTransport",
-    "ConnectionLimits",
+    "GateLimits",
     "Gate",
     "Tls",
     "TlsSettings",

@@ -14,7 +14,7 @@ import msgspec
 
 from onelog.base.clock import Clock
 from onelog.config.listeners import ListenerTls, StreamListener
-from onelog.net.gate import ConnectionLimits, Gate
+from onelog.net.gate import Gate, GateLimits
 from onelog.net.listener import Listener, bind
 from onelog.net.peer import Peer, StreamProtocol
 from onelog.net.server import ProxySettings, ServedListener, start_listener
@@ -68,7 +68,7 @@ class ProtocolListeners:
         self._alpn = tuple(alpn)
         self._write_timeout_s = bounds.write_timeout_ms / 1000
         self.gate = Gate(
-            ConnectionLimits(
+            GateLimits(
                 total_max=bounds.connections,
                 per_host_max=bounds.connections_per_ip,
                 per_second_max=bounds.connects_per_second,

@@ -15,7 +15,7 @@ from onelog.base.clock import Clock
 from onelog.observe import Sample
 
 
-class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
+class GateLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of connections; 0 is no bound."""
 
     total_max: int = 0
@@ -27,7 +27,7 @@ class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
 class Gate:
     """Counts connections; all methods are called on the loop."""
 
-    def __init__(self, limits: ConnectionLimits, clock: Clock) -> None:
+    def __init__(self, limits: GateLimits, clock: Clock) -> None:
         self.limits = limits
         self._clock = clock
         self._hosts: dict[str, int] = {}

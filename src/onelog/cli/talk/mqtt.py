@@ -18,7 +18,7 @@ from onelog.base.errors import InvalidRequest, NotAuthenticated, NotAuthorized, 
 from onelog.cli.talk.link import BrokerAddress, Link, Patience
 from onelog.cli.talk.messages import Message, Wanted
 from onelog.protocols.mqtt.codec import decode_packet, encode_packet
-from onelog.protocols.mqtt.packet_types import Role, Version
+from onelog.protocols.mqtt.packet_types import Side, Version
 from onelog.protocols.mqtt.packets import (
     Connack,
     Connect,
@@ -98,7 +98,7 @@ class MqttTalker:
                 if len(buffer) < at + 1 + size:
                     return None
                 head = self._link.take(at + 1)
-                return decode_packet(head[0], self._link.take(size), Version.V5, sender=Role.SERVER)
+                return decode_packet(head[0], self._link.take(size), Version.V5, sender=Side.SERVER)
         raise Unavailable(f"{self._link.address} does not speak MQTT")
 
     def _expect(self, kind: type[P]) -> P:

@@ -15,7 +15,7 @@ from pamqp import commands
 from onelog.protocols.amqp.frames import METHOD
 
 if TYPE_CHECKING:
-    from onelog.protocols.amqp.publishing import Run
+    from onelog.protocols.amqp.publishing import PublishRun
 
 UNKNOWN, ACK, NACK = 0, 1, 2
 """How a publish went."""
@@ -32,17 +32,17 @@ class Confirms:
     __slots__ = ("_runs", "first_tag", "unconfirmed")
 
     def __init__(self) -> None:
-        self._runs: deque[Run] = deque()
+        self._runs: deque[PublishRun] = deque()
         self.first_tag = 1
         """The tag of the oldest publish that is not confirmed."""
         self.unconfirmed = 0
 
-    def add(self, run: Run) -> None:
+    def add(self, run: PublishRun) -> None:
         """Publishes are on their way."""
         self._runs.append(run)
         self.unconfirmed += run.count
 
-    def replace(self, run: Run, others: list[Run]) -> None:
+    def replace(self, run: PublishRun, others: list[PublishRun]) -> None:
         """A run goes its way in parts, as many messages as it was."""
         at = self._runs.index(run)
         self._runs.remove(run)

@@ -39,7 +39,7 @@ from onelog.protocols.amqp.channel import Channel
 from onelog.protocols.amqp.errors import BUG, AmqpError, Reply, amqp_error
 from onelog.protocols.amqp.frames import Ack, Event, Frame, Publish
 from onelog.protocols.amqp.handshake import Handshake
-from onelog.protocols.amqp.reading import TURN, Reading
+from onelog.protocols.amqp.reading import TURN, ConnectionReads
 from onelog.security.identity import Identity
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Connection:
         self.sent_bytes = 0
         self.is_blocked = False
         self._handshake = Handshake(self)
-        self.reading = Reading(self)
+        self.reading = ConnectionReads(self)
         self._transport: StreamTransport | None = None
         self.input = AmqpInput(_UNTUNED_FRAME_BYTES)
         self._opening = b""

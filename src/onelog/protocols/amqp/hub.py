@@ -24,7 +24,7 @@ from onelog.security.identity import Identity
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.connection import Connection
-    from onelog.protocols.amqp.publishing import Publishing, Run
+    from onelog.protocols.amqp.publishing import Publishing, PublishRun
 
 ENVELOPES_BYTES_MAX: Final = 8 * 1024 * 1024
 """Bytes of names and properties of deliveries that are remembered, with the topics and headers that
@@ -74,7 +74,7 @@ class Hub:
         self.vhosts = self.queues.vhosts
         self.envelopes = AmqpEnvelopes(ENVELOPES_BYTES_MAX)
         """Names and properties of deliveries, as they were sent of late."""
-        self._taken: list[Run] = []
+        self._taken: list[PublishRun] = []
         self._undo = ExitStack()
         self.is_abandoned = False
         """Whether it could not be opened. Who opens a connection is told so, and nothing else."""
@@ -121,7 +121,7 @@ class Hub:
 
     # -- publishes
 
-    def took(self, run: Run) -> None:
+    def took(self, run: PublishRun) -> None:
         """Publishes are visible: when their queues have them, their publisher is told."""
         if not self._taken:
             self.loop.call_soon(self._tell_taken)

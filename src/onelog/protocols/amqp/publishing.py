@@ -49,7 +49,7 @@ ROUTE_BYTES_MAX: Final = 256
 """Properties that are longer say something else each time."""
 
 
-class Outgoing:
+class CheckedPublish:
     """A publish that was checked: what is written, and what the publisher is told."""
 
     __slots__ = ("message", "returned")
@@ -64,7 +64,7 @@ Again = tuple[bytes, int, int]
 """Where publishes lie as they came: the bytes, and from where to where in them."""
 
 
-class Run:
+class PublishRun:
     """Publishes of a channel that are written together, and how they went."""
 
     __slots__ = ("_came_as", "count", "outcome", "publishing", "results", "size_bytes")
@@ -107,7 +107,7 @@ class Publishing:
         self._closed = False
         self.published = 0
         self._unwritten = 0
-        self._delayed: deque[tuple[Message, Run]] = deque()
+        self._delayed: deque[tuple[Message, PublishRun]] = deque()
         """Publishes that wait for room on the disk or in a quota, in order."""
         self._waiters: list[asyncio.Future[None]] = []
 
@@ -162,7 +162,7 @@ class Publishing:
         return None
 
     def _remember(
-        self, method: Publish, properties: bytes, found: Properties, outgoing: Outgoing
+        self, method: Publish, properties: bytes, found: Properties, outgoing: CheckedPublish
     ) -> None:
         """Let publishes like this one be staged by the kernel, where they need no look."""
         channel, message = self.channel, outgoing.message
@@ -188,7 +188,7 @@ class Publishing:
         if consumer is not None:
             consumer.deliver(method.routing_key, found, body)
         returned = (method, found, body) if consumer is None and method.mandatory else None
-        self.send(Outgoing(None, returned))
+        self.send(CheckedPublish(None, returned))
 
     async def _publish_later(
         self, exchange: str, method: Any, found: Properties, body: bytes
@@ -196,7 +196,7 @@ class Publishing:
         await self._vhost.streams.make(exchange)
         self._publish_now(method, found, body)
 
-    def _publish_now(self, method: Any, found: Properties, body: bytes) -> Outgoing:
+    def _publish_now(self, method: Any, found: Properties, body: bytes) -> CheckedPublish:
         outgoing = prepare(self._vhost, method, found, body)
         self.send(outgoing)
         return outgoing
@@ -212,7 +212,7 @@ class Publishing:
         if publisher.is_metered:
             self._charge(count, run.size_bytes)
 
-    def send(self, outgoing: Outgoing) -> None:
+    def send(self, outgoing: CheckedPublish) -> None:
         """Write a publish, return it if it has to be, and confirm it when it is durable."""
         self.send_return(outgoing)
         run = self._begin(1, outgoing.message)
@@ -227,15 +227,15 @@ class Publishing:
         else:
             self._write(outgoing.message, run)
 
-    def _begin(self, count: int, came_as: Message | Again | None) -> Run:
-        run = Run(self, count, came_as)
+    def _begin(self, count: int, came_as: Message | Again | None) -> PublishRun:
+        run = PublishRun(self, count, came_as)
         if self.confirms and not self._closed:
             self._confirms.add(run)
         self.published += count
         self.connection.hub.counters.published += count
         return run
 
-    def _write(self, message: Message, run: Run) -> None:
+    def _write(self, message: Message, run: PublishRun) -> None:
         connection = self.connection
         assert connection.principal is not None
         try:
@@ -247,11 +247,11 @@ class Publishing:
             self.confirm()
             raise
 
-    def _on_its_way(self, run: Run) -> None:
+    def _on_its_way(self, run: PublishRun) -> None:
         self._unwritten += 1
         self.connection.unwritten.add(run.size_bytes)
 
-    def written_out(self, run: Run, outcome: int) -> None:
+    def written_out(self, run: PublishRun, outcome: int) -> None:
         """It is known how a run went."""
         run.outcome = outcome
         self._unwritten -= 1
@@ -303,7 +303,7 @@ class Publishing:
         elif not self._delayed:
             connection.unblock()
 
-    def delay(self, run: Run, came_as: Message | Again, error: OnelogError) -> None:
+    def delay(self, run: PublishRun, came_as: Message | Again, error: OnelogError) -> None:
         """There is no room now: the publisher is blocked, and its messages tried again later."""
         if self._closed:
             self.written_out(run, NACK)
@@ -317,7 +317,7 @@ class Publishing:
         self.connection.input.forget()
         self.connection.block(str(error))
 
-    def _apart(self, run: Run, came_as: Again) -> list[tuple[Message, Run]]:
+    def _apart(self, run: PublishRun, came_as: Again) -> list[tuple[Message, PublishRun]]:
         """The messages of a run that the kernel staged, each by itself."""
         data, start, end = came_as
         rows, parts = [], []
@@ -325,7 +325,7 @@ class Publishing:
             assert isinstance(event, Publish)
             found = decode_properties(event.properties)
             message = prepare(self._vhost, event, found, event.body).message
-            part = Run(self, 1, message)
+            part = PublishRun(self, 1, message)
             parts.append(part)
             if message is None:
                 part.outcome = ACK  # its queue is gone meanwhile: nobody could ever read it
@@ -350,7 +350,7 @@ class Publishing:
             # Whether there is room is known when they are written.
             self.connection.hub.loop.call_later(RETRY_S, self._unblock)
 
-    def _write_again(self, message: Message, run: Run) -> None:
+    def _write_again(self, message: Message, run: PublishRun) -> None:
         try:
             self._write(message, run)
         except OnelogError as error:
@@ -360,7 +360,7 @@ class Publishing:
         if not self._delayed:
             self.connection.unblock()
 
-    def send_return(self, outgoing: Outgoing) -> None:
+    def send_return(self, outgoing: CheckedPublish) -> None:
         """Give a mandatory message back that no queue takes."""
         if outgoing.returned is None or self._closed:
             return
@@ -394,7 +394,7 @@ def _size_of(came_as: Message | Again | None) -> int:
     return end - start
 
 
-def prepare(vhost: VirtualHost, method: Any, found: Properties, body: bytes) -> Outgoing:
+def prepare(vhost: VirtualHost, method: Any, found: Properties, body: bytes) -> CheckedPublish:
     """What is written of a publish, and whether it is returned."""
     table = found.table()
     extra = _extra_keys(table)
@@ -407,11 +407,11 @@ def prepare(vhost: VirtualHost, method: Any, found: Properties, body: bytes) -> 
         returned = (method, found, body)
     topic = message_topic(vhost.name, method.exchange, method.routing_key)
     if not queues and (not method.exchange or vhost.router.find(method.exchange) is None):
-        return Outgoing(None, returned)  # nobody could ever read it
+        return CheckedPublish(None, returned)  # nobody could ever read it
     if found.expiration is not None:
         vhost.hub.saw_expiry = True
     now_ms = vhost.hub.clock.now_ms()
-    return Outgoing(to_message(topic, found, body, now_ms, table, extra), returned)
+    return CheckedPublish(to_message(topic, found, body, now_ms, table, extra), returned)
 
 
 def lead_to_topic(method: Any, vhost: str) -> bool:

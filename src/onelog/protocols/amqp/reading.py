@@ -32,7 +32,7 @@ TURN: Final = "rows of a read that wait for their turn"
 Row = tuple[Any, ...]
 
 
-class Reading:
+class ConnectionReads:
     """The reads of one connection."""
 
     __slots__ = ("_connection", "_generation", "_later", "_rows", "_whole", "is_behind")

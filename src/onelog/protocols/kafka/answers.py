@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     Pieces = Sequence[Buffer]
 
 
-class Slot:
+class AnswerSlot:
     """The place of one answer in the order of answers."""
 
     __slots__ = ("cancel", "connection", "is_produce", "pieces")

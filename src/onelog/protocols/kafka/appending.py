@@ -37,7 +37,7 @@ RUN_BYTES_MAX: Final = 1024 * 1024
 _NO_OFFSET: Final = Offset(-1)
 
 
-class _Run:
+class _PartitionWrite:
     """Batches for one partition that were judged and are not written yet."""
 
     __slots__ = ("data", "parts", "senders", "target")
@@ -54,7 +54,7 @@ class Appends:
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._runs: dict[PartitionHandle, _Run] = {}
+        self._runs: dict[PartitionHandle, _PartitionWrite] = {}
         self._ready: dict[Connection, None] = {}
         self._flushing = False
         hub.broker.streams.before_change.append(self._write_all)
@@ -86,7 +86,7 @@ class Appends:
             self._wait(target.number, log, repeated.end_offset, [part])
             return
         if run is None:
-            run = self._runs[log] = _Run(target)
+            run = self._runs[log] = _PartitionWrite(target)
             self._flush_soon()
         run.data += data
         run.parts.append(part)
@@ -133,7 +133,7 @@ class Appends:
         for connection in ready:
             connection.answers_ready()
 
-    def _write(self, run: _Run) -> None:
+    def _write(self, run: _PartitionWrite) -> None:
         target, parts = run.target, run.parts
         try:
             placed = target.write(run.data)

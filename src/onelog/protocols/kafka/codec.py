@@ -26,7 +26,7 @@ from onelog.base.errors import ProtocolViolation
 from onelog.kernel import check_shape
 from onelog.protocols.kafka.apis import APIS, Api, ApiKey
 from onelog.protocols.kafka.encoding import structure_writer
-from onelog.protocols.kafka.schema import Field, fields_of
+from onelog.protocols.kafka.schema import WireField, fields_of
 
 Body = dict[str, Any]
 """An answer in kio's field names, whatever the version."""
@@ -132,7 +132,7 @@ def _shape_of(schema: Any) -> tuple[bytes, int]:
     return (program + b"T", least + 1) if flexible else (program, least)
 
 
-def _field_shape(field: Field, flexible: bool) -> tuple[bytes, int]:
+def _field_shape(field: WireField, flexible: bool) -> tuple[bytes, int]:
     """The program of a field, and the least bytes that it has."""
     part, least = _SHAPES[field.kind] if field.structure is None else _shape_of(field.structure)
     if part in (b"S", b"B"):

@@ -21,7 +21,7 @@ from onelog.broker import Principal
 from onelog.kernel import parse_request_header, split_frames
 from onelog.net import Deadline, OwnedTasks, Pauses, Peer, StreamTransport
 from onelog.observe import get_logger
-from onelog.protocols.kafka.answers import Slot
+from onelog.protocols.kafka.answers import AnswerSlot
 from onelog.protocols.kafka.apis import PRIVATE, SERVED, Api, ApiKey
 from onelog.protocols.kafka.codec import (
     FLEXIBLE_FROM,
@@ -36,7 +36,7 @@ from onelog.protocols.kafka.handlers import HANDLERS
 from onelog.protocols.kafka.producing import Produce
 from onelog.protocols.kafka.refusals import error_body
 from onelog.protocols.kafka.request import Request
-from onelog.protocols.kafka.sasl import Exchange
+from onelog.protocols.kafka.sasl import SaslExchange
 from onelog.security.identity import Identity
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Connection:
         self.principal: Principal | None = None
         """Who the peer is; None until it has logged in."""
         self.identity: Identity | None = None
-        self.exchange: Exchange | None = None
+        self.exchange: SaslExchange | None = None
         """The login in progress."""
         self.on_raw_frame: RawStep | None = None
         """Set while tokens of a login come without a request around them (SASL handshake v0)."""
@@ -85,7 +85,7 @@ class Connection:
         self._frames: deque[Frame] = deque()
         self._frame_bytes = 0
         self._read_bytes = 0
-        self._slots: deque[Slot] = deque()
+        self._slots: deque[AnswerSlot] = deque()
         self._tasks = OwnedTasks(hub.loop)
         self._pauses = Pauses()
         self._writing = True
@@ -305,8 +305,8 @@ class Connection:
             request = Request(api, version, correlation_id, client_id or "", body, self)
             self.run(slot, self._serve(slot, request))
 
-    def _new_slot(self) -> Slot:
-        slot = Slot(self)
+    def _new_slot(self) -> AnswerSlot:
+        slot = AnswerSlot(self)
         self._slots.append(slot)
         return slot
 
@@ -316,7 +316,9 @@ class Connection:
             return False
         return not identity.expires_ms or self.hub.clock.now_ms() < identity.expires_ms
 
-    def _refuse_version(self, api: Api, version: int, correlation_id: int, slot: Slot) -> None:
+    def _refuse_version(
+        self, api: Api, version: int, correlation_id: int, slot: AnswerSlot
+    ) -> None:
         if api.key is not ApiKey.API_VERSIONS:
             raise ProtocolViolation(
                 f"{api.key.name} version {version} is not served,"
@@ -326,7 +328,7 @@ class Connection:
         body = self.hub.api_versions(ErrorCode.unsupported_version)
         slot.finish([encode_response(api, 0, correlation_id, body)])
 
-    def run(self, slot: Slot, work: Coroutine[Any, Any, None]) -> None:
+    def run(self, slot: AnswerSlot, work: Coroutine[Any, Any, None]) -> None:
         """Let a coroutine fill a slot; it ends with the connection."""
         slot.cancel = self._tasks.run(work, self._broke).cancel
 
@@ -336,7 +338,7 @@ class Connection:
             self.hub.broker.troubles.note(BUG, "raw", error)
         self.fail(error)
 
-    async def _raw(self, slot: Slot, step: RawStep, data: bytes) -> None:
+    async def _raw(self, slot: AnswerSlot, step: RawStep, data: bytes) -> None:
         try:
             answer = await step(data)
         except OnelogError as error:
@@ -344,7 +346,7 @@ class Connection:
             return
         slot.finish([len(answer).to_bytes(4, "big") + answer])
 
-    async def _serve(self, slot: Slot, request: Request) -> None:
+    async def _serve(self, slot: AnswerSlot, request: Request) -> None:
         api, version = request.api, request.version
         try:
             body = await self._answer(request)

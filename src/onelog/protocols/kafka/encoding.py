@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from onelog.kernel import encode_uvarint
 from onelog.protocols.kafka.apis import ApiKey
-from onelog.protocols.kafka.schema import Field, fields_of, known_names
+from onelog.protocols.kafka.schema import WireField, fields_of, known_names
 
 Write = Callable[[bytearray, Any], None]
 """Appends a value."""
@@ -104,7 +104,7 @@ def structure_writer(schema: Any) -> Callable[[bytearray, Mapping[str, Any]], No
     """Appends a body as a kio class lays it out."""
     flexible = bool(schema.__flexible__)
     plan: list[tuple[str, Write, bytes]] = []
-    tagged: list[tuple[Field, Write]] = []
+    tagged: list[tuple[WireField, Write]] = []
     for field in fields_of(schema):
         write = _field_writer(field, flexible)
         if field.tag is not None:
@@ -133,7 +133,7 @@ def structure_writer(schema: Any) -> Callable[[bytearray, Mapping[str, Any]], No
     return write_structure
 
 
-def _field_writer(field: Field, flexible: bool) -> Write:
+def _field_writer(field: WireField, flexible: bool) -> Write:
     if field.structure is not None:
         one: Write = structure_writer(field.structure)
     else:
@@ -174,7 +174,9 @@ def _array_writer(one: Write, flexible: bool) -> Write:
 _COUNT: Final = struct.Struct(">i")
 
 
-def _write_tags(out: bytearray, tagged: list[tuple[Field, Write]], body: Mapping[str, Any]) -> None:
+def _write_tags(
+    out: bytearray, tagged: list[tuple[WireField, Write]], body: Mapping[str, Any]
+) -> None:
     rows: list[tuple[int, bytes]] = []
     for field, write in tagged:
         value = body.get(field.name, field.default)

@@ -27,12 +27,12 @@ from onelog.kernel import encode_fetch_response, parse_fetch
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.fetch_parts import Asked, Row, Wanted
 from onelog.protocols.kafka.topics import Fetched, KafkaTopic, Rest
-from onelog.protocols.kafka.turns import Turns
+from onelog.protocols.kafka.turns import RequestTurns
 from onelog.protocols.kafka.views.looking import RUN_BYTES
 
 if TYPE_CHECKING:
     from onelog.kernel.types import FetchRequest
-    from onelog.protocols.kafka.answers import Slot
+    from onelog.protocols.kafka.answers import AnswerSlot
     from onelog.protocols.kafka.connection import Connection, Frame
 
 _READ_COMMITTED: Final = 1
@@ -75,7 +75,7 @@ class _Fetch:
     def __init__(
         self,
         connection: Connection,
-        slot: Slot,
+        slot: AnswerSlot,
         request: FetchRequest,
         version: int,
         correlation_id: int,
@@ -246,7 +246,7 @@ class _Fetch:
 
     async def serve_in_turns(self, topics: Topics) -> None:
         """The same for many partitions, while others have their turns."""
-        loop, turns = self._connection.hub.loop, Turns()
+        loop, turns = self._connection.hub.loop, RequestTurns()
         ends_at = loop.time() + self.wait_ms / 1000
         self._is_late = self.wait_ms <= 0
         async for name, rows in turns.over(topics):
@@ -258,7 +258,7 @@ class _Fetch:
             self._is_late = loop.time() >= ends_at
             self._waits_for_disk = loop.time() < ends_at + COLD_WAIT_S
 
-    async def _answer_in_turns(self, turns: Turns, *, last_try: bool) -> bool:
+    async def _answer_in_turns(self, turns: RequestTurns, *, last_try: bool) -> bool:
         """Answer if there is enough; True when the answer went."""
         left, total, failed, rests, colds = self._max_bytes, 0, False, False, 0
         found: list[list[Fetched]] = []
@@ -285,7 +285,7 @@ class _Fetch:
         await self._send_in_turns(found, turns)
         return True
 
-    async def _wait_in_turns(self, turns: Turns, ends_at: float) -> None:
+    async def _wait_in_turns(self, turns: RequestTurns, ends_at: float) -> None:
         """Until there is news, or the client's patience ends."""
         woken = asyncio.Event()
         try:
@@ -300,11 +300,11 @@ class _Fetch:
                 part.hear()
 
     async def _look_and_send(self, found: list[list[Fetched]], total: int) -> None:
-        turns = Turns()
+        turns = RequestTurns()
         await self._look_on(found, total, turns)
         await self._send_in_turns(found, turns)
 
-    async def _look_on(self, found: list[list[Fetched]], total: int, turns: Turns) -> None:
+    async def _look_on(self, found: list[list[Fetched]], total: int, turns: RequestTurns) -> None:
         """Go on with looks through views, all of them a part of the way."""
         rests: list[tuple[Wanted, list[Fetched], int, Rest]] = []
         async for (_name, wanted), row in turns.timed(zip(self._topics, found, strict=True)):
@@ -331,7 +331,7 @@ class _Fetch:
             except OnelogError as error:
                 part.error = error
 
-    async def _send_in_turns(self, found: list[list[Fetched]], turns: Turns) -> None:
+    async def _send_in_turns(self, found: list[list[Fetched]], turns: RequestTurns) -> None:
         topics: list[tuple[str | bytes, list[Row]]] = []
         async for (name, wanted), row in turns.timed(zip(self._topics, found, strict=True)):
             pairs = turns.timed(zip(wanted, row, strict=True))
@@ -341,7 +341,7 @@ class _Fetch:
 
 
 def begin_fetch(
-    connection: Connection, slot: Slot, frame: Frame, version: int, correlation_id: int
+    connection: Connection, slot: AnswerSlot, frame: Frame, version: int, correlation_id: int
 ) -> None:
     """Answer a Fetch request now, or when there is something to send."""
     buffer, start, end = frame

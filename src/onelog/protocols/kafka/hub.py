@@ -27,7 +27,7 @@ from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.groups.coordinator import Groups
 from onelog.protocols.kafka.groups.rows import STREAM as GROUPS
-from onelog.protocols.kafka.recovered import Recovered
+from onelog.protocols.kafka.recovered import RecoveredState
 from onelog.protocols.kafka.topics import KafkaTopic, Topics, check_name
 from onelog.protocols.kafka.transactions.coordinator import STREAM as TRANSACTIONS
 from onelog.protocols.kafka.transactions.coordinator import Coordinator
@@ -85,8 +85,8 @@ class Hub:
         """Held while an answer of many rows is written in a thread: one at a time, so that the loop
         shares the interpreter with one such thread only."""
         self.producer_ids = ProducerIds(broker.store)
-        self._groups = Recovered[Groups](GROUPS, broker.troubles)
-        self._transactions = Recovered[Coordinator](TRANSACTIONS, broker.troubles)
+        self._groups = RecoveredState[Groups](GROUPS, broker.troubles)
+        self._transactions = RecoveredState[Coordinator](TRANSACTIONS, broker.troubles)
         self._opened = AsyncExitStack()
         """How to close what is open, the last first."""
         self._opened.callback(self.views.close)

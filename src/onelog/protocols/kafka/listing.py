@@ -13,7 +13,7 @@ from onelog.protocols.kafka.epochs import UNKNOWN_EPOCH, check_epoch
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
 from onelog.protocols.kafka.topics import TopicPartition
-from onelog.protocols.kafka.turns import Asked, Turns
+from onelog.protocols.kafka.turns import Asked, RequestTurns
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
@@ -32,7 +32,7 @@ _READ_COMMITTED: Final = 1
 async def list_offsets(hub: Hub, request: Request) -> Body:
     """Offsets by kind or by time."""
     committed = given(request.body, "isolation_level", 0) == _READ_COMMITTED
-    asked, turns = Asked(hub, request, Action.SUBSCRIBE), Turns()
+    asked, turns = Asked(hub, request, Action.SUBSCRIBE), RequestTurns()
     topics = []
     for topic in request.body.topics:
         rows = [
@@ -86,7 +86,7 @@ async def _find(target: TopicPartition, wanted: int, *, committed: bool) -> tupl
 
 async def offset_for_leader_epoch(hub: Hub, request: Request) -> Body:
     """The end of a leader epoch, so that consumers notice a log that was cut."""
-    asked, turns = Asked(hub, request, Action.SUBSCRIBE), Turns()
+    asked, turns = Asked(hub, request, Action.SUBSCRIBE), RequestTurns()
     topics = []
     for topic in request.body.topics:
         rows = [

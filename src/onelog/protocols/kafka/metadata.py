@@ -16,11 +16,11 @@ from onelog.base.errors import AlreadyExists, OnelogError
 from onelog.broker import Action
 from onelog.protocols.kafka.codec import Body, given
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
-from onelog.protocols.kafka.metadata_wire import MetadataWriter, Node, PartitionRow, TopicRow
+from onelog.protocols.kafka.metadata_wire import MetadataWriter, NodeRow, PartitionRow, TopicRow
 from onelog.protocols.kafka.request import Request
-from onelog.protocols.kafka.room import Room
+from onelog.protocols.kafka.room import AnswerRoom
 from onelog.protocols.kafka.topics import KafkaTopic, check_name
-from onelog.protocols.kafka.turns import Turns
+from onelog.protocols.kafka.turns import RequestTurns
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.connection import Connection
@@ -41,22 +41,22 @@ _PARTITION_BYTES: Final = 34
 _ROWS_AT_ONCE: Final = 1000
 
 
-class _Answer:
+class _MetadataAnswer:
     """An answer in progress."""
 
     __slots__ = ("operations", "room", "turns", "writer")
 
     def __init__(self, hub: Hub, request: Request) -> None:
         host, port = request.connection.advertised
-        self.writer = MetadataWriter(request.version, Node(hub.node_id, host, port))
-        self.turns, self.room = Turns(), Room()
+        self.writer = MetadataWriter(request.version, NodeRow(hub.node_id, host, port))
+        self.turns, self.room = RequestTurns(), AnswerRoom()
         asked = given(request.body, "include_topic_authorized_operations", False)
         self.operations = TOPIC_OPERATIONS if asked else OPERATIONS_NOT_ASKED
 
 
 async def metadata(hub: Hub, request: Request) -> bytes:
     """Brokers and topics."""
-    asked, answer = request.body.topics, _Answer(hub, request)
+    asked, answer = request.body.topics, _MetadataAnswer(hub, request)
     write, turns = answer.writer.topic, answer.turns
     if asked is None or (not asked and request.version < _ALL_TOPICS_VERSION):
         visible = turns.over(_visible(hub, request))
@@ -103,7 +103,7 @@ def broker_row(hub: Hub, connection: Connection) -> Body:
 async def _one(
     hub: Hub,
     request: Request,
-    answer: _Answer,
+    answer: _MetadataAnswer,
     name: str | None,
     wanted: uuid.UUID | None,
     *,
@@ -144,7 +144,7 @@ def _missing(code: ErrorCode, name: str | None, wanted: uuid.UUID | None) -> Top
     return TopicRow(int(code), told, wanted, OPERATIONS_NOT_ASKED)
 
 
-async def _describe(answer: _Answer, topic: KafkaTopic) -> TopicRow:
+async def _describe(answer: _MetadataAnswer, topic: KafkaTopic) -> TopicRow:
     count = topic.partition_count
     try:
         answer.room.take(count * _PARTITION_BYTES)

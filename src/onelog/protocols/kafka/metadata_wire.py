@@ -30,7 +30,7 @@ _NULL_STRING: Final = b"\xff\xff"
 Pack = Callable[[int, int, int], bytes]
 
 
-class Node(NamedTuple):
+class NodeRow(NamedTuple):
     """A broker of the answer."""
 
     id: int
@@ -54,7 +54,7 @@ class MetadataWriter:
     """Writes an answer at a version, topic by topic: an answer of a million partitions is never
     there as anything but its bytes."""
 
-    def __init__(self, version: int, node: Node) -> None:
+    def __init__(self, version: int, node: NodeRow) -> None:
         self._version = version
         self._node = node
         self._string, self._count, self._end = _forms(version)

@@ -26,7 +26,7 @@ from onelog.kernel import (
     encode_produce_response,
     parse_produce,
 )
-from onelog.protocols.kafka.answers import Slot
+from onelog.protocols.kafka.answers import AnswerSlot
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.opening import RecordsRefused, Unopened, check_without_keys, timed
 
@@ -63,7 +63,7 @@ _SLICED_BYTES: Final = 4096
 """Up to so many bytes a copy costs less than a view."""
 
 
-class Produce(Slot):
+class Produce(AnswerSlot):
     """One request in progress: its slot is filled when all of its partitions are settled."""
 
     __slots__ = ("_correlation_id", "_left", "_topics", "_transactional_id", "_version", "acks")

@@ -18,7 +18,7 @@ from onelog.observe import Troubles
 State = TypeVar("State")
 
 
-class Recovered(Generic[State]):
+class RecoveredState(Generic[State]):
     """What one internal stream keeps. `open` it, then `get` it."""
 
     __slots__ = ("_state", "_stream", "_troubles", "_why")

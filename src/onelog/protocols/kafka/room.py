@@ -15,7 +15,7 @@ FULL = ErrorCode.policy_violation
 """What is told of a row that has no room."""
 
 
-class Room:
+class AnswerRoom:
     """What is left of an answer."""
 
     __slots__ = ("_left_bytes",)

@@ -35,7 +35,7 @@ _SEPARATOR: Final = "\x01"
 _INVALID_TOKEN: Final = b'{"status":"invalid_token"}'
 
 
-class Exchange(Protocol):
+class SaslExchange(Protocol):
     """One login in progress: the client's messages in, ours out."""
 
     @property
@@ -124,9 +124,9 @@ def _bearer_token(message: bytes) -> str:
     raise NotAuthenticated("an OAUTHBEARER message has auth=Bearer and a token")
 
 
-def mechanisms(authenticator: Authenticator) -> dict[str, Callable[[], Exchange]]:
+def mechanisms(authenticator: Authenticator) -> dict[str, Callable[[], SaslExchange]]:
     """What a client may choose."""
-    found: dict[str, Callable[[], Exchange]] = {PLAIN: lambda: PlainExchange(authenticator)}
+    found: dict[str, Callable[[], SaslExchange]] = {PLAIN: lambda: PlainExchange(authenticator)}
     for name in authenticator.scram_mechanisms:
         found[name] = partial(ScramExchangeStep, authenticator, name)
     if authenticator.takes_tokens:

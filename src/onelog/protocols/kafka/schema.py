@@ -25,7 +25,7 @@ _IMPLICIT: Final[dict[str, Any]] = {
 """What a field has that neither the handler nor kio gives a value; every other type has 0."""
 
 
-class Field(NamedTuple):
+class WireField(NamedTuple):
     """One field of a message or of a structure in it."""
 
     name: str
@@ -45,7 +45,7 @@ class Field(NamedTuple):
 
 
 @cache
-def fields_of(schema: Any) -> tuple[Field, ...]:
+def fields_of(schema: Any) -> tuple[WireField, ...]:
     """The fields of a kio class, in the order of the wire."""
     hints = get_type_hints(schema)
     found = []
@@ -58,7 +58,7 @@ def fields_of(schema: Any) -> tuple[Field, ...]:
         structure = inner if dataclasses.is_dataclass(inner) else None
         is_nullable = NoneType in get_args(hints[row.name])
         tag = row.metadata.get("tag")
-        found.append(Field(row.name, kind, structure, is_array, tag, default, is_nullable))
+        found.append(WireField(row.name, kind, structure, is_array, tag, default, is_nullable))
     return tuple(found)
 
 

@@ -30,7 +30,7 @@ TURN_S: Final = 0.005
 T = TypeVar("T")
 
 
-class Turns:
+class RequestTurns:
     """The turns of one request, counted over all of its rows, nested ones too."""
 
     __slots__ = ("_ends_at", "_rows")

@@ -49,17 +49,17 @@ from onelog.protocols.mqtt.packet_types import (
     SENDERS,
     SENDERS_V3,
     PacketType,
-    Role,
+    Side,
     Version,
 )
 from onelog.protocols.mqtt.packets import Packet
-from onelog.protocols.mqtt.wire import Reader, write_varint
+from onelog.protocols.mqtt.wire import PacketReader, write_varint
 
 __all__ = ["answer_version", "decode_packet", "encode_packet"]
 
 _P = PacketType
 
-Decoder = Callable[[Reader, int, int, Role], Packet]
+Decoder = Callable[[PacketReader, int, int, Side], Packet]
 Encoder = Callable[[Any, int], tuple[int, bytes]]
 
 
@@ -105,7 +105,7 @@ _ENCODERS: Final[dict[PacketType, Encoder]] = {
 
 
 def decode_packet(
-    first_byte: int, body: bytes | memoryview, version: int, *, sender: Role = Role.CLIENT
+    first_byte: int, body: bytes | memoryview, version: int, *, sender: Side = Side.CLIENT
 ) -> Packet:
     """The packet of a first byte and a whole body, as `sender` may send it in `version`.
 
@@ -122,7 +122,7 @@ def decode_packet(
     strict = version != Version.V31 or kind is _P.CONNECT
     if strict and flags != FIXED_FLAGS.get(kind, flags):
         raise malformed(f"the first byte of {kind.name} has flags 0x{flags:X}")  # 2.1.3-1
-    return _DECODERS[kind](Reader(bytes(body), kind.name), flags, version, sender)
+    return _DECODERS[kind](PacketReader(bytes(body), kind.name), flags, version, sender)
 
 
 def encode_packet(packet: Packet, version: int) -> bytes:

@@ -10,7 +10,7 @@ from typing import Final
 
 from onelog.base.errors import InvalidRequest
 from onelog.protocols.mqtt.errors import MqttError, malformed, protocol_error
-from onelog.protocols.mqtt.packet_types import WILL, PacketType, Role, Version
+from onelog.protocols.mqtt.packet_types import WILL, PacketType, Side, Version
 from onelog.protocols.mqtt.packets import Connack, Connect, Will
 from onelog.protocols.mqtt.payload import check_payload
 from onelog.protocols.mqtt.properties import NO_PROPERTIES, decode_properties, encode_properties
@@ -22,7 +22,7 @@ from onelog.protocols.mqtt.reasons import (
     ReturnCode,
 )
 from onelog.protocols.mqtt.topics import check_topic_name
-from onelog.protocols.mqtt.wire import Reader, write_binary, write_text, write_u8, write_u16
+from onelog.protocols.mqtt.wire import PacketReader, write_binary, write_text, write_u8, write_u16
 
 _PROTOCOL_NAMES: Final[dict[int, str]] = {
     Version.V31: "MQIsdp",
@@ -53,7 +53,7 @@ def answer_version(body: bytes | memoryview) -> Version:
     return Version.V311
 
 
-def decode_connect(reader: Reader, _flags: int, _version: int, _sender: Role) -> Connect:
+def decode_connect(reader: PacketReader, _flags: int, _version: int, _sender: Side) -> Connect:
     """Read CONNECT; it says its own version."""
     version = _read_version(reader)
     flags = reader.u8("connect flags")
@@ -88,7 +88,7 @@ def decode_connect(reader: Reader, _flags: int, _version: int, _sender: Role) ->
     )
 
 
-def _read_version(reader: Reader) -> int:
+def _read_version(reader: PacketReader) -> int:
     name = reader.text("protocol name")
     level = reader.u8("protocol level")
     if _PROTOCOL_NAMES.get(level) != name:  # 3.1.2-1, 3.1.2-2
@@ -127,7 +127,7 @@ def _check_client_id(client_id: str, clean: bool, version: int) -> None:
     raise MqttError(ReasonCode.CLIENT_IDENTIFIER_NOT_VALID, why)
 
 
-def _read_will(reader: Reader, flags: int, version: int) -> Will:
+def _read_will(reader: PacketReader, flags: int, version: int) -> Will:
     properties = decode_properties(reader, WILL) if version == Version.V5 else NO_PROPERTIES
     topic = reader.text("will topic")
     check_topic_name(topic, "will topic")
@@ -173,7 +173,7 @@ def encode_connect(packet: Connect, _version: int) -> tuple[int, bytes]:
     return 0, head + out
 
 
-def decode_connack(reader: Reader, _flags: int, version: int, sender: Role) -> Connack:
+def decode_connack(reader: PacketReader, _flags: int, version: int, sender: Side) -> Connack:
     """Read CONNACK."""
     acknowledge = reader.u8("acknowledge flags")
     if acknowledge > 1 and version != Version.V31:

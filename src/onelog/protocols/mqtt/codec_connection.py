@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onelog.base.errors import InvalidRequest
 from onelog.protocols.mqtt.errors import protocol_error
-from onelog.protocols.mqtt.packet_types import PacketType, Role, Version
+from onelog.protocols.mqtt.packet_types import PacketType, Side, Version
 from onelog.protocols.mqtt.packets import Auth, Disconnect, Pingreq, Pingresp
 from onelog.protocols.mqtt.properties import (
     NO_PROPERTIES,
@@ -14,16 +14,16 @@ from onelog.protocols.mqtt.properties import (
 )
 from onelog.protocols.mqtt.reason_bytes import decode_reason
 from onelog.protocols.mqtt.reasons import ReasonCode
-from onelog.protocols.mqtt.wire import Reader
+from onelog.protocols.mqtt.wire import PacketReader
 
 
-def decode_pingreq(reader: Reader, _flags: int, _version: int, _sender: Role) -> Pingreq:
+def decode_pingreq(reader: PacketReader, _flags: int, _version: int, _sender: Side) -> Pingreq:
     """Read PINGREQ, which has no body."""
     reader.finish()
     return Pingreq()
 
 
-def decode_pingresp(reader: Reader, _flags: int, _version: int, _sender: Role) -> Pingresp:
+def decode_pingresp(reader: PacketReader, _flags: int, _version: int, _sender: Side) -> Pingresp:
     """Read PINGRESP, which has no body."""
     reader.finish()
     return Pingresp()
@@ -34,18 +34,18 @@ def encode_ping(_packet: Pingreq | Pingresp, _version: int) -> tuple[int, bytes]
     return 0, b""
 
 
-def decode_disconnect(reader: Reader, _flags: int, version: int, sender: Role) -> Disconnect:
+def decode_disconnect(reader: PacketReader, _flags: int, version: int, sender: Side) -> Disconnect:
     """Read DISCONNECT; version 5 may leave out the code and the properties."""
     if version != Version.V5:
         reader.finish()
         return Disconnect()
     reason, properties = _read_tail(reader, PacketType.DISCONNECT, sender)
-    if sender is Role.SERVER and properties.session_expiry_s is not None:
+    if sender is Side.SERVER and properties.session_expiry_s is not None:
         raise protocol_error("a server sent a Session Expiry Interval in DISCONNECT")  # 3.14.2-2
     return Disconnect(reason, properties)
 
 
-def decode_auth(reader: Reader, _flags: int, _version: int, sender: Role) -> Auth:
+def decode_auth(reader: PacketReader, _flags: int, _version: int, sender: Side) -> Auth:
     """Read AUTH; an empty one is "success"."""
     empty = not reader.left
     reason, properties = _read_tail(reader, PacketType.AUTH, sender)
@@ -54,7 +54,9 @@ def decode_auth(reader: Reader, _flags: int, _version: int, sender: Role) -> Aut
     return Auth(reason, properties)
 
 
-def _read_tail(reader: Reader, kind: PacketType, sender: Role) -> tuple[ReasonCode, Properties]:
+def _read_tail(
+    reader: PacketReader, kind: PacketType, sender: Side
+) -> tuple[ReasonCode, Properties]:
     code = reader.u8("reason code") if reader.left else ReasonCode.SUCCESS
     reason = decode_reason(code, kind, sender)
     properties = decode_properties(reader, kind) if reader.left else NO_PROPERTIES

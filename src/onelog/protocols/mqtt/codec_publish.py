@@ -6,13 +6,13 @@ from typing import Final
 
 from onelog.base.errors import InvalidRequest
 from onelog.protocols.mqtt.errors import malformed, protocol_error
-from onelog.protocols.mqtt.packet_types import PacketType, Role, Version
+from onelog.protocols.mqtt.packet_types import PacketType, Side, Version
 from onelog.protocols.mqtt.packets import Ack, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from onelog.protocols.mqtt.properties import NO_PROPERTIES, decode_properties, encode_properties
 from onelog.protocols.mqtt.reason_bytes import decode_reason
 from onelog.protocols.mqtt.reasons import ReasonCode
 from onelog.protocols.mqtt.topics import check_topic_name, has_wildcard
-from onelog.protocols.mqtt.wire import Reader, write_text, write_u16
+from onelog.protocols.mqtt.wire import PacketReader, write_text, write_u16
 
 _RETAIN: Final = 1
 _DUP: Final = 8
@@ -25,7 +25,7 @@ _ACKS: Final[dict[PacketType, type[Ack]]] = {
 }
 
 
-def read_packet_id(reader: Reader, what: str) -> int:
+def read_packet_id(reader: PacketReader, what: str) -> int:
     """A packet identifier, which is never 0 (2.2.1-3)."""
     packet_id = reader.u16("packet identifier")
     if not packet_id:
@@ -40,7 +40,7 @@ def write_packet_id(packet_id: int) -> bytes:
     return write_u16(packet_id)
 
 
-def decode_publish(reader: Reader, flags: int, version: int, sender: Role) -> Publish:
+def decode_publish(reader: PacketReader, flags: int, version: int, sender: Side) -> Publish:
     """Read PUBLISH; a topic alias is left to the session, which knows the connection's aliases."""
     qos = flags >> 1 & 3
     if qos == 3:
@@ -58,7 +58,7 @@ def decode_publish(reader: Reader, flags: int, version: int, sender: Role) -> Pu
             check_topic_name(topic, "topic name")
         elif properties.topic_alias is None:
             raise protocol_error("PUBLISH has neither a topic nor a topic alias")  # 3.3.2.3.4
-        if properties.subscription_ids and sender is Role.CLIENT:
+        if properties.subscription_ids and sender is Side.CLIENT:
             raise protocol_error("a client sent a Subscription Identifier in PUBLISH")  # 3.3.4-6
     return Publish(
         topic=topic,
@@ -92,7 +92,7 @@ def encode_publish(packet: Publish, version: int) -> tuple[int, bytes]:
     return flags, b"".join(parts)
 
 
-def decode_ack(kind: PacketType, reader: Reader, version: int, sender: Role) -> Ack:
+def decode_ack(kind: PacketType, reader: PacketReader, version: int, sender: Side) -> Ack:
     """Read one of the four answers; version 5 may leave out the code and the properties."""
     packet_id = read_packet_id(reader, kind.name)
     reason, properties = ReasonCode.SUCCESS, NO_PROPERTIES

@@ -7,7 +7,7 @@ from typing import Final
 from onelog.base.errors import InvalidRequest
 from onelog.protocols.mqtt.codec_publish import read_packet_id, write_packet_id
 from onelog.protocols.mqtt.errors import MqttError, malformed, protocol_error
-from onelog.protocols.mqtt.packet_types import PacketType, Role, Version
+from onelog.protocols.mqtt.packet_types import PacketType, Side, Version
 from onelog.protocols.mqtt.packets import Suback, Subscribe, Subscription, Unsuback, Unsubscribe
 from onelog.protocols.mqtt.properties import (
     NO_PROPERTIES,
@@ -18,7 +18,7 @@ from onelog.protocols.mqtt.properties import (
 from onelog.protocols.mqtt.reason_bytes import decode_reason
 from onelog.protocols.mqtt.reasons import ReasonCode
 from onelog.protocols.mqtt.topics import SHARE_PREFIX, check_topic_filter
-from onelog.protocols.mqtt.wire import Reader, write_text, write_u8
+from onelog.protocols.mqtt.wire import PacketReader, write_text, write_u8
 
 FILTERS_PER_PACKET_MAX: Final = 10_000
 """Rows of one SUBSCRIBE or UNSUBSCRIBE: a packet of one MiB could hold 200 000 small ones."""
@@ -32,14 +32,14 @@ _RESERVED_V3: Final = 0xFC
 _SUBACK_V3: Final = frozenset({0, 1, 2, 0x80})
 
 
-def _read_head(reader: Reader, kind: PacketType, version: int) -> tuple[int, Properties]:
+def _read_head(reader: PacketReader, kind: PacketType, version: int) -> tuple[int, Properties]:
     packet_id = read_packet_id(reader, kind.name)
     if version == Version.V5:
         return packet_id, decode_properties(reader, kind)
     return packet_id, NO_PROPERTIES
 
 
-def _read_filter(reader: Reader, count: int) -> str:
+def _read_filter(reader: PacketReader, count: int) -> str:
     if count == FILTERS_PER_PACKET_MAX:
         raise MqttError(
             ReasonCode.QUOTA_EXCEEDED, f"more than {FILTERS_PER_PACKET_MAX} filters in a packet"
@@ -49,7 +49,7 @@ def _read_filter(reader: Reader, count: int) -> str:
     return text
 
 
-def decode_subscribe(reader: Reader, _flags: int, version: int, _sender: Role) -> Subscribe:
+def decode_subscribe(reader: PacketReader, _flags: int, version: int, _sender: Side) -> Subscribe:
     """Read SUBSCRIBE."""
     packet_id, properties = _read_head(reader, PacketType.SUBSCRIBE, version)
     if not reader.left:
@@ -106,7 +106,7 @@ def _head(packet: Subscribe | Suback | Unsubscribe | Unsuback, version: int) -> 
     return head
 
 
-def decode_suback(reader: Reader, _flags: int, version: int, sender: Role) -> Suback:
+def decode_suback(reader: PacketReader, _flags: int, version: int, sender: Side) -> Suback:
     """Read SUBACK."""
     packet_id, properties = _read_head(reader, PacketType.SUBACK, version)
     codes = reader.rest()
@@ -126,7 +126,9 @@ def encode_suback(packet: Suback, version: int) -> tuple[int, bytes]:
     return 0, _head(packet, version) + codes
 
 
-def decode_unsubscribe(reader: Reader, _flags: int, version: int, _sender: Role) -> Unsubscribe:
+def decode_unsubscribe(
+    reader: PacketReader, _flags: int, version: int, _sender: Side
+) -> Unsubscribe:
     """Read UNSUBSCRIBE."""
     packet_id, properties = _read_head(reader, PacketType.UNSUBSCRIBE, version)
     if not reader.left:
@@ -144,7 +146,7 @@ def encode_unsubscribe(packet: Unsubscribe, version: int) -> tuple[int, bytes]:
     return 2, _head(packet, version) + b"".join(write_text(text) for text in packet.filters)
 
 
-def decode_unsuback(reader: Reader, _flags: int, version: int, sender: Role) -> Unsuback:
+def decode_unsuback(reader: PacketReader, _flags: int, version: int, sender: Side) -> Unsuback:
     """Read UNSUBACK; it has codes in version 5 only."""
     packet_id, properties = _read_head(reader, PacketType.UNSUBACK, version)
     if version != Version.V5:

@@ -36,7 +36,7 @@ def protocol_error(text: str) -> MqttError:
     return MqttError(ReasonCode.PROTOCOL_ERROR, text)
 
 
-class Answer(NamedTuple):
+class ErrorReasons(NamedTuple):
     """The reason codes of one error, by the packet that answers; `received` is PUBACK/PUBREC."""
 
     received: ReasonCode
@@ -48,17 +48,17 @@ class Answer(NamedTuple):
 
 _R = ReasonCode
 
-_UNSPECIFIED: Final = Answer(*[_R.UNSPECIFIED_ERROR] * 5)
-_REFUSED: Final = Answer(*[_R.IMPLEMENTATION_SPECIFIC_ERROR] * 5)
-_DENIED: Final = Answer(*[_R.NOT_AUTHORIZED] * 5)
-_LIMIT: Final = Answer(
+_UNSPECIFIED: Final = ErrorReasons(*[_R.UNSPECIFIED_ERROR] * 5)
+_REFUSED: Final = ErrorReasons(*[_R.IMPLEMENTATION_SPECIFIC_ERROR] * 5)
+_DENIED: Final = ErrorReasons(*[_R.NOT_AUTHORIZED] * 5)
+_LIMIT: Final = ErrorReasons(
     _R.QUOTA_EXCEEDED,
     _R.QUOTA_EXCEEDED,
     _R.IMPLEMENTATION_SPECIFIC_ERROR,
     _R.QUOTA_EXCEEDED,
     _R.QUOTA_EXCEEDED,
 )
-_LATER: Final = Answer(
+_LATER: Final = ErrorReasons(
     _R.IMPLEMENTATION_SPECIFIC_ERROR,
     _R.IMPLEMENTATION_SPECIFIC_ERROR,
     _R.IMPLEMENTATION_SPECIFIC_ERROR,
@@ -67,10 +67,10 @@ _LATER: Final = Answer(
 )
 _CLOSING: Final = _LATER._replace(disconnect=_R.SERVER_SHUTTING_DOWN)
 
-ANSWERS: Final[dict[type[errors.OnelogError], Answer]] = {
+ANSWERS: Final[dict[type[errors.OnelogError], ErrorReasons]] = {
     errors.OnelogError: _UNSPECIFIED,
     errors.InvalidRequest: _REFUSED,
-    errors.InvalidName: Answer(
+    errors.InvalidName: ErrorReasons(
         _R.TOPIC_NAME_INVALID,
         _R.TOPIC_FILTER_INVALID,
         _R.TOPIC_FILTER_INVALID,

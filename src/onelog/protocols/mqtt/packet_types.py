@@ -14,7 +14,7 @@ class Version(IntEnum):
     V5 = 5
 
 
-class Role(Enum):
+class Side(Enum):
     """The two ends of a connection."""
 
     CLIENT = "client"
@@ -44,11 +44,11 @@ class PacketType(IntEnum):
 WILL: Final = 16
 """Not a packet: the will inside CONNECT, which has properties of its own."""
 
-_CLIENT: Final = frozenset({Role.CLIENT})
-_SERVER: Final = frozenset({Role.SERVER})
+_CLIENT: Final = frozenset({Side.CLIENT})
+_SERVER: Final = frozenset({Side.SERVER})
 _BOTH: Final = _CLIENT | _SERVER
 
-SENDERS: Final[dict[PacketType, frozenset[Role]]] = {
+SENDERS: Final[dict[PacketType, frozenset[Side]]] = {
     PacketType.CONNECT: _CLIENT,
     PacketType.CONNACK: _SERVER,
     PacketType.PUBLISH: _BOTH,
@@ -67,7 +67,7 @@ SENDERS: Final[dict[PacketType, frozenset[Role]]] = {
 }
 """Who may send a packet in MQTT 5."""
 
-SENDERS_V3: Final[dict[PacketType, frozenset[Role]]] = {
+SENDERS_V3: Final[dict[PacketType, frozenset[Side]]] = {
     **SENDERS,
     PacketType.DISCONNECT: _CLIENT,
     PacketType.AUTH: frozenset(),

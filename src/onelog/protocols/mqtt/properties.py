@@ -21,7 +21,7 @@ from onelog.protocols.mqtt.reasons import ReasonCode
 from onelog.protocols.mqtt.topics import has_wildcard
 from onelog.protocols.mqtt.wire import (
     VARINT_MAX,
-    Reader,
+    PacketReader,
     write_binary,
     write_text,
     write_u8,
@@ -225,21 +225,21 @@ PROPERTY_TABLE: Final[tuple[PropertyRow, ...]] = (
 _BY_NUMBER: Final[dict[int, PropertyRow]] = {row.number: row for row in PROPERTY_TABLE}
 
 
-def _read_flag(reader: Reader, name: str) -> bool:
+def _read_flag(reader: PacketReader, name: str) -> bool:
     value = reader.u8(name)
     if value > 1:
         raise protocol_error(f"{name} is {value}, only 0 and 1 are allowed")
     return bool(value)
 
 
-_READ: Final[dict[PropertyType, Callable[[Reader, str], Any]]] = {
-    _T.BYTE: Reader.u8,
+_READ: Final[dict[PropertyType, Callable[[PacketReader, str], Any]]] = {
+    _T.BYTE: PacketReader.u8,
     _T.FLAG: _read_flag,
-    _T.U16: Reader.u16,
-    _T.U32: Reader.u32,
-    _T.VARINT: Reader.varint,
-    _T.TEXT: Reader.text,
-    _T.BINARY: Reader.binary,
+    _T.U16: PacketReader.u16,
+    _T.U32: PacketReader.u32,
+    _T.VARINT: PacketReader.varint,
+    _T.TEXT: PacketReader.text,
+    _T.BINARY: PacketReader.binary,
     _T.PAIR: lambda reader, name: (reader.text(name), reader.text(name)),
 }
 
@@ -255,7 +255,7 @@ _WRITE: Final[dict[PropertyType, Callable[[Any], bytes]]] = {
 }
 
 
-def decode_properties(body: Reader, place: int) -> Properties:
+def decode_properties(body: PacketReader, place: int) -> Properties:
     """Read a property block: its length and that many bytes of properties."""
     size = body.varint("property length")
     if not size:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from onelog.protocols.mqtt.packet_types import PacketType, Role
+from onelog.protocols.mqtt.packet_types import PacketType, Side
 
 
 class ReasonCode(IntEnum):
@@ -150,11 +150,11 @@ _SERVER_DISCONNECTS: Final = (
     _R.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED,
 )
 
-ONE_SENDER: Final[dict[tuple[PacketType, ReasonCode], Role]] = {
-    **{(_P.DISCONNECT, code): Role.SERVER for code in _SERVER_DISCONNECTS},
-    (_P.DISCONNECT, _R.DISCONNECT_WITH_WILL): Role.CLIENT,
-    (_P.AUTH, _R.SUCCESS): Role.SERVER,
-    (_P.AUTH, _R.REAUTHENTICATE): Role.CLIENT,
+ONE_SENDER: Final[dict[tuple[PacketType, ReasonCode], Side]] = {
+    **{(_P.DISCONNECT, code): Side.SERVER for code in _SERVER_DISCONNECTS},
+    (_P.DISCONNECT, _R.DISCONNECT_WITH_WILL): Side.CLIENT,
+    (_P.AUTH, _R.SUCCESS): Side.SERVER,
+    (_P.AUTH, _R.REAUTHENTICATE): Side.CLIENT,
 }
 """The codes that only one side may send in a packet that both may (MQTT5 3.14.2.1, 3.15.2.1)."""
 
@@ -192,6 +192,6 @@ REASONS_OF_RETURN_CODES: Final[dict[ReturnCode, ReasonCode]] = {
 """What a client reads out of a version 3 CONNACK."""
 
 
-def is_legal(code: ReasonCode, packet: PacketType, sender: Role) -> bool:
+def is_legal(code: ReasonCode, packet: PacketType, sender: Side) -> bool:
     """Whether `sender` may put `code` into `packet`."""
     return packet in LEGAL[code] and ONE_SENDER.get((packet, code), sender) is sender

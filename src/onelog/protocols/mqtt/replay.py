@@ -22,7 +22,7 @@ from onelog.observe import get_logger
 from onelog.protocols.mqtt.mapping import from_record
 from onelog.protocols.mqtt.outgoing import Outgoing, prepare
 from onelog.protocols.mqtt.session import CATCH_UP_RECORDS, MqttSession
-from onelog.protocols.mqtt.special import Address
+from onelog.protocols.mqtt.special import SubscribeAddress
 from onelog.protocols.mqtt.subscribed import Subscribed
 from onelog.record.headers import PUBLISHER, find_header
 
@@ -61,7 +61,9 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _NUMBER_CHARS_MAX
 
 
-def open_replay(hub: Hub, session: MqttSession, row: Subscribed, address: Address) -> Replay:
+def open_replay(
+    hub: Hub, session: MqttSession, row: Subscribed, address: SubscribeAddress
+) -> Replay:
     """A replay from where the session stood, or from where the client asks for."""
     filters = (address.filter,)
     positions = session.kept_positions(row.filter)

@@ -20,7 +20,7 @@ from onelog.base.errors import ConfigError, InvalidName
 from onelog.base.topics import check_filter, check_topic, covers
 from onelog.config.mqtt_rules import RewriteRule
 from onelog.protocols.mqtt import delayed
-from onelog.protocols.mqtt.special import Address
+from onelog.protocols.mqtt.special import SubscribeAddress
 from onelog.protocols.mqtt.templates import check_template, expand, names_client
 
 Use = Literal["publish", "subscribe"]
@@ -94,14 +94,14 @@ class Rewriter:
                 return check_topic(expand(rule.rule.to, "", user, groups))
         return topic
 
-    def address(self, address: Address, client_id: str, user: str) -> Address:
+    def address(self, address: SubscribeAddress, client_id: str, user: str) -> SubscribeAddress:
         """What a SUBSCRIBE or UNSUBSCRIBE is for."""
         if not self._rules:
             return address
         text = self._apply(address.filter, "subscribe", client_id, user)
         if text is None:
             return address
-        return Address(address.kind, address.argument, check_filter(text))
+        return SubscribeAddress(address.kind, address.argument, check_filter(text))
 
     def _apply(self, text: str, use: Use, client_id: str, user: str) -> str | None:
         if text.startswith("$"):

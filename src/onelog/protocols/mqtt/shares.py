@@ -32,7 +32,7 @@ from onelog.broker import (
 from onelog.observe import get_logger
 from onelog.protocols.mqtt.mapping import from_record
 from onelog.protocols.mqtt.outgoing import prepare
-from onelog.protocols.mqtt.special import OWN_SOURCE, Address
+from onelog.protocols.mqtt.special import OWN_SOURCE, SubscribeAddress
 from onelog.protocols.mqtt.subscribed import Subscribed
 from onelog.queues.consumers import Delivery, Strategy
 from onelog.queues.filter_queue import FilterConsumer, FilterQueue
@@ -67,7 +67,7 @@ class ShareSettings(msgspec.Struct, frozen=True, kw_only=True):
         return Strategy.HASH_CLIENT in (self.strategy, *self.by_group.values())
 
 
-class Member(FilterConsumer):
+class ShareMember(FilterConsumer):
     """A session that drains the queue of a group."""
 
     def __init__(
@@ -200,8 +200,8 @@ class Shares:
                 self._arm(name, since.get(name, now_ms))
 
     async def join(
-        self, session: MqttSession, row: Subscribed, address: Address, principal: Principal
-    ) -> Member:
+        self, session: MqttSession, row: Subscribed, address: SubscribeAddress, principal: Principal
+    ) -> ShareMember:
         """Make a session a member; the group begins now if it is new."""
         name = f"{_CURSOR}{address.argument}/{address.filter}"
         cursors = self.hub.broker.cursors
@@ -226,7 +226,7 @@ class Shares:
             if timer is not None:
                 timer.cancel()
                 await self.hub.broker.store.delete(_IDLE + name)
-        return Member(self, group, session, row)
+        return ShareMember(self, group, session, row)
 
     # -- groups without members
 

@@ -27,7 +27,7 @@ OWN_SOURCE: Final = -1
 Kind = Literal["plain", "share", "replay", "exclusive"]
 
 
-class Address(msgspec.Struct, frozen=True):
+class SubscribeAddress(msgspec.Struct, frozen=True):
     """What a SUBSCRIBE names: the kind, what the kind needs to know, and the filter."""
 
     kind: Kind
@@ -48,23 +48,23 @@ class Address(msgspec.Struct, frozen=True):
         return self.filter if self.kind == "exclusive" else self.text
 
 
-def parse_address(text: str) -> Address:
+def parse_address(text: str) -> SubscribeAddress:
     """Take a filter apart; raises InvalidName or MqttError when it names nothing."""
     if text.startswith(SHARE_PREFIX):
         group, inner = split_share(text)
         assert group is not None, "it has the prefix"
-        return Address("share", group, inner)
+        return SubscribeAddress("share", group, inner)
     if text.startswith(REPLAY_PREFIX):
         start, slash, inner = text[len(REPLAY_PREFIX) :].partition("/")
         if not start or not slash or not inner:
             raise InvalidName(f"{text[:60]!r} needs a start and a filter after $replay/")
-        return Address("replay", start, inner)
+        return SubscribeAddress("replay", start, inner)
     if text.startswith(EXCLUSIVE_PREFIX):
         inner = text[len(EXCLUSIVE_PREFIX) :]
         if not inner:
             raise InvalidName(f"{text[:60]!r} needs a filter after $exclusive/")
-        return Address("exclusive", "", inner)
-    return Address("plain", "", text)
+        return SubscribeAddress("exclusive", "", inner)
+    return SubscribeAddress("plain", "", text)
 
 
 class Hungry(Protocol):

@@ -19,7 +19,7 @@ FIELD_BYTES_MAX: Final = 65_535
 """Bytes of one string or binary field: its length is a u16."""
 
 
-class Reader:
+class PacketReader:
     """Reads the fields of one packet body, front to back."""
 
     __slots__ = ("_end", "_position", "_raw", "_what")
@@ -90,10 +90,10 @@ class Reader:
         start = self._take(self.left, "payload")
         return self._raw[start : self._end]
 
-    def part(self, size: int, field: str) -> Reader:
+    def part(self, size: int, field: str) -> PacketReader:
         """A reader over the next `size` bytes, which this one skips."""
         start = self._take(size, field)
-        return Reader(self._raw, f"the {field} of {self._what}", start, start + size)
+        return PacketReader(self._raw, f"the {field} of {self._what}", start, start + size)
 
     def finish(self) -> None:
         """Refuse bytes behind the last field."""

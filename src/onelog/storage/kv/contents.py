@@ -16,8 +16,8 @@ from rocksdict import WriteBatch
 from onelog.kernel import BatchInfo, sort_topic_entries
 from onelog.storage.engine import Buffer
 from onelog.storage.kv import keys
-from onelog.storage.kv.database import Database
-from onelog.storage.kv.meta import Segment
+from onelog.storage.kv.database import KvDatabase
+from onelog.storage.kv.meta import KvSegment
 
 _COMPACT_BYTES_MIN: Final = 16 * 1024 * 1024
 """Dropping this much asks RocksDB to give the space back now; less goes with its own compaction."""
@@ -33,7 +33,7 @@ def put_batches(
     for info in batches:
         end = info.position + info.size_bytes
         change.put(keys.at_offset(of_batch, info.last_offset), bytes(view[info.position : end]))
-        row = keys.Row(info.base_offset, info.max_timestamp_ms, info.size_bytes)
+        row = keys.BatchRow(info.base_offset, info.max_timestamp_ms, info.size_bytes)
         change.put(keys.at_offset(of_row, info.last_offset), keys.pack_row(row))
 
 
@@ -55,7 +55,7 @@ def drop_segment(change: WriteBatch, partition: int, segment: int) -> None:
         change.delete_range(prefix, keys.after(prefix))
 
 
-def cut_segment(db: Database, change: WriteBatch, partition: int, segment: int, end: int) -> None:
+def cut_segment(db: KvDatabase, change: WriteBatch, partition: int, segment: int, end: int) -> None:
     """Delete the batches that reach `end`, and the topic entries of offsets from there on."""
     for kind in (keys.BATCH, keys.ROW):
         prefix = keys.of_segment(partition, kind, segment)
@@ -71,7 +71,7 @@ def cut_segment(db: Database, change: WriteBatch, partition: int, segment: int, 
 
 
 def read_batches(
-    db: Database, partition: int, segment: int, offset: int, max_bytes: int, upto: int
+    db: KvDatabase, partition: int, segment: int, offset: int, max_bytes: int, upto: int
 ) -> list[bytes]:
     """Batches from the one that holds `offset` or follows it; at least one below `upto`."""
     prefix = keys.of_segment(partition, keys.BATCH, segment)
@@ -87,7 +87,9 @@ def read_batches(
     return found
 
 
-def rows(db: Database, partition: int, segment: int, offset: int) -> Iterator[tuple[int, keys.Row]]:
+def rows(
+    db: KvDatabase, partition: int, segment: int, offset: int
+) -> Iterator[tuple[int, keys.BatchRow]]:
     """(last offset, row) of the batches from the one that holds `offset` on."""
     prefix = keys.of_segment(partition, keys.ROW, segment)
     for key, value in db.scan(keys.at_offset(prefix, offset), keys.after(prefix)):
@@ -95,7 +97,7 @@ def rows(db: Database, partition: int, segment: int, offset: int) -> Iterator[tu
 
 
 def offsets_of_topic(
-    db: Database, partition: int, segment: int, topic_hash: int, start: int, upto: int
+    db: KvDatabase, partition: int, segment: int, topic_hash: int, start: int, upto: int
 ) -> Iterator[int]:
     """Ascending offsets in [start, upto) under a topic's hash."""
     prefix = keys.of_segment(partition, keys.TOPIC, segment)
@@ -119,9 +121,9 @@ def _unpack(key: bytes, value: bytes) -> list[int]:
     return [first + delta for (delta,) in struct.iter_unpack("<I", value)]
 
 
-def shorten(db: Database, number: int, segment: Segment, end: int) -> tuple[int, Segment]:
+def shorten(db: KvDatabase, number: int, segment: KvSegment, end: int) -> tuple[int, KvSegment]:
     """Where a log ends when batches that reach `end` are gone, and its last segment then."""
-    short = Segment(
+    short = KvSegment(
         segment.number,
         segment.base_offset,
         segment.created_ms,
@@ -136,7 +138,7 @@ def shorten(db: Database, number: int, segment: Segment, end: int) -> tuple[int,
     return end, short
 
 
-def give_back(db: Database, number: int, gone: Sequence[Segment]) -> None:
+def give_back(db: KvDatabase, number: int, gone: Sequence[KvSegment]) -> None:
     """Ask for the disk space of segments that were dropped, if it is much."""
     if sum(segment.size_bytes for segment in gone) < _COMPACT_BYTES_MIN:
         return

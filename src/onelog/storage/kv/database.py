@@ -76,7 +76,7 @@ def new_batch() -> WriteBatch:
     return WriteBatch(raw_mode=True)
 
 
-class Database:
+class KvDatabase:
     """RocksDB with our rules. Every method may be called from any thread."""
 
     def __init__(self, root: Path, reserve_bytes: int = RESERVE_BYTES) -> None:

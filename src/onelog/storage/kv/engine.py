@@ -14,7 +14,7 @@ from onelog.base.clock import Clock, SystemClock
 from onelog.base.errors import Closed, Conflict, StorageError
 from onelog.storage.engine import LogSettings, PartitionKey
 from onelog.storage.kv import keys
-from onelog.storage.kv.database import MAINTENANCE_STALL_S, RESERVE_BYTES, Database, new_batch
+from onelog.storage.kv.database import MAINTENANCE_STALL_S, RESERVE_BYTES, KvDatabase, new_batch
 from onelog.storage.kv.partition import KvLog
 
 
@@ -32,7 +32,7 @@ class KvEngine:
     ) -> None:
         self._root = Path(root)
         self._clock = SystemClock() if clock is None else clock
-        self._db = Database(self._root, reserve_bytes)
+        self._db = KvDatabase(self._root, reserve_bytes)
         self._lock = threading.Lock()
         self._open: dict[PartitionKey, KvLog] = {}
         self._closed = False

@@ -39,7 +39,7 @@ _REGISTRY: Final = bytes(8) + b"p"
 NEXT_PARTITION: Final = bytes(8) + b"n"
 
 
-class Row(NamedTuple):
+class BatchRow(NamedTuple):
     """The facts of a batch that are known without reading it."""
 
     base_offset: int
@@ -88,14 +88,14 @@ def after(prefix: bytes) -> bytes:
     return stripped[:-1] + bytes((stripped[-1] + 1,))
 
 
-def pack_row(row: Row) -> bytes:
+def pack_row(row: BatchRow) -> bytes:
     """A batch's row as bytes."""
     return _ROW.pack(*row)
 
 
-def unpack_row(data: bytes) -> Row:
+def unpack_row(data: bytes) -> BatchRow:
     """A batch's row from bytes."""
-    return Row(*_ROW.unpack(data))
+    return BatchRow(*_ROW.unpack(data))
 
 
 def registered(key: PartitionKey) -> bytes:

@@ -11,7 +11,7 @@ from onelog.base.ids import Offset, TimestampMs
 from onelog.storage.engine import SegmentInfo
 
 
-class Segment(msgspec.Struct, array_like=True):
+class KvSegment(msgspec.Struct, array_like=True):
     """A run of batches under one number.
 
     `size_bytes` and `max_timestamp_ms` count what lies below `counted`; what came after the last
@@ -39,7 +39,7 @@ class Meta(msgspec.Struct, array_like=True):
     start_offset: int
     end_offset: int
     next_segment: int
-    segments: list[Segment]
+    segments: list[KvSegment]
     high_watermark: int = 0
     """The high watermark that was kept last."""
 
@@ -64,7 +64,7 @@ def decode(data: bytes, name: str) -> Meta:
     return meta
 
 
-def describe(segments: list[Segment], end: int) -> list[SegmentInfo]:
+def describe(segments: list[KvSegment], end: int) -> list[SegmentInfo]:
     """The segments, as the engine shows them; the last is the active one."""
     ends = [*(segment.base_offset for segment in segments[1:]), end]
     return [

@@ -39,8 +39,8 @@ from onelog.storage.engine import (
     seal_and_append,
 )
 from onelog.storage.kv import contents, keys, states
-from onelog.storage.kv.database import MAINTENANCE_STALL_S, Database, new_batch
-from onelog.storage.kv.meta import Meta, Segment, decode, describe, encode
+from onelog.storage.kv.database import MAINTENANCE_STALL_S, KvDatabase, new_batch
+from onelog.storage.kv.meta import KvSegment, Meta, decode, describe, encode
 from onelog.storage.kv.rewrite import KvRewrite
 from onelog.storage.topic_pairs import derive_pairs
 
@@ -56,7 +56,7 @@ class KvLog:
     )  # fmt: skip
 
     def __init__(
-        self, db: Database, key: PartitionKey, number: int, settings: LogSettings, clock: Clock
+        self, db: KvDatabase, key: PartitionKey, number: int, settings: LogSettings, clock: Clock
     ) -> None:
         self._db = db
         self._key = key
@@ -68,7 +68,7 @@ class KvLog:
         self._cuts = 0
         self._changed = False
         self._start = self._end = self._kept = self._next_segment = 0
-        self._segments: list[Segment] = []
+        self._segments: list[KvSegment] = []
         saved = db.get(keys.of_partition(number, keys.META))
         if saved is None:
             self._create()
@@ -350,7 +350,7 @@ class KvLog:
         self._db.sync()
         contents.give_back(self._db, self._number, gone)
 
-    def _cut(self, end: int) -> list[Segment]:
+    def _cut(self, end: int) -> list[KvSegment]:
         kept = [segment for segment in self._segments if segment.base_offset < end]
         change = new_batch()
         if kept:
@@ -412,7 +412,7 @@ class KvLog:
             self._db.write(change, stall_s=MAINTENANCE_STALL_S)
             return KvRewrite(self, self._db, self._number, old, fresh, end)
 
-    def swap(self, old: list[Segment], fresh: Segment) -> None:
+    def swap(self, old: list[KvSegment], fresh: KvSegment) -> None:
         """Put a rewritten segment in the place of others; for KvRewrite."""
         with self.lock:
             self._check_running()
@@ -451,20 +451,20 @@ class KvLog:
     # ---- inside ----
 
     @property
-    def _active(self) -> Segment:
+    def _active(self) -> KvSegment:
         return self._segments[-1]
 
-    def _new_segment(self, base_offset: int) -> Segment:
+    def _new_segment(self, base_offset: int) -> KvSegment:
         number = self._next_segment
         self._next_segment += 1
         indexed = self._settings.topic_index
-        return Segment(number, base_offset, self._clock.now_ms(), indexed, counted=base_offset)
+        return KvSegment(number, base_offset, self._clock.now_ms(), indexed, counted=base_offset)
 
     def _put_meta(
         self,
         change: WriteBatch,
         *,
-        segments: list[Segment] | None = None,
+        segments: list[KvSegment] | None = None,
         start: int | None = None,
         end: int | None = None,
     ) -> None:
@@ -486,5 +486,5 @@ class KvLog:
             raise Closed(f"{self.name} was closed")
 
 
-def _base_offset(segment: Segment) -> int:
+def _base_offset(segment: KvSegment) -> int:
     return segment.base_offset

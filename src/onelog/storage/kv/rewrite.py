@@ -13,8 +13,8 @@ from onelog.base.errors import Closed, Conflict, InvalidRequest
 from onelog.kernel import BatchInfo
 from onelog.storage.engine import Buffer
 from onelog.storage.kv import contents, keys
-from onelog.storage.kv.database import MAINTENANCE_STALL_S, Database, new_batch
-from onelog.storage.kv.meta import Segment
+from onelog.storage.kv.database import MAINTENANCE_STALL_S, KvDatabase, new_batch
+from onelog.storage.kv.meta import KvSegment
 from onelog.storage.topic_pairs import derive_pairs
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ class KvRewrite:
     def __init__(
         self,
         log: KvLog,
-        db: Database,
+        db: KvDatabase,
         number: int,
-        old: list[Segment],
-        fresh: Segment,
+        old: list[KvSegment],
+        fresh: KvSegment,
         end: int,
     ) -> None:
         self._log = log

@@ -12,12 +12,12 @@ from rocksdict import WriteBatch
 from onelog.base.errors import InvalidRequest
 from onelog.base.ids import Offset
 from onelog.storage.kv import keys
-from onelog.storage.kv.database import MAINTENANCE_STALL_S, Database, new_batch
+from onelog.storage.kv.database import MAINTENANCE_STALL_S, KvDatabase, new_batch
 
 KEPT: Final = 2
 
 
-def save(db: Database, number: int, name: str, offset: Offset, blob: bytes) -> None:
+def save(db: KvDatabase, number: int, name: str, offset: Offset, blob: bytes) -> None:
     """Keep a state as of `offset`; older ones of the name may go."""
     prefix = _prefix(number, name)
     held = [keys.offset_of(key) for key, _ in db.scan(prefix, keys.after(prefix))]
@@ -30,7 +30,7 @@ def save(db: Database, number: int, name: str, offset: Offset, blob: bytes) -> N
     db.write(change, stall_s=MAINTENANCE_STALL_S)
 
 
-def load(db: Database, number: int, name: str, end: int) -> tuple[Offset, bytes] | None:
+def load(db: KvDatabase, number: int, name: str, end: int) -> tuple[Offset, bytes] | None:
     """The newest state of a name whose offset is <= `end`."""
     prefix = _prefix(number, name)
     best: tuple[Offset, bytes] | None = None
@@ -39,7 +39,7 @@ def load(db: Database, number: int, name: str, end: int) -> tuple[Offset, bytes]
     return best
 
 
-def drop_after(db: Database, change: WriteBatch, number: int, end: int) -> None:
+def drop_after(db: KvDatabase, change: WriteBatch, number: int, end: int) -> None:
     """Put into a change that no state behind `end` is left."""
     prefix = keys.of_partition(number, keys.STATE)
     for key, _ in db.scan(prefix, keys.after(prefix)):

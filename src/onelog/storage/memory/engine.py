@@ -18,7 +18,7 @@ class MemoryEngine:
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = SystemClock() if clock is None else clock
         self._lock = threading.Lock()
-        self._open: dict[PartitionKey, _Held] = {}
+        self._open: dict[PartitionKey, _EngineLog] = {}
         self._closed = False
 
     def open(self, key: PartitionKey, settings: LogSettings) -> PartitionLog:
@@ -28,7 +28,7 @@ class MemoryEngine:
                 raise Closed("the memory engine is closed")
             if key in self._open:
                 raise Conflict(f"partition {key.stream_id}/{key.partition} is open already")
-            log = _Held(key, settings, self._clock, self)
+            log = _EngineLog(key, settings, self._clock, self)
             self._open[key] = log
             return log
 
@@ -60,7 +60,7 @@ class MemoryEngine:
             self._open.pop(key, None)
 
 
-class _Held(MemoryLog):
+class _EngineLog(MemoryLog):
     """A partition that notifies its engine when it is closed."""
 
     def __init__(

@@ -27,7 +27,7 @@ _FRAME: Final = struct.Struct("<4sIIQ")  # magic, CRC-32C of the rest, body byte
 _BLOCK_BYTES: Final = 4096
 
 
-class Row(msgspec.Struct, array_like=True, frozen=True):
+class SegmentRow(msgspec.Struct, array_like=True, frozen=True):
     """A segment as of a moment: its durable bytes and what its index files must look like."""
 
     base_offset: int
@@ -48,8 +48,8 @@ class Checkpoint(msgspec.Struct, array_like=True, frozen=True):
     version: int
     start_offset: int
     end_offset: int
-    sealed: tuple[Row, ...]
-    tail: Row
+    sealed: tuple[SegmentRow, ...]
+    tail: SegmentRow
     """The segment that the recovery point lies in; its size is the recovery point's position."""
     swap: tuple[int, ...] = ()
     """Bases of `.cleaned` segments that are to take their places, for sealed holds them already."""
@@ -65,7 +65,7 @@ _decoder: Final = msgspec.msgpack.Decoder(Checkpoint)
 
 def empty_checkpoint(offset: int = 0) -> Checkpoint:
     """The checkpoint of an empty partition."""
-    return Checkpoint(VERSION, offset, offset, (), Row(offset, 0))
+    return Checkpoint(VERSION, offset, offset, (), SegmentRow(offset, 0))
 
 
 class CheckpointFile:

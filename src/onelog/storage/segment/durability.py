@@ -16,22 +16,22 @@ from onelog.base.errors import PartitionStopped, StorageFull
 from onelog.base.ids import Offset
 from onelog.storage.segment.checkpoint import Checkpoint
 from onelog.storage.segment.files import is_full, sync_directory, sync_path
-from onelog.storage.segment.held import Held
-from onelog.storage.segment.recovery import Recovered
+from onelog.storage.segment.held import PartitionState
+from onelog.storage.segment.recovery import RecoveredLog
 from onelog.storage.segment.segment import Segment
 
 CHECKPOINT_BYTES: Final = 64 * 1024 * 1024
 """After so many newly durable bytes the recovery point moves."""
 
 
-class Durability:
+class PartitionSync:
     """Syncs one partition and keeps its checkpoint."""
 
     __slots__ = (
         "_box", "_held", "_is_placed", "directory_dirty", "saved", "unsaved_bytes", "unsynced",
     )  # fmt: skip
 
-    def __init__(self, held: Held, found: Recovered) -> None:
+    def __init__(self, held: PartitionState, found: RecoveredLog) -> None:
         self._held = held
         self._box = found.box
         self.saved: Checkpoint = found.checkpoint

@@ -13,19 +13,19 @@ from onelog.base.errors import CorruptBatch, InvalidRequest, OffsetOutOfRange, S
 from onelog.base.ids import Offset
 from onelog.storage.engine import in_place
 from onelog.storage.segment import state, truncation
-from onelog.storage.segment.durability import Durability
+from onelog.storage.segment.durability import PartitionSync
 from onelog.storage.segment.files import sync_directory
-from onelog.storage.segment.held import Held, bury, drop
-from onelog.storage.segment.reading import Reader
+from onelog.storage.segment.held import PartitionState, bury, drop
+from onelog.storage.segment.reading import LogReader
 from onelog.storage.segment.segment import Segment
 
 
-class Ends:
+class LogEnds:
     """Moves the ends of one partition."""
 
     __slots__ = ("_durability", "_held")
 
-    def __init__(self, held: Held, durability: Durability) -> None:
+    def __init__(self, held: PartitionState, durability: PartitionSync) -> None:
         self._held = held
         self._durability = durability
 
@@ -86,7 +86,7 @@ class Ends:
     def _truncate(self, end: int) -> None:
         held, durability = self._held, self._durability
         segments = held.segments[1]
-        cut = in_place(Reader(held), lambda: truncation.find_cut(segments, end))
+        cut = in_place(LogReader(held), lambda: truncation.find_cut(segments, end))
         start, new_end = held.start, max(cut.end_offset, min(held.start, end))
         if new_end <= start:  # nothing that may be read is left
             cut, start = truncation.Cut([], None, 0, new_end), new_end

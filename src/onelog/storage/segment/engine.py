@@ -37,7 +37,7 @@ from onelog.storage.segment.files import (
 )
 from onelog.storage.segment.pages import PageBudget
 from onelog.storage.segment.partition import SegmentLog
-from onelog.storage.segment.segment import Shared
+from onelog.storage.segment.segment import EngineShared
 
 MARKER: Final = "clean-shutdown"
 _PROBE: Final = "room.tmp"
@@ -72,7 +72,7 @@ class SegmentEngine:
     ) -> None:
         self._root = Path(root)
         self._root.mkdir(parents=True, exist_ok=True)
-        self._shared = Shared(
+        self._shared = EngineShared(
             clock or SystemClock(), FileCache(open_files_max), PageBudget(page_cache_bytes)
         )
         self._lock = threading.Lock()

@@ -79,7 +79,7 @@ class OpenFile:
             os.close(self.fd)
 
 
-class Slot:
+class FileSlot:
     """Something that holds a file open and can do without."""
 
     __slots__ = ("used",)
@@ -100,7 +100,7 @@ class FileCache:
     def __init__(self, limit: int = OPEN_FILES_MAX) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._limit = limit if soft == resource.RLIM_INFINITY else max(16, min(limit, soft // 8))
-        self._slots: OrderedDict[Slot, None] = OrderedDict()
+        self._slots: OrderedDict[FileSlot, None] = OrderedDict()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -111,7 +111,7 @@ class FileCache:
         """Files kept open when all of them may be let go of."""
         return self._limit
 
-    def admit(self, slot: Slot) -> None:
+    def admit(self, slot: FileSlot) -> None:
         """Count a slot that has just opened its file; others may lose theirs."""
         slot.used = False  # it has its place at the back; being used again is what keeps it
         with self._lock:
@@ -128,14 +128,14 @@ class FileCache:
                 elif not old.let_go(forced):
                     self._slots[old] = None
 
-    def forget(self, slot: Slot) -> None:
+    def forget(self, slot: FileSlot) -> None:
         """Let go of a slot's file for good."""
         with self._lock:
             self._slots.pop(slot, None)
         slot.let_go(forced=True)
 
 
-class MappedFile(Slot):
+class MappedFile(FileSlot):
     """A file mapped for reading, again and longer when it has grown."""
 
     __slots__ = ("_cache", "_map", "path")
@@ -175,7 +175,7 @@ class MappedFile(Slot):
         return True
 
 
-class WriteHandle(Slot):
+class WriteHandle(FileSlot):
     """A file open for writing. It stays open while written bytes wait for their sync.
 
     Why: a failed write-back is reported to the descriptors that were open at the time.

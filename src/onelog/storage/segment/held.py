@@ -19,13 +19,13 @@ from onelog.base.errors import (
     StorageFull,
 )
 from onelog.storage.engine import LogSettings
-from onelog.storage.segment.checkpoint import Row
+from onelog.storage.segment.checkpoint import SegmentRow
 from onelog.storage.segment.files import is_full
 from onelog.storage.segment.recovery import stem_of
-from onelog.storage.segment.segment import Segment, Shared
+from onelog.storage.segment.segment import EngineShared, Segment
 
 
-class Held:
+class PartitionState:
     """The state of one partition that all of its parts see."""
 
     __slots__ = (
@@ -34,7 +34,7 @@ class Held:
         "unreadable",
     )  # fmt: skip
 
-    def __init__(self, directory: str, shared: Shared, settings: LogSettings) -> None:
+    def __init__(self, directory: str, shared: EngineShared, settings: LogSettings) -> None:
         self.directory = directory
         self.shared = shared
         self.settings = settings
@@ -65,13 +65,13 @@ class Held:
 
     def empty_segment(self, base_offset: int) -> Segment:
         """A new one, without a file yet."""
-        return self._segment(Row(base_offset, 0), sealed=False)
+        return self._segment(SegmentRow(base_offset, 0), sealed=False)
 
-    def sealed_segment(self, row: Row) -> Segment:
+    def sealed_segment(self, row: SegmentRow) -> Segment:
         """One whose file is there."""
         return self._segment(row, sealed=True)
 
-    def _segment(self, row: Row, *, sealed: bool) -> Segment:
+    def _segment(self, row: SegmentRow, *, sealed: bool) -> Segment:
         stem = stem_of(self.directory, row.base_offset)
         return Segment(stem, row, self.shared, self.lock, self.settings, sealed=sealed)
 

@@ -18,7 +18,7 @@ import msgspec
 from onelog.base.errors import CorruptBatch
 from onelog.kernel import check_topic_chunks, crc32c, lookup_topic_chunks
 from onelog.storage.engine import LogSettings
-from onelog.storage.segment.checkpoint import UNKNOWN, Row
+from onelog.storage.segment.checkpoint import UNKNOWN, SegmentRow
 from onelog.storage.segment.files import FileCache, MappedFile, ShortFile, remove, sync_file
 from onelog.storage.segment.index import INDEX, TIMES, SparseIndex
 from onelog.storage.segment.residence import Map
@@ -37,7 +37,7 @@ class Indexes:
 
     __slots__ = ("_cache", "_offsets_map", "_topics_map", "live", "row", "stem", "tail")
 
-    def __init__(self, stem: str, row: Row, cache: FileCache) -> None:
+    def __init__(self, stem: str, row: SegmentRow, cache: FileCache) -> None:
         self.stem = stem
         self.row = row
         """The expected sizes and CRCs of the files; `index_bytes` is UNKNOWN if none can be
@@ -86,7 +86,7 @@ class Indexes:
             return False
         return True
 
-    def describe(self, plain: Row) -> Row:
+    def describe(self, plain: SegmentRow) -> SegmentRow:
         """`plain` with what the files must look like, after they were written."""
         if self.live is None:
             return self.row
@@ -102,7 +102,7 @@ class Indexes:
             topics_bytes=UNKNOWN if self.tail is None else self.tail.saved_bytes,
         )
 
-    def settle(self, plain: Row) -> None:
+    def settle(self, plain: SegmentRow) -> None:
         """Write everything out and go over to maps: nothing is added any more."""
         self.row = self.describe(plain)
         if self.row.index_bytes != UNKNOWN:

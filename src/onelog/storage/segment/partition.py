@@ -24,14 +24,14 @@ from onelog.storage.engine import (
     seal_and_append,
 )
 from onelog.storage.segment import state
-from onelog.storage.segment.durability import Durability
-from onelog.storage.segment.ends import Ends
-from onelog.storage.segment.held import Held
+from onelog.storage.segment.durability import PartitionSync
+from onelog.storage.segment.ends import LogEnds
+from onelog.storage.segment.held import PartitionState
 from onelog.storage.segment.index import REL_MAX
-from onelog.storage.segment.reading import Reader
-from onelog.storage.segment.recovery import Recovery
+from onelog.storage.segment.reading import LogReader
+from onelog.storage.segment.recovery import LogRecovery
 from onelog.storage.segment.rewrite import SegmentRewrite, begin_rewrite
-from onelog.storage.segment.segment import Segment, Shared
+from onelog.storage.segment.segment import EngineShared, Segment
 
 
 class SegmentLog:
@@ -40,18 +40,18 @@ class SegmentLog:
     __slots__ = ("_durability", "_held", "_reader", "clean", "read", "recovery")
 
     def __init__(
-        self, directory: str, shared: Shared, settings: LogSettings, *, trusted: bool
+        self, directory: str, shared: EngineShared, settings: LogSettings, *, trusted: bool
     ) -> None:
-        held = self._held = Held(directory, shared, settings)
-        found = Recovery(directory, shared, held.lock, settings).run(trusted)
+        held = self._held = PartitionState(directory, shared, settings)
+        found = LogRecovery(directory, shared, held.lock, settings).run(trusted)
         held.start = found.checkpoint.start_offset
         held.end = held.durable = found.end_offset
         held.publish(found.segments)
         self.recovery = found.stats
         self.clean = False
         """After `close`: whether the checkpoint describes the log completely."""
-        self._durability = Durability(held, found)
-        self._reader = Reader(held)
+        self._durability = PartitionSync(held, found)
+        self._reader = LogReader(held)
         self.read = self._reader.read  # bound here: a read per batch costs no second call
 
     @property
@@ -230,11 +230,11 @@ class SegmentLog:
 
     def trim(self, start: Offset) -> None:
         """Move the log's start up to `start`, durably, and drop segments that lie below it."""
-        Ends(self._held, self._durability).trim(start)
+        LogEnds(self._held, self._durability).trim(start)
 
     def truncate(self, end: Offset) -> None:
         """Cut the log so that it ends at or before `end`, durably."""
-        Ends(self._held, self._durability).truncate(end)
+        LogEnds(self._held, self._durability).truncate(end)
 
     def rewrite(self, start: Offset, end: Offset) -> SegmentRewrite:
         """Begin to replace the sealed batches in [start, end); both are segment boundaries."""

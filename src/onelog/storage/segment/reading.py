@@ -22,19 +22,19 @@ from onelog.base.ids import Offset, TimestampMs
 from onelog.storage.engine import NO_LEASE, Cold, Lease, SegmentInfo
 from onelog.storage.segment.cold import ColdBytes
 from onelog.storage.segment.files import PASSING
-from onelog.storage.segment.held import Held
+from onelog.storage.segment.held import PartitionState
 from onelog.storage.segment.segment import Segment, SegmentGone
 
 _EMPTY = memoryview(b"")
 _T = TypeVar("_T")
 
 
-class Reader:
+class LogReader:
     """Reads one partition, from any thread."""
 
     __slots__ = ("_held",)
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: PartitionState) -> None:
         self._held = held
 
     def _look(self, look: Callable[[list[int], list[Segment]], _T]) -> _T:

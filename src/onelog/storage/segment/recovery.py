@@ -23,14 +23,14 @@ from onelog.storage.engine import LogSettings, TornTail
 from onelog.storage.segment.checkpoint import (
     Checkpoint,
     CheckpointFile,
-    Row,
+    SegmentRow,
     empty_checkpoint,
 )
 from onelog.storage.segment.files import OpenFile, is_full, remove, sync_directory, sync_path
 from onelog.storage.segment.index import REL_MAX
 from onelog.storage.segment.renewal import renew
 from onelog.storage.segment.scan import Walk
-from onelog.storage.segment.segment import EXTENSIONS, LOG, Segment, Shared
+from onelog.storage.segment.segment import EXTENSIONS, LOG, EngineShared, Segment
 from onelog.storage.segment.state import drop_states
 from onelog.storage.segment.topics import derive_entries
 
@@ -61,7 +61,7 @@ class RecoveryStats:
 
 
 @dataclass(slots=True)
-class Recovered:
+class RecoveredLog:
     """A partition as it was found, and made good."""
 
     checkpoint: Checkpoint
@@ -77,11 +77,11 @@ def stem_of(directory: str, base_offset: int) -> str:
     return f"{directory}/{base_offset:020}"
 
 
-class Recovery:
+class LogRecovery:
     """One opening of a partition's directory."""
 
     def __init__(
-        self, directory: str, shared: Shared, lock: threading.RLock, settings: LogSettings
+        self, directory: str, shared: EngineShared, lock: threading.RLock, settings: LogSettings
     ) -> None:
         self._directory = directory
         self._shared = shared
@@ -92,7 +92,7 @@ class Recovery:
         self._box = CheckpointFile(directory)
         self._damaged = False
 
-    def run(self, trusted: bool) -> Recovered:
+    def run(self, trusted: bool) -> RecoveredLog:
         """Recover; `trusted` says that the last shutdown was clean."""
         saved, self._damaged = self._box.load()
         known = self._finish(saved or empty_checkpoint())
@@ -125,9 +125,9 @@ class Recovery:
         known = msgspec.structs.replace(known, high_watermark=min(known.high_watermark, end))
         if drop_states(self._directory, end):
             sync_directory(self._directory)
-        return Recovered(known, self._box, segments, end, self._stats)
+        return RecoveredLog(known, self._box, segments, end, self._stats)
 
-    def _segment(self, row: Row, *, sealed: bool = False) -> Segment:
+    def _segment(self, row: SegmentRow, *, sealed: bool = False) -> Segment:
         stem = stem_of(self._directory, row.base_offset)
         return Segment(stem, row, self._shared, self._lock, self._settings, sealed=sealed)
 
@@ -224,7 +224,7 @@ class Recovery:
         for row in longer:
             self._cut(row.base_offset, row.size_bytes)
 
-    def _check_last_batch(self, tail: Row) -> None:
+    def _check_last_batch(self, tail: SegmentRow) -> None:
         """The batch that ends at the recovery point must be whole."""
         segment = self._segment(tail)
         walk = Walk(
@@ -249,7 +249,7 @@ class Recovery:
             if not self._follows(base, offset, found[-1] if found else known.tail):
                 self._drop(bases[number:])
                 break
-            row = known.tail if base == known.tail.base_offset else Row(base, 0)
+            row = known.tail if base == known.tail.base_offset else SegmentRow(base, 0)
             segment = self._segment(row)
             offset, torn = self._scan_segment(segment, max(offset, base))
             if segment.size_bytes:
@@ -267,10 +267,10 @@ class Recovery:
                 self._drop(bases[number + 1 :])
                 break
         if not found:
-            found.append(self._segment(Row(max(offset, known.tail.base_offset), 0)))
+            found.append(self._segment(SegmentRow(max(offset, known.tail.base_offset), 0)))
         return found, offset
 
-    def _follows(self, base: int, offset: int, last: Segment | Row) -> bool:
+    def _follows(self, base: int, offset: int, last: Segment | SegmentRow) -> bool:
         """Whether a segment may come next; if not, one before it is missing or lost its records."""
         if base in (offset, last.base_offset) or base - last.base_offset > REL_MAX:
             return True

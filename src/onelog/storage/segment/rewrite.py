@@ -14,16 +14,18 @@ from onelog.base import faults
 from onelog.base.errors import Closed, Conflict, InvalidRequest, OnelogError, PartitionStopped
 from onelog.kernel import BatchInfo
 from onelog.storage.engine import Buffer
-from onelog.storage.segment.checkpoint import Row
-from onelog.storage.segment.durability import Durability
+from onelog.storage.segment.checkpoint import SegmentRow
+from onelog.storage.segment.durability import PartitionSync
 from onelog.storage.segment.files import sync_directory
-from onelog.storage.segment.held import Held, bury, drop
+from onelog.storage.segment.held import PartitionState, bury, drop
 from onelog.storage.segment.index import REL_MAX
 from onelog.storage.segment.recovery import CLEANED, stem_of
 from onelog.storage.segment.segment import Segment
 
 
-def begin_rewrite(held: Held, durability: Durability, start: int, end: int) -> SegmentRewrite:
+def begin_rewrite(
+    held: PartitionState, durability: PartitionSync, start: int, end: int
+) -> SegmentRewrite:
     """Begin to replace the sealed batches in [start, end); both are segment boundaries."""
     with held.maintenance:
         with held.lock:
@@ -45,7 +47,12 @@ class SegmentRewrite:
     __slots__ = ("_done", "_durability", "_end", "_held", "_next", "_old", "_start", "_written")
 
     def __init__(
-        self, held: Held, durability: Durability, old: list[Segment], start: int, end: int
+        self,
+        held: PartitionState,
+        durability: PartitionSync,
+        old: list[Segment],
+        start: int,
+        end: int,
     ) -> None:
         self._held = held
         self._durability = durability
@@ -93,7 +100,7 @@ class SegmentRewrite:
             base = first
         created_ms = min(segment.created_ms for segment in self._old)
         stem = stem_of(self._held.directory, base) + CLEANED
-        row = Row(base, 0, created_ms=created_ms)
+        row = SegmentRow(base, 0, created_ms=created_ms)
         segment = Segment(stem, row, self._held.shared, self._held.lock, settings)
         segment.dead = True  # no reader sees it before it is in the list of segments
         self._written.append(segment)

@@ -31,7 +31,7 @@ from onelog.kernel import (
     scan_batches,
 )
 from onelog.storage.engine import Buffer, Lease, LogSettings
-from onelog.storage.segment.checkpoint import UNKNOWN, Row
+from onelog.storage.segment.checkpoint import UNKNOWN, SegmentRow
 from onelog.storage.segment.cold import ColdBytes, Stretches
 from onelog.storage.segment.files import (
     FileCache,
@@ -63,7 +63,7 @@ class SegmentGone(Exception):
     """The segment was dropped or replaced while it was being read: look again."""
 
 
-class Shared:
+class EngineShared:
     """The objects that the partitions of an engine share."""
 
     __slots__ = ("allocate", "cache", "clock", "pages", "rebuild_lock")
@@ -90,8 +90,8 @@ class Segment:
     def __init__(
         self,
         stem: str,
-        row: Row,
-        shared: Shared,
+        row: SegmentRow,
+        shared: EngineShared,
         lock: threading.RLock,
         settings: LogSettings,
         *,
@@ -258,13 +258,13 @@ class Segment:
         self.last_batch_at = at + batches[-1].position
         self.size_bytes = at + size
 
-    def _plain_row(self) -> Row:
-        return Row(
+    def _plain_row(self) -> SegmentRow:
+        return SegmentRow(
             self.base_offset, self.size_bytes, self.last_batch_at,
             self.max_timestamp_ms, self.created_ms,
         )  # fmt: skip
 
-    def row(self) -> Row:
+    def row(self) -> SegmentRow:
         """The segment as it is now, its index files written (not synced)."""
         plain = self._plain_row()
         return self.indexes.describe(plain) if self.size_bytes else plain

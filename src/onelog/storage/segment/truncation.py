@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from onelog.kernel import crc32c, scan_batches
-from onelog.storage.segment.checkpoint import UNKNOWN, Row
+from onelog.storage.segment.checkpoint import UNKNOWN, SegmentRow
 from onelog.storage.segment.index import POSITION_MASK
 from onelog.storage.segment.indexes import BadIndex
 from onelog.storage.segment.scan import Walk
@@ -50,7 +50,7 @@ def find_cut(segments: list[Segment], end: int) -> Cut:
     return Cut(kept, None, 0, end)
 
 
-def shortened(segment: Segment, size_bytes: int) -> Row:
+def shortened(segment: Segment, size_bytes: int) -> SegmentRow:
     """The row of a segment of which only the first `size_bytes` count; a batch ends there."""
     row = segment.row()
     try:

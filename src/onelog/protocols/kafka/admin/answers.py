@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from onelog.kernel import encode_uvarint
-from onelog.protocols.kafka.admin.values import Source, ValueType
+from onelog.protocols.kafka.admin.values import ValueSource, ValueType
 from onelog.protocols.kafka.apis import APIS, ApiKey
 from onelog.protocols.kafka.codec import Body, element_writer
 
@@ -27,11 +27,11 @@ class Shown(NamedTuple):
     type: ValueType
     about: str
     read_only: bool
-    synonyms: tuple[tuple[str, str, Source], ...]
+    synonyms: tuple[tuple[str, str, ValueSource], ...]
     """Where its value comes from, first, and where it would come from else."""
 
     @property
-    def source(self) -> Source:
+    def source(self) -> ValueSource:
         """Where its value comes from."""
         return self.synonyms[0][2]
 

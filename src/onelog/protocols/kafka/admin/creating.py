@@ -24,7 +24,7 @@ from onelog.protocols.kafka.apis import ApiKey
 from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
-from onelog.protocols.kafka.room import FULL, Room
+from onelog.protocols.kafka.room import FULL, AnswerRoom
 from onelog.protocols.kafka.topics import KafkaTopic, check_name
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _REPLICAS: Final = 1
 
 async def create_topics(hub: Hub, request: Request) -> bytes:
     """Topics, each with its own stream; or views, where a filter is given."""
-    named, room = Counter(row.name for row in request.body.topics), Room()
+    named, room = Counter(row.name for row in request.body.topics), AnswerRoom()
     answers = []
     for row in {row.name: row for row in request.body.topics}.values():
         body: Body
@@ -57,7 +57,7 @@ async def create_topics(hub: Hub, request: Request) -> bytes:
     return answer(ApiKey.CREATE_TOPICS, request.version, answers)
 
 
-def _told(version: int, body: Body, rows: list[Shown], room: Room) -> bytes:
+def _told(version: int, body: Body, rows: list[Shown], room: AnswerRoom) -> bytes:
     """A topic in the answer, with its settings where the version and the room allow it."""
     written: list[bytes] = []
     if rows and version >= _SETTINGS_VERSION:

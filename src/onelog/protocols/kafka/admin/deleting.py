@@ -17,7 +17,7 @@ from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
 from onelog.protocols.kafka.topics import KafkaTopic
-from onelog.protocols.kafka.turns import Asked, Turns
+from onelog.protocols.kafka.turns import Asked, RequestTurns
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
@@ -38,7 +38,8 @@ async def delete_topics(hub: Hub, request: Request) -> Body:
     times = Counter(wanted)
     return {
         "responses": [
-            await _delete(hub, request, *row, times=times[row]) async for row in Turns().over(times)
+            await _delete(hub, request, *row, times=times[row])
+            async for row in RequestTurns().over(times)
         ],
     }
 
@@ -82,7 +83,7 @@ def _find(hub: Hub, name: str | None, wanted: uuid.UUID | None) -> KafkaTopic:
 
 async def delete_records(hub: Hub, request: Request) -> Body:
     """What lies below an offset of partitions."""
-    asked, turns = Asked(hub, request, Action.MANAGE), Turns()
+    asked, turns = Asked(hub, request, Action.MANAGE), RequestTurns()
     topics = []
     for topic in request.body.topics:
         rows = [

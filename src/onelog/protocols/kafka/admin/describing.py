@@ -24,12 +24,12 @@ from onelog.protocols.kafka.admin.resources import (
 )
 from onelog.protocols.kafka.admin.setting import TopicSetting
 from onelog.protocols.kafka.admin.topic_settings import FILTER, TOPIC_SETTINGS
-from onelog.protocols.kafka.admin.values import Source
+from onelog.protocols.kafka.admin.values import ValueSource
 from onelog.protocols.kafka.apis import ApiKey
 from onelog.protocols.kafka.codec import Body, given
 from onelog.protocols.kafka.errors import ErrorCode, code_of
 from onelog.protocols.kafka.request import Request
-from onelog.protocols.kafka.room import Room
+from onelog.protocols.kafka.room import AnswerRoom
 from onelog.protocols.kafka.topics import KafkaTopic
 
 if TYPE_CHECKING:
@@ -40,14 +40,14 @@ _KEY: Final = ApiKey.DESCRIBE_CONFIGS
 
 async def describe_configs(hub: Hub, request: Request) -> bytes:
     """Settings of resources."""
-    described, room = [], Room()
+    described, room = [], AnswerRoom()
     for resource in request.body.resources:
         described.append(_describe(hub, request, resource, room))
         await asyncio.sleep(0)  # there may be thousands, and others have their turn
     return answer(_KEY, request.version, described)
 
 
-def _describe(hub: Hub, request: Request, resource: Any, room: Room) -> bytes:
+def _describe(hub: Hub, request: Request, resource: Any, room: AnswerRoom) -> bytes:
     body: Body = {
         "error_code": ErrorCode.none,
         "error_message": None,
@@ -107,7 +107,7 @@ def config_rows(config: Config, stream: StreamConfig, shown: str = "") -> list[S
     always = _defaults(StreamDefaults(), stream)
     rows = {row.name: _topic_row(row, stream, now, always) for row in TOPIC_SETTINGS.values()}
     if shown:
-        origin = (FILTER, shown, Source.TOPIC)
+        origin = (FILTER, shown, ValueSource.TOPIC)
         rows[FILTER] = rows[FILTER]._replace(value=shown, synonyms=(origin,))
     return list(rows.values())
 
@@ -122,11 +122,11 @@ def _topic_row(
     """`now` are the defaults of this broker's configuration, `always` those without one."""
     value, default, built_in = row.text(stream), row.text(now), row.text(always)
     origin = row.synonym or row.name
-    synonyms = [(origin, built_in, Source.DEFAULT)]
+    synonyms = [(origin, built_in, ValueSource.DEFAULT)]
     if default != built_in:
-        synonyms.insert(0, (origin, default, Source.BROKER))
+        synonyms.insert(0, (origin, default, ValueSource.BROKER))
     if row.name in stream.chosen or value != default:
-        synonyms.insert(0, (row.name, value, Source.TOPIC))
+        synonyms.insert(0, (row.name, value, ValueSource.TOPIC))
     stays = row.fixed or row.at_creation
     return Shown(row.name, value, row.type, row.about, stays, tuple(synonyms))
 
@@ -136,7 +136,7 @@ def _topic_row(
 
 def _broker_row(config: Config, row: BrokerSetting) -> Shown:
     value, built_in = row.text(config), row.text(Config())
-    synonyms = [(row.name, built_in, Source.DEFAULT)]
+    synonyms = [(row.name, built_in, ValueSource.DEFAULT)]
     if value != built_in or row.is_said(config):
-        synonyms.insert(0, (row.name, value, Source.BROKER))
+        synonyms.insert(0, (row.name, value, ValueSource.BROKER))
     return Shown(row.name, value, row.type, row.about, True, tuple(synonyms))

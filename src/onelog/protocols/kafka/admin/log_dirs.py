@@ -15,7 +15,7 @@ from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode
 from onelog.protocols.kafka.request import Request
 from onelog.protocols.kafka.topics import KafkaTopic
-from onelog.protocols.kafka.turns import Turns
+from onelog.protocols.kafka.turns import RequestTurns
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
@@ -29,7 +29,7 @@ async def describe_log_dirs(hub: Hub, request: Request) -> Body:
     except OSError:  # the disk itself is gone
         failed = {"error_code": ErrorCode.kafka_storage_error, "log_dir": path}
         return {"error_code": ErrorCode.none, "results": [failed]}
-    turns = Turns()
+    turns = RequestTurns()
     return {
         "error_code": ErrorCode.none,
         "results": [

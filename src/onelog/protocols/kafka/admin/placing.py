@@ -16,7 +16,7 @@ from onelog.protocols.kafka.admin.resources import check_cluster
 from onelog.protocols.kafka.codec import Body, given
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
-from onelog.protocols.kafka.turns import Asked, Turns
+from onelog.protocols.kafka.turns import Asked, RequestTurns
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
@@ -34,7 +34,7 @@ async def elect_leaders(hub: Hub, request: Request) -> Body:
     asked = request.body.topic_partitions
     if asked is None:  # all of them: only those are told of where something was to be done
         return {"error_code": ErrorCode.none, "replica_election_results": []}
-    topics, turns = Asked(hub, request, Action.MANAGE), Turns()
+    topics, turns = Asked(hub, request, Action.MANAGE), RequestTurns()
     results = []
     async for row in turns.over(asked):
         rows = [
@@ -74,7 +74,7 @@ def _told(error: OnelogError | None) -> Body:
 async def alter_partition_reassignments(hub: Hub, request: Request) -> Body:
     """Partitions stay on this node."""
     check_cluster(hub, request, Action.MANAGE)
-    topics, turns = Asked(hub, request, Action.MANAGE), Turns()
+    topics, turns = Asked(hub, request, Action.MANAGE), RequestTurns()
     responses = []
     async for topic in turns.over(request.body.topics):
         rows = [
@@ -122,7 +122,7 @@ async def list_partition_reassignments(hub: Hub, request: Request) -> Body:
 
 async def alter_replica_log_dirs(hub: Hub, request: Request) -> Body:
     """Replicas stay in the one directory."""
-    topics, turns = Asked(hub, request, Action.MANAGE), Turns()
+    topics, turns = Asked(hub, request, Action.MANAGE), RequestTurns()
     results = []
     for row in request.body.dirs:
         async for topic in turns.over(row.topics):

@@ -13,7 +13,7 @@ from onelog.protocols.kafka.admin.resources import check_cluster
 from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode
 from onelog.protocols.kafka.request import Request
-from onelog.protocols.kafka.turns import Turns
+from onelog.protocols.kafka.turns import RequestTurns
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
@@ -28,7 +28,7 @@ async def describe_quorum(hub: Hub, request: Request) -> Body:
     check_cluster(hub, request, Action.SUBSCRIBE)
     revision = (await hub.broker.store.range("kafka/", 1)).revision
     host, port = request.connection.advertised
-    turns = Turns()
+    turns = RequestTurns()
     return {
         "error_code": ErrorCode.none,
         "error_message": None,

@@ -20,7 +20,7 @@ from onelog.protocols.kafka.admin.resources import check_cluster
 from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
-from onelog.protocols.kafka.turns import Turns
+from onelog.protocols.kafka.turns import RequestTurns
 from onelog.security.identity import ANONYMOUS
 from onelog.security.scram import SCRAM_SHA_256, SCRAM_SHA_512, ScramCredential, derived_credential
 
@@ -64,7 +64,8 @@ async def describe_user_scram_credentials(hub: Hub, request: Request) -> Body:
         "error_code": ErrorCode.none,
         "error_message": None,
         "results": [
-            _described(name, known.get(name), times[name]) async for name in Turns().timed(names)
+            _described(name, known.get(name), times[name])
+            async for name in RequestTurns().timed(names)
         ],
     }
 
@@ -99,7 +100,7 @@ async def alter_user_scram_credentials(hub: Hub, request: Request) -> Body:
         for row in rows:
             asked.setdefault(row.name, ([], []))[at].append(row)
     results = []
-    async for name, (deletions, upsertions) in Turns().over(asked.items()):
+    async for name, (deletions, upsertions) in RequestTurns().over(asked.items()):
         result: Body = {"user": name, "error_code": ErrorCode.none, "error_message": None}
         try:
             _check_asker(hub, request, Action.MANAGE, (name,))

@@ -18,7 +18,7 @@ from onelog.protocols.kafka.errors import ErrorCode, code_of
 from onelog.protocols.kafka.metadata import TOPIC_OPERATIONS
 from onelog.protocols.kafka.request import Request
 from onelog.protocols.kafka.topics import KafkaTopic
-from onelog.protocols.kafka.turns import Turns
+from onelog.protocols.kafka.turns import RequestTurns
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
@@ -37,7 +37,7 @@ async def describe_topic_partitions(hub: Hub, request: Request) -> Body:
     left = max(1, min(body.response_partition_limit, PARTITIONS_MAX))
     topics: list[Body] = []
     wanted = _wanted(hub, request, "" if cursor is None else cursor.topic_name)
-    async for name, topic in Turns().over(wanted):
+    async for name, topic in RequestTurns().over(wanted):
         first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         if isinstance(topic, ErrorCode):
             topics.append({"error_code": topic, "name": name, "partitions": []})

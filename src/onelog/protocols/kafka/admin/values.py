@@ -29,7 +29,7 @@ class ValueType(IntEnum):
     LIST = 7
 
 
-class Source(IntEnum):
+class ValueSource(IntEnum):
     """Where a value comes from, as the protocol numbers it."""
 
     TOPIC = 1

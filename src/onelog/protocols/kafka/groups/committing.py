@@ -15,8 +15,8 @@ from onelog.protocols.kafka.groups.offsets import GroupOffsets, Place
 from onelog.protocols.kafka.groups.states import DELETE, State
 from onelog.protocols.kafka.groups.subscription import CONSUMER, subscribed_topics
 from onelog.protocols.kafka.request import Request
-from onelog.protocols.kafka.room import FULL, Room
-from onelog.protocols.kafka.turns import Asked, Turns
+from onelog.protocols.kafka.room import FULL, AnswerRoom
+from onelog.protocols.kafka.turns import Asked, RequestTurns
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
@@ -51,7 +51,7 @@ async def offset_commit(hub: Hub, request: Request) -> Body:
 
 async def check_places(hub: Hub, request: Request, topics: Sequence[Any]) -> dict[Place, ErrorCode]:
     """The partitions that cannot be committed to, because they are not there or not allowed."""
-    asked, turns = Asked(hub, request, Action.SUBSCRIBE), Turns()
+    asked, turns = Asked(hub, request, Action.SUBSCRIBE), RequestTurns()
     changes = hub.topics.changes
     errors: dict[Place, ErrorCode] = {}
     streams: set[str] = set()
@@ -84,7 +84,7 @@ async def wanted_offsets(
     hub: Hub, request: Request
 ) -> tuple[dict[Place, Wanted], dict[Place, ErrorCode]]:
     """What a request wants to commit, and what of it cannot be."""
-    limit, turns = hub.settings.groups.metadata_bytes, Turns()
+    limit, turns = hub.settings.groups.metadata_bytes, RequestTurns()
     wanted: dict[Place, Wanted] = {}
     errors: dict[Place, ErrorCode] = {}
     async for topic in turns.timed(request.body.topics):
@@ -107,7 +107,7 @@ async def place_answers(
     topics: Iterable[Any], errors: dict[Place, ErrorCode], otherwise: ErrorCode
 ) -> list[Body]:
     """One answer per partition: its own error, or what holds for the whole request."""
-    turns = Turns()
+    turns = RequestTurns()
     return [
         {
             "name": topic.name,
@@ -130,7 +130,7 @@ async def offset_fetch(hub: Hub, request: Request) -> Body:
     """Where groups stand; from version 8 on several groups at once."""
     body = request.body
     stable = given(body, "require_stable", False)
-    turns, room = Turns(), Room()
+    turns, room = RequestTurns(), AnswerRoom()
     if request.version >= _FETCH_BATCHED:
         return {
             "groups": [
@@ -141,7 +141,9 @@ async def offset_fetch(hub: Hub, request: Request) -> Body:
     return {"topics": await _fetch(hub, body, turns, room, stable), "error_code": ErrorCode.none}
 
 
-async def _fetch(hub: Hub, asked: Any, turns: Turns, room: Room, stable: bool) -> list[Body]:
+async def _fetch(
+    hub: Hub, asked: Any, turns: RequestTurns, room: AnswerRoom, stable: bool
+) -> list[Body]:
     """What is told of one group; without room each partition is refused."""
     offsets = hub.groups.offsets.find(asked.group_id)
     if asked.topics is not None:
@@ -165,7 +167,7 @@ async def _fetch(hub: Hub, asked: Any, turns: Turns, room: Room, stable: bool) -
 
 
 def _standing(
-    offsets: GroupOffsets | None, topic: str, partition: int, room: Room, *, stable: bool
+    offsets: GroupOffsets | None, topic: str, partition: int, room: AnswerRoom, *, stable: bool
 ) -> Body:
     answer: Body = {
         "partition_index": partition,

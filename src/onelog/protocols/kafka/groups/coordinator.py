@@ -67,7 +67,7 @@ class Timer(Protocol):
 CallAt = Callable[[float, Callable[[], None]], Timer]
 
 
-class Entry:
+class GroupEntry:
     """A group and its timer."""
 
     __slots__ = ("generation", "group", "size_bytes", "timer", "timer_at")
@@ -92,7 +92,7 @@ class Groups:
         self._call_at = call_at
         self._journal = Journal(table)
         self.offsets = Offsets(self._journal, settings, clock, self._ensure)
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, GroupEntry] = {}
         self._size_bytes = 0
         self._deleted_topics: DeletedTopics | None = None
         self._sweep_timer: Timer | None = None
@@ -120,11 +120,13 @@ class Groups:
         for row in read_rows(table.rows()):
             if isinstance(row, GroupRow):
                 group = Group.recovered(row.group, row.kept, self.settings, self._clock)
-                self._entries[row.group] = Entry(group)
+                self._entries[row.group] = GroupEntry(group)
             else:
                 self.offsets.recover(row)
                 if row.group not in self._entries:
-                    self._entries[row.group] = Entry(Group(row.group, self.settings, self._clock))
+                    self._entries[row.group] = GroupEntry(
+                        Group(row.group, self.settings, self._clock)
+                    )
         for entry in self._entries.values():
             self._settle(entry)
 
@@ -259,7 +261,7 @@ class Groups:
         self._bury(entry, answer)
         return answer
 
-    def _bury(self, entry: Entry, answer: asyncio.Future[ErrorCode] | None = None) -> None:
+    def _bury(self, entry: GroupEntry, answer: asyncio.Future[ErrorCode] | None = None) -> None:
         """Forget an empty group and all that it has; put it back when that fails."""
         group = entry.group
         last = snapshot(group)
@@ -274,7 +276,7 @@ class Groups:
             if error is not None and group.name not in self._entries:
                 _log.error("a group could not be deleted", group=group.name, error=str(error))
                 revived = Group.recovered(group.name, last, self.settings, self._clock)
-                self._entries[group.name] = Entry(revived)
+                self._entries[group.name] = GroupEntry(revived)
                 self.offsets.put_back(offsets)
             if answer is not None and not answer.done():
                 unavailable = ErrorCode.coordinator_not_available
@@ -292,7 +294,7 @@ class Groups:
                     ErrorCode.group_max_size_reached,
                     f"there are {len(self._entries)} groups already (kafka.groups.groups)",
                 )
-            entry = self._entries[name] = Entry(Group(name, self.settings, self._clock))
+            entry = self._entries[name] = GroupEntry(Group(name, self.settings, self._clock))
         return entry.group
 
     def _check_room(self, name: str, new_bytes: int, code: ErrorCode) -> None:
@@ -313,7 +315,7 @@ class Groups:
         assert isinstance(answer, kind)
         return answer
 
-    def _settle(self, entry: Entry) -> None:
+    def _settle(self, entry: GroupEntry) -> None:
         """Take what a group has to say, and set its timer."""
         group = entry.group
         outbox, group.outbox = group.outbox, []
@@ -333,7 +335,7 @@ class Groups:
         if group.generation == 0 and self._is_over(group):
             self._forget(entry)
 
-    def _kept(self, entry: Entry, keep: Keep, error: OnelogError | None) -> None:
+    def _kept(self, entry: GroupEntry, keep: Keep, error: OnelogError | None) -> None:
         if error is not None:
             _log.error("a group could not be kept", group=entry.group.name, error=str(error))
         if entry.group.state is State.DEAD:
@@ -342,7 +344,7 @@ class Groups:
         entry.group.kept(keep, code)
         self._settle(entry)
 
-    def _arm(self, entry: Entry) -> None:
+    def _arm(self, entry: GroupEntry) -> None:
         at = entry.group.wake_at
         if at is None or (entry.timer is not None and entry.timer_at <= at):
             return
@@ -351,7 +353,7 @@ class Groups:
         entry.timer_at = at
         entry.timer = self._call_at(at, partial(self._wake, entry))
 
-    def _wake(self, entry: Entry) -> None:
+    def _wake(self, entry: GroupEntry) -> None:
         entry.timer = None
         if entry.group.state is State.DEAD:
             return
@@ -367,7 +369,7 @@ class Groups:
             and self.offsets.find(group.name) is None
         )
 
-    def _forget(self, entry: Entry) -> None:
+    def _forget(self, entry: GroupEntry) -> None:
         """Forget a group that left no row."""
         entry.group.die()
         if entry.timer is not None:

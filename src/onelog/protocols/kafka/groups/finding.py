@@ -11,7 +11,7 @@ from onelog.base.errors import OnelogError
 from onelog.protocols.kafka.codec import Body, given
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
-from onelog.protocols.kafka.turns import Turns
+from onelog.protocols.kafka.turns import RequestTurns
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
@@ -39,7 +39,7 @@ async def find_coordinator(hub: Hub, request: Request) -> Body:
         return found
     return {
         "coordinators": [
-            {"key": key, **found} async for key in Turns().timed(body.coordinator_keys)
+            {"key": key, **found} async for key in RequestTurns().timed(body.coordinator_keys)
         ]
     }
 

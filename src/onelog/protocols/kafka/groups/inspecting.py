@@ -9,8 +9,8 @@ from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.groups.group import Group
 from onelog.protocols.kafka.groups.states import State
 from onelog.protocols.kafka.request import Request
-from onelog.protocols.kafka.room import Room
-from onelog.protocols.kafka.turns import Turns
+from onelog.protocols.kafka.room import AnswerRoom
+from onelog.protocols.kafka.turns import RequestTurns
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
@@ -31,23 +31,23 @@ async def describe_groups(hub: Hub, request: Request) -> Body:
         if given(body, "include_authorized_operations", False)
         else _OPERATIONS_NOT_ASKED
     )
-    room = Room()
+    room = AnswerRoom()
     return {
         "groups": [
             {"authorized_operations": operations, **_told(name, hub.groups.find(name), room)}
-            async for name in Turns().timed(body.groups)
+            async for name in RequestTurns().timed(body.groups)
         ]
     }
 
 
-def _told(name: str, group: Group | None, room: Room) -> Body:
+def _told(name: str, group: Group | None, room: AnswerRoom) -> Body:
     try:
         return _describe(name, group, room)
     except KafkaError as error:
         return {"group_id": name, "error_code": error.code, "error_message": str(error)}
 
 
-def _describe(name: str, group: Group | None, room: Room) -> Body:
+def _describe(name: str, group: Group | None, room: AnswerRoom) -> Body:
     if group is None:
         return {"group_id": name, "group_state": State.DEAD.value}
     room.take(group.members.size_bytes)
@@ -86,7 +86,7 @@ async def list_groups(hub: Hub, request: Request) -> Body:
                 "group_state": group.state.value,
                 "group_type": TYPE,
             }
-            async for group in Turns().timed(list(hub.groups.listed()))
+            async for group in RequestTurns().timed(list(hub.groups.listed()))
             if wanted and (not states or group.state.lower() in states)
         ],
     }
@@ -95,9 +95,9 @@ async def list_groups(hub: Hub, request: Request) -> Body:
 async def delete_groups(hub: Hub, request: Request) -> Body:
     """Delete groups without members, with their offsets."""
     groups = hub.groups
-    names = Turns().timed(dict.fromkeys(request.body.groups_names))
+    names = RequestTurns().timed(dict.fromkeys(request.body.groups_names))
     answers = [(name, groups.delete(name)) async for name in names]
-    turns = Turns()
+    turns = RequestTurns()
     return {
         "results": [
             {"group_id": name, "error_code": await answer}

@@ -9,7 +9,7 @@ from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.groups.answers import Joining, Leaving, Syncing
 from onelog.protocols.kafka.groups.coordinator import check_group_id
 from onelog.protocols.kafka.request import Request
-from onelog.protocols.kafka.turns import ROWS, Turns
+from onelog.protocols.kafka.turns import ROWS, RequestTurns
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
@@ -122,7 +122,7 @@ async def leave_group(hub: Hub, request: Request) -> Body:
         for row in body.members
     ]
     errors: list[ErrorCode] = []
-    async for at in Turns().timed(range(0, len(rows), ROWS)):
+    async for at in RequestTurns().timed(range(0, len(rows), ROWS)):
         errors += hub.groups.leave(body.group_id, rows[at : at + ROWS])
     return {
         "error_code": ErrorCode.none,

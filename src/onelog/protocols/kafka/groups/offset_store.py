@@ -19,7 +19,7 @@ from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.groups.group import Group
 from onelog.protocols.kafka.groups.journal import Done, Journal
 from onelog.protocols.kafka.groups.offsets import GroupOffsets, Place
-from onelog.protocols.kafka.groups.rows import Committed, OffsetRow
+from onelog.protocols.kafka.groups.rows import GroupOffset, OffsetRow
 from onelog.protocols.kafka.groups.states import State
 from onelog.protocols.kafka.groups.subscription import subscribed_topics
 
@@ -132,15 +132,19 @@ class Offsets:
         rows = offsets.begin_commit(moved) + offsets.pending_rows(producer_id)
         return self._write(rows, 0, end)
 
-    def _numbered(self, wanted: Mapping[Place, Wanted], expires_ms: int) -> dict[Place, Committed]:
+    def _numbered(
+        self, wanted: Mapping[Place, Wanted], expires_ms: int
+    ) -> dict[Place, GroupOffset]:
         now_ms = int(self._clock.now_ms())
         rows = {}
         for place, (offset, leader_epoch, metadata) in wanted.items():
-            rows[place] = Committed(offset, leader_epoch, metadata, now_ms, self._order, expires_ms)
+            rows[place] = GroupOffset(
+                offset, leader_epoch, metadata, now_ms, self._order, expires_ms
+            )
             self._order += 1
         return rows
 
-    def _admit(self, group: str, rows: Mapping[Place, Committed]) -> GroupOffsets:
+    def _admit(self, group: str, rows: Mapping[Place, GroupOffset]) -> GroupOffsets:
         self._ensure_group(group)
         offsets = self._of(group)
         new = offsets.new_places(rows)
@@ -220,7 +224,7 @@ class Offsets:
             _log.info("old offsets are dropped", group=group.name, offsets=len(old))
             self.delete(group.name, old).add_done_callback(_log_failure)
 
-    def _expiry_ms(self, row: Committed, since_ms: int) -> int:
+    def _expiry_ms(self, row: GroupOffset, since_ms: int) -> int:
         if row.expires_ms >= 0:
             return row.expires_ms
         return max(row.committed_ms, since_ms) + self._settings.offsets_retention_ms

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from onelog.broker.kept import KeptRow
 from onelog.protocols.kafka.groups.rows import (
-    Committed,
+    GroupOffset,
     committed_key,
     encode_committed,
     pending_key,
@@ -28,9 +28,9 @@ class GroupOffsets:
 
     def __init__(self, group: str) -> None:
         self.group = group
-        self.committed: dict[str, dict[int, Committed]] = {}
+        self.committed: dict[str, dict[int, GroupOffset]] = {}
         """Topic → partition → where the group stands."""
-        self.pending: dict[int, dict[Place, Committed]] = {}
+        self.pending: dict[int, dict[Place, GroupOffset]] = {}
         """Producer id → what its open transaction will commit."""
         self.count = 0
         """Committed and pending ones."""
@@ -47,7 +47,7 @@ class GroupOffsets:
         """What it holds, with what is on its way to the disk."""
         return self.count + len(self._writing)
 
-    def find(self, topic: str, partition: int) -> Committed | None:
+    def find(self, topic: str, partition: int) -> GroupOffset | None:
         """Where the group stands in a partition."""
         partitions = self.committed.get(topic)
         return None if partitions is None else partitions.get(partition)
@@ -57,7 +57,7 @@ class GroupOffsets:
         place = (topic, partition)
         return any(place in staged for staged in self.pending.values())
 
-    def places(self) -> Iterator[tuple[Place, Committed]]:
+    def places(self) -> Iterator[tuple[Place, GroupOffset]]:
         """Every committed offset."""
         for topic, partitions in self.committed.items():
             for partition, committed in partitions.items():
@@ -74,7 +74,7 @@ class GroupOffsets:
 
     # -- committing: rows to write, then what to do when they are durable
 
-    def begin_commit(self, rows: Mapping[Place, Committed]) -> list[KeptRow]:
+    def begin_commit(self, rows: Mapping[Place, GroupOffset]) -> list[KeptRow]:
         """The rows of a commit."""
         self._writing.update((place, committed.order) for place, committed in rows.items())
         return [
@@ -82,7 +82,7 @@ class GroupOffsets:
             for place, committed in rows.items()
         ]
 
-    def end_commit(self, rows: Mapping[Place, Committed], *, durable: bool) -> None:
+    def end_commit(self, rows: Mapping[Place, GroupOffset], *, durable: bool) -> None:
         """A commit is durable, or failed."""
         for place, committed in rows.items():
             if self._writing.get(place) == committed.order:
@@ -90,7 +90,7 @@ class GroupOffsets:
             if durable:
                 self.set(place, committed)
 
-    def set(self, place: Place, committed: Committed) -> None:
+    def set(self, place: Place, committed: GroupOffset) -> None:
         """Note where the group stands."""
         topic, partition = place
         partitions = self.committed.setdefault(topic, {})
@@ -112,7 +112,7 @@ class GroupOffsets:
 
     # -- transactions
 
-    def stage(self, producer_id: int, rows: Mapping[Place, Committed]) -> list[KeptRow]:
+    def stage(self, producer_id: int, rows: Mapping[Place, GroupOffset]) -> list[KeptRow]:
         """Note what an open transaction will commit; the rows that keep it."""
         staged = self.pending.setdefault(producer_id, {})
         self.count += len(rows.keys() - staged.keys())
@@ -122,7 +122,7 @@ class GroupOffsets:
             for place, committed in rows.items()
         ]
 
-    def unstage(self, producer_id: int, rows: Mapping[Place, Committed]) -> None:
+    def unstage(self, producer_id: int, rows: Mapping[Place, GroupOffset]) -> None:
         """Forget what a transaction was to commit, as far as it is still this."""
         staged = self.pending.get(producer_id, {})
         for place, committed in rows.items():
@@ -132,7 +132,7 @@ class GroupOffsets:
         if not staged:
             self.pending.pop(producer_id, None)
 
-    def outcome(self, producer_id: int, *, committed: bool) -> dict[Place, Committed]:
+    def outcome(self, producer_id: int, *, committed: bool) -> dict[Place, GroupOffset]:
         """What a transaction's end moves: all it staged, without what was committed since."""
         if not committed:
             return {}

@@ -20,7 +20,7 @@ COMMITTED: Final = 1
 PENDING: Final = 2
 
 
-class Committed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class GroupOffset(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Where a group stands in a partition."""
 
     offset: int
@@ -46,14 +46,14 @@ class OffsetRow(msgspec.Struct, frozen=True):
     group: str
     topic: str
     partition: int
-    committed: Committed
+    committed: GroupOffset
     producer_id: int | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_key = msgspec.msgpack.Decoder(list[str | int]).decode
 _decode_group = msgspec.msgpack.Decoder(KeptGroup).decode
-_decode_committed = msgspec.msgpack.Decoder(Committed).decode
+_decode_committed = msgspec.msgpack.Decoder(GroupOffset).decode
 
 
 def group_key(group: str) -> bytes:
@@ -76,7 +76,7 @@ def encode_group(kept: KeptGroup) -> bytes:
     return _encode(kept)
 
 
-def encode_committed(committed: Committed) -> bytes:
+def encode_committed(committed: GroupOffset) -> bytes:
     """The value of an offset."""
     return _encode(committed)
 

@@ -16,7 +16,7 @@ from onelog.protocols.kafka.groups.coordinator import GROUP_ID_CHARS_MAX
 from onelog.protocols.kafka.request import Request
 from onelog.protocols.kafka.transactions.fencing import code_as_known_to
 from onelog.protocols.kafka.transactions.state import Producer
-from onelog.protocols.kafka.turns import Asked, Turns
+from onelog.protocols.kafka.turns import Asked, RequestTurns
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
@@ -33,7 +33,9 @@ async def add_partitions_to_txn(hub: Hub, request: Request) -> Body:
     ]
     asked = Asked(hub, request, Action.PUBLISH)
     refused = {
-        row: code async for row in Turns().over(named) if (code := _check(asked, *row)) is not None
+        row: code
+        async for row in RequestTurns().over(named)
+        if (code := _check(asked, *row)) is not None
     }
     if refused:
         codes = {row: refused.get(row, ErrorCode.operation_not_attempted) for row in named}

@@ -110,7 +110,7 @@ class Coordinator:
 
     def _recover(self) -> None:
         rows: list[Transaction] = []
-        marks: list[tuple[str, links.Mark]] = []
+        marks: list[tuple[str, links.QueryMark]] = []
         for key, value in self._table.rows():
             try:
                 query = links.query_of(key)

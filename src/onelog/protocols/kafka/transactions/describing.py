@@ -10,9 +10,9 @@ from onelog.broker import Action, ProducerFacts
 from onelog.protocols.kafka.codec import Body, given
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
-from onelog.protocols.kafka.room import Room
+from onelog.protocols.kafka.room import AnswerRoom
 from onelog.protocols.kafka.transactions.state import Facts, State
-from onelog.protocols.kafka.turns import Asked, Turns
+from onelog.protocols.kafka.turns import Asked, RequestTurns
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
@@ -52,7 +52,9 @@ async def list_transactions(hub: Hub, request: Request) -> Body:
                 "producer_id": facts.producer_id,
                 "transaction_state": str(facts.state),
             }
-            async for transactional_id, facts in Turns().timed(list(hub.transactions.listed()))
+            async for transactional_id, facts in RequestTurns().timed(
+                list(hub.transactions.listed())
+            )
             if matches(facts)
         ],
     }
@@ -60,19 +62,19 @@ async def list_transactions(hub: Hub, request: Request) -> Body:
 
 async def describe_transactions(hub: Hub, request: Request) -> Body:
     """Everything that is known of some transactional ids."""
-    room = Room()
-    names = Turns().timed(request.body.transactional_ids)
+    room = AnswerRoom()
+    names = RequestTurns().timed(request.body.transactional_ids)
     return {"transaction_states": [_told(hub, name, room) async for name in names]}
 
 
-def _told(hub: Hub, transactional_id: str, room: Room) -> Body:
+def _told(hub: Hub, transactional_id: str, room: AnswerRoom) -> Body:
     try:
         return _describe(hub, transactional_id, room)
     except KafkaError as error:
         return {"transactional_id": transactional_id, "error_code": error.code}
 
 
-def _describe(hub: Hub, transactional_id: str, room: Room) -> Body:
+def _describe(hub: Hub, transactional_id: str, room: AnswerRoom) -> Body:
     facts = hub.transactions.find(transactional_id)
     if facts is None:
         known = ErrorCode.transactional_id_not_found if transactional_id else None
@@ -98,7 +100,7 @@ def _describe(hub: Hub, transactional_id: str, room: Room) -> Body:
 
 async def describe_producers(hub: Hub, request: Request) -> Body:
     """Who writes to some partitions, and where their transactions began."""
-    asked, turns, room = Asked(hub, request, Action.SUBSCRIBE), Turns(), Room()
+    asked, turns, room = Asked(hub, request, Action.SUBSCRIBE), RequestTurns(), AnswerRoom()
     return {
         "topics": [
             {
@@ -113,7 +115,7 @@ async def describe_producers(hub: Hub, request: Request) -> Body:
     }
 
 
-def _producers_of(asked: Asked, name: str, number: int, room: Room) -> Body:
+def _producers_of(asked: Asked, name: str, number: int, room: AnswerRoom) -> Body:
     answer: Body = {"partition_index": number, "error_code": ErrorCode.none}
     try:
         log = asked.get(name).partition(number).log

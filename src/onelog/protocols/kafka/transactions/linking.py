@@ -31,7 +31,13 @@ from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
 from onelog.protocols.kafka.transactions import links, rules
 from onelog.protocols.kafka.transactions.ids import Transaction, TransactionalIds
-from onelog.protocols.kafka.transactions.links import LinkRequest, Mark, Marks, Member, Outcome
+from onelog.protocols.kafka.transactions.links import (
+    LinkedMember,
+    LinkRequest,
+    Outcome,
+    QueryMark,
+    QueryMarks,
+)
 from onelog.protocols.kafka.transactions.state import (
     IDLE,
     Facts,
@@ -77,7 +83,7 @@ class Linker:
         self._settings = settings
         self._write = write
         self._forget = forget
-        self.marks = Marks(settings.marks)
+        self.marks = QueryMarks(settings.marks)
         self.linked = 0
         self.replayed = 0
         self._newest: asyncio.Future[None] | None = None
@@ -143,7 +149,7 @@ class Linker:
     ) -> asyncio.Future[None]:
         query = request.query
         gone = self.marks.room_for(query)
-        mark = Mark(request.batch, owner, self._clock.now_ms(), request.once)
+        mark = QueryMark(request.batch, owner, self._clock.now_ms(), request.once)
         faults.hit("kafka.txn.linking")
         put = self._write(
             steps,
@@ -215,7 +221,7 @@ def unheeded(future: asyncio.Future[None]) -> None:
 
 
 def _members_of(request: LinkRequest) -> dict[str, Producer]:
-    batch = Member(request.query, request.batch)
+    batch = LinkedMember(request.query, request.batch)
     members: dict[str, Producer] = {}
     for transactional_id, producer_id, epoch in request.members:
         if links.member_of(transactional_id) != batch or transactional_id in members:

@@ -36,14 +36,14 @@ _MARK_KEY: Final = b"\xff"
 Outcome = Literal["linked", "already", "aborted"]
 
 
-class Member(NamedTuple):
+class LinkedMember(NamedTuple):
     """What the transactional id of a linked transaction says."""
 
     query: str
     batch: int
 
 
-def member_of(transactional_id: str) -> Member | None:
+def member_of(transactional_id: str) -> LinkedMember | None:
     """Whose member an id is; None for the ids of other clients."""
     if not transactional_id.startswith(PREFIX):
         return None
@@ -52,7 +52,7 @@ def member_of(transactional_id: str) -> Member | None:
         query, batch, name = parts
         is_number = batch.isascii() and batch.isdigit() and len(batch) <= _BATCH_DIGITS_MAX
         if 0 < len(query) <= QUERY_CHARS_MAX and name and is_number and int(batch) <= BATCH_MAX:
-            return Member(query, int(batch))
+            return LinkedMember(query, int(batch))
     return None
 
 
@@ -67,7 +67,7 @@ def check_id(transactional_id: str) -> None:
         )
 
 
-class Mark(msgspec.Struct, frozen=True, array_like=True):
+class QueryMark(msgspec.Struct, frozen=True, array_like=True):
     """What is kept of a query."""
 
     batch: int
@@ -108,27 +108,27 @@ def name_of(key: bytes) -> bytes:
     return key if query is None else query.encode()
 
 
-def encode(mark: Mark) -> bytes:
+def encode(mark: QueryMark) -> bytes:
     """A row's value."""
     return msgspec.msgpack.encode(mark)
 
 
-def decode(value: bytes) -> Mark:
+def decode(value: bytes) -> QueryMark:
     """The mark of a row. Raises msgspec.DecodeError."""
-    return msgspec.msgpack.decode(value, type=Mark)
+    return msgspec.msgpack.decode(value, type=QueryMark)
 
 
-class Marks:
+class QueryMarks:
     """The marks of all queries, in the order of their last change."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
-        self._rows: dict[str, Mark] = {}
+        self._rows: dict[str, QueryMark] = {}
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def fill(self, rows: Iterable[tuple[str, Mark]]) -> None:
+    def fill(self, rows: Iterable[tuple[str, QueryMark]]) -> None:
         """What was recovered."""
         self._rows.update(sorted(rows, key=lambda row: row[1].updated_ms))
 
@@ -160,7 +160,7 @@ class Marks:
             )
         return [oldest]
 
-    def put(self, query: str, mark: Mark) -> None:
+    def put(self, query: str, mark: QueryMark) -> None:
         """It changed: it goes last."""
         self._rows.pop(query, None)
         self._rows[query] = mark

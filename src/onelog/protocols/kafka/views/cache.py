@@ -21,7 +21,7 @@ Key = tuple[str, int, bytes, int]
 """Stream id, partition, filter, offset that the look began at."""
 
 
-class Run(NamedTuple):
+class Finding(NamedTuple):
     """What one look found."""
 
     pieces: tuple[tuple[int, bytes], ...]
@@ -30,18 +30,18 @@ class Run(NamedTuple):
     """Everything from the beginning of the look up to here is in it."""
 
 
-class RunCache:
+class FindingCache:
     """Finds by where they began."""
 
     def __init__(self, max_bytes: int = CACHE_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._runs: OrderedDict[Key, tuple[Run, int]] = OrderedDict()
+        self._runs: OrderedDict[Key, tuple[Finding, int]] = OrderedDict()
         self._lock = threading.Lock()
         self.size_bytes = 0
         self.hits = 0
         self.misses = 0
 
-    def get(self, key: Key) -> Run | None:
+    def get(self, key: Key) -> Finding | None:
         """What was found there before."""
         with self._lock:
             found = self._runs.get(key)
@@ -52,7 +52,7 @@ class RunCache:
             self.hits += 1
             return found[0]
 
-    def put(self, key: Key, run: Run) -> None:
+    def put(self, key: Key, run: Finding) -> None:
         """Keep a find, if it is small."""
         size = sum(len(batch) for _base, batch in run.pieces)
         if size > RUN_BYTES_MAX:

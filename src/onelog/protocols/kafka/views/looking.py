@@ -25,8 +25,8 @@ from onelog.kernel import (
     topic_hash,
     view_batches,
 )
-from onelog.protocols.kafka.views.cache import Run, RunCache
-from onelog.protocols.kafka.views.places import Place
+from onelog.protocols.kafka.views.cache import Finding, FindingCache
+from onelog.protocols.kafka.views.places import ShownPartition
 from onelog.record.batch import inflated_records
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Glass:
 
     __slots__ = ("cache", "place", "topic", "wanted")
 
-    def __init__(self, place: Place, wanted: TopicFilter, cache: RunCache) -> None:
+    def __init__(self, place: ShownPartition, wanted: TopicFilter, cache: FindingCache) -> None:
         self.place = place
         self.wanted = wanted
         self.cache = cache
@@ -195,7 +195,7 @@ class Look:
             raise Damaged(self.reached, error) from error
         if run is not None and all(isinstance(batch, bytes) for _base, batch in run[0]):
             pieces = tuple((base, bytes(batch)) for base, batch in run[0])
-            glass.cache.put(key, Run(pieces, run[1]))
+            glass.cache.put(key, Finding(pieces, run[1]))
         return run, len(data)
 
     def _see(

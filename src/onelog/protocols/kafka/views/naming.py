@@ -16,7 +16,7 @@ from onelog.base.errors import OnelogError
 from onelog.broker import Action
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
-from onelog.protocols.kafka.turns import Turns
+from onelog.protocols.kafka.turns import RequestTurns
 from onelog.protocols.kafka.views.topic import View
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ async def names(hub: Hub, request: Request) -> bytes:
     try:
         topic = hub.topics.get(_decode(request.body).topic)
         hub.authorize(request.connection.principal, Action.SUBSCRIBE, topic)
-        numbers = Turns().timed(range(topic.partition_count))
+        numbers = RequestTurns().timed(range(topic.partition_count))
         rows = [_row(topic, number) async for number in numbers]
     except OnelogError as error:
         return msgspec.json.encode({"error": int(code_of(error)), "message": str(error)})

@@ -23,7 +23,7 @@ from onelog.base.topics import is_exact
 from onelog.broker import Callback, PartitionHandle, Waiter
 from onelog.kernel import TopicTrie, meets_topics, scan_batches, topic_hash, topic_runs
 from onelog.observe.troubles import Troubles
-from onelog.protocols.kafka.views.places import Place
+from onelog.protocols.kafka.views.places import ShownPartition
 
 _NEVER: Final = Offset(2**62)
 TOPICS_MAX: Final = 100_000
@@ -109,7 +109,9 @@ class _Watch:
         "waiting",
     )
 
-    def __init__(self, place: Place, troubles: Troubles, stopped: Callable[[], object]) -> None:
+    def __init__(
+        self, place: ShownPartition, troubles: Troubles, stopped: Callable[[], object]
+    ) -> None:
         self.waiting = 0
         self.heard_to = 0
         """Who waits since before it was told of all that concerns him up to here."""
@@ -216,7 +218,9 @@ class News:
         self._troubles = troubles
         self._watches: dict[PartitionHandle, _Watch] = {}
 
-    def wait(self, place: Place, text: bytes, offset: int, callback: Callback) -> Waiter | None:
+    def wait(
+        self, place: ShownPartition, text: bytes, offset: int, callback: Callback
+    ) -> Waiter | None:
         """Call back once there may be something for a filter at `offset` or behind it."""
         log = place.log
         if log.stopped is not None:

@@ -19,12 +19,12 @@ from onelog.kernel import BatchInfo, TopicFilter
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.opening import TimeBounds
 from onelog.protocols.kafka.topics import NO_ABORTED, Fetched
-from onelog.protocols.kafka.views.cache import RunCache
+from onelog.protocols.kafka.views.cache import FindingCache
 from onelog.protocols.kafka.views.ends import TopicEnd
 from onelog.protocols.kafka.views.filler import build_filler
 from onelog.protocols.kafka.views.looking import RUN_BYTES, Damaged, Glass, Look
 from onelog.protocols.kafka.views.news import News
-from onelog.protocols.kafka.views.places import Place
+from onelog.protocols.kafka.views.places import ShownPartition
 from onelog.protocols.kafka.views.writing import Writer, refuse_filter
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ class ViewPartition:
         self,
         broker: Broker,
         number: int,
-        place: Place,
+        place: ShownPartition,
         wanted: TopicFilter,
-        cache: RunCache,
+        cache: FindingCache,
         news: News,
     ) -> None:
         self.number = number

@@ -22,7 +22,7 @@ from onelog.kernel import topic_hash
 from onelog.queues.addresses import has_own_stream
 
 
-class Place(NamedTuple):
+class ShownPartition(NamedTuple):
     """One partition that a view shows."""
 
     stream: Stream
@@ -34,9 +34,9 @@ class Place(NamedTuple):
         return self.stream.record.id, self.log.id
 
 
-def places_of(broker: Broker, text: str) -> list[Place]:
+def shown_partitions(broker: Broker, text: str) -> list[ShownPartition]:
     """The partitions that a view of `text` shows, in the order of their numbers."""
-    rows: list[tuple[tuple[bool, int, str, int], Place]] = []
+    rows: list[tuple[tuple[bool, int, str, int], ShownPartition]] = []
     elsewhere = has_own_stream(text)
     holders = broker.streams.holders(text)
     first = next((row for row in reversed(holders) if row.record.fixed_topic == text), None)
@@ -48,7 +48,7 @@ def places_of(broker: Broker, text: str) -> list[Place]:
             continue
         for born_ms, number in _numbers(stream, text):
             rank = (is_late, born_ms, stream.name, number)
-            rows.append((rank, Place(stream, stream.partitions[number])))
+            rows.append((rank, ShownPartition(stream, stream.partitions[number])))
     return [place for _rank, place in sorted(rows, key=lambda row: row[0])]
 
 

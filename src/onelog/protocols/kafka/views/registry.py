@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 
 from onelog.base.names import from_dotted
 from onelog.broker import Broker
-from onelog.protocols.kafka.views.cache import RunCache
+from onelog.protocols.kafka.views.cache import FindingCache
 from onelog.protocols.kafka.views.news import News
 from onelog.protocols.kafka.views.topic import View
 
@@ -34,7 +34,7 @@ class Views:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self.cache = RunCache()
+        self.cache = FindingCache()
         self._news = News(broker.troubles)
         self._views: OrderedDict[str, View] = OrderedDict()
         self._ids: dict[uuid.UUID, str] = {}

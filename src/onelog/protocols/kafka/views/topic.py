@@ -11,10 +11,10 @@ from onelog.base.topics import is_exact
 from onelog.broker import Broker, Ends, Stream
 from onelog.kernel import TopicFilter
 from onelog.protocols.kafka.topics import no_partition, topic_id
-from onelog.protocols.kafka.views.cache import RunCache
+from onelog.protocols.kafka.views.cache import FindingCache
 from onelog.protocols.kafka.views.news import News
 from onelog.protocols.kafka.views.partition import ViewPartition
-from onelog.protocols.kafka.views.places import places_of
+from onelog.protocols.kafka.views.places import shown_partitions
 from onelog.queues.addresses import has_own_stream
 
 
@@ -35,7 +35,12 @@ class View:
     )
 
     def __init__(
-        self, broker: Broker, name: str, text: str, shared: tuple[RunCache, News], made: str = ""
+        self,
+        broker: Broker,
+        name: str,
+        text: str,
+        shared: tuple[FindingCache, News],
+        made: str = "",
     ) -> None:
         self.name = name
         self.address = text
@@ -53,7 +58,7 @@ class View:
         self.generation = generation
         known = {view.place.key: view for view in self._partitions}
         self._partitions = []
-        for number, place in enumerate(places_of(self._broker, self.address)):
+        for number, place in enumerate(shown_partitions(self._broker, self.address)):
             old = known.get(place.key)
             if old is None or old.number != number or old.place != place:
                 old = ViewPartition(

@@ -22,7 +22,7 @@ from onelog.base.names import to_dotted
 from onelog.broker import Appended, Broker, PartitionHandle, Principal, Stream
 from onelog.kernel import ATTR_TRANSACTIONAL, BatchInfo, scan_batches, tag_batch
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
-from onelog.protocols.kafka.views.places import Place, places_of
+from onelog.protocols.kafka.views.places import ShownPartition, shown_partitions
 
 if TYPE_CHECKING:
     from onelog.kernel.types import Buffer
@@ -64,7 +64,7 @@ class Writer:
 
     __slots__ = ("_broker", "_home", "_place", "_topic")
 
-    def __init__(self, broker: Broker, place: Place, topic: str) -> None:
+    def __init__(self, broker: Broker, place: ShownPartition, topic: str) -> None:
         self._broker = broker
         self._place = place
         self._topic = topic
@@ -118,7 +118,7 @@ class Writer:
         log = stream.partition_of(topic)
         here = self._aliases(stream, log)
         earlier = [(log, alias) for alias in here[:-1]]
-        for place in places_of(self._broker, self._topic):
+        for place in shown_partitions(self._broker, self._topic):
             if place.log is not log:
                 earlier += ((place.log, alias) for alias in self._aliases(*place))
         generation = streams.resolver.generation
