@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from onelog.base.clock import SystemClock
 from onelog.protocols.mqtt.features import MqttFeatures
 from onelog.protocols.mqtt.limits import MqttLimits
 from onelog.protocols.mqtt.packets import (
@@ -343,6 +344,38 @@ async def test_the_time_that_the_broker_was_down_counts_for_a_group(tmp_path):
         await members(node, "one")
     async with serving(tmp_path, MqttFeatures(shares=ShareSettings(idle_expiry_ms=1))) as node:
         await until(lambda: name not in node.broker.cursors.names())
+
+
+async def test_a_group_ends_by_the_time_that_the_version_before_kept(tmp_path):
+    """It kept it in the metadata store: a start takes it over, and is taken at its word."""
+    name = "share/workers/jobs/#"
+    async with serving(tmp_path) as node:
+        await members(node, "one")
+        assert node.broker.streams.find("~shares") is None, "made with the first group left alone"
+        await node.broker.store.put(f"mqtt/shares/{name}", b"%d" % SystemClock().now_ms())
+        await node.broker.store.put("mqtt/shares/share/other/gone", b"1")
+    async with serving(tmp_path) as node:
+        assert not (await node.broker.store.range("mqtt/shares/")).entries
+        assert name in node.broker.cursors.names()
+    async with serving(tmp_path, MqttFeatures(shares=ShareSettings(idle_expiry_ms=1))) as node:
+        await until(lambda: name not in node.broker.cursors.names())
+    async with serving(tmp_path) as node:
+        assert dict((await node.broker.open_kept("~shares")).rows()) == {}
+
+
+async def test_the_idle_time_of_a_group_begins_when_its_last_member_leaves(tmp_path):
+    before_ms = SystemClock().now_ms()
+    async with serving(tmp_path) as node:
+        (one,) = await members(node, "one")
+        await one.disconnect()
+        await until(lambda: node.broker.streams.find("~shares") is not None)
+    async with serving(tmp_path) as node:
+        ((name, since_ms),) = (await node.broker.open_kept("~shares")).rows()
+        assert name == b"share/workers/jobs/#"
+        assert before_ms <= int(since_ms) <= SystemClock().now_ms()
+        assert not (await node.broker.store.range("mqtt/")).entries
+        await members(node, "two")
+        assert dict((await node.broker.open_kept("~shares")).rows()) == {}
 
 
 async def test_a_persistent_member_is_one_again_when_it_comes_back(tmp_path):

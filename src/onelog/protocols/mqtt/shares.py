@@ -30,6 +30,7 @@ from onelog.broker import (
     QueueSettings,
 )
 from onelog.observe import get_logger
+from onelog.protocols.mqtt.idle_groups import IdleGroups
 from onelog.protocols.mqtt.mapping import from_record
 from onelog.protocols.mqtt.outgoing import prepare
 from onelog.protocols.mqtt.special import OWN_SOURCE, SubscribeAddress
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from onelog.protocols.mqtt.hub import Hub
     from onelog.protocols.mqtt.session import MqttSession
 
-_IDLE: Final = "mqtt/shares/"
 _CURSOR: Final = "share/"
 
 _log = get_logger("mqtt")
@@ -183,6 +183,7 @@ class Shares:
         self.groups: dict[str, FilterQueue] = {}
         self._names: set[str] = set()
         """Of all groups, also those that nobody came back to since the start."""
+        self._idle = IdleGroups(hub.broker)
         self._opening = asyncio.Lock()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -190,14 +191,14 @@ class Shares:
     async def open(self) -> None:
         """Let the backlogs of groups that nobody comes back to end in their time."""
         now_ms = self.hub.clock.now_ms()
-        known = (await self.hub.broker.store.range(_IDLE)).entries
-        since = {entry.key.removeprefix(_IDLE): int(entry.value) for entry in known}
-        for name in self.hub.broker.cursors.names():
-            if name.startswith(_CURSOR):
-                self._names.add(name)
-                if name not in since:  # the broker went before its members
-                    await self.hub.broker.store.put(_IDLE + name, b"%d" % now_ms)
-                self._arm(name, since.get(name, now_ms))
+        since = await self._idle.open()
+        self._names = {name for name in self.hub.broker.cursors.names() if name.startswith(_CURSOR)}
+        # Of the others, the broker went before their members.
+        await self._idle.note(dict.fromkeys(self._names - since.keys(), now_ms))
+        for name in since.keys() - self._names:  # groups that somebody deleted
+            await self._idle.forget(name)
+        for name in self._names:
+            self._arm(name, since.get(name, now_ms))
 
     async def join(
         self, session: MqttSession, row: Subscribed, address: SubscribeAddress, principal: Principal
@@ -225,7 +226,7 @@ class Shares:
             timer = self._timers.pop(name, None)
             if timer is not None:
                 timer.cancel()
-                await self.hub.broker.store.delete(_IDLE + name)
+                await self._idle.forget(name)
         return ShareMember(self, group, session, row)
 
     # -- groups without members
@@ -240,7 +241,7 @@ class Shares:
 
     async def _note_idle(self, name: str, now_ms: int) -> None:
         if name in self._timers:
-            await self.hub.broker.store.put(_IDLE + name, b"%d" % now_ms)
+            await self._idle.note({name: now_ms})
 
     def _arm(self, name: str, since_ms: int) -> None:
         expiry_ms = self.settings.idle_expiry_ms
@@ -262,7 +263,7 @@ class Shares:
             if name in self.hub.broker.cursors.names():
                 await self.hub.broker.cursors.delete(name)
             self._names.discard(name)
-            await self.hub.broker.store.delete(_IDLE + name)
+            await self._idle.forget(name)
             _log.info("a share group without members ended", group=name)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
