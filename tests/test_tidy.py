@@ -19,9 +19,9 @@ SOURCES = sorted(
 MODULES = [path for path in SOURCES if path.suffix == ".py"]
 TEXTS = sorted(
     path
-    for folder in ("src", "tests", "tools", "bench", "docs", ".ci")
+    for folder in ("src", "tests", "tools", "bench", "docs", "deploy", ".ci")
     for path in (ROOT / folder).rglob("*")
-    if path.suffix in {".py", ".pyx", ".pxd", ".md", ".toml", ".sh", ""}
+    if path.suffix in {".py", ".pyx", ".pxd", ".md", ".toml", ".sh", ".yml", ".yaml", ".json", ""}
     and path.is_file()
     and "__pycache__" not in path.parts
 ) + sorted(path for path in ROOT.glob("*") if path.suffix in {".md", ".toml", ".py"})

@@ -105,6 +105,7 @@ class Server:
         self.metrics = Registry(self.troubles)
         self.metrics.register("troubles", self.troubles.samples)
         self.metrics.register("process", self._samples)
+        self.metrics.register("disk", self._disk_samples)
 
     def request_stop(self) -> None:
         """Begin a clean shutdown; the second request ends the process at once."""
@@ -295,6 +296,12 @@ class Server:
         yield Sample("onelog_uptime_seconds", "Seconds since the start.", "gauge", info.uptime_s)
         ready = float(self.health.ready().ok)
         yield Sample("onelog_ready", "Whether every readiness check passes.", "gauge", ready)
+
+    def _disk_samples(self) -> Iterator[Sample]:
+        disk = os.statvfs(self._loaded.config.data_dir)
+        size, free = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+        yield Sample("onelog_disk_size_bytes", "Size of the data's disk.", "gauge", size)
+        yield Sample("onelog_disk_free_bytes", "Free on the data's disk.", "gauge", free)
 
 
 def serve(loaded: Loaded, on_ready: Callable[[ServerInfo], None]) -> None:

@@ -35,7 +35,7 @@ def run(*words: str | Path, folder: Path, **more: str) -> str:
     done = subprocess.run(
         [str(word) for word in words],
         cwd=folder, env=clean_environment(**more), capture_output=True, text=True,
-        timeout=600, check=False,
+        timeout=1800, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
     return done.stdout + done.stderr
