@@ -1,1 +1,1 @@
-"""The log: streams and their partitions, who a topic belongs to, appends, retention, wake-ups."""
+"""The log: streams and their partitions, the home of each topic, appends, retention, wake-ups."""

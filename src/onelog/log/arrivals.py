@@ -1,10 +1,10 @@
-"""Bytes of a partition that are on their way: who waits for them, and who brings them.
+"""Cold bytes of one partition on their way into memory: which readers wait for them.
 
-Rules: a courier (a thread that does nothing else) brings what is cold, once for all who want the
-same. They are called on the loop while the lease is held, and it is held for a while after: who
-comes back in a later pass, or with its next request, finds what it waited for (I8: the wait is
-short, and a lease of local bytes is a note of where they lie). Nobody polls. What cannot be brought
-stops the partition.
+Rules: a courier (a thread that does nothing else) brings cold bytes, once for all readers that want
+the same bytes. The readers are called on the loop while the lease is held. The lease is held for
+`HELD_S` after that, so that a reader that comes back in a later pass, or with its next request,
+still finds the bytes (I8: the time is short, and a lease of local bytes only notes where they lie).
+Nobody polls. An error that says that the log stopped (`PartitionStopped`) stops the partition.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from onelog.storage.engine import Cold, Lease, PartitionLog, in_place
 T = TypeVar("T")
 
 HELD_S: Final = 5.0
-"""How long what was brought stays at hand."""
+"""How long bytes that were brought stay in memory after the readers were called."""
 RETRY_S: Final = 1.0
-"""How long after a failure that may pass those who wait are told, to read and wait again."""
+"""After an error that may pass, the readers are called this much later. They read and wait again.
+"""
 COURIERS: Final = 4
-"""Threads that bring; they are started for the first cold read."""
+"""Threads that bring cold bytes. They start with the first cold read."""
 ARRIVAL: Final = "arrival"
-"""Incidents: who brought cold bytes, or waited for them, raised."""
+"""Incidents: the engine could not bring cold bytes, or a reader's callback raised."""
 
 
 class Couriers:
-    """The threads that bring what is cold, for all partitions."""
+    """The threads that bring cold bytes, for all partitions."""
 
     __slots__ = ("_threads", "_troubles", "brought")
 
@@ -54,9 +55,9 @@ class Couriers:
         self._threads.start(work, done)
 
     async def close(self) -> None:
-        """Wait for what is under way, then end the threads.
+        """Wait for the jobs that run, then end the threads.
 
-        What has not begun is not brought: there may be so much of it that the stop would take long.
+        Jobs that have not begun are refused: they may be so many that a stop would take long.
         """
         threads, self._threads = self._threads, None
         if threads is not None:
@@ -65,7 +66,7 @@ class Couriers:
 
 
 class Arrivals:
-    """What is on its way to one partition's readers."""
+    """The cold bytes of one partition that readers wait for."""
 
     __slots__ = ("_coming", "_couriers", "_log", "_place", "_stop", "_troubles")
 
@@ -85,7 +86,8 @@ class Arrivals:
         self._coming: dict[Hashable, list[Waiter]] = {}
 
     def when_here(self, cold: Cold, callback: Callback) -> Waiter:
-        """Bring what a read found cold, then call back; with the error if it cannot be had."""
+        """Bring the bytes that a read found cold, then call back. The callback gets the error, if
+        any."""
         waiter = Waiter(Offset(0), callback)
         waiting = self._coming.get(cold.key)
         if waiting is not None:
@@ -120,7 +122,7 @@ class Arrivals:
                     self._troubles.note(ARRIVAL, self._place, problem)
 
     async def until_here(self, read: Callable[[], T]) -> T:
-        """What `read` answers, waiting for what is cold while the loop goes on."""
+        """Return what `read` returns. Where it finds cold bytes, wait for them; the loop goes on."""
         while True:
             try:
                 return read()
@@ -129,7 +131,7 @@ class Arrivals:
             await as_future(partial(self.when_here, cold))
 
     def in_place(self, read: Callable[[], T]) -> T:
-        """What `read` answers, waiting for what is cold: for threads, and where it is rare."""
+        """Return what `read` returns, and block while bytes are cold: for threads and rare calls."""
         try:
             return in_place(self._log, read)
         except PartitionStopped as error:

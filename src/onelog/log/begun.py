@@ -1,11 +1,13 @@
-"""Which partitions have held records durably: so that what vanished is not taken for what is new.
+"""Which partitions have ever held durable records, so that a lost partition is not taken for a new
+one.
 
 Rules:
-- A partition that has begun never ends at offset 0 again. One that does lost its files: that is
-  damage (I9, ADR 14). One that never began lost nothing, and may be made anew.
-- A row in the metadata store is written once per partition, soon after its first sync; for data of
-  older versions when it is first opened. The store is elsewhere than the partition's files.
-- What is durable comes first and the row after it, so that a crash leaves no row too many.
+- A partition that has begun never ends at offset 0 again. One that does has lost its files: that is
+  damage (I9, ADR 14). A partition that never began lost nothing, and its files may be created anew.
+- A row in the metadata store is written once per partition, soon after its first sync. For data of
+  older versions it is written when the partition is first opened. The store lies apart from the
+  partition's files.
+- Records become durable before the row is written, so that a crash never leaves a row too many.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from onelog.storage.engine import PartitionKey
 
 _BEGUN: Final = "begun/"
 FAILED: Final = "partition-begun"
-"""Incidents: it could not be written down that partitions hold records."""
+"""Incidents: the row that says that a partition holds records could not be written."""
 
 
 class Begun:
@@ -35,7 +37,7 @@ class Begun:
         self._writing: asyncio.Task[None] | None = None
 
     async def load(self) -> None:
-        """Read what was written down."""
+        """Read the rows of the metadata store."""
         entries = (await self._store.range(_BEGUN)).entries
         self._known = {_key_of(entry.key) for entry in entries}
 
@@ -43,13 +45,14 @@ class Begun:
         return key in self._known
 
     def note(self, keys: Iterable[PartitionKey]) -> None:
-        """These hold durable records: it is written down soon, those of one moment together."""
+        """These partitions hold durable records. One task soon writes all rows that were noted by
+        then."""
         self._pending.update(key for key in keys if key not in self._known)
         if self._pending and self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._write())
 
     async def settle(self) -> None:
-        """Wait until all that was noted is written down, or could not be."""
+        """Wait until every row that was noted is written, or its write has failed."""
         if self._writing is not None:
             await self._writing
 
@@ -61,13 +64,13 @@ class Begun:
                 self._known.update(keys)
                 self._pending.difference_update(keys)
         except Exception as error:  # noqa: BLE001 - told; nobody waits for it
-            # What is pending is tried again with the next one, and at the next start.
+            # Pending rows are tried again with the next `note` and at the next start.
             self._troubles.note(FAILED, "metadata", error)
         finally:
             self._writing = None
 
     async def forget(self, stream_id: str) -> None:
-        """A stream is gone, by will: so may its files be."""
+        """A stream was deleted on purpose: its partitions may be gone."""
         self._pending = {key for key in self._pending if key.stream_id != stream_id}
         await self.settle()
         gone = {key for key in self._known if key.stream_id == stream_id}
@@ -76,7 +79,7 @@ class Begun:
             await self._store.delete(f"{_BEGUN}{stream_id}/", prefix=True)
 
     async def forget_strangers(self, known: set[PartitionKey]) -> None:
-        """Forget partitions of streams that are no more."""
+        """Forget partitions of streams that no longer exist."""
         strangers = self._known - known
         if strangers:
             await self._store.write([Delete(_row_of(key)) for key in sorted(strangers)])

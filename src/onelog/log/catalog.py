@@ -3,13 +3,13 @@
 Rules:
 - The metadata store decides. A command writes rows, waits until they are known here, and lets them
   take effect; rows that it did not write are adopted (I9). One change takes effect at a time.
-- A deletion is written down before data goes, so that a crash in between is finished at the next
-  start. Data that the store does not know is reported and left alone.
-- A change takes effect in one moment; where the streams that lose topics by it end then is kept
-  with those that gain them (`moves`).
+- A deletion is written down before data goes, so that the next start can finish it after a crash.
+  Data that the store does not know is reported and left alone.
+- A change takes effect in one moment. A stream that gains topics keeps, in its record, the offsets
+  at which the streams that lose those topics ended at that moment (`moves`).
 - Opening runs in threads, so that recovery of a large log does not hold the loop.
-- A damaged partition is opened as stopped: it refuses work, the others run. One that held records
-  and whose files are gone is damaged (`begun`).
+- A damaged partition is opened as stopped: it refuses work, the others run. A partition that held
+  records and whose files are gone is damaged (`begun`).
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ from onelog.observe.troubles import Troubles
 from onelog.storage.engine import Engine, PartitionKey
 
 LISTENER: Final = "streams-listener"
-"""Incidents: who is told of changed streams raised."""
+"""Incidents: a listener for changed streams raised."""
 _JOBS_MAX: Final = 256
-"""Jobs in threads at once for one stream's partitions; more are put together."""
+"""Jobs in threads at once for the partitions of one stream. Further partitions share these jobs."""
 
 
 class Catalog:
@@ -68,35 +68,35 @@ class Catalog:
     ) -> None:
         self.resolver = Resolver()
         self.placement = Placement()
-        """Where internal streams that keep rows by name have them."""
+        """In which partition of an internal stream the rows of a name lie."""
         self.orphans: list[PartitionKey] = []
         self.before_change: list[Callable[[], None]] = []
-        """Called before a stream changes: whoever holds staged records writes them now."""
+        """Called before a stream changes: whoever has staged records writes them now."""
         self.on_change: list[Callable[[], None]] = []
-        """Called after a change; `changed` and `touched` say what to look at."""
+        """Called after a change. `changed` and `touched` say what changed."""
         self.changed: frozenset[str] = frozenset()
-        """The names of the streams that are new, other or gone since the change before."""
+        """The streams, by name, that are new, other or gone since `on_change` was called."""
         self.touched = Touched()
-        """The filters that the change concerns: everybody keeps what it knows of all others."""
+        """The filters that the change concerns: whatever is known of others stays valid."""
         self._changes = Changes(self._adopt, troubles)
         self._rows = StreamRows(store, troubles, self._changes.tell)
         self._engines = engines
         self._clock = clock
         self.troubles = troubles
         self.shared = Shared(syncer, clock, troubles)
-        """What the partitions have in common."""
+        """The objects that all partitions share."""
         self.begun = Begun(store, troubles)
-        """Which partitions must not be empty."""
+        """Partitions that have held durable records, and so must not be empty."""
         self.shared.begun = self._partition_begun
         self._opener = Opener(engines, self.shared, self.begun)
         self._streams: dict[str, Stream] = {}
         self._ordered: list[Stream] | None = None
-        """The streams by name; None: to be put in order."""
+        """The streams in the order of their names; None: the list must be made anew."""
         self._with_past: dict[str, Stream] = {}
-        """Streams that hold records of filters that they capture no more."""
+        """Streams that may hold records of filters that they no longer capture."""
         self._last_birth_ms = 0
         self._unsure: set[str] = set()
-        """Streams of which a change of ours was perhaps written, and did not take effect."""
+        """Streams with a change of ours that may have been written, and did not take effect."""
 
     async def open(self) -> None:
         """Open every stream that the store knows, after finishing interrupted deletions."""
@@ -123,7 +123,7 @@ class Catalog:
     async def _restore(self, record: StreamRecord, *, given_up: bool) -> Stream:
         """Open a stream of an earlier run."""
         if given_up or self._opener.engine(record.config).volatile:
-            # Its offsets begin anew: positions that were kept must not be taken for these.
+            # Its offsets begin at 0 again: old positions must not fit the new log.
             record = begun_anew(record, _new_id(record.config))
             await self._save([record])
         if given_up:
@@ -170,7 +170,7 @@ class Catalog:
     # -- changing
 
     async def create(self, config: StreamConfig) -> Stream:
-        """Create a stream; AlreadyExists or Conflict when it cannot be."""
+        """Create a stream. Raises AlreadyExists or Conflict."""
         return await self._changes.carry_through(self._create(config))
 
     async def _create(self, config: StreamConfig) -> Stream:
@@ -187,7 +187,7 @@ class Catalog:
             try:
                 stream = await self._open_stream(record)
             except BaseException:
-                # No room, for one: the name is free again, what was made is an orphan.
+                # For example, the disk is full. The name is free; the files are orphans.
                 await self._rows.undo(config.name)
                 raise
             await self._carry_out(stream, record, moves, old=None)
@@ -223,7 +223,7 @@ class Catalog:
                 self._tag_from_now(stream, record)
             try:
                 await self._plan(record, moves)
-            except Timeout:  # perhaps written: then the records from here on carry their topic
+            except Timeout:  # perhaps written: then records from now on carry their topic
                 raise
             except BaseException:
                 stream.record = old
@@ -237,7 +237,7 @@ class Catalog:
             return stream
 
     def _tag_from_now(self, stream: Stream, record: StreamRecord) -> None:
-        """Let the records of a stream that was made for one topic carry their topic."""
+        """From now on, records of a stream that was made for one topic carry their topic."""
         stream.record = msgspec.structs.replace(stream.record, fixed_until=record.fixed_until)
         for partition in stream.local:
             if partition.stopped is None:
@@ -264,13 +264,13 @@ class Catalog:
     def _moved(
         self, record: StreamRecord, moves: Mapping[str, Move], *, is_exact: bool = True
     ) -> StreamRecord:
-        """A stream's record after a move, if it gained by one."""
+        """A stream's record, with the move if the stream gained topics by it."""
         name = record.config.name
         if name not in moves:
             return record
         move = msgspec.structs.replace(moves[name], is_exact=is_exact)
         found = with_move(record.moves, move, self._partitions(), name)
-        # The topic of a stream that is not the first to hold it stands beside each record.
+        # A stream that is not the first to hold its one topic writes the topic beside each record.
         fixed = record.fixed_topic if name in self._streams else None
         return msgspec.structs.replace(record, moves=found, fixed_topic=fixed)
 
@@ -290,13 +290,13 @@ class Catalog:
         old: StreamConfig | None,
         fresh: Sequence[Partition] = (),
     ) -> None:
-        """Let a change take effect that the store has; then it gets the offsets of that moment."""
+        """Let a change that the store has take effect, then write the offsets of that moment."""
         while True:
             self._before_change()
             moves = moves_by(stream, old, record.config, self._near(old, record.config))
             if is_covered(moves, planned):
                 break
-            planned = moves  # somebody wrote a topic for the first time since
+            planned = moves  # a topic was written for the first time since the plan
             await self._plan(record, planned)
         for name in moves.keys() - {stream.name}:
             self._streams[name].record = self._moved(self._streams[name].record, moves)
@@ -311,7 +311,7 @@ class Catalog:
         fresh: Sequence[Partition],
         gained: Iterable[str] = (),
     ) -> None:
-        """From this moment on a stream is what its record says."""
+        """From this moment on, a stream is what its record says."""
         stream.record = record
         config = record.config
         for partition in stream.local:
@@ -324,13 +324,13 @@ class Catalog:
         self._apply(stream, gained)
 
     async def _settle_moves(self) -> None:
-        """The process ended while a change took effect, or logs lost their end."""
+        """Correct moves at a start: the process ended inside a change, or logs lost their end."""
         settled = settle_records(self.streams(), lambda config: self._near(None, config))
         if settled:
             await self._save(settled)
 
     def _next_birth_ms(self) -> int:
-        """Now, and after everything that was born before, so that age is an order."""
+        """A time of birth: now, and later than every earlier birth, so that births are in order."""
         return max(self._clock.now_ms(), self._last_birth_ms + 1)
 
     async def delete(self, name: str) -> None:
@@ -351,7 +351,7 @@ class Catalog:
             await self.begun.forget(record.id)
 
     async def _take_down(self, stream: Stream) -> None:
-        """Nobody finds a stream any more, and whoever waits for it is told: its data may go."""
+        """Let nobody find a stream any more, and fail everybody who waits for it."""
         name = stream.name
         del self._streams[name]
         self._ordered = None
@@ -364,10 +364,10 @@ class Catalog:
         self._changed({name}, touched)
         await self._opener.in_chunks(stream.local, Partition.close_deleted)
 
-    # -- rows that no command of ours made take effect
+    # -- rows that another writer made
 
     async def _adopt(self, name: str) -> None:
-        """Let a stream be what its row says, if a command of ours did not yet."""
+        """Let a stream be what its row says, unless a command of ours has done so."""
         if self._rows.is_in_force(name):
             return
         self._rows.take(name)
@@ -377,7 +377,7 @@ class Catalog:
         if stream is not None and (record is None or record.id != stream.record.id):
             await self._take_down(stream)
             deleting = await self._rows.deletion(stream.record.id)
-            if deleting is not None:  # else its data stays, as that of an unknown stream
+            if deleting is not None:  # otherwise its data stays, as data of an unknown stream
                 await self._opener.delete(deleting)
                 await self.begun.forget(deleting.id)
             stream = None
@@ -389,7 +389,7 @@ class Catalog:
             stream = await self._open_stream(record)
         else:
             fresh = await self._opener.open(record, len(stream.partitions))
-        if is_ours:  # nobody else gives its moves their offsets
+        if is_ours:  # no other writer sets the offsets of its moves
             moves = tuple(move for move in record.moves if move.is_exact)
             record = msgspec.structs.replace(record, moves=moves)
             await self._carry_out(stream, record, {}, old=old, fresh=fresh)
@@ -400,9 +400,9 @@ class Catalog:
             await stream.make_durable()
 
     async def start_over(self, name: str) -> None:
-        """Give up what a damaged stream held: the next start makes it new, under another id.
+        """Give up the data of a damaged stream: the next start makes it new, under another id.
 
-        What is left of it stays on the disk, as data of an unknown stream.
+        The data that is left stays on the disk, as data of an unknown stream.
         """
         stream = self.get(name)
         if all(partition.stopped is None for partition in stream.partitions):
@@ -410,12 +410,12 @@ class Catalog:
         await self._rows.give_up(name)
 
     async def look_for_room(self) -> None:
-        """After a write was refused for want of room: find out whether there is some again."""
+        """After the disk was full for a write: find out whether there is room again."""
         if await self.shared.syncer.chores.run(lambda: has_room(self._engines.values())):
             self.shared.room.found()
 
     async def close(self) -> None:
-        """Close every partition cleanly, also when one of them cannot be."""
+        """Close every partition cleanly, also when one of them fails to close."""
         await self._changes.close()
         await self._rows.close()
         rows = [row for stream in self._streams.values() for row in stream.local]
@@ -456,18 +456,18 @@ class Catalog:
                 )
 
     async def _save(self, records: Sequence[StreamRecord]) -> None:
-        """Write records down, last the one of the stream that changes."""
+        """Write records; the record of the stream that changes comes last."""
         await self._rows.save(records)
 
     def _apply(self, stream: Stream, gained: Iterable[str] = ()) -> None:
-        """Let a stream be found as it is now; `gained` are those that took topics over by it."""
+        """Let a stream be found as it is now; `gained` names those that took over its topics."""
         if self._streams.get(stream.name) is not stream:
             self._streams[stream.name] = stream
             self._ordered = None
         if stream.record.past_captures:
             self._with_past[stream.name] = stream
         self._last_birth_ms = max(self._last_birth_ms, stream.record.births()[-1][0])
-        touched = self._all_captures(stream)  # with those from before
+        touched = self._all_captures(stream)  # with the captures from before the change
         self.resolver.replace(stream.name, stream.config.captures)
         self._changed({stream.name, *gained}, touched)
 
@@ -482,7 +482,7 @@ class Catalog:
 
     def _changed(self, names: set[str], filters: set[str]) -> None:
         self.changed, self.touched = frozenset(names), Touched(filters)
-        # A change is made or not made as a whole, whoever raises over it.
+        # A listener that raises does not undo the change.
         self.troubles.tell(LISTENER, self.on_change)
 
     async def _open_stream(self, record: StreamRecord) -> Stream:
@@ -490,5 +490,5 @@ class Catalog:
 
 
 def _new_id(config: StreamConfig) -> str:
-    """An id that no stream had before."""
+    """An id that no stream has had before."""
     return f"{config.name[:200]}-{secrets.token_hex(4)}"

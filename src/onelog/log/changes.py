@@ -1,8 +1,8 @@
 """Changes of streams: one at a time, each made whole, whether a command or the store asks for it.
 
-Rules: a change that began is carried through, also when whoever asked for it leaves; else the store
-could know a stream that is not open here. What the store tells of waits for the command under way,
-which may have written it.
+Rules: a change that began is carried through, even when its caller leaves; otherwise the store
+could know a stream that is not open here. A change that the store reports waits for the command
+under way, which may have written that change itself.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, Final, TypeVar
 from onelog.observe.troubles import Troubles
 
 NOT_ADOPTED: Final = "stream-not-adopted"
-"""Incidents: what the store says of a stream could not take effect here."""
+"""Incidents: a row of a stream could not take effect here."""
 
 _T = TypeVar("_T")
 
 
 class Changes:
-    """The changes of a catalog; `adopt` lets a stream be what the store says."""
+    """The changes of a catalog. `adopt` lets a stream be what the store says."""
 
     def __init__(self, adopt: Callable[[str], Awaitable[None]], troubles: Troubles) -> None:
         self.lock = asyncio.Lock()
@@ -31,7 +31,7 @@ class Changes:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def open(self) -> None:
-        """What the store tells of is adopted from now on."""
+        """From now on, adopt what the store reports."""
         self._is_open = True
 
     async def close(self) -> None:
@@ -44,7 +44,7 @@ class Changes:
         return await asyncio.shield(self._start(change))
 
     def tell(self, names: set[str]) -> None:
-        """The store has other rows of these streams."""
+        """The store has new rows for these streams."""
         is_waiting = bool(self._told)
         if self._is_open:
             self._told |= names
@@ -60,7 +60,7 @@ class Changes:
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever asked has it, or has left
+            task.exception()  # the caller has the error, or has left
 
     async def _adopt_all(self) -> None:
         async with self.lock:

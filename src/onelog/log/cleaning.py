@@ -33,7 +33,7 @@ from onelog.log.rewriting import Kept, Pace, whole, with_records
 from onelog.record.batch import inflated_records, read_marker
 
 KEY_BYTES_MAX: Final = 32
-"""Longer keys are remembered by a digest that is one byte longer, so the two never mix."""
+"""A longer key is remembered by a digest. The digest is one byte longer than any plain key."""
 RECORDS_PER_PACE: Final = 512
 
 
@@ -45,7 +45,7 @@ class LastBatch(NamedTuple):
 
 
 def last_batches(producers: Producers) -> dict[int, LastBatch]:
-    """What compaction has to leave of every live producer."""
+    """The newest batch of every live producer, which compaction must leave in the log."""
     return {
         entry.producer_id: LastBatch(
             entry.epoch, entry.batches[-1].last_offset if entry.batches else -1
@@ -139,7 +139,7 @@ class Cleaner:
         self._open: set[int] = set()
 
     def clean(self, data: memoryview, info: BatchInfo) -> Kept:
-        """What stays of a batch: its own bytes, a smaller batch, or None."""
+        """What stays of a batch: all of its bytes, a smaller batch, or None."""
         if info.attributes & ATTR_CONTROL:
             return self._clean_marker(data, info)
         return self._clean_data(data, info)
@@ -191,13 +191,13 @@ class Cleaner:
     def _clean_marker(self, data: memoryview, info: BatchInfo) -> Kept:
         producer_id = info.producer_id
         if producer_id < 0 or read_marker(data, info) is None:
-            return whole(data, info)  # not a transaction's: somebody else knows when it may go
+            return whole(data, info)  # no transaction's marker: its owner decides when it may go
         if producer_id in self._open:
             self._open.discard(producer_id)
             return whole(data, info)
         last = self._last_batches.get(producer_id)
         if last is not None and last == (info.producer_epoch, -1):
-            return whole(data, info)  # all that is left to tell the producer's epoch
+            return whole(data, info)  # nothing else tells the producer's epoch
         if 0 <= _horizon_ms(info) <= self._now_ms:
             self.records_dropped += info.count
             return None
@@ -207,7 +207,7 @@ class Cleaner:
         return keep_records(data, info.position, b"\1" * info.count, None, horizon_ms)
 
     def _wait(self, info: BatchInfo) -> int:
-        """Note when this batch is due; the horizon to set, or -1 when it has one."""
+        """Note when this batch is due. Returns the horizon to set, or -1 when it has one."""
         present_ms = _horizon_ms(info)
         due_ms = present_ms if present_ms >= 0 else self._now_ms + self._tombstone_ms
         if self.next_horizon_ms < 0 or due_ms < self.next_horizon_ms:

@@ -3,11 +3,11 @@
 Rules:
 - Never the active segment, never at or past `upto` (the last stable offset).
 - First the keys of what was appended since the last cleaning are mapped, at most `keys_max`; then
-  the log is rewritten up to where the map reaches. What lies beyond is copied as it is and is the
-  next pass's.
+  the log is rewritten up to where the map reaches. Records beyond that are copied as they are; the
+  next pass cleans them.
 - Segments are rewritten in groups, oldest first, each by one atomic swap of the engine. So a crash
   never leaves a tombstone gone while an older record of its key is still there.
-- Small neighbours become one segment.
+- Small neighbouring segments become one.
 - It blocks, so it runs in a thread (`log/rewriting.py`). A large log is judged in a process of its
   own (`log/judge_process.py`).
 """
@@ -41,11 +41,11 @@ class CompactionResult(NamedTuple):
     records_dropped: int
     cleaned_upto: Offset
     complete: bool
-    """False when the map was full before the end: the next pass goes on."""
+    """False: the map was full before the end, and the next pass goes on from there."""
 
 
 class Scope(NamedTuple):
-    """What the partition knows at the moment a pass begins; taken on the loop."""
+    """The numbers that a pass needs of the partition, taken on the loop when the pass begins."""
 
     upto: Offset
     aborted: Sequence[AbortedTxn]
@@ -66,13 +66,13 @@ class _CleaningProgress(msgspec.Struct, array_like=True):
 
 
 _decoder: Final = msgspec.msgpack.Decoder(_CleaningProgress)
-"""Made here: threads that use a type for the first time together break msgspec."""
+"""Made once, here: msgspec breaks when threads use a type for the first time together."""
 
 
 def cleanable(
     segments: Sequence[SegmentInfo], upto: int, young_ms: int = LONG_MAX
 ) -> list[SegmentInfo]:
-    """The segments that compaction may touch: what has a record after `young_ms` has to wait."""
+    """The segments that compaction may touch: none with a record newer than `young_ms`."""
     found = []
     for row in segments[:-1]:
         if not row.sealed or row.end_offset > upto or row.max_timestamp_ms > young_ms:
@@ -82,7 +82,7 @@ def cleanable(
 
 
 def _young_ms(now_ms: int, config: Compaction) -> int:
-    # Without a lag a record from the future does not wait for its time either.
+    # Without a lag, a record with a time in the future is cleaned like any other.
     return now_ms - config.min_lag_ms if config.min_lag_ms else LONG_MAX
 
 
@@ -92,7 +92,7 @@ def dirty_ratio(log: PartitionLog, upto: int) -> float:
 
 
 def compaction_due(log: PartitionLog, *, upto: int, now_ms: int, config: Compaction) -> bool:
-    """Whether a pass has enough to do: dirty bytes, an unfinished pass, or something overdue."""
+    """Whether a pass has enough to do: dirty bytes, an unfinished pass, or an overdue record."""
     sealed = cleanable(log.segments(), upto, _young_ms(now_ms, config))
     if not sealed:
         return False
@@ -130,8 +130,8 @@ def compact(
     """Clean one partition's sealed segments below `scope.upto`. Blocks: run it in a thread.
 
     Raises CorruptBatch when stored bytes are damaged, OffsetOutOfRange or Conflict when the log was
-    trimmed meanwhile, Closed when `pace` was told to stop; in each case the group at hand stays as
-    it was.
+    trimmed meanwhile, Closed when `pace` was asked to stop. In each case the segments at hand stay
+    as they were.
     """
     progress = _load(log)
     sealed = cleanable(log.segments(), scope.upto, _young_ms(now_ms, config))
@@ -172,7 +172,7 @@ def _load(log: PartitionLog) -> _CleaningProgress:
 
 
 def _map_keys(log: PartitionLog, start: int, end: Offset, judge: Judge) -> Offset:
-    """Map from `start` on; the offset up to which every key is known."""
+    """Map keys from `start` on. Returns the offset up to which every key is known."""
     offset = max(start, log.start_offset)
     while offset < end and len(data := read_slice(log, offset, judge.read_bytes, end)):
         mapped = judge.map(data)

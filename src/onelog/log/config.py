@@ -1,4 +1,4 @@
-"""What a stream is told: captures, engine, durability, retention, cleanup, limits.
+"""The configuration of a stream: captures, engine, durability, retention, cleanup, limits.
 
 Rules: a configuration is checked as a whole before anything changes; an error names the key.
 Everything may change while the stream runs, except its name, its engine and a smaller number of
@@ -26,11 +26,12 @@ from onelog.record import compression
 from onelog.storage.engine import LogSettings
 
 INTERNAL_PREFIX: Final = "~"
-"""Streams of the broker itself: no capture reaches them, no client writes to them."""
+"""Streams of the broker itself have this prefix: no capture reaches them, no client writes to them.
+"""
 
 LONG_MAX: Final = 2**63 - 1
 NO_BOUND_MS: Final = LONG_MAX
-"""How a stream says that there is no bound to a time."""
+"""The value of a time that has no bound."""
 
 AS_PRODUCED: Final = "producer"
 CODECS: Final[dict[str, int]] = {
@@ -40,7 +41,7 @@ CODECS: Final[dict[str, int]] = {
     "lz4": compression.LZ4,
     "zstd": compression.ZSTD,
 }
-"""What a stream may compress batches with, and how batches number it."""
+"""The codecs of batches, with the number that a batch header has for each."""
 STORED_AS: Final = (AS_PRODUCED, *CODECS)
 """How a stream may store batches that clients built."""
 
@@ -48,7 +49,7 @@ _INT_MAX: Final = 2**31 - 1
 _CHOSEN_MAX: Final = 100
 _KEPT_CHARS_MAX: Final = 32_767
 _ROLL_AGE_MS_MIN: Final = 1000
-"""A stream that asks for less would make files without end."""
+"""The lower bound of a segment's size: smaller segments would make too many files."""
 _NAME: Final = re.compile(r"~?[a-zA-Z0-9._-]+")
 
 
@@ -76,11 +77,12 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 
     age_ms: int = 7 * 24 * 3600 * 1000
     bytes: int = -1
-    """Of the whole stream; each partition has an equal share."""
+    """For the whole stream; each partition has an equal share."""
     consumed: bool = False
     """Drop segments that every durable cursor has passed."""
     pin_bytes_max: int = 10 * 1024**3
-    """Bytes per partition that durable cursors may hold back from retention; then they lose."""
+    """Bytes per partition that durable cursors may hold back from retention. Beyond that, they lose
+    records."""
 
 
 class Compaction(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +114,7 @@ class Compression(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def level(self) -> int | None:
-        """How hard the codec is to try; None: as its library does by itself."""
+        """The codec's level; None: the default of its library."""
         levels = {"gzip": self.gzip_level, "lz4": self.lz4_level, "zstd": self.zstd_level}
         level = levels.get(self.codec)
         return None if self.codec == "gzip" and level == -1 else level
@@ -141,18 +143,18 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How far ahead of the clock a record's own time may lie."""
     compression: Compression = Compression()
     kept: tuple[tuple[str, str], ...] = ()
-    """Settings in a protocol's own words that nothing here obeys, as chosen: (name, value)."""
+    """Settings of a protocol that OneLog keeps and does not act on: (name, value)."""
     chosen: tuple[str, ...] = ()
-    """Settings that somebody chose for this stream, by a protocol's names; others are defaults."""
+    """Settings that were set for this stream, by the protocol's names; others have defaults."""
 
     @property
     def internal(self) -> bool:
-        """Whether it belongs to the broker itself."""
+        """Whether the stream belongs to the broker itself."""
         return self.name.startswith(INTERNAL_PREFIX)
 
     @property
     def single_topic(self) -> str | None:
-        """The one topic it can hold, when it captures exactly one."""
+        """The one topic that it can hold, when it captures exactly one topic."""
         if len(self.captures) == 1 and is_exact(self.captures[0]):
             return self.captures[0]
         return None
@@ -166,19 +168,19 @@ class StreamConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def batch_bytes_max(self) -> int:
-        """Bytes of the largest batch that is taken, whatever was asked for."""
+        """Bytes of the largest batch that the stream accepts."""
         return min(self.message_bytes_max, BATCH_BYTES_MAX)
 
     @property
     def roll_age_ms(self) -> int:
-        """Age at which a segment is sealed, whatever was asked for."""
+        """The age at which a segment is sealed."""
         age_ms = self.segment_age_ms
-        if self.cleanup.compacts:  # what is not sealed cannot be cleaned in time
+        if self.cleanup.compacts:  # records that are not sealed cannot be cleaned in time
             age_ms = min(age_ms, self.compaction.max_lag_ms)
         return max(age_ms, _ROLL_AGE_MS_MIN)
 
     def log_settings(self) -> LogSettings:
-        """What the storage engine needs of it."""
+        """The part of the configuration that the storage engine needs."""
         return LogSettings(
             segment_bytes=self.segment_bytes,
             segment_age_ms=self.roll_age_ms,
@@ -200,7 +202,7 @@ def check_config(config: StreamConfig) -> StreamConfig:
 
 
 def check_fields(config: StreamConfig) -> StreamConfig:
-    """The same of each field by itself, whatever the others say."""
+    """As `check_config`, for each field alone."""
     name = config.name
     if not _NAME.fullmatch(name) or len(name) > STREAM_NAME_CHARS_MAX or name in (".", ".."):
         raise InvalidName(

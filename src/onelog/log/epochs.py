@@ -26,7 +26,7 @@ class EpochHistory:
         return Epoch(self._rows[-1][0]) if self._rows else Epoch(0)
 
     def note(self, epoch: int, start: int) -> None:
-        """`epoch` writes from `start` on; one that wrote nothing before it is forgotten."""
+        """`epoch` writes from `start` on. An epoch before it that wrote nothing is forgotten."""
         if self._rows and epoch <= self._rows[-1][0]:
             if epoch < self._rows[-1][0]:
                 raise Fenced(f"epoch {epoch} is older than {self._rows[-1][0]}, which wrote here")

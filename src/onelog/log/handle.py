@@ -1,14 +1,14 @@
-"""A partition as everybody above the log has it: a handle to append to, read from and wait at.
+"""A partition as every floor above the log has it: a handle to append, read and wait.
 
 Rules:
-- A handle answers in values, which do not change after they were given. It shows none of the parts
-  that a partition is made of: watermarks, producers and epochs are the log's own.
+- A handle answers with values, which never change afterwards. It shows none of the parts that a
+  partition is made of: watermarks, producers and epochs belong to the log.
 - A read answers now or raises `Cold`. Then `when_here` calls back, `until_here` waits in a
-  coroutine and `in_place` waits where it is called (ADR 17).
-- An append answers `Appended`: where the records lie. They are durable when `when_visible` calls
+  coroutine and `in_place` blocks (ADR 17).
+- An append returns `Appended`: where the records lie. They are durable when `when_visible` calls
   back for the last of them (I4).
-- The handle of a partition that lies on this node is the partition itself, seen through this type:
-  a call costs what it costs without it. Nobody above the log names the class (`.importlinter`).
+- The handle of a partition on this node is the partition itself, seen through this type, so a call
+  costs nothing extra. No floor above the log names that class (`.importlinter`).
 All methods run on the loop's thread unless they say otherwise.
 """
 
@@ -46,13 +46,13 @@ class Ends(NamedTuple):
     start: Offset
     """First offset that may be read."""
     stable: Offset
-    """End of what is decided: no record of an open transaction lies below it."""
+    """The last stable offset: no record of an open transaction lies below it."""
     high_watermark: Offset
     """The end that readers see."""
 
 
 class PartitionFacts(NamedTuple):
-    """What operators are shown of a partition."""
+    """The numbers of a partition that operators see."""
 
     ends: Ends
     end: Offset
@@ -70,7 +70,7 @@ class ProducerFacts(NamedTuple):
     producer_id: int
     epoch: int
     last_sequence: int
-    """-1: none is remembered."""
+    """-1: no sequence number is remembered."""
     last_seen_ms: int
     txn_first_offset: int
     """-1: it has no transaction open here."""
@@ -91,17 +91,17 @@ class PartitionHandle(Protocol):
 
     @property
     def message_bytes_max(self) -> int:
-        """How large a batch may be."""
+        """Bytes of the largest batch that it accepts."""
         ...
 
     @property
     def stopped(self) -> OnelogError | None:
-        """Why it refuses everything; None: it runs."""
+        """The error with which it refuses everything; None: it runs."""
         ...
 
     @property
     def refusal(self) -> OnelogError | None:
-        """Why nothing is appended; None: it is."""
+        """The error with which it refuses appends; None: it accepts them."""
         ...
 
     # -- numbers
@@ -122,7 +122,7 @@ class PartitionHandle(Protocol):
 
     @property
     def last_stable_offset(self) -> Offset:
-        """End of what is decided."""
+        """The last stable offset: the end of what is decided."""
         ...
 
     @property
@@ -146,7 +146,7 @@ class PartitionHandle(Protocol):
         ...
 
     def facts(self) -> PartitionFacts:
-        """What operators are shown of it."""
+        """The numbers that operators see."""
         ...
 
     # -- epochs
@@ -176,7 +176,7 @@ class PartitionHandle(Protocol):
     def topic_offsets_now(
         self, topic: bytes, start: Offset, upto: Offset, limit: int
     ) -> list[Offset] | None:
-        """Offsets whose record probably has this topic; None when no index is kept; or Cold."""
+        """Offsets whose record probably has this topic; None: no index is kept. May raise Cold."""
         ...
 
     def read_stored(
@@ -184,18 +184,20 @@ class PartitionHandle(Protocol):
     ) -> memoryview:
         """In any thread: batches below `upto`, which the caller knows to be visible.
 
-        Raises Cold, unless it may wait. Who gets PartitionStopped tells `stop`, on the loop.
+        Raises Cold, unless it may wait. A caller that gets PartitionStopped calls `stop`, on the
+        loop.
         """
         ...
 
     def stored_topic_offsets(
         self, hashed_topic: int, start: Offset, upto: Offset, limit: int
     ) -> list[Offset] | None:
-        """In any thread, waiting for what is cold: as `topic_offsets_now`, by the topic's hash."""
+        """As `topic_offsets_now`, in any thread and by the topic's hash; blocks while bytes are
+        cold."""
         ...
 
     def offset_for_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
-        """The first visible record with a timestamp >= this one; it waits for what is cold."""
+        """The first visible record with a timestamp >= this one; blocks while bytes are cold."""
         ...
 
     async def find_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
@@ -211,23 +213,23 @@ class PartitionHandle(Protocol):
         ...
 
     def when_here(self, cold: Cold, callback: Callback) -> Waiter:
-        """Bring what a read found cold, and call back when it need not wait."""
+        """Bring the bytes that a read found cold, then call back."""
         ...
 
     async def until_here(self, read: Callable[[], T]) -> T:
-        """What `read` answers, waiting for what is cold while the loop goes on."""
+        """Return what `read` returns. Where it finds cold bytes, wait for them; the loop goes on."""
         ...
 
     def in_place(self, read: Callable[[], T]) -> T:
-        """What `read` answers, waiting for what is cold: in threads, and where that is rare."""
+        """Return what `read` returns, and block while bytes are cold: for threads and rare calls."""
         ...
 
     def stop_damaged(self, offset: int, error: CorruptBatch) -> PartitionCorrupt:
-        """Stop because stored bytes are not what was written; the error to raise."""
+        """Stop, because stored bytes are damaged. Returns the error to raise."""
         ...
 
     def stop(self, error: OnelogError) -> None:
-        """Refuse everything from now on, and tell everybody who waits."""
+        """Refuse everything from now on; everybody who waits gets the error."""
         ...
 
     # -- waiting
@@ -245,7 +247,8 @@ class PartitionHandle(Protocol):
         ...
 
     def follow(self, feed: LiveFeed, *, wants_topics: bool = False) -> None:
-        """Hand what becomes visible from now on to `feed`, too; it may look at `fed_topics`."""
+        """From now on, also hand batches that become visible to `feed`. It may look at
+        `fed_topics`."""
         ...
 
     def unfollow(self, feed: LiveFeed) -> None:
@@ -254,7 +257,7 @@ class PartitionHandle(Protocol):
 
     @property
     def fed_topics(self) -> bytes | None:
-        """While a feed is called: topics of the data, as the index has them; None: look at it."""
+        """While a feed is called: the topics of the data, in the index's form; None: read the data."""
         ...
 
     # -- writing
@@ -267,15 +270,16 @@ class PartitionHandle(Protocol):
         ...
 
     def append_batches(self, data: bytearray, infos: Sequence[BatchInfo]) -> Appended:
-        """Append batches that a client built; their offsets are set in place."""
+        """Append batches that a client built. Their offsets are written into `data`."""
         ...
 
     def check_batch(self, info: BatchInfo) -> Appended | None:
-        """Judge a batch that a client built: None to go on, or the append that it repeats."""
+        """Check a batch that a client built: None to go on, or the append that it repeats."""
         ...
 
     def append_checked(self, data: bytearray) -> list[BatchInfo]:
-        """Append batches that `check_batch` let pass, no two of one producer; as they now are."""
+        """Append batches that `check_batch` let pass, no two of one producer. Returns them as
+        stored."""
         ...
 
     async def trim(self, start: Offset) -> None:
@@ -289,7 +293,7 @@ class PartitionHandle(Protocol):
         ...
 
     def find_repeated(self, info: BatchInfo, producer_id: int) -> Appended | None:
-        """The append that a batch repeats, if its producer, known by this id, sent it before."""
+        """The append that a batch repeats, if the producer with this id has sent the batch before."""
         ...
 
     @property
@@ -302,7 +306,7 @@ class PartitionHandle(Protocol):
         ...
 
     def forget_producer(self, producer_id: int) -> None:
-        """A producer never comes back: forget it, unless it has a transaction open here."""
+        """Forget a producer that never comes back, unless it has a transaction open here."""
         ...
 
     def open_transactions(self) -> dict[int, int]:

@@ -1,12 +1,12 @@
-"""Internal streams that keep rows: read as a whole, partitioned by what the rows belong to.
+"""Internal streams that keep rows: read as a whole, partitioned by the name that a row belongs to.
 
 Rules:
-- Damage is never taken for emptiness (I9). Whoever cannot read all of it raises StateUnknown, which
-  every protocol tells as "try again later"; what was kept stays on the disk as it is, and nothing
-  is written behind it.
-- All that belongs to one name (a client, a group, a cursor) lies in one partition, so that it is in
-  order and can be written as one batch. How many partitions there are, and by which hash a name
-  has one of them, is fixed when the data directory is made: else the names would lie elsewhere.
+- Damage is never taken for emptiness (I9). A caller that cannot read all of the rows raises
+  StateUnknown, which every protocol turns into "try again later". The rows stay on the disk as they
+  are, and nothing is written behind them.
+- All rows of one name (a client, a group, a cursor) lie in one partition, so that they are in order
+  and can be written as one batch. The number of partitions, and the hash that gives a name its
+  partition, are fixed when the data directory is made: otherwise names would change partitions.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ async def fix_placement(store: MetadataStore, wanted: int, *, is_new: bool) -> P
 
     Raises ConfigError when the directory has another number.
     """
-    # A version that wrote no number made one partition each.
+    # A version that wrote no number gave each stream one partition.
     fresh = b"%d %s" % (wanted, _MIXED) if is_new and wanted > 1 else b"1"
     number, _, how = (await written_once(store, _PARTITIONS, fresh)).partition(b" ")
     made = int(number)
@@ -85,7 +85,7 @@ async def fix_placement(store: MetadataStore, wanted: int, *, is_new: bool) -> P
 
 
 async def internal_stream(catalog: Catalog, name: str) -> Stream:
-    """The internal stream of a name, compacted by key; it is created on the first start."""
+    """The internal stream of this name, compacted by key. It is created at the first start."""
     return catalog.find(name) or await catalog.create(
         StreamConfig(
             name=name,
@@ -98,7 +98,7 @@ async def internal_stream(catalog: Catalog, name: str) -> Stream:
 
 
 def not_known(partition: PartitionHandle, error: OnelogError) -> StateUnknown:
-    """The error of whoever needs what a damaged internal stream keeps."""
+    """The error for a caller that needs the rows of a damaged internal stream."""
     return StateUnknown(
         f"what {partition.stream} keeps is not known, and nothing is guessed: {error}"
     )
@@ -111,9 +111,9 @@ def check_known(partition: PartitionHandle) -> None:
 
 
 async def kept_batches(partition: PartitionHandle) -> AsyncIterator[tuple[BatchInfo, Slices]]:
-    """Every batch that is visible, checked; others have a turn in between.
+    """Every visible batch, checked. Other tasks get a turn between batches.
 
-    Raises StateUnknown where one is damaged, and stops the partition.
+    Raises StateUnknown at a damaged batch, and stops the partition.
     """
     check_known(partition)
     offset = partition.start_offset

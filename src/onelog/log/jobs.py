@@ -1,7 +1,7 @@
-"""What threads do on one partition's log, so that a truncation can wait until they are through.
+"""Work that threads do on one partition's log, so that a truncation can wait for it.
 
-Rules: a job that finds the log stopped stops the partition, whoever waits for it. While one job has
-the log alone (`held`), who would begin another refuses or waits.
+Rules: a job that finds the log stopped stops the partition, whatever the caller does. While one job
+has the log alone (`held`), a caller that would start another job refuses or waits.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Jobs:
         self._stop = stop
         self._count = 0
         self._next: Callable[[], None] | None = None
-        """What waits for the jobs that run."""
+        """Starts the job that waits for the log alone, when the last running job ends."""
         self.held: asyncio.Future[None] | None = None
-        """Done when the job that has the log alone is over; None: there is none."""
+        """Done when the job that has the log alone is over; None: no job has it alone."""
 
     def start(
         self,
@@ -66,9 +66,9 @@ class Jobs:
         work: Callable[[], _T],
         done: Callable[[_T | None, BaseException | None], None],
     ) -> None:
-        """As `start`, once no other job runs; none begins before `done` is through.
+        """As `start`, once no other job runs. No other job begins before `done` has returned.
 
-        Who waits may be cancelled: the work is done nevertheless.
+        The caller may be cancelled; the work is done nevertheless.
         """
         self.refuse_if_held()
         held = self.held = asyncio.get_running_loop().create_future()

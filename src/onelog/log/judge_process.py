@@ -1,12 +1,12 @@
 """A judge in a process of its own, so that a large compaction leaves the interpreter to messages.
 
 Rules:
-- The helper gets stored bytes over a socket and gives bytes to store; files, offsets and the swap
-  stay with the broker. A broker or a helper that dies therefore leaves what any crash leaves.
+- The helper gets stored bytes over a socket and sends back bytes to store; files, offsets and the
+  swap stay with the broker. So a broker or a helper that dies leaves the same files as any crash.
 - It is spawned for one pass and ends with it, or when the broker is gone. It runs at low priority.
-- What it gives is checked like anything that is appended: CRC, then offsets (I9).
-- When it dies or does not answer, `HelperLost` is raised: nothing of the group at hand counts, and
-  the pass can be made in a thread.
+- The bytes that it sends are checked like any append: CRC, then offsets (I9).
+- When it dies or does not answer, `HelperLost` is raised: the segments at hand stay as they were,
+  and a thread can make the pass.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from onelog.log.judging import FindJudge, Judge, JudgeJob, Mapped, ThreadJudge
 from onelog.log.rewriting import Pace, Rewritten
 
 ANSWER_S_MAX: Final = 30.0
-"""A helper that takes longer for one slice is given up."""
+"""A helper that takes longer for one slice counts as lost."""
 SLICE_BYTES: Final = 128 * 1024
-"""Small, so that the broker's part of the work on one slice is short."""
+"""Small, so that the broker's share of the work on one slice is short."""
 _NICE: Final = 10
 
 _JOB, _MAP, _CLEAN = range(3)
 _DONE, _CORRUPT, _FAILED = range(3)
-_FRAME: Final = struct.Struct(">BI")  # what it is, bytes that follow
+_FRAME: Final = struct.Struct(">BI")  # kind of frame, bytes that follow
 _MAPPED: Final = struct.Struct(">q?")
 _CLEAN_HEAD: Final = struct.Struct(">q")  # covered
 _CLEANED: Final = struct.Struct(">q?qq")  # next offset, changed, records dropped, next horizon
@@ -51,7 +51,8 @@ class HelperLost(Unavailable):
 
 
 def judge_for(bytes_min: int, stop: threading.Event) -> FindJudge:
-    """Has passes over so many bytes judged by a helper, and others in the thread; 0: all there."""
+    """A helper judges passes over at least `bytes_min` bytes, the thread all others; 0: all in the
+    thread."""
 
     def find(job: JudgeJob, pace: Pace, size_bytes: int) -> Judge:
         if bytes_min and size_bytes >= bytes_min:
@@ -91,7 +92,7 @@ class HelperJudge:
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """The id of the process."""
         return self._process.pid
 
     def map(self, data: memoryview) -> Mapped:
@@ -112,7 +113,7 @@ class HelperJudge:
         try:
             _send(self._channel, what, *parts)
             answered = _receive(self._channel)
-        except OSError as error:  # a time-out is one, too
+        except OSError as error:  # a time-out is an OSError, too
             raise HelperLost(f"the helper process does not answer: {error!r}") from error
         if answered is None:
             raise HelperLost("the helper process died")
@@ -124,7 +125,7 @@ class HelperJudge:
         return answer
 
     def close(self) -> None:
-        """End the process, whatever it does."""
+        """End the process, also in the middle of its work."""
         self._channel.close()
         self._process.kill()
         self._process.wait()
@@ -133,12 +134,12 @@ class HelperJudge:
 def _spawn(file_descriptor: int) -> subprocess.Popen[bytes]:
     path = os.pathsep.join(entry or str(Path.cwd()) for entry in sys.path)
     return subprocess.Popen(  # noqa: S603 - our own interpreter and module
-        # -P: modules come from where ours came from, never from the folder we happen to be in.
+        # -P: Python never imports from the current folder.
         [sys.executable, "-P", "-m", "onelog.log.judge_process", str(file_descriptor)],
         stdin=subprocess.DEVNULL,
         pass_fds=[file_descriptor],
         env={**os.environ, "PYTHONPATH": path},
-        start_new_session=True,  # Ctrl-C is for the broker, which then ends it
+        start_new_session=True,  # Ctrl-C is for the broker, which then ends the helper
     )
 
 
@@ -146,7 +147,7 @@ def _spawn(file_descriptor: int) -> subprocess.Popen[bytes]:
 
 
 def serve(channel: socket.socket) -> None:
-    """Judge what comes, until the other side is gone."""
+    """Judge what the broker sends, until the broker closes the socket."""
     judge: ThreadJudge | None = None
     while (request := _receive(channel)) is not None:
         what, data = request
@@ -171,7 +172,7 @@ def serve(channel: socket.socket) -> None:
 
 
 def _go_on() -> None:
-    """Nobody else needs this interpreter."""
+    """No pacing: the helper's interpreter does nothing else."""
 
 
 # -- the wire
@@ -184,7 +185,7 @@ def _send(channel: socket.socket, what: int, *parts: bytes | bytearray | memoryv
 
 
 def _receive(channel: socket.socket) -> tuple[int, bytearray] | None:
-    """One frame; None when the other side is gone."""
+    """One frame; None: the other side has closed the socket."""
     head = _receive_bytes(channel, _FRAME.size)
     if head is None:
         return None

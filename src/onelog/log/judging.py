@@ -1,8 +1,8 @@
-"""A judge: what one pass of compaction knows, asked for slices of a log and not for records.
+"""A judge decides, for one pass of compaction, which records of a slice of the log stay.
 
-Rules: first slices are mapped, from where the last pass ended; then the log is cleaned from its
-start, up to where the map reaches (`covered`). So a judge may sit in another process
-(`log/judge_process.py`): it gets stored bytes and gives bytes to store, and touches no file.
+Rules: first slices are mapped, from where the last pass ended. Then the log is cleaned from its
+start up to where the map reaches (`covered`). A judge gets stored bytes and returns bytes to store.
+It touches no file, so it may run in another process (`log/judge_process.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from onelog.record.batch import decode
 
 
 class JudgeJob(msgspec.Struct, array_like=True, frozen=True):
-    """What a judge is told at the beginning."""
+    """What a judge needs to know before the first slice."""
 
     aborted: Sequence[AbortedTxn]
     producers_last: Mapping[int, LastBatch]
@@ -34,25 +34,25 @@ class Mapped(NamedTuple):
 
     next_offset: int
     full: bool
-    """From `next_offset` on no key is known, and there is no room for more."""
+    """There is no room for more keys: from `next_offset` on none is known."""
 
 
 class Judge(Protocol):
     """Knows the last record of each key."""
 
     read_bytes: int
-    """How large a slice is best."""
+    """The best size of a slice."""
     covered: int
-    """What lies at or past this offset is not judged; set between mapping and cleaning."""
+    """Records at or past this offset are not judged. Set between mapping and cleaning."""
 
     @property
     def records_dropped(self) -> int:
-        """How many records went."""
+        """How many records were dropped."""
         ...
 
     @property
     def next_horizon_ms(self) -> int:
-        """When the first tombstone or marker that stays may go; -1: none waits."""
+        """When the first tombstone or marker that stays may go; -1: none is waiting."""
         ...
 
     def map(self, data: memoryview) -> Mapped:
@@ -64,16 +64,16 @@ class Judge(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Release memory or processes."""
         ...
 
 
 FindJudge = Callable[[JudgeJob, Pace, int], Judge]
-"""Who judges a pass over so many bytes."""
+"""Finds the judge for a pass over so many bytes."""
 
 
 class ThreadJudge:
-    """A judge in the thread that asks; it calls `pace` at every batch."""
+    """A judge in the calling thread. It calls `pace` at every batch."""
 
     __slots__ = ("_aborted", "_cleaner", "_keys", "_pace", "covered", "read_bytes")
 
@@ -94,12 +94,12 @@ class ThreadJudge:
 
     @property
     def records_dropped(self) -> int:
-        """How many records went."""
+        """How many records were dropped."""
         return self._cleaner.records_dropped
 
     @property
     def next_horizon_ms(self) -> int:
-        """When the first tombstone or marker that stays may go; -1: none waits."""
+        """When the first tombstone or marker that stays may go; -1: none is waiting."""
         return self._cleaner.next_horizon_ms
 
     def map(self, data: memoryview) -> Mapped:
@@ -124,4 +124,4 @@ class ThreadJudge:
         return whole(data, info)
 
     def close(self) -> None:
-        """It holds memory only."""
+        """Nothing to release: it holds memory only."""

@@ -1,9 +1,9 @@
 """What a partition on this node answers from its parts: the reading half of its handle.
 
-Rules: nothing here has state of its own. Numbers and waits come from `visible`, reads from `lookup`
-and, where they are cold, from `arrivals`; what is known of writers from `producers` and `epochs`,
-which are other objects after a cut. Of the reads that answer without `Cold`, each waits where it is
-called. Writing is `Partition`'s.
+Rules: nothing here has state of its own. Numbers and waits come from `visible`. Reads come from
+`lookup` and, where bytes are cold, from `arrivals`. Facts about writers come from `producers` and
+`epochs`; a cut replaces both objects. A read that does not raise `Cold` blocks where it is called.
+`Partition` does the writing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class LocalReads:
-    """A partition as its readers have it."""
+    """A partition as its readers see it."""
 
     __slots__ = (
         "arrivals", "end_offset", "epochs", "log", "lookup", "producers", "read_now",
@@ -46,7 +46,7 @@ class LocalReads:
         self.visible = visible
         self.lookup = lookup
         self.arrivals = arrivals
-        # Bound once: reads and waits are many, and pay for no second call.
+        # Bound once: reads and waits are frequent, and this saves a second call.
         self.read_now = lookup.read
         self.topic_offsets_now = lookup.offsets_of_topic
         self.when_visible = visible.when_visible
@@ -80,7 +80,7 @@ class LocalReads:
         return self.log.size_bytes
 
     def facts(self) -> PartitionFacts:
-        """What operators are shown of it."""
+        """The numbers that operators see."""
         log, stopped = self.log, self.visible.stopped
         return PartitionFacts(
             ends=self.ends(),
@@ -108,7 +108,7 @@ class LocalReads:
     def offsets_of_topic(
         self, topic: bytes, start: Offset, upto: Offset, limit: int
     ) -> list[Offset] | None:
-        """Offsets whose record probably has this topic; None when no index is kept."""
+        """Offsets whose record probably has this topic; None: no index is kept."""
         return self.in_place(partial(self.lookup.offsets_of_topic, topic, start, upto, limit))
 
     def read_stored(
@@ -136,7 +136,7 @@ class LocalReads:
         return await self.until_here(partial(self.lookup.offset_for_time, timestamp_ms))
 
     def max_timestamp(self) -> tuple[Offset, TimestampMs] | None:
-        """The first visible record with the greatest timestamp; None of an empty partition."""
+        """The first visible record with the greatest timestamp; None: the partition is empty."""
         return self.in_place(self.lookup.max_timestamp)
 
     def aborted_between(self, start: int, end: int) -> list[AbortedTxn]:
@@ -144,19 +144,19 @@ class LocalReads:
         return self.producers.aborted_between(start, end)
 
     def when_here(self, cold: Cold, callback: Callback) -> Waiter:
-        """Bring what a read found cold, and call back when it need not wait."""
+        """Bring the bytes that a read found cold, then call back."""
         return self.arrivals.when_here(cold, callback)
 
     async def until_here(self, read: Callable[[], T]) -> T:
-        """What `read` answers, waiting for what is cold while the loop goes on."""
+        """Return what `read` returns. Where it finds cold bytes, wait for them; the loop goes on."""
         return await self.arrivals.until_here(read)
 
     def in_place(self, read: Callable[[], T]) -> T:
-        """What a read answers, waiting for what is cold: in threads, and where that is rare."""
+        """Return what `read` returns, and block while bytes are cold: for threads and rare calls."""
         return self.arrivals.in_place(read)
 
     def stop_damaged(self, offset: int, error: CorruptBatch) -> PartitionCorrupt:
-        """Stop because stored bytes are not what was written; the error to raise."""
+        """Stop, because stored bytes are damaged. Returns the error to raise."""
         return self.lookup.stop_damaged(offset, error)
 
     # -- waiting
@@ -166,7 +166,8 @@ class LocalReads:
         return self.visible.wait_visible(offset)
 
     def follow(self, feed: LiveFeed, *, wants_topics: bool = False) -> None:
-        """Hand what becomes visible from now on to `feed`, too; it may look at `fed_topics`."""
+        """From now on, also hand batches that become visible to `feed`. It may look at
+        `fed_topics`."""
         if wants_topics:
             self.visible.topics_wanted = True
         self.visible.follow(feed, self.end_offset)
@@ -177,7 +178,7 @@ class LocalReads:
 
     @property
     def fed_topics(self) -> bytes | None:
-        """While a feed is called: topics of the data, as the index has them; None: look at it."""
+        """While a feed is called: the topics of the data, in the index's form; None: read the data."""
         return self.visible.fed_topics
 
     # -- producers
@@ -188,7 +189,7 @@ class LocalReads:
         return entry.batches[-1].last_sequence if entry is not None and entry.batches else None
 
     def find_repeated(self, info: BatchInfo, producer_id: int) -> Appended | None:
-        """The append that a batch repeats, if its producer, known by this id, sent it before."""
+        """The append that a batch repeats, if the producer with this id has sent the batch before."""
         known = self.producers.find_repeated(info, producer_id)
         if known is None:
             return None
@@ -213,7 +214,7 @@ class LocalReads:
         ]
 
     def forget_producer(self, producer_id: int) -> None:
-        """A producer never comes back: forget it, unless it has a transaction open here."""
+        """Forget a producer that never comes back, unless it has a transaction open here."""
         self.producers.forget(producer_id)
 
     def open_transactions(self) -> dict[int, int]:

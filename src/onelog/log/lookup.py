@@ -1,8 +1,8 @@
 """Reading a partition: whole batches that readers may see, and where to begin.
 
-Rules: nothing beyond the high watermark is handed out, nor beyond the last stable offset to who
-reads committed records. Damage that is found stops the partition (I9). Every method may raise Cold:
-`Partition.when_here` tells when it need not, `Partition.in_place` waits.
+Rules: no read goes beyond the high watermark, and no read of committed records goes beyond the last
+stable offset. Damage that a read finds stops the partition (I9). Every method may raise Cold: then
+`Partition.when_here` calls back when the bytes are in memory, and `Partition.in_place` blocks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from onelog.storage.engine import PartitionLog
 
 
 class Lookup:
-    """A partition as its readers use it."""
+    """The reads of one partition."""
 
     __slots__ = ("_log", "_place", "_stop", "_visible")
 
@@ -41,7 +41,7 @@ class Lookup:
         self._log = log
         self._visible = visible
         self._stop = stop
-        """Told of damage that reading found."""
+        """Called with the damage that a read found."""
 
     def read(self, offset: Offset, max_bytes: int, *, committed: bool = False) -> memoryview:
         """Whole batches from `offset` on that readers may see; empty when there are none yet."""
@@ -66,7 +66,7 @@ class Lookup:
     def offsets_of_topic(
         self, topic: bytes, start: Offset, upto: Offset, limit: int
     ) -> list[Offset] | None:
-        """Offsets whose record probably has this topic; None when no index is kept."""
+        """Offsets whose record probably has this topic; None: no index is kept."""
         return self._log.offsets_of_topic(topic_hash(topic), start, upto, limit)
 
     def offset_for_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
@@ -86,12 +86,12 @@ class Lookup:
         return None
 
     def max_timestamp(self) -> tuple[Offset, TimestampMs] | None:
-        """The first visible record with the greatest timestamp; None of an empty partition."""
+        """The first visible record with the greatest timestamp; None: the partition is empty."""
         latest = max((row.max_timestamp_ms for row in self._log.segments()), default=None)
         return None if latest is None else self.offset_for_time(latest)
 
     def stop_damaged(self, offset: int, error: CorruptBatch) -> PartitionCorrupt:
-        """Stop because stored bytes are not what was written; the error to raise."""
+        """Stop, because stored bytes are damaged. Returns the error to raise."""
         failure = PartitionCorrupt(
             f"{self._place} is damaged at or after offset {offset}: {error}."
             " Restore the partition from a backup or a replica, then restart"

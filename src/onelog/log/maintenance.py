@@ -1,11 +1,11 @@
 """Maintenance: what partitions need now and then: roll, retention, thinning, compaction, flush.
 
 Rules:
-- One owned task with its timers: retention, thinning and compaction each pass over everything; the
-  flush makes what streams of durability `os` and `memory` hold durable too, so that recovery has
-  less to scan.
-- File work is a chore of the syncer's, the loop only decides (`log/visits.py`). One rewriting runs
-  at a time.
+- One owned task has a timer for each kind of pass. Retention, thinning and compaction each pass
+  over all partitions. The flush also makes the records of streams of durability `os` and `memory`
+  durable, so that recovery has less to scan.
+- Threads of the syncer's `chores` do the file work; the loop only decides (`log/visits.py`). One
+  rewriting runs at a time.
 - An error of one partition or of one hook stops nothing else (`log/visits.py`, `log/leaving.py`).
 - While nobody knows what durable cursors need, nothing leaves (`Pins` raises Unavailable).
 - `stop` ends a running rewriting at its next batch and waits for it.
@@ -42,15 +42,15 @@ from onelog.observe.logging import get_logger
 from onelog.storage.engine import SegmentInfo
 
 PRODUCER_SILENCE_MS: Final = 7 * 24 * 3600 * 1000
-"""A producer that wrote nothing for so long is forgotten."""
+"""A producer that has written nothing for this long is forgotten."""
 _SYNCS_QUEUED: Final = 4
-"""Syncs that the flush queues at once: publishers that wait for theirs come in between."""
+"""Syncs that the flush queues at once. The syncs of waiting publishers come in between."""
 
 NeedsOf = Callable[[str, int], Needs | None]
-"""(stream, partition) → which records durable cursors need; None: nobody needs any."""
+"""(stream, partition) → the records that durable cursors need; None: no cursor needs any."""
 _log = get_logger("maintenance")
 HELPER: Final = "helper-process"
-"""Incidents: the process that judges a compaction was lost; a thread made the pass."""
+"""Incidents: the process that judges a compaction was lost, and a thread made the pass."""
 
 
 def _unknown(_stream: str, _partition: int) -> Needs | None:
@@ -63,7 +63,7 @@ class _Retained(NamedTuple):
 
 
 class Maintenance:
-    """Keeps the partitions of a catalog in shape."""
+    """Maintains the partitions of a catalog."""
 
     def __init__(
         self,
@@ -79,13 +79,15 @@ class Maintenance:
     ) -> None:
         self.counters = Counters()
         self.pinned_bytes: dict[tuple[str, int], int] = {}
-        """Bytes that durable cursors hold back from retention, where there are any."""
+        """Bytes that durable cursors hold back from retention, for partitions where there are
+        any."""
         self.over_quota: set[tuple[str, int]] = set()
-        """Partitions whose durable cursors lost records at the last run."""
+        """Partitions whose durable cursors lost records in the last pass."""
         self.before_trim: list[Leaving] = []
-        """Asked before retention takes records; when one fails, they stay until the next run."""
+        """Asked before retention takes records; when one fails, the records stay until the next
+        pass."""
         self.after_trim: list[Left] = []
-        """Told when retention took records of a partition."""
+        """Called after retention took records of a partition."""
         self.before_compaction: list[Leaving] = []
         """Asked before compaction may take all but the last record of a key."""
         self._catalog = catalog
@@ -96,7 +98,7 @@ class Maintenance:
         self._hooks = LeavingHooks(self._troubles, self.counters)
         self._needs = needs
         self._held: dict[Partition, tuple[Visit, Sequence[SegmentInfo]]] = {}
-        """What the last pass of retention found to be held back."""
+        """The bytes that the last pass of retention found held back."""
         self._thinned: dict[Partition, Thinned] = {}
         self._interval_s = interval_s
         self._flush_interval_s = flush_interval_s
@@ -112,7 +114,7 @@ class Maintenance:
         self._task = asyncio.create_task(self._run(), name="onelog-maintenance")
 
     async def stop(self) -> None:
-        """End, after what is under way. Idempotent."""
+        """Stop, and wait for work under way. Idempotent."""
         self._stopping.set()
         self._stopped.set()
         if self._task is not None:
@@ -225,7 +227,7 @@ class Maintenance:
                 self._troubles.note(HELPER, partition.place, error)
                 result = await self._syncer.chores.run(work)  # here, in the thread
         except (OffsetOutOfRange, Conflict):
-            return  # trimmed or cut meanwhile: the next run sees what is left
+            return  # trimmed or cut meanwhile: the next pass sees what is left
         except Exception as error:  # noqa: BLE001 - the other partitions go on
             self._visits.failed(partition, "compaction", error)
             return
@@ -236,7 +238,7 @@ class Maintenance:
     # -- thinning
 
     async def thin_once(self) -> None:
-        """Give back what is held back for a few records among many."""
+        """Rewrite segments that are held back for a few records among many, to free the rest."""
         async with self._rewriting:
             for visit, held in list(self._held.values()):
                 if visit.partition.stopped is None:
@@ -260,7 +262,7 @@ class Maintenance:
             try:
                 await self._thin_group(partition, group, needs)
             except (OffsetOutOfRange, Conflict, InvalidRequest):
-                return  # trimmed or cut meanwhile: the next run sees what is left
+                return  # trimmed or cut meanwhile: the next pass sees what is left
             except Exception as error:  # noqa: BLE001 - the other partitions go on
                 self._visits.failed(partition, "thinning", error)
                 return
@@ -283,7 +285,7 @@ class Maintenance:
     async def flush_once(self) -> None:
         """Begin to sync partitions that do not sync by themselves and hold unsynced records.
 
-        On a full disk: look whether there is room again.
+        If the disk was full: find out whether there is room again.
         """
         if self._catalog.shared.room.is_full:
             await self._catalog.look_for_room()
@@ -301,7 +303,7 @@ class Maintenance:
 
 
 def _retain(visit: Visit) -> _Retained:
-    """In a thread: seal what is too old, and decide what goes."""
+    """In a thread: seal a segment that is too old, and decide which segments go."""
     log, config = visit.partition.log, visit.config
     deletes = config.cleanup.deletes
     segments = log.segments()

@@ -1,8 +1,8 @@
 """How many of a partition's offsets are markers of transactions, which are no records.
 
-Rules: bounded, however many transactions there were. Markers lie in runs of (first offset, last
-offset, how many); when there are too many runs, neighbours are joined. Where the log begins inside
-a run that was joined, its share is an estimate; everything else is exact.
+Rules: memory is bounded, however many transactions there were. Markers are counted in ranges of
+(first offset, last offset, count). When there are too many ranges, neighbours are joined. Where the
+log begins inside a joined range, the count of the rest is an estimate; everything else is exact.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Markers:
             self._join()
 
     def _join(self) -> None:
-        """Join neighbours to about half as many runs, of about as many markers each."""
+        """Join neighbours to about half as many ranges, with about equal counts."""
         size = 4 * self.count // RUNS_MAX + 1
         joined = [self.runs[0]]
         for run in self.runs[1:]:

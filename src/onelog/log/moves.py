@@ -1,17 +1,19 @@
-"""Moves: when topics change their home, what has to be read before what (DESIGN §3).
+"""Moves: when topics change their home, which partitions must be read before which (DESIGN §3).
 
 Rules:
-- A stream that comes to hold topics of another one is read past where it ended at that moment
-  only when the other one has been read up to where that one ended. So a topic that moved is read
-  in order, by exact and wildcard cursors, opened before the move or after it.
+- A stream (the new home) takes over topics of another stream (the old home). A cursor reads the new
+  home beyond the offset where it ended at that moment only after it has read the old home up to
+  where the old home ended. So a topic that moved is read in order, by exact and wildcard cursors,
+  opened before the move or after it.
 - The same holds inside a stream whose number of partitions grew.
-- A move is kept in the record of the stream that gained, so that it holds over restarts. It is
-  written down with the change, and once more with its offsets when the change took effect. If the
-  process ends in between, all that the old homes hold at the next start is read first: also what
-  came after the change was written down, which is why that names every partition of theirs. A new
-  stream that nobody has written to yet is looked at anew at each start instead.
-- One moment is not covered: a stream grew, the new partitions count, and the process ends before
-  that is written. A topic that went from one old partition to another then may lose its order.
+- A move is kept in the record of the new home, so that it holds over restarts. It is written with
+  the change, and once more with its offsets when the change took effect. If the process ends in
+  between, the next start lets everything that the old homes hold then be read first, including
+  records from after the change was written; that is why the first row names every partition of the
+  old homes. A new stream that nobody has written to yet is examined anew at each start instead.
+- One moment is not covered: a stream grew, the new partitions are in use, and the process ends
+  before that is written. A topic that went from one old partition to another may then lose its
+  order.
 """
 
 from __future__ import annotations
@@ -32,21 +34,21 @@ if TYPE_CHECKING:
     from onelog.log.stream import Stream
 
 SourceKey = tuple[str, int]
-"""A partition: the id of its stream, which never comes back for another, and its number."""
+"""A partition: the id of its stream, which is never used again, and its number."""
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True):
-    """One change of home, as the stream that gained sees it."""
+    """One change of home, as the stream that gained topics sees it."""
 
     ends: tuple[int, ...]
-    """Where its own partitions ended at that moment; those that came later began empty."""
+    """Where its own partitions ended at that moment. Partitions that came later began empty."""
     after: tuple[tuple[SourceKey, int], ...]
-    """What is read first: partitions of the old homes, up to these offsets."""
+    """Partitions of the old homes, and up to which offsets they are read first."""
     is_exact: bool = True
-    """Whether these are the offsets of that moment, and not those of a moment before."""
+    """Whether these are the offsets of the moment of the change, and not of a moment before it."""
 
     def end_of(self, partition: int) -> int:
-        """Where a partition may be read to while the old homes are not drained."""
+        """Up to where a partition may be read while the old homes are not read to their ends."""
         return self.ends[partition] if partition < len(self.ends) else 0
 
 
@@ -58,9 +60,10 @@ def moves_by(
     *,
     is_plan: bool = False,
 ) -> dict[str, Move]:
-    """Who gains topics by a change of a stream at this moment, by name; `old` None: it is new.
+    """The streams that gain topics by a change of a stream now, by name. `old` is None for a new
+    stream.
 
-    A plan names partitions that hold nothing, too: until it is carried out they may come to.
+    A plan also names partitions that are empty: records may come before it is carried out.
     """
     others = [other for other in streams if other.name != new.name]
     was, now = set(() if old is None else old.captures), set(new.captures)
@@ -79,7 +82,7 @@ def moves_by(
 
 
 def is_covered(found: Mapping[str, Move], kept: Mapping[str, Move]) -> bool:
-    """Whether what was kept names every partition that has to be read first."""
+    """Whether the kept moves name every partition that has to be read first."""
     return all(
         name in kept and {key for key, _end in move.after} <= {key for key, _ in kept[name].after}
         for name, move in found.items()
@@ -89,10 +92,10 @@ def is_covered(found: Mapping[str, Move], kept: Mapping[str, Move]) -> bool:
 def settle(
     moves: tuple[Move, ...], ends: Mapping[SourceKey, int], stream_id: str
 ) -> tuple[Move, ...]:
-    """The moves of a stream after a start; `ends` of all partitions that could be opened.
+    """The moves of a stream after a start. `ends` has all partitions that could be opened.
 
-    One whose moment is not known waits for all there is now. None waits for more than there is:
-    where a log lost its end, what is written there next came after the move.
+    A move whose moment is not known waits for all records that there are now. No move waits for
+    more than there is: where a log lost its end, the next records there came after the move.
     """
     return tuple(
         _cut(move if move.is_exact else _settled(move, ends, stream_id), ends, stream_id)
@@ -102,7 +105,7 @@ def settle(
 
 def _settled(move: Move, ends: Mapping[SourceKey, int], stream_id: str) -> Move:
     after = tuple((key, max(end, ends.get(key, 0))) for key, end in move.after)
-    # Where a stream grew its own partitions come first: none of them waits for itself.
+    # Where a stream grew, its own old partitions come first, and none of them waits for itself.
     first = {number: end for (holder, number), end in after if holder == stream_id}
     own = tuple(max(end, first.get(number, end)) for number, end in enumerate(move.ends))
     return Move(own, after)
@@ -116,7 +119,7 @@ def _cut(move: Move, ends: Mapping[SourceKey, int], stream_id: str) -> Move:
 def cut_off(
     offsets: tuple[int, ...], ends: Mapping[SourceKey, int], stream_id: str
 ) -> tuple[int, ...]:
-    """Offsets that are remembered of a stream's partitions, as far as these reach by now."""
+    """Remembered offsets of a stream's partitions, reduced to where the partitions end now."""
     return tuple(
         min(offset, ends.get((stream_id, number), offset)) for number, offset in enumerate(offsets)
     )
@@ -125,7 +128,7 @@ def cut_off(
 def with_move(
     moves: tuple[Move, ...], move: Move, partitions: Mapping[SourceKey, PartitionHandle], name: str
 ) -> tuple[Move, ...]:
-    """The moves of a stream and one more, without those whose old homes hold nothing of them."""
+    """The moves of a stream and one more, without moves whose old homes hold no records of them."""
     kept = [
         known
         for known in moves
@@ -133,8 +136,8 @@ def with_move(
     ]
     if len(kept) >= MOVES_PER_STREAM_MAX:
         raise Conflict(
-            f"stream {name} took over topics {len(kept)} times, and where they lived before there"
-            " are still records of them: try again when retention took those"
+            f"stream {name} took over topics {len(kept)} times, and their earlier streams still"
+            " hold records of them: try again after retention has removed these records"
         )
     return (*kept, move)
 

@@ -1,7 +1,7 @@
 """Opens and deletes the partitions of streams, many at a time, in threads.
 
-Rules: recovery of a large log does not hold the loop. A damaged partition is opened as stopped: it
-refuses work, the others run (I9).
+Rules: the recovery of a large log does not hold the loop. A damaged partition is opened as stopped:
+it refuses work, the others run (I9).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from onelog.observe.logging import get_logger
 from onelog.storage.engine import Engine, PartitionKey, PartitionLog
 
 _JOBS_MAX: Final = 256
-"""Jobs in threads at once for one stream's partitions; more are put together."""
+"""Jobs in threads at once for the partitions of one stream. Further partitions share these jobs."""
 
 _log = get_logger("log")
 _R = TypeVar("_R")
@@ -40,7 +40,7 @@ _T = TypeVar("_T")
 
 
 class Deleting(msgspec.Struct, frozen=True):
-    """A stream whose data is to go."""
+    """A stream whose data is to be deleted."""
 
     id: str
     engine: str
@@ -48,17 +48,17 @@ class Deleting(msgspec.Struct, frozen=True):
 
 
 class Opener:
-    """Opens partitions over the engines that there are."""
+    """Opens partitions with the engines of this node."""
 
     def __init__(self, engines: Mapping[str, Engine], shared: Shared, begun: Begun) -> None:
         self._engines = engines
         self._shared = shared
         self._begun = begun
         self._there: frozenset[PartitionKey] | None = None
-        """The partitions that the engines hold; None: not looked yet."""
+        """The partitions that the engines hold; None: not listed yet."""
 
     async def look(self) -> frozenset[PartitionKey]:
-        """Which partitions there are, before any is opened: to open may mean to make."""
+        """List the partitions that exist, before any is opened: opening one may create it."""
 
         def look() -> frozenset[PartitionKey]:
             engines = self._engines.values()
@@ -105,7 +105,7 @@ class Opener:
         )
 
     async def in_chunks(self, rows: Sequence[_R], work: Callable[[_R], _T]) -> list[_T]:
-        """What `work` makes of every row, in threads; many rows go into one job."""
+        """The results of `work` for every row, in threads. Many rows share one job."""
         size = 1 + len(rows) // _JOBS_MAX
         chunks = [rows[at : at + size] for at in range(0, len(rows), size)]
 
@@ -118,7 +118,7 @@ class Opener:
         return [result for results in done for result in results]
 
     def _open(self, record: StreamRecord, number: PartitionId) -> Partition:
-        """In a thread: open one, as stopped when it is damaged."""
+        """In a thread: open one partition, as stopped when it is damaged."""
         config = record.config
         engine, key = self.engine(config), PartitionKey(record.id, number)
         must_hold = key in self._begun
@@ -137,13 +137,13 @@ class Opener:
         log: PartitionLog | None = None
         try:
             if must_hold and self._there is not None and key not in self._there:
-                raise _vanished(config.name, number)  # nothing is made where it was
+                raise _vanished(config.name, number)  # nothing is created in its place
             log = engine.open(key, config.log_settings())
             if must_hold and log.end_offset == 0:
                 raise _vanished(config.name, number)
             return wrap(log)
         except (PartitionStopped, CorruptBatch) as error:
-            # Damage shows at the recovery, or when the batches are replayed.
+            # Damage shows in the recovery, or when the batches are replayed.
             if log is not None:
                 log.close()
             damage = _damage(f"{config.name}/{number}", error)

@@ -1,19 +1,19 @@
-"""A partition: one writer, dense offsets, an end that readers may see, and who waits for it.
+"""A partition: one writer, dense offsets, an end that readers may see, and those who wait for it.
 
 Rules:
-- The high watermark is the end that readers see and that answers wait for. It is the end of what
-  holds the stream's durability level: at once for `memory` and `os`, after the group's fdatasync
-  for `fsync` (I4). So nobody ever reads a record that a crash could take back. With replicas, a
-  `Progress` says how far all of them are; one replica asks nobody.
-- Only a leader takes appends: `refusal` is what everybody else is told.
+- The high watermark is the end that readers see and that answers wait for. Everything below it has
+  the stream's durability level: at once for `memory` and `os`, after the group's fdatasync for
+  `fsync` (I4). So nobody ever reads a record that a crash could take back. With replicas, a
+  `Progress` says how far all of them are; a partition without replicas asks nobody.
+- Only a leader accepts appends; any other replica refuses them with the error in `refusal`.
 - At most one sync runs; it serves every append made before it began (group commit).
-- Producer and epoch state is derived from the batches and snapshotted, never the truth itself.
-- A failed sync or found damage stops the partition: every waiter and every later call gets the
-  error (I9).
+- Producer and epoch state is derived from the batches and snapshotted. The batches are the truth.
+- A failed sync or damage stops the partition: every waiter and every later call gets the error
+  (I9).
 - It has parts, each with its own state and file: `visible` (what readers may see, who waits for it
   and who is fed with it), `lookup` (reading), `replica` (its role, copies, truncation) and `jobs`
-  (what threads do on the log). Appending and syncing are here, what it answers from its parts is
-  in `log/local.py`. Above the log it is a `PartitionHandle`.
+  (work of threads on the log). Appending and syncing are here; the answers from its parts are in
+  `log/local.py`. Above the log it is a `PartitionHandle`.
 All methods run on the loop's thread unless they say otherwise.
 """
 
@@ -55,7 +55,7 @@ from onelog.storage.engine import Cold, PartitionLog
 __all__ = ["SNAPSHOT_BYTES", "Appended", "Durability", "LiveFeed", "Partition", "Timestamps"]
 
 SNAPSHOT_BYTES: Final = 64 * 1024 * 1024
-"""Appended bytes after which the derived state is snapshotted anew."""
+"""After so many appended bytes, the derived state is snapshotted again."""
 
 
 class Partition(LocalReads):
@@ -80,24 +80,26 @@ class Partition(LocalReads):
         timestamps: Timestamps = Timestamps.CREATE,
         replicated: bool = False,
     ) -> None:
-        """Open it to lead without replicas or, `replicated`, to follow until it is told more."""
+        """Open it as a leader without replicas or, if `replicated`, as a follower until
+        `become`."""
         self.stream = stream
         self.id = partition
         self.place = f"{stream}/{partition}"
-        """How logs and troubles name it."""
+        """The name of the partition in logs and troubles."""
         self.log = log
         self.shared = shared
         self.troubles = shared.troubles
-        # Nobody knows yet how far other replicas are: at least as far as was kept.
+        # Nobody knows yet how far the other replicas are: at least as far as the kept mark says.
         known = max(log.start_offset, log.kept_high_watermark) if replicated else log.end_offset
         self.producers, self.epochs = replay_state(log, shared.clock.now_ms(), known)
-        # What survived the start is as durable as it will get; it is synced before it is shown.
+        # Records that survived the start may not be on the disk: they are synced before they are
+        # shown.
         if durability is Durability.FSYNC and log.durable_offset < log.end_offset:
             log.sync()
         self.end_offset = log.end_offset
         self._durable = log.durable_offset
         visible = Visibility(self.place, log, self.producers, shared.troubles, shared.unseen, known)
-        stop = self.stop  # one for all parts: ten thousand partitions have one each
+        stop = self.stop  # one bound method for all parts: there may be ten thousand partitions
         super().__init__(
             visible,
             Lookup(self.place, log, visible, stop),
@@ -106,22 +108,22 @@ class Partition(LocalReads):
         self.jobs = Jobs(self.place, stop)
         self.stopped: OnelogError | None = None
         self.refusal: OnelogError | None = None
-        """Why nothing is appended; None: it is."""
+        """The error with which appends are refused; None: they are accepted."""
         self._durability = durability
         self._at_once = durability is not Durability.FSYNC
-        """Whether what is written may be seen at once."""
+        """Whether records are visible as soon as they are written."""
         self.progress: Progress | None = None
-        """Who knows how far the other replicas are; None: there are none."""
+        """Knows how far the other replicas are; None: there are none."""
         self.message_bytes_max = message_bytes_max
         self.timestamps = timestamps
         self.leader_epoch = self.epochs.latest
         self._is_noted = bool(self.epochs.rows())
-        """Whether the history of epochs has the one that writes now."""
+        """Whether the history of epochs has the epoch that writes now."""
         self.records_appended = 0
         self.syncs = 0
         self._syncing = False
         self._has_begun = log.durable_offset > 0
-        """Whether it was told that this partition holds durable records."""
+        """Whether `shared.begun` knows that this partition holds durable records."""
         self._unsnapshotted_bytes = 0
         self.replica = Replica(self)
         if replicated:
@@ -158,7 +160,7 @@ class Partition(LocalReads):
         return self._write(batch, [info], topics)
 
     def append_batches(self, data: bytearray, infos: Sequence[BatchInfo]) -> Appended:
-        """Append batches that a client built; their offsets are set in place.
+        """Append batches that a client built. Their offsets are written into `data`.
 
         The caller has validated CRC and records. Idempotent producers send one batch at a time.
         """
@@ -173,7 +175,7 @@ class Partition(LocalReads):
         return Appended(Offset(first.base_offset), end, append_time_ms=append_time_of(first))
 
     def check_batch(self, info: BatchInfo) -> Appended | None:
-        """Judge a batch that a client built: None to go on, or the append that it repeats."""
+        """Check a batch that a client built: None to go on, or the append that it repeats."""
         self._refuse()
         if info.size_bytes > self.message_bytes_max:
             raise MessageTooLarge(
@@ -191,19 +193,20 @@ class Partition(LocalReads):
         return Appended(base, end, duplicate=True, append_time_ms=self._stored_time(base))
 
     def _stored_time(self, offset: Offset) -> int:
-        """The append time of a batch that may have left already."""
+        """The append time of a batch that retention may have removed."""
         if offset < self.start_offset:
             return NO_TIME
         try:
             data = self.log.read(offset, 1, self.end_offset)
         except Cold:
-            return NO_TIME  # the answer may do without it, and waits for no disk
+            return NO_TIME  # the answer can do without it, and does not wait for the disk
         return append_time_of(scan_batches(data, 0, False)[0]) if data else NO_TIME
 
     def append_checked(self, data: bytearray) -> list[BatchInfo]:
-        """Append batches that `check_batch` let pass, no two of one producer; as they now are.
+        """Append batches that `check_batch` let pass, no two of one producer. Returns them as
+        stored.
 
-        Their offsets are set in place.
+        Their offsets are written into `data`.
         """
         self._refuse()
         placed = place_batches(data, self.end_offset, self.leader_epoch)
@@ -227,9 +230,9 @@ class Partition(LocalReads):
         return self._write(data, place_batches(data, self.end_offset, self.leader_epoch), None)
 
     def end_transaction(self, marker: Marker, producer_id: int, producer_epoch: int) -> Appended:
-        """As `append_marker`, with the epoch that is known here when that is the higher one.
+        """As `append_marker`, with the epoch that is known here if that one is higher.
 
-        A client may have claimed a higher epoch of its producer id. That must not keep its
+        A client may have claimed a higher epoch for its producer id. That must not keep the
         transaction open.
         """
         known = self.producers.entry(producer_id)
@@ -250,7 +253,8 @@ class Partition(LocalReads):
         return Appended(base, end)
 
     def append_as_is(self, data: bytes | bytearray, infos: Sequence[BatchInfo]) -> None:
-        """Append batches that have their offsets and epochs; for `replica`, which checked them."""
+        """Append batches that have their offsets and epochs already; for `replica`, which checked
+        them."""
         self._log_append(data, infos, None)
         for info in infos:
             self.epochs.note(info.leader_epoch, info.base_offset)
@@ -270,12 +274,13 @@ class Partition(LocalReads):
                 note_batch(self.producers, data, info, self.shared.clock.now_ms())
 
     def note_epoch(self, start: Offset) -> None:
-        """The leader's epoch begins at `start`, unless it began before."""
+        """Note that the leader's epoch begins at `start`, unless it began before."""
         self.epochs.note(self.leader_epoch, start)
         self._is_noted = True
 
     def _appended(self, end: Offset, data: bytes | bytearray, topics: bytes | None = None) -> None:
-        """The log ends at `end` now, behind `data`: let it be seen when it may be."""
+        """The log now ends at `end`, with `data` as its last batches: show them when they may be
+        seen."""
         self.end_offset = end
         self._unsnapshotted_bytes += len(data)
         visible = self.visible
@@ -296,7 +301,7 @@ class Partition(LocalReads):
             raise again(self.refusal)
 
     def _refused(self, error: StorageError) -> None:
-        """The log took nothing: it stopped, or there is no room."""
+        """The log accepted nothing: it stopped, or the disk is full."""
         if isinstance(error, PartitionStopped):
             self.stop(error)
         elif isinstance(error, StorageFull):
@@ -306,23 +311,23 @@ class Partition(LocalReads):
 
     @property
     def durability(self) -> Durability:
-        """What an answer promises."""
+        """What an answer promises (I4)."""
         return self._durability
 
     def promise(self, durability: Durability) -> None:
-        """Answer at another level from now on; who waits is answered as soon as it holds."""
+        """Answer at another level from now on. Waiters are called as soon as that level holds."""
         self._durability = durability
         self.watch(self.progress)
         if self.stopped is None:
             self.moved()
 
     def watch(self, progress: Progress | None) -> None:
-        """Ask `progress` from now on how far all replicas are; None: there is only this one."""
+        """From now on, ask `progress` how far all replicas are; None: there are no others."""
         self.progress = progress
         self._at_once = progress is None and self._durability is not Durability.FSYNC
 
     def moved(self) -> None:
-        """An end moved, here or on another replica: show what may be seen now."""
+        """An end moved, here or on another replica: show the records that may be seen now."""
         if self.progress is not None:
             self.replica.moved(self.progress, self._durable)
         elif self._durability is Durability.FSYNC:
@@ -331,7 +336,7 @@ class Partition(LocalReads):
             self.visible.advance(self.end_offset)
 
     def request_sync(self) -> None:
-        """Begin to make everything appended so far durable, unless a sync runs already."""
+        """Begin to make everything appended so far durable, unless a sync is running."""
         if self._syncing or self.jobs.held is not None or self.stopped is not None:
             return
         self._syncing = True
@@ -372,13 +377,13 @@ class Partition(LocalReads):
     # -- life
 
     def stop(self, error: OnelogError) -> None:
-        """Refuse everything from now on, and tell everybody who waits."""
+        """Refuse everything from now on; everybody who waits gets the error."""
         if self.stopped is None:
             self.stopped = self.refusal = error
             self.visible.stop(error)
 
     def adopt_cut(self, producers: Producers, epochs: EpochHistory) -> None:
-        """The log was cut, and its batches say this now; for `replica`."""
+        """The log was cut: take the state that its batches give now. For `replica`."""
         was, end = self.end_offset, self.log.end_offset
         self.producers = self.visible.producers = producers
         self.epochs = epochs
@@ -388,7 +393,7 @@ class Partition(LocalReads):
         self.visible.fail_writers(end, was, gone)
 
     async def flush(self) -> None:
-        """Sync now, whatever the durability level; returns when it is done."""
+        """Sync now, at any durability level. Returns when it is done."""
         await self.jobs.run(self.shared.syncer, self.log.sync)
 
     async def trim(self, start: Offset) -> None:
@@ -397,8 +402,9 @@ class Partition(LocalReads):
         log, offset, state = self.log, self.end_offset, encode_state(self.producers, self.epochs)
 
         def work() -> None:
-            # What is trimmed can no longer be replayed. A state beyond the durable end would be
-            # lost in a crash, so that end moves first. A full disk must not keep trim from helping.
+            # Trimmed batches can no longer be replayed. A state beyond the durable end would be
+            # lost in a crash, so that end moves first. A full disk must not prevent a trim, because
+            # a trim frees space.
             log.sync()
             try_save(log, offset, state)
             log.trim(start)
@@ -407,25 +413,25 @@ class Partition(LocalReads):
         self.producers.forget_before(self.log.start_offset)
 
     def close_deleted(self) -> None:
-        """In a thread: let go of the files of a stopped partition, which will be deleted."""
+        """In a thread: close the files of a stopped partition, which will be deleted."""
         self.log.close()
 
     async def close(self) -> None:
-        """Snapshot and close cleanly; waiters are told that it will not come."""
+        """Snapshot and close cleanly. Waiters get an error."""
         if self.jobs.held is not None:
             await asyncio.wait([self.jobs.held])
         if self.stopped is not None:
-            await self.shared.syncer.chores.run(self.log.close)  # its files are let go all the same
+            await self.shared.syncer.chores.run(self.log.close)  # its files are closed all the same
             return
         state, offset = encode_state(self.producers, self.epochs), self.end_offset
         known = None if self.progress is None else self.visible.high_watermark
 
         def work() -> None:
             try:
-                if offset:  # nothing is to be known of what was never written to
+                if offset:  # nothing is saved for a partition that was never written to
                     try_save(self.log, offset, state)
                 if known is not None:
-                    with contextlib.suppress(StorageFull):  # what was kept before counts
+                    with contextlib.suppress(StorageFull):  # the mark kept before still counts
                         self.log.keep_high_watermark(known)
             finally:
                 self.log.close()

@@ -1,7 +1,8 @@
 """A few threads for work that blocks, so that the event loop never does.
 
-Rules: a job's answer comes back on the loop that asked, those that end together in one go. `close`
-waits for all jobs. Who raises over an answer is told to `Troubles`, and the others get theirs.
+Rules: the answer of a job comes back on the loop that asked. Answers that are ready together need
+one wake-up of the loop. `close` waits for all jobs. An error of a callback goes to `Troubles`, and
+the other callbacks are called.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from typing import Any, Final, TypeVar
 from onelog.observe.troubles import Troubles
 
 ANSWER: Final = "disk-answer"
-"""Incidents: who waited for the disk raised over its answer."""
+"""Incidents: the callback of a job raised."""
 T = TypeVar("T")
 
 Done = Callable[[Any, BaseException | None], None]
 
 
 class Pool:
-    """Threads that take jobs in the order they come."""
+    """Threads that run jobs in the order in which they come."""
 
     __slots__ = ("_answers", "_jobs", "_lock", "_loop", "_threads", "_troubles")
 
@@ -55,7 +56,7 @@ class Pool:
                 try:
                     self._loop.call_soon_threadsafe(self._tell)
                 except RuntimeError:
-                    return  # the loop is closed: nobody waits any more
+                    return  # the loop is closed: nobody is waiting
 
     def _tell(self) -> None:
         with self._lock:
@@ -78,13 +79,13 @@ class Pool:
         return await answer_of(self.start, work)
 
     def refuse_waiting(self, error: BaseException) -> None:
-        """Do not begin what has not begun; who waits for it is told."""
+        """Refuse jobs that have not begun; their callers get the error."""
         with contextlib.suppress(Empty):
             while (job := self._jobs.get_nowait()) is not None:
                 job[1](None, error)
 
     async def close(self) -> None:
-        """Wait for what is to be done, then end the threads."""
+        """Wait for all jobs, then end the threads."""
         for _thread in self._threads:
             self._jobs.put(None)
         for thread in self._threads:
@@ -92,7 +93,7 @@ class Pool:
 
 
 async def answer_of(start: Callable[[Callable[[], T], Done], None], work: Callable[[], T]) -> T:
-    """Give `work` to `start`, and wait for what becomes of it."""
+    """Give `work` to `start`, and wait for its result."""
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def done(result: Any, error: BaseException | None) -> None:

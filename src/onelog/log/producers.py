@@ -2,13 +2,13 @@
 
 Rules (Kafka's, because every view needs them):
 - A producer's batches carry consecutive sequence numbers per partition and epoch, and a new epoch
-  begins at 0. One of the last five batches sent again is answered with its old offset and not
-  appended twice. A producer that is not known here may begin anywhere: retention may have taken
-  what it wrote.
+  begins at 0. When one of the last five batches comes again, the answer is its old offset, and
+  nothing is appended. A producer that is not known here may begin with any number: retention may
+  have taken its batches.
 - The highest epoch seen, in a batch or a marker, fences every lower one.
-- A transaction opens at the first transactional batch of a producer and ends with a control
-  batch. The last stable offset is the first offset of the earliest open transaction; one that
-  has ended counts as open until its marker is visible, because a crash could still take it back.
+- A transaction opens at the first transactional batch of a producer and ends with a control batch.
+  The last stable offset is the first offset of the earliest open transaction; a transaction that
+  has ended counts as open until its marker is visible, because a crash could still lose the marker.
 - Aborted transactions are remembered for as long as the log holds their records.
 All of it is derived from batch headers and markers, so it can be rebuilt by replay; a snapshot
 only shortens the replay.
@@ -36,7 +36,8 @@ from onelog.record.batch import Marker
 
 BATCHES_REMEMBERED: Final = 5
 PRODUCERS_MAX: Final = 100_000
-"""Producers remembered per partition; past it the longest known without a transaction goes."""
+"""Producers remembered per partition. Beyond that, the one known longest without a transaction
+goes."""
 SEQUENCE_MODULUS: Final = 2**31
 _NEVER: Final = 2**63
 
@@ -56,11 +57,13 @@ class ProducerEntry(msgspec.Struct, array_like=True):
     producer_id: int
     epoch: int
     last_seen_ms: int
-    """The broker's clock when it last wrote: a client's own timestamps may be anything."""
+    """The broker's clock when the producer last wrote: a client's own timestamps may be
+    anything."""
     batches: list[BatchMemory]
     txn_first_offset: int = -1
     any_sequence: bool = False
-    """A marker made this entry of a producer that was not known: it may begin anywhere."""
+    """A marker made this entry for an unknown producer: its next batch may have any sequence
+    number."""
 
 
 class AbortedTxn(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -80,7 +83,7 @@ class _Snapshot(msgspec.Struct, array_like=True):
 
 
 _decoder: Final = msgspec.msgpack.Decoder(_Snapshot)
-"""Made here: threads that use a type for the first time together break msgspec."""
+"""Made once, here: msgspec breaks when threads use a type for the first time together."""
 
 
 def next_sequence(last_sequence: int, step: int = 1) -> int:
@@ -89,7 +92,7 @@ def next_sequence(last_sequence: int, step: int = 1) -> int:
 
 
 _NONE_ENDED: Final[deque[tuple[int, int]]] = deque()
-"""What a partition without transactions holds: a deque of its own is large."""
+"""Shared by all partitions without transactions: a deque for each would take much memory."""
 
 
 def _find_repeated(entry: ProducerEntry, info: BatchInfo) -> BatchMemory | None:
@@ -120,7 +123,7 @@ class Producers:
         """First offset of the earliest transaction that is open or not visibly ended."""
         if not self._open and not self._ended:
             return None
-        first = next(iter(self._open.values()), _NEVER)  # they were opened in the order of offsets
+        first = next(iter(self._open.values()), _NEVER)  # in the order of their first offsets
         if self._ended:
             first = min(first, *(begun for begun, _ in self._ended))
         return Offset(first)
@@ -143,7 +146,8 @@ class Producers:
         return list(self._entries.values())
 
     def check(self, info: BatchInfo) -> BatchMemory | None:
-        """Judge a batch before it is appended: None to go on, or the earlier append it repeats.
+        """Check a batch before it is appended: None to go on, or the earlier append that it
+        repeats.
 
         Raises ProducerFenced, OutOfOrderSequence, DuplicateSequence or InvalidTxnState.
         """
@@ -153,7 +157,7 @@ class Producers:
                 f"producer {info.producer_id} sent a batch without a sequence or an epoch"
             )
         if entry is None:
-            return None  # unknown here (retention may have forgotten it): any start is taken
+            return None  # unknown here (retention may have removed it): any sequence will do
         if info.producer_epoch < entry.epoch:
             raise ProducerFenced(
                 f"producer {info.producer_id} has epoch {entry.epoch} here,"
@@ -202,7 +206,8 @@ class Producers:
         )
 
     def find_repeated(self, info: BatchInfo, producer_id: int) -> BatchMemory | None:
-        """The append that a batch repeats, if its producer, known by this id, sent it before."""
+        """The append that a batch repeats, if the producer with this id has sent the batch
+        before."""
         entry = self._entries.get(producer_id)
         if entry is None or entry.epoch != info.producer_epoch:
             return None
@@ -236,7 +241,7 @@ class Producers:
                 return
 
     def check_marker(self, producer_id: int, epoch: int) -> None:
-        """Judge an end-of-transaction marker before it is appended."""
+        """Check an end-of-transaction marker before it is appended."""
         entry = self._entries.get(producer_id)
         if entry is not None and epoch < entry.epoch:
             raise ProducerFenced(
@@ -278,7 +283,7 @@ class Producers:
             if txn.first_offset < end:
                 found.append(txn)
             if txn.last_stable_offset >= end:
-                break  # what ended later began after the stable end of that time
+                break  # transactions that ended later began after the stable end of that time
         return found
 
     def forget_before(self, start: int) -> None:
@@ -288,7 +293,7 @@ class Producers:
         del self._aborted[:first]
 
     def expire(self, before_ms: int) -> int:
-        """Forget producers without an open transaction that are silent since `before_ms`."""
+        """Forget producers that have no open transaction and have been silent since `before_ms`."""
         gone = [
             producer_id
             for producer_id, entry in self._entries.items()
@@ -299,7 +304,7 @@ class Producers:
         return len(gone)
 
     def forget(self, producer_id: int) -> None:
-        """A producer that never comes back, and has no transaction open here."""
+        """Forget a producer that never comes back, unless it has a transaction open here."""
         entry = self._entries.get(producer_id)
         if entry is not None and entry.txn_first_offset < 0:
             del self._entries[producer_id]

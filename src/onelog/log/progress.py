@@ -2,11 +2,11 @@
 
 Rules:
 - This replica says how far it has written and how far its disk has it; the answer is the high
-  watermark as it is known now. The partition never lets it fall, nor pass its own end.
-- One replica needs nobody: it has no Progress (`None`), and its end at the stream's durability
+  watermark as it is known now. The partition never lets the mark fall, nor pass its own end.
+- A partition without other replicas has no Progress (`None`): its end at the stream's durability
   level is the high watermark.
-- Who hears of another replica (an ack, a change of who counts) calls `Partition.moved`, which asks
-  again. Nobody polls.
+- The code that hears of another replica (an ack, a change of the replicas that count) calls
+  `Partition.moved`, which asks again. Nobody polls.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ class Role(StrEnum):
     FOLLOWER = "follower"
     """It copies the leader, and may lead next."""
     OBSERVER = "observer"
-    """It copies only what all replicas that count have: it is never cut and never leads."""
+    """It copies only records that all counting replicas have: it is never cut and never leads."""
 
 
 class Progress(Protocol):
     """Knows the replicas of one partition."""
 
     def moved(self, written: Offset, durable: Offset) -> Offset:
-        """This replica ends at `written`, its disk has all below `durable`; the high watermark."""
+        """This replica ends at `written`, its disk has all below `durable`. Returns the high
+        watermark."""
         ...
 
 
 class Told:
-    """The progress of a replica that copies: its leader tells how far all are."""
+    """The progress of a replica that copies: its leader tells it the high watermark."""
 
     __slots__ = ("offset",)
 
@@ -49,5 +50,5 @@ class Told:
         self.offset = max(self.offset, offset)
 
     def moved(self, written: Offset, durable: Offset) -> Offset:
-        """What the leader told; who acks does it here."""
+        """The mark that the leader sent. Code that acknowledges copies does it here."""
         return min(self.offset, written)

@@ -27,7 +27,7 @@ class Timestamps(StrEnum):
 
 
 class Appended(NamedTuple):
-    """Where records went; `duplicate` when an idempotent batch had been appended before."""
+    """Where records were appended. `duplicate`: an idempotent batch had been appended before."""
 
     base_offset: Offset
     end_offset: Offset
@@ -37,9 +37,9 @@ class Appended(NamedTuple):
 
     @property
     def last_offset(self) -> Offset:
-        """When the record there is visible, all of them are."""
+        """The offset of the last record: when it is visible, all of them are."""
         return Offset(self.end_offset - 1)
 
 
 LiveFeed = Callable[[bytes | bytearray], None]
-"""Takes whole batches, in order, that are visible now."""
+"""Called with whole batches that are visible now, in order."""

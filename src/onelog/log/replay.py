@@ -1,7 +1,7 @@
 """The derived state of a partition: what its batches say of producers and epochs, and its snapshot.
 
-Rules: the batches are the truth; a snapshot only shortens the replay. A snapshot that cannot be
-written because the disk is full is left out.
+Rules: the batches are the truth; a snapshot only shortens the replay. When the disk is full, no
+snapshot is written.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class DerivedState(msgspec.Struct, array_like=True):
 
 
 _decoder: Final = msgspec.msgpack.Decoder(DerivedState)
-"""Made here: threads that use a type for the first time together break msgspec."""
+"""Made once, here: msgspec breaks when threads use a type for the first time together."""
 
 
 def encode_state(producers: Producers, epochs: EpochHistory) -> bytes:
@@ -40,7 +40,8 @@ def encode_state(producers: Producers, epochs: EpochHistory) -> bytes:
 
 
 def try_save(log: PartitionLog, offset: Offset, state: bytes) -> bool:
-    """Save a snapshot unless the disk is full: then replay takes longer, and nothing is lost."""
+    """Save a snapshot unless the disk is full. Without it, replay takes longer and nothing is
+    lost."""
     try:
         log.save_state(STATE_NAME, offset, state)
     except StorageFull:
@@ -65,7 +66,8 @@ def replay_state(
 ) -> tuple[Producers, EpochHistory]:
     """The derived state of a log: its newest snapshot and the batches since.
 
-    Markers at or behind the high watermark decide nothing yet; None: it is the log's end.
+    Markers at or behind the high watermark decide nothing yet. None: the high watermark is the
+    log's end.
     """
     producers, epochs, offset = Producers(), EpochHistory(), log.start_offset
     saved = log.load_state(STATE_NAME)

@@ -5,8 +5,8 @@ Rules:
 - A copy has the leader's offsets and epochs, byte for byte. Gaps are offsets that the leader
   thinned or compacted away.
 - A cut that would take what all replicas had is damage, and stops the partition (I9).
-- With replicas the high watermark is kept by the engine, at most each second and at the close, so
-  that the next start knows of it.
+- With replicas the engine keeps the high watermark, at most once a second and at the close, so that
+  the next start knows it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from onelog.log.partition import Partition
 
 KEEP_S: Final = 1.0
-"""The high watermark is kept at most so often."""
+"""The high watermark is kept at most this often."""
 
 
 class Replica:
-    """One partition among its replicas. For who moves batches between nodes."""
+    """One partition among its replicas, for the code that moves batches between nodes."""
 
     __slots__ = ("_keeping", "_partition", "role")
 
@@ -52,16 +52,16 @@ class Replica:
     def become(self, role: Role, epoch: int, progress: Progress | None = None) -> None:
         """Take a role in `epoch`.
 
-        A leader's `progress` knows its replicas (None: there are none), another's is a `Told`.
-        Who waits for a record that a former leader wrote gets Timeout: whether it stays is for
-        the next leader to say.
+        A leader's `progress` knows its replicas (None: there are none); any other role gets a
+        `Told`. A caller that waits for a record of a former leader gets Timeout: the next leader
+        decides whether the record stays.
         """
         partition, leads = self._partition, role is Role.LEADER
         self._check(epoch)
         if not leads and progress is None:
             progress = Told()
         if not leads and not isinstance(progress, Told):
-            raise InvalidRequest(f"{partition.place} is told how far all are: give a Told")
+            raise InvalidRequest(f"{partition.place} does not lead: its progress must be a Told")
         was, self.role = self.role, role
         partition.leader_epoch = Epoch(epoch)
         partition.watch(progress)
@@ -91,9 +91,11 @@ class Replica:
         partition.jobs.refuse_if_held()
 
     def append_copy(self, data: bytes | bytearray, epoch: int, high_watermark: Offset) -> Offset:
-        """Append batches as the leader of `epoch` has them (none: only its mark); the new end.
+        """Append batches as the leader of `epoch` has them; without any, only take its high
+        watermark.
 
-        Their CRC is checked. Offsets may leave gaps, and are never below the end.
+        Returns the new end. The CRC of each batch is checked. Offsets may leave gaps, and are never
+        below the end.
         """
         partition = self._partition
         self._check(epoch)
@@ -128,13 +130,14 @@ class Replica:
                 why = f"{place} was cut, then {error}; restart the broker"
                 partition.stop(PartitionStopped(why))
 
-        # What threads do now may be of what is cut: a snapshot, say.
+        # Threads may be working on what is cut: on a snapshot, for example.
         await partition.jobs.run_alone(
             partition.shared.syncer.chores, lambda: cut_log(place, log, end, known, now_ms), done
         )
 
     def moved(self, progress: Progress, durable: Offset) -> None:
-        """An end moved, here or on another replica: show what may be seen now, and keep it."""
+        """An end moved, here or on another replica: show records that may be seen now, and keep the
+        mark."""
         partition = self._partition
         end, visible = partition.end_offset, partition.visible
         before = visible.high_watermark
@@ -161,7 +164,8 @@ class Replica:
     def _kept(self, _result: None, error: BaseException | None) -> None:
         self._keeping = False
         partition = self._partition
-        # A full disk keeps it when it moves next; what stops the log has stopped the partition.
+        # After a full disk the mark is kept when it moves next. An error that stops the log has
+        # stopped the partition.
         if error is not None or partition.stopped is not None or partition.progress is None:
             return
         if partition.visible.high_watermark > partition.log.kept_high_watermark:
@@ -171,7 +175,7 @@ class Replica:
 def check_copies(
     data: bytes | bytearray, end: Offset, latest_epoch: int, epoch: int
 ) -> list[BatchInfo]:
-    """Batches that the leader of `epoch` sent, if they may follow a log that ends at `end`."""
+    """The batches that the leader of `epoch` sent, if they may follow a log that ends at `end`."""
     infos = scan_batches(data)
     for info in infos:
         if info.base_offset < end:
@@ -187,11 +191,12 @@ def check_copies(
 def cut_log(
     place: str, log: PartitionLog, end: Offset, high_watermark: Offset, now_ms: int
 ) -> tuple[Producers, EpochHistory]:
-    """In a thread: cut the log at `end`; what its batches say of producers and epochs then."""
+    """In a thread: cut the log at `end`. Returns what its batches now say of producers and
+    epochs."""
     lands = end
     if high_watermark <= end:
         data = in_place(log, lambda: log.read(end, 1, log.end_offset))
-        if data:  # a batch goes as a whole
+        if data:  # only whole batches are cut
             lands = min(end, Offset(scan_batches(data, 0, False, 1)[0].base_offset))
     if lands < high_watermark:
         raise PartitionCorrupt(

@@ -2,8 +2,8 @@
 
 Rules (DESIGN §3): the most specific matching capture wins, level by level: literal before `+`
 before `#`. A filter is captured by one stream at most. Answers are cached; a change drops what it
-touches (`touched`). A change costs what it changes, not what there is: thousands of streams are
-made, and opened at a start, one after the other.
+touches (`touched`). The cost of a change depends on what it changes, not on the number of streams:
+thousands of streams are made, and opened at a start, one after the other.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class Resolver:
         return owner
 
     def homes_of_topic(self, topic: str) -> list[str]:
-        """Streams with a capture that the topic matches: its home, and where it lived before."""
+        """Streams with a capture that the topic matches: its home, and streams where it may have
+        lived."""
         found: set[str] = set()
         _add_matching(self._root, topic.split("/"), 0, found)
         return sorted(found)
@@ -89,7 +90,7 @@ class Resolver:
 
 
 def _put(node: _Node, levels: list[str], depth: int, owner: str | None) -> None:
-    """Give a filter below `node` an owner, or none; branches that hold nothing go."""
+    """Give the filter below `node` an owner, or none. Branches that become empty are removed."""
     if depth == len(levels):
         node.owner = owner
         return

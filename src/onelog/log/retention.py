@@ -5,10 +5,13 @@ Rules:
   high watermark.
 - Age looks at the newest record of a segment. A wall clock that jumps backwards makes everything
   younger, so it deletes nothing.
-- A pin is the lowest offset that a durable cursor still needs. It holds segments back from age and
-  bytes, up to `pin_bytes_max`; past that the oldest go all the same, and the decision says so.
-- `consumed` drops what lies wholly below the pin. Without a durable cursor nothing is consumed.
-- What a pin holds back is named, so that it can be thinned to what is needed (`log/thinning.py`).
+- A pin is the lowest offset that a durable cursor still needs. It holds segments back from
+  retention by age and bytes, up to `pin_bytes_max`. Beyond that the oldest go all the same, and the
+  decision says so.
+- `consumed` drops segments that lie wholly below the pin. Without a durable cursor nothing is
+  consumed.
+- The decision names the segments that a pin holds back, so that they can be thinned to the records
+  that are needed (`log/thinning.py`).
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ class Reason(StrEnum):
 
 
 class Decision(NamedTuple):
-    """Where the log begins from now on, and what durable cursors hold back."""
+    """Where the log begins from now on, and how much durable cursors hold back."""
 
     start: Offset | None
     """The new start; None when nothing goes."""
@@ -44,11 +47,11 @@ class Decision(NamedTuple):
     bytes: int
     """How many bytes go with them."""
     pinned_bytes: int
-    """Bytes that would have gone, if no durable cursor needed them."""
+    """Bytes that would have gone if no durable cursor needed them."""
     quota_exceeded: bool
-    """Durable cursors lose records: what they held back was over its quota."""
+    """Durable cursors lose records: they held back more than `pin_bytes_max`."""
     held: Sequence[SegmentInfo]
-    """The segments that would have gone, if no durable cursor needed something in them."""
+    """The segments that would have gone if no durable cursor needed a record in them."""
 
 
 def new_start(
@@ -92,7 +95,7 @@ def roll_due(
 ) -> bool:
     """Whether an active segment must be sealed, so that the old records in it can leave.
 
-    An append seals an old segment by itself; this is for partitions that nobody writes to.
+    An append seals an old segment itself. This is for partitions that nobody writes to.
     """
     if active.end_offset <= active.base_offset:
         return False
@@ -111,7 +114,7 @@ def _droppable(segments: Sequence[SegmentInfo], high_watermark: int) -> Sequence
     for index, row in enumerate(segments):
         if not row.sealed or row.end_offset > high_watermark:
             return segments[:index]
-    return segments[:-1]  # the last is the active one, whatever it says
+    return segments[:-1]  # the last one is the active one
 
 
 def _newest_ms(row: SegmentInfo) -> int:
@@ -147,7 +150,8 @@ def _below(candidates: Sequence[SegmentInfo], offset: int) -> int:
 def _held_back(
     wanted: Sequence[SegmentInfo], pin: int, retention: Retention
 ) -> tuple[int, int, bool]:
-    """How many of `wanted` go in spite of the pin, the bytes it still holds, over the quota?"""
+    """How many of `wanted` go in spite of the pin, the bytes it still holds back, and whether it
+    held back too much."""
     free = _below(wanted, pin)
     pinned_bytes = sum(row.size_bytes for row in wanted[free:])
     exceeded = pinned_bytes > retention.pin_bytes_max

@@ -1,10 +1,10 @@
-"""Rewriting: sealed segments that are neighbours, replaced by what stays of their batches.
+"""Rewriting: neighbouring sealed segments are replaced by what stays of their batches.
 
 Rules:
-- Offsets never move. What is to stay says the caller, batch by batch: compaction keeps the last
-  record of a key, thinning what somebody still needs.
+- Offsets never move. The caller says, batch by batch, what stays: compaction keeps the last record
+  of a key, thinning the records that a cursor still needs.
 - Every batch is checked before it is rewritten: new CRCs must not hide old damage.
-- It blocks, so it runs in a thread; `pace` is called at every batch, because the interpreter is
+- It blocks, so it runs in a thread. It calls `pace` at every batch, because the interpreter is
   shared with the event loop. Nothing counts before `commit`.
 """
 
@@ -27,9 +27,9 @@ _SEGMENT_OFFSETS_MAX: Final = 2**31 - 1
 _PAUSE_S_MAX: Final = 0.05
 
 Pace = Callable[[], None]
-"""Called often by work in a thread: it sleeps to leave the interpreter to others, or raises."""
+"""Called often by work in a thread: sleeps to leave the interpreter to others, or raises."""
 Kept = bytes | memoryview | None
-"""What stays of a batch: its own bytes, a smaller batch, or nothing."""
+"""What stays of a batch: all of its bytes, a smaller batch, or nothing."""
 Clean = Callable[[memoryview, BatchInfo], Kept]
 
 
@@ -47,7 +47,7 @@ CleanSlice = Callable[[memoryview], Rewritten]
 
 
 class Pacer:
-    """Lets a thread work a share of the time in short slices, and ends it when told to stop."""
+    """Lets a thread work a share of the time in short slices, and ends it when asked to stop."""
 
     __slots__ = ("_clock", "_since_s", "_slice_s", "_stop", "_wait_factor")
 
@@ -71,7 +71,7 @@ class Pacer:
 
 
 class Rewriting:
-    """A group of segments whose replacement is written, and not in its place yet."""
+    """A group of segments whose replacement is written, but not yet in place."""
 
     __slots__ = ("_changed", "_rewrite", "bytes_after", "bytes_before")
 
@@ -111,7 +111,7 @@ class Rewriting:
         self.bytes_after += len(cleaned.data)
 
     def commit(self) -> None:
-        """Put it in its place, durably; what would change nothing is thrown away.
+        """Put the replacement in place, durably. One that would change nothing is thrown away.
 
         Raises Conflict when the log was trimmed meanwhile.
         """
@@ -126,12 +126,12 @@ class Rewriting:
             raise
 
     def abort(self) -> None:
-        """Throw it away."""
+        """Throw the replacement away."""
         self._rewrite.abort()
 
 
 def neighbours(rows: Sequence[SegmentInfo], segment_bytes: int) -> Iterator[list[SegmentInfo]]:
-    """Runs of segments that follow each other and fit into one."""
+    """Groups of neighbouring segments that fit into one segment."""
     group: list[SegmentInfo] = []
     size = 0
     for row in rows:

@@ -1,8 +1,8 @@
-"""Whether there is room on the disk: a full one is told until there is room again.
+"""Whether the disks have room: a full disk is a standing trouble until there is room again.
 
-Rules: who is refused for want of room says so once (`refused`). From then on it is a standing
-trouble that keeps the process from being ready, so that no balancer sends more. Because nobody may
-write then, room is looked for by asking the engines (`look_again`), not by waiting for a write.
+Rules: code that finds no room for a write calls `refused` once. From then on there is a standing
+trouble, and the process is not ready, so that no balancer sends more. Because nobody may write
+then, the broker asks the engines for room (`look_again`) and does not wait for a write.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PLACE: Final = "storage"
 
 
 class DiskRoom:
-    """The room of all engines."""
+    """The room on the disks of all engines."""
 
     __slots__ = ("_troubles", "is_full", "refusals")
 
@@ -30,7 +30,7 @@ class DiskRoom:
         """Appends that were refused."""
 
     def refused(self, error: StorageFull) -> None:
-        """There was no room for something."""
+        """The disk had no room for a write."""
         self.refusals += 1
         if not self.is_full:
             self.is_full = True
@@ -43,12 +43,12 @@ class DiskRoom:
 
 
 def has_room(engines: Iterable[Engine]) -> bool:
-    """In a thread: whether every engine could write some."""
+    """In a thread: whether every engine has room for a write."""
     for engine in engines:
         try:
             engine.check_room()
         except StorageFull:
             return False
         except OnelogError:
-            continue  # whatever stopped it is told elsewhere
+            continue  # an engine that stopped has reported it elsewhere
     return True

@@ -1,4 +1,5 @@
-"""What the partitions of a catalog share: threads, clock, bounds, and where troubles are told."""
+"""The objects that the partitions of a catalog share: threads, clock, bounds, and the register of
+troubles."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Shared:
-    """One for all partitions."""
+    """One object for all partitions."""
 
     __slots__ = (
         "begun", "clock", "couriers", "room", "syncer", "syncs", "torn_bytes", "torn_tails",
@@ -37,7 +38,7 @@ class Shared:
         """Partitions whose end was cut when they were opened."""
         self.torn_bytes = 0
         self.begun: Callable[[Partition], None] = _ignore
-        """Told of a partition's first durable records."""
+        """Called with a partition when its first records are durable."""
 
 
 def _ignore(_partition: Partition) -> None:

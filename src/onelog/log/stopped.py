@@ -1,4 +1,4 @@
-"""The log of a partition that could not be opened: empty to look at, and every use is refused."""
+"""The log of a partition that could not be opened: it looks empty, and refuses every use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onelog.storage.engine import Buffer, Cold, Lease, LogSettings, Rewrite, Seg
 
 
 class StoppedLog:
-    """Stands where a damaged log would be, so that its stream can be shown and the rest runs."""
+    """Stands in for a damaged log, so that its stream can be shown and the other partitions run."""
 
     start_offset = Offset(0)
     end_offset = Offset(0)

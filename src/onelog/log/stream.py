@@ -3,9 +3,8 @@
 Rules:
 - `partitions` are handles, for everybody. `local` are the same partitions for the log itself.
 - A stream that captures one exact topic, and is the first to hold it, does not write the topic
-  beside each record; its records have that topic (`fixed_topic`). When it comes to capture more,
-  records from then on carry their topic, and the old ones keep the fixed one, up to the offsets in
-  `fixed_until`.
+  beside each record; its records have that topic (`fixed_topic`). Once it captures more, new
+  records carry their topic. The old ones, up to the offsets in `fixed_until`, keep the fixed topic.
 """
 
 from __future__ import annotations
@@ -29,22 +28,23 @@ _SYNCS_AT_ONCE: Final = 256
 
 
 class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What the metadata store keeps of a stream."""
+    """The row of a stream in the metadata store."""
 
     id: str
     config: StreamConfig
     created_ms: int
     fixed_topic: str | None = None
     fixed_until: tuple[int, ...] | None = None
-    """Per partition the offset from which records carry their topic; None: none does."""
+    """Per partition, the offset from which records carry their topic; None: no record carries
+    it."""
     grown: bool = False
     """Whether partitions were added, so that a topic's older records may lie in another one."""
     growth: tuple[tuple[int, int], ...] = ()
-    """(when, how many partitions there were before) of each time that partitions were added."""
+    """For each time that partitions were added: when, and how many there were before."""
     past_captures: tuple[str, ...] = ()
-    """Filters that it once captured: their records may still be here."""
+    """Filters that it captured once: their records may still be here."""
     moves: tuple[Move, ...] = ()
-    """How it came to hold topics of others, in their order."""
+    """How it took over topics of other streams, in order."""
 
     def births(self) -> list[tuple[int, int]]:
         """(since when, how many partitions) for each time that their number changed."""
@@ -54,8 +54,8 @@ class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def begun_anew(record: StreamRecord, new_id: str) -> StreamRecord:
-    """The record of a stream that holds nothing any more, and whose offsets begin at 0."""
-    # Where records began to carry their topic is an offset of what is gone: all of them do now.
+    """The record of a stream that has lost its data and begins again at offset 0."""
+    # The offsets of `fixed_until` belong to data that is gone: all records carry their topic now.
     fixed = record.fixed_topic if record.fixed_until is None else None
     moves = tuple(msgspec.structs.replace(move, ends=()) for move in record.moves)
     return msgspec.structs.replace(
@@ -111,7 +111,7 @@ class Stream:
 
     @property
     def record_count(self) -> int:
-        """Offsets that it holds and that are no markers; compaction leaves gaps in them."""
+        """Offsets in use that are no markers. Compaction leaves gaps, which are counted too."""
         return sum(
             partition.end_offset - partition.start_offset - partition.producers.markers.count
             for partition in self.local
@@ -128,11 +128,12 @@ class Stream:
         return all(row.stopped is None and not row.end_offset for row in self.partitions)
 
     def add_partitions(self, fresh: Iterable[Partition]) -> None:
-        """Have more partitions, all at once: a topic's partition follows from their number."""
+        """Add partitions, all at once: a topic's partition depends on their number."""
         self.local += fresh
 
     async def make_durable(self) -> None:
-        """Sync what is not: of a stream that says `fsync` all that is seen is durable (ADR 2)."""
+        """Sync what is not durable: all visible records of a stream with `fsync` are durable (ADR
+        2)."""
         unsynced = [
             row
             for row in self.local
@@ -154,11 +155,11 @@ class Stream:
         return self.partitions[number]
 
     def partition_of(self, topic: bytes) -> PartitionHandle:
-        """The partition where a topic lives when its producer chose none."""
+        """The partition of a topic whose producer chose none."""
         return self.partitions[topic_hash(topic) % len(self.partitions)]
 
     def fixed_topic_at(self, partition: int, offset: int) -> str | None:
-        """The topic that records at `offset` have without carrying it; None: they carry it."""
+        """The topic of records at `offset` that do not carry it; None: they carry it."""
         until = self.record.fixed_until
         if until is None or (partition < len(until) and offset < until[partition]):
             return self.record.fixed_topic
@@ -168,7 +169,8 @@ class Stream:
 def settle_records(
     streams: Sequence[Stream], near: Callable[[StreamConfig], list[Stream]]
 ) -> list[StreamRecord]:
-    """Let streams that were just opened remember no offsets beyond their ends; what changed by it.
+    """Let streams that were just opened remember no offsets beyond their ends. Returns what
+    changed.
 
     `near` names the streams that may have held topics of a new one.
     """

@@ -1,10 +1,10 @@
 """The rows of streams in the metadata store: one per stream, seen through a projection.
 
 Rules:
-- A row is written only over the revision that is in force here: who changes a stream has seen all
-  that others changed of it (`Conflict` otherwise, and nothing is written).
-- A stream's row goes in the same transaction that writes down what is left to delete, so that a
-  crash in between is finished at the next start.
+- A row is written only over the revision that is in force here, so that a writer has seen the
+  changes of all others. Otherwise the write raises `Conflict`, and nothing is written.
+- A stream's row is deleted in the transaction that writes which data is left to delete, so that the
+  next start can finish after a crash.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from onelog.observe.troubles import Troubles
 _STREAMS: Final = "streams/"
 _DELETING: Final = "deleting/"
 _START_OVER: Final = "start-over/"
-"""Streams whose data is given up at the next start."""
+"""Streams whose data the next start gives up."""
 
 
 class StreamRows:
-    """What the store knows of streams; `changed` is told the names of those that changed."""
+    """The rows of streams in the store. `changed` is called with the names of those that
+    changed."""
 
     def __init__(
         self, store: MetadataStore, troubles: Troubles, changed: Callable[[set[str]], None]
@@ -39,14 +40,14 @@ class StreamRows:
         self._changed = changed
         self._rows = Projection(store, _STREAMS, _decode, troubles, self._tell)
         self._in_force: dict[str, int] = {}
-        """The revision of each row that its stream here is made by."""
+        """For each stream here, the revision of the row that it was made from."""
 
     async def open(self) -> None:
-        """Read every row, and follow what changes."""
+        """Read every row, and watch for changes."""
         await self._rows.open()
 
     async def close(self) -> None:
-        """Follow no more."""
+        """Stop watching."""
         await self._rows.close()
 
     def _tell(self, changes: Sequence[Change[StreamRecord]]) -> None:
@@ -57,7 +58,7 @@ class StreamRows:
         return {key.removeprefix(_STREAMS) for key, _record in self._rows.rows()}
 
     def take_all(self) -> list[StreamRecord]:
-        """Every record, by name: from now on the streams here are made by them."""
+        """Every record, by name: the streams here are made from them."""
         names = sorted(self.names())
         for name in names:
             self.take(name)
@@ -69,12 +70,12 @@ class StreamRows:
         return None if row is None else row.value
 
     def is_in_force(self, name: str) -> bool:
-        """Whether the stream here is made by the row as it is."""
+        """Whether the stream here was made from the current row."""
         row = self._rows.get(_STREAMS + name)
         return self._in_force.get(name) == (None if row is None else row.revision)
 
     def take(self, name: str) -> None:
-        """From now on the stream here is made by the row as it is."""
+        """The stream here is made from the current row."""
         row = self._rows.get(_STREAMS + name)
         if row is None:
             self._in_force.pop(name, None)
@@ -82,9 +83,9 @@ class StreamRows:
             self._in_force[name] = row.revision
 
     async def save(self, records: Sequence[StreamRecord]) -> None:
-        """Write records down in parts, in their order.
+        """Write records in parts, in their order.
 
-        A crash in between leaves moves of which nothing came; the next start settles them.
+        A crash in between leaves moves that did not happen. The next start corrects them.
         """
         puts = [Put(_STREAMS + row.config.name, msgspec.json.encode(row)) for row in records]
         for part in in_parts(puts):
@@ -92,7 +93,7 @@ class StreamRows:
             await self._write(part, names, records[-1].config.name)
 
     async def delete(self, name: str, deleting: Deleting) -> None:
-        """Let a stream go; what is left to delete is written down with it."""
+        """Delete a stream's row, and write which data is left to delete."""
         key = _STREAMS + name
         ops: list[Op] = [Delete(key), Put(_DELETING + deleting.id, msgspec.json.encode(deleting))]
         try:
@@ -114,28 +115,28 @@ class StreamRows:
             self.take(name)
 
     async def undo(self, name: str) -> None:
-        """A stream that was just written down could not be made: its name is free again."""
+        """Remove the row of a stream that could not be made: its name is free again."""
         await self._rows.delete(_STREAMS + name)
         self.take(name)
 
     # -- what is left to do at the next start
 
     async def deletions(self) -> list[Deleting]:
-        """Streams whose data is to go."""
+        """Streams whose data is left to delete."""
         entries = (await self._store.range(_DELETING)).entries
         return [msgspec.json.decode(entry.value, type=Deleting) for entry in entries]
 
     async def deletion(self, stream_id: str) -> Deleting | None:
-        """Whether the data of this stream is to go."""
+        """The data of this stream that is left to delete; None: there is none."""
         entry = await self._store.get(_DELETING + stream_id)
         return None if entry is None else msgspec.json.decode(entry.value, type=Deleting)
 
     async def deleted(self, deleting: Deleting) -> None:
-        """The data of a stream is gone."""
+        """Note that the data of a stream is gone."""
         await self._store.delete(_DELETING + deleting.id)
 
     async def give_up(self, name: str) -> None:
-        """The next start makes a stream new."""
+        """Note that the next start makes a stream new."""
         await self._store.put(_START_OVER + name, b"")
 
     async def given_up(self) -> set[str]:
@@ -144,7 +145,7 @@ class StreamRows:
         return {entry.key.removeprefix(_START_OVER) for entry in entries}
 
     async def started_over(self, name: str) -> None:
-        """A stream was made new."""
+        """Note that a stream was made new."""
         await self._store.delete(_START_OVER + name)
 
 

@@ -1,8 +1,8 @@
-"""Watches syncs that run: one that does not come back is an alarm.
+"""Watches running syncs: one that does not come back raises an alarm.
 
-Rules: a sync that hangs harms nobody's data, but every publisher waits for it, and so does whoever
-looks on without knowing why. After `SYNC_DEADLINE_S` it is a standing trouble until it is back.
-There is one timer for all syncs, and none while none runs.
+Rules: a sync that hangs harms no data, but every publisher waits for it, and an operator cannot see
+why. After `SYNC_DEADLINE_S` it is a standing trouble until it returns. There is one timer for all
+syncs, and none while no sync runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SYNC_HANGS: Final = "sync-hangs"
 
 
 class SyncWatch:
-    """The syncs that run now, by place."""
+    """The syncs that run now, by partition."""
 
     __slots__ = ("_clock", "_late", "_running", "_timer", "_troubles", "deadline_s")
 
@@ -31,13 +31,13 @@ class SyncWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self, place: str) -> None:
-        """A sync begins."""
+        """Note that a sync began."""
         self._running[place] = self._clock.monotonic()
         if self._timer is None:
             self._arm(self.deadline_s)
 
     def end(self, place: str) -> None:
-        """A sync is back, well or not."""
+        """Note that a sync ended, with or without an error."""
         self._running.pop(place, None)
         if place in self._late:
             self._late.discard(place)

@@ -1,9 +1,9 @@
-"""The threads that sync, and beside them those for everything else that blocks.
+"""The threads that sync, and the threads for all other work that blocks.
 
 Rules: a thread that syncs does nothing else, so that no publisher waits behind a compaction, a
-trim, an inflate or the opening of a stream: these are `chores`. A disk that hangs takes the threads
-that sync, and chores that need no disk go on. Group commit is the partition's: it has at most one
-sync here, which serves every append before it.
+trim, an inflate or the opening of a stream: these are `chores`. When a disk hangs, the syncing
+threads hang with it, and chores that need no disk go on. A partition does the group commit: it has
+at most one sync here, which serves every append before it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from onelog.observe.troubles import Troubles
 
 
 class Syncer(Pool):
-    """A few threads for syncs, and as many for chores unless it is said otherwise."""
+    """A few threads for syncs and, by default, as many for chores."""
 
     __slots__ = ("chores",)
 
@@ -26,6 +26,6 @@ class Syncer(Pool):
         self.chores = Pool("chore", threads if chores is None else chores, troubles)
 
     async def close(self) -> None:
-        """Wait for what runs, then end the threads."""
+        """Wait for all jobs, then end the threads."""
         await self.chores.close()
         await super().close()

@@ -1,16 +1,17 @@
-"""Thinning: of segments that are held back for a few records, these stay and the rest goes.
+"""Thinning: rewrites segments that are held back for a few records, so that only these records
+stay.
 
-Without it one message that nobody fetches would keep everything that was sent after it.
+Without it, one message that nobody fetches would keep everything that was sent after it.
 
 Rules:
-- Only segments that retention would take if no durable cursor needed something in them.
-- Below `Needs.upto` the needs name every record that somebody still needs; what lies beyond is not
-  touched. Offsets never move; batches of a producer with an id stay, for replay reads them.
-- The newest record of all stays: readers know by it that they are at the end.
-- A segment is rewritten when at least half of what it had goes, so the work is a part of what was
-  written; many small ones become one.
-- It runs in a thread, and meanwhile somebody may come to need more (history that a queue takes):
-  then what was written is thrown away (`Needs.still_hold`).
+- It only touches segments that retention would remove if no durable cursor needed a record in them.
+- Below `Needs.upto` the needs name every record that a cursor still needs; records beyond are not
+  touched. Offsets never move. Batches of a producer with an id stay, because replay reads them.
+- The newest record of all stays: by it, readers know that they are at the end.
+- A segment is rewritten when at least half of what it had goes, so the work stays a fraction of
+  what was written. Many small segments become one.
+- It runs in a thread. Meanwhile a cursor may come to need more (history that a queue takes): then
+  the new segment is thrown away (`Needs.still_hold`).
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from onelog.record.batch import inflated_records
 from onelog.storage.engine import PartitionLog, SegmentInfo
 
 MERGED_AT_ONCE: Final = 8
-"""So many small neighbours become one segment, also when nothing of them goes."""
+"""So many small neighbours become one segment, even when no record of them goes."""
 
 
 class Needs(Protocol):
-    """What durable cursors still need of one partition."""
+    """The records of one partition that durable cursors still need."""
 
     upto: int
-    """From here on everything."""
+    """From this offset on, every record is needed."""
 
     def count(self, start: int, end: int) -> int:
         """How many records of [start, end) are needed."""
@@ -50,12 +51,12 @@ class Needs(Protocol):
         ...
 
     def still_hold(self) -> bool:
-        """Whether nobody came to need more since they were gathered."""
+        """Whether no cursor has come to need more since the needs were gathered."""
         ...
 
 
 class Thinned:
-    """What the segments of one partition had when they were last rewritten."""
+    """How many records were needed in each segment of one partition when it was last rewritten."""
 
     __slots__ = ("_had",)
 
@@ -66,7 +67,7 @@ class Thinned:
     def due(
         self, rows: Sequence[SegmentInfo], needs: Needs, segment_bytes: int
     ) -> Iterator[list[SegmentInfo]]:
-        """Runs of segments that are worth to be rewritten now."""
+        """Groups of segments that are worth rewriting now."""
         known = {int(row.base_offset) for row in rows}
         self._had = {base: had for base, had in self._had.items() if base in known}
         reached = [row for row in rows if row.end_offset <= needs.upto]
@@ -79,16 +80,16 @@ class Thinned:
         return had > 0 and 2 * needs.count(row.base_offset, row.end_offset) <= had
 
     def note(self, group: Sequence[SegmentInfo], needs: Needs) -> None:
-        """A run was rewritten."""
+        """A group was rewritten."""
         start, end = group[0].base_offset, group[-1].end_offset
         self._had[start] = needs.count(start, end)
 
 
 def thin(log: PartitionLog, group: Sequence[SegmentInfo], needs: Needs, pace: Pace) -> Rewriting:
-    """Write what is needed of a run of segments. Blocks: run it in a thread.
+    """Write the records of a group of segments that are needed. Blocks: run it in a thread.
 
     Raises CorruptBatch when stored bytes are damaged, OffsetOutOfRange when the log was trimmed
-    meanwhile, Closed when `pace` was told to stop.
+    meanwhile, Closed when `pace` was asked to stop.
     """
 
     def clean(data: memoryview, info: BatchInfo) -> Kept:

@@ -1,9 +1,8 @@
-"""What a change of streams touches: so that whoever remembers something of topics keeps the rest.
+"""Which topics and filters a change of streams touches, so that caches keep everything else.
 
 Rules: a change touches the filters that the changed stream captures, captured before the change, or
 ever captured. A topic or filter that overlaps none of them has the same home, partitions and gates
-as before. To drop what is touched costs little next to what is remembered: nobody asks every
-filter that is known.
+as before. Dropping the touched entries is cheap: no cache asks every filter that it knows.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _ROOT = "+"
 
 Filters = tuple[str, ...]
 _NOTHING: Any = {}
-"""Stands for a group that there is not."""
+"""Stands for a group that does not exist."""
 
 T = TypeVar("T")
 
@@ -34,19 +33,19 @@ class Touched:
 
 
 class TopicCache(Generic[T]):
-    """What is known of topics, up to a number of them."""
+    """Values by topic, up to a number of topics."""
 
     __slots__ = ("_groups", "_limit", "known")
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.known: dict[str, T] = {}
-        """By topic, to be looked up; one and the same dict, a plain one, for it is asked often."""
+        """By topic. Always the same plain dict, because callers look up in it often."""
         self._groups: dict[str, set[str]] = {}
         """First level → topics."""
 
     def keep(self, topic: str, value: T) -> None:
-        """Remember something of a topic; when there are too many, of this one alone."""
+        """Remember a value for a topic. When there are too many, forget all others."""
         if len(self.known) >= self._limit:
             self._forget()
         self.known[topic] = value
@@ -79,15 +78,15 @@ class TopicCache(Generic[T]):
 
 
 class ByFilters(Generic[T]):
-    """Values under one or more filters (a topic is one), found by what a change touches."""
+    """Values under one or more filters (a topic counts as one), found by what a change touches."""
 
     __slots__ = ("_count", "_many", "_topics", "_wild")
 
     def __init__(self) -> None:
         self._topics: dict[str, dict[Filters, T]] = {}
-        """First level → those of one topic."""
+        """First level → the keys that are one topic."""
         self._wild: dict[str, dict[Filters, T]] = {}
-        """First level → those of one filter with a wildcard."""
+        """First level → the keys that are one filter with a wildcard."""
         self._many: dict[Filters, T] = {}
         self._count = 0
 
@@ -95,11 +94,11 @@ class ByFilters(Generic[T]):
         return self._count
 
     def get(self, filters: Filters) -> T | None:
-        """The value under these."""
+        """The value under these filters."""
         return self._place(filters).get(filters)
 
     def put(self, filters: Filters, value: T) -> None:
-        """Keep a value under these."""
+        """Keep a value under these filters."""
         place = self._place(filters)
         if place is _NOTHING:
             place = self._tree(filters[0]).setdefault(_group(filters[0]), {})
@@ -107,7 +106,7 @@ class ByFilters(Generic[T]):
         place[filters] = value
 
     def pop(self, filters: Filters) -> T | None:
-        """Take away what is under these; nothing happens when there is nothing."""
+        """Remove and return the value under these filters; None: there is none."""
         place = self._place(filters)
         value = place.pop(filters, None)
         if value is not None:
@@ -117,7 +116,7 @@ class ByFilters(Generic[T]):
         return value
 
     def clear(self) -> None:
-        """Take everything away."""
+        """Remove all values."""
         for part in (self._topics, self._wild, self._many):
             part.clear()
         self._count = 0

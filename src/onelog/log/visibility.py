@@ -1,13 +1,15 @@
-"""What readers may see of a partition, who waits for more of it, and who is fed with it.
+"""What readers may see of a partition, who waits for more of it, and which feeds get it.
 
 Rules:
-- `high_watermark` is the end that readers see. It only grows. Whom it passes is told in the same
-  pass of the loop: first those who wait for an offset, then the feeds, with the batches in order.
-- Who wrote waits by `when_visible`, who reads by `when_stable` (or by both, and looks again).
-- A waiter or a feed that raises is isolated: `Troubles` has it, the others are told, a feed gets
-  the next batch, and whoever wrote is answered as if nothing had been.
-- Batches that wait to be seen are held for the feeds up to a bound for all partitions. What is
-  beyond it is a gap: it is read back from the log once it is visible, a slice per pass of the loop.
+- `high_watermark` is the end that readers see. It only grows. When it passes an offset, waiters for
+  that offset are called in the same pass of the loop, and then the feeds, with the batches in
+  order.
+- Writers wait by `when_visible`; readers wait by `when_stable`, or by both, and look again.
+- A waiter or a feed that raises is isolated: `Troubles` has the error, the others are called, a
+  feed gets the next batch, and the writer gets its answer all the same.
+- Batches that are not visible yet are held for the feeds, up to a bound for all partitions. Batches
+  beyond the bound are a gap: they are read back from the log once they are visible, a slice per
+  pass of the loop.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from onelog.observe.troubles import Troubles
 from onelog.storage.engine import PartitionLog, in_place
 
 SLICE_BYTES: Final = 1024 * 1024
-"""Of a gap, so much is read back in one pass of the loop."""
+"""Bytes of a gap that one pass of the loop reads back."""
 FEED: Final = "partition-feed"
 """Incidents: a feed raised."""
 WAITER: Final = "partition-waiter"
@@ -36,13 +38,14 @@ WAITER: Final = "partition-waiter"
 
 
 Written = tuple[Offset, bytes | bytearray, bytes | None]
-"""Batches that were written together: where they end, their bytes, their topics if known."""
+"""Batches that were written together: their end, their bytes, and their topics if known."""
 _NOTHING: Final[deque[Written]] = deque()
-"""What a partition holds that never held anything: of many, most; a deque of its own is large."""
+"""Shared by partitions that hold nothing, which most do: a deque for each would take much
+memory."""
 
 
 class UnseenBytes:
-    """How much is held for feeds until it is visible; shared by partitions."""
+    """How many bytes are held for feeds until they are visible. All partitions share it."""
 
     __slots__ = ("held", "limit", "overflows", "share")
 
@@ -50,9 +53,10 @@ class UnseenBytes:
         self.held = 0
         self.limit = limit
         self.share = limit // 2
-        """What one partition may hold of it: one that waits long leaves the others their room."""
+        """How much of it one partition may hold, so that one that waits long leaves room to the
+        others."""
         self.overflows = 0
-        """How often batches were let go of, to be read back from the log."""
+        """How often batches were dropped, to be read back from the log."""
 
 
 class Visibility:
@@ -80,23 +84,24 @@ class Visibility:
         self.stopped: OnelogError | None = None
         self.high_watermark = high_watermark
         self.feeds: tuple[LiveFeed, ...] = ()
-        """Get each run of batches when it becomes visible, without reading the log back."""
+        """Called with batches when they become visible, without reading the log back."""
         self.topics_wanted = False
         """Whether a feed looks at `fed_topics`."""
         self.fed_topics: bytes | None = None
-        """Of what is being fed: its topics as the topic index has them; None: look at the data."""
+        """While a feed is called: the topics of its data, in the index's form; None: read the
+        data."""
         raised = self._waiter_raised
         self._waiters = Waiters(raised)
-        """Everybody who waits to be answered for a write, and readers of uncommitted records."""
+        """Those who wait for an answer to a write, and readers of uncommitted records."""
         self._stable_waiters = Waiters(raised)
         self._budget = budget
         self._unseen = _NOTHING
-        """What follows the gap: batches, each run with its end, not fed yet."""
+        """The batches after the gap that no feed has had, with their ends."""
         self._unseen_bytes = 0
         self._gap_start = self._gap_end = Offset(0)
-        """What is to be fed next and is not held: nothing when both are the same."""
+        """The offsets of the gap: to be fed next, and not held. Without a gap both are the same."""
         self._late: dict[LiveFeed, Offset] = {}
-        """Feeds that began while a gap was being read: where they began."""
+        """Feeds that began while a gap was being read, and where each began."""
         self._feeding = self._scheduled = False
 
     @property
@@ -108,7 +113,7 @@ class Visibility:
     # -- what becomes visible
 
     def hold(self, end: Offset, data: bytes | bytearray, topics: bytes | None) -> None:
-        """Keep batches that end at `end` for the feeds until they are visible."""
+        """Hold batches that end at `end` for the feeds until they are visible."""
         size, budget = len(data), self._budget
         budget.held += size
         self._unseen_bytes += size
@@ -136,7 +141,8 @@ class Visibility:
             or self._feeding
             or self._gap_start < self._gap_end
         ):
-            # Whom this wakes may append in turn: what is seen stays in the order of the log.
+            # A waiter that is called may append: records still become visible in the order of the
+            # log.
             if self.feeds:
                 self.hold(end, data, topics)
             self.advance(end)
@@ -144,7 +150,7 @@ class Visibility:
         self.high_watermark = end
         self.producers.settle(end)
         if self.feeds:
-            # As `_give` does it, without a call more: lone messages pay for each of them.
+            # As `_give`, without the extra call: it would cost each single message.
             self._feeding = True
             self.fed_topics = topics
             for feed in self.feeds:
@@ -153,7 +159,7 @@ class Visibility:
                 except Exception as error:  # noqa: BLE001 - the others are fed nevertheless
                     self._feed_raised(data, error)
             self._feeding = False
-            if self._unseen or self._gap_start < self._gap_end:  # a feed wrote
+            if self._unseen or self._gap_start < self._gap_end:  # a feed appended
                 self._feed()
 
     def advance(self, end: Offset) -> None:
@@ -174,9 +180,9 @@ class Visibility:
         return self._gap_start < self._gap_end
 
     def follow(self, feed: LiveFeed, end: Offset) -> None:
-        """Hand what becomes visible from now on to `feed`, too; the log ends at `end`."""
+        """From now on, also hand batches that become visible to `feed`; the log ends at `end`."""
         if not self.feeds and self.high_watermark < end:
-            # Nobody wanted what waits to be seen until now.
+            # Batches that are not visible yet were held for nobody until now.
             self._gap_start, self._gap_end = self.high_watermark, end
         elif self._has_gap and self._gap_start < self.high_watermark:
             self._late[feed] = self.high_watermark
@@ -191,7 +197,8 @@ class Visibility:
             self._gap_start = self._gap_end = Offset(0)
 
     def _feed(self) -> None:
-        """Hand out what is visible, as far as this pass goes; whoever is at it goes on with it."""
+        """Hand visible batches to the feeds, as far as this pass goes. A call from within a feed
+        returns at once."""
         if self._feeding:
             return
         self._feeding = True
@@ -211,9 +218,9 @@ class Visibility:
             self._feeding = False
 
     def _split_run(self) -> bool:
-        """Cut the first run that is held where it is visible; whether some of it is.
+        """Split the first held batches at the high watermark. Returns whether some are visible.
 
-        Other replicas may be in the midst of a run.
+        Other replicas may have reached the middle of batches that were written together.
         """
         end, data, _topics = self._unseen[0]
         first = _below(data, self.high_watermark)
@@ -224,19 +231,19 @@ class Visibility:
         return True
 
     def _read_back(self) -> bool:
-        """Feed a slice of the gap from the log; whether the gap is closed."""
+        """Feed a slice of the gap from the log. Returns whether the gap is closed."""
         upto = min(self._gap_end, self.high_watermark)
         if self._gap_start < upto:
             try:
                 read = partial(self._log.read, self._gap_start, SLICE_BYTES, upto)
-                data = in_place(self._log, read)  # near the end: it was written a moment ago
-                # One by one: a feed that reads the log itself may begin at any of them.
+                data = in_place(self._log, read)  # near the end of the log: written a moment ago
+                # One by one: a feed that reads the log itself may have begun at any of them.
                 for info in scan_batches(data, 0, False):
                     batch = bytes(data[info.position : info.position + info.size_bytes])
                     self._gap_start = Offset(info.last_offset + 1)
                     self._give(batch, None)
             except Exception as error:  # noqa: BLE001 - what follows is fed nevertheless
-                if self.stopped is None:  # what stops tells of itself
+                if self.stopped is None:  # a partition that stopped has reported it
                     self._troubles.note(FEED, self._place, error, offset=int(self._gap_start))
                 self._gap_start = upto
         if not self._has_gap:
@@ -302,21 +309,21 @@ class Visibility:
     # -- the end
 
     def stop(self, error: OnelogError) -> None:
-        """Refuse everything from now on, and tell everybody who waits."""
+        """Refuse everything from now on; everybody who waits gets the error."""
         if self.stopped is None:
             self.stopped = error
             if self._has_gap:
                 self._gap_end = self.high_watermark
-            self._let_go()  # what is not visible never will be; what is, the log has
+            self._let_go()  # invisible records stay invisible; visible ones are in the log
             self._waiters.fail(error)
             self._stable_waiters.fail(error)
 
     def fail_writers(self, start: Offset, end: Offset, error: OnelogError) -> None:
-        """Tell who waits for a record in [start, end) to be visible that it may never be."""
+        """Fail those who wait for a record in [start, end) to become visible: it may never be."""
         self._waiters.fail_between(start, end, error)
 
     def cut(self, end: Offset) -> None:
-        """The log ends at `end` now: what lay behind it is held for nobody any more."""
+        """The log now ends at `end`: drop the held batches behind it."""
         kept = [row for row in self._unseen if row[0] <= end]
         if len(kept) < len(self._unseen):
             first = _below(self._unseen[len(kept)][1], end)
@@ -330,7 +337,7 @@ class Visibility:
 
 
 def _below(data: bytes | bytearray, offset: Offset) -> Written | None:
-    """The batches of a run that lie below `offset`; None: none does."""
+    """The batches in `data` that lie below `offset`; None: none does."""
     if int.from_bytes(data[:8], "big") >= offset:
         return None
     found = [info for info in scan_batches(data, 0, False) if info.last_offset < offset]

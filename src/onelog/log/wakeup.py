@@ -1,9 +1,9 @@
-"""Wake-ups: who waits for a partition to be visible beyond an offset, and is told exactly then.
+"""Wake-ups: waiters for a partition to be visible beyond an offset are called exactly then.
 
-Rules: nobody polls. `advance(end)` calls every waiter below `end`, lowest offset first, in the
-same pass of the loop, and no other waiter. A publisher waiting for durability and a reader
-waiting for news wait for the same thing: the record at their offset being visible. A callback that
-raises is isolated: whoever made the waiters is told, and the others are called nevertheless.
+Rules: nobody polls. `advance(end)` calls every waiter below `end`, lowest offset first, in the same
+pass of the loop, and no other waiter. A publisher that waits for durability and a reader that waits
+for news wait for the same thing: that the record at their offset is visible. A callback that raises
+is isolated: its error goes to `raised`, and the other waiters are called.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from onelog.base.futures import settle
 from onelog.base.ids import Offset
 
 Callback = Callable[[OnelogError | None], None]
-"""Called once: None when the offset became visible, the error when it never will."""
+"""Called once: with None when the offset became visible, with the error when it never will."""
 
 Raised = Callable[[Offset, Exception], None]
-"""Told when the callback of a waiter at an offset raised."""
+"""Called with the offset and the error when the callback of a waiter raised."""
 
 _sequence = count()
 
@@ -38,7 +38,8 @@ class Waiter:
         self._waiters = waiters
 
     def cancel(self) -> None:
-        """Never call back. The heap lets go of it later: when half are dead, or all."""
+        """Never call back. The heap drops the waiter later: when half of its waiters are cancelled,
+        or all."""
         if self.callback is not None:
             self.callback = None
             if self._waiters is not None:
@@ -53,7 +54,7 @@ class Waiters:
     def __init__(self, raised: Raised) -> None:
         self._raised = raised
         self.rows: list[tuple[Offset, int, Waiter]] = []
-        """A heap. Cancelled ones stay in it for a while; when it is empty, nobody waits."""
+        """A heap. Cancelled waiters stay in it for a while; when it is empty, nobody waits."""
         self._live = 0
 
     def __len__(self) -> int:
@@ -63,7 +64,7 @@ class Waiters:
         """One of the waiters was cancelled."""
         self._live -= 1
         if not self._live:
-            self.rows.clear()  # an append need not look for anybody
+            self.rows.clear()  # the next append need not look for waiters
         elif len(self.rows) > 64 and len(self.rows) > 2 * self._live:
             self._drop_cancelled()
 
@@ -75,19 +76,19 @@ class Waiters:
         return waiter
 
     def advance(self, end: Offset) -> None:
-        """Tell every waiter whose offset is below `end`."""
+        """Call every waiter whose offset is below `end`."""
         heap = self.rows
         while heap and heap[0][0] < end:
             self._call(heapq.heappop(heap)[2], None)
 
     def fail(self, error: OnelogError) -> None:
-        """Tell everybody that what they wait for will not come."""
+        """Call everybody with the error: the record that they wait for will not come."""
         heap, self.rows = self.rows, []
         for _offset, _number, waiter in sorted(heap, key=lambda row: row[:2]):
             self._call(waiter, error)
 
     def fail_between(self, start: Offset, end: Offset, error: OnelogError) -> None:
-        """Tell those who wait for an offset in [start, end) that it may never come."""
+        """Call those who wait for an offset in [start, end) with the error: it may never come."""
         failed = sorted(row for row in self.rows if start <= row[0] < end)
         self.rows[:] = [row for row in self.rows if not start <= row[0] < end]
         heapq.heapify(self.rows)
@@ -104,13 +105,13 @@ class Waiters:
                 self._raised(waiter.offset, problem)
 
     def _drop_cancelled(self) -> None:
-        # In place: `advance` may be under way in this very list.
+        # In place: `advance` may be working on this very list.
         self.rows[:] = [row for row in self.rows if row[2].callback is not None]
         heapq.heapify(self.rows)
 
 
 def as_future(register: Callable[[Callback], Waiter | None]) -> asyncio.Future[None]:
-    """A future for a wait, if there is one to wait for; cancelling it cancels the wait."""
+    """A future for a wait, if there is one to wait for. Cancelling the future cancels the wait."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     waiter = register(partial(settle, future))
