@@ -65,7 +65,7 @@ def test_streams_of_a_running_server(tmp_path):
         for wrong, why in (
             (("alter", "plant", "--release", "p"), "does not capture 'p'"),
             (("alter", "plant", "--partitions", "1"), "cannot shrink"),
-            (("alter", "main", "--release", "#"), "captures what no other one does"),
+            (("alter", "main", "--release", "#"), "captures every topic that no other"),
             (("create", "own", "--capture", "$SYS/#"), "belong to the broker"),
             (("create", "own", "--capture", "plant/#"), "captured by stream plant already"),
             (("alter", "~cursors", "--partitions", "2"), "belongs to the broker"),

@@ -1,4 +1,4 @@
-"""Who waits for records that are staged, and how each is told."""
+"""The callers that wait for staged records, and how each gets its answer."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ NOWHERE: Final = Published("", -1, Offset(-1))
 
 
 class Call(Protocol):
-    """Who waits for records that are staged."""
+    """A caller that waits for staged records."""
 
     @property
     def results(self) -> list[Published] | None:
-        """Where they went, each at its place; None: the caller does not ask."""
+        """The list for the results, one per record; None: the caller wants none."""
         ...
 
     def finish(self, count: int, error: OnelogError | None) -> None:
-        """So many of them are visible, or never will be."""
+        """So many of its records are visible, or failed with this error."""
         ...
 
 
 Waiting = tuple[Call, int, int]
-"""A record that a call waits for: the call, its place in the answer, its index among the staged."""
+"""A record that a call waits for: the call, its index in the answer, its index among the staged."""
 
 
 class Notice:
-    """One message in progress: a callback gets the error, or None when the message is durable."""
+    """One message in progress: its callback gets None when the message is durable, or the error."""
 
     __slots__ = ("_done",)
 
@@ -52,13 +52,13 @@ class Notice:
         self._done = done
 
     def finish(self, count: int, error: OnelogError | None) -> None:
-        """Its record is visible, or never will be."""
+        """The record is visible, or failed with this error."""
         del count
         self._done(error)
 
 
 class Single:
-    """One message in progress: the future of who waits for it."""
+    """One message in progress: a future for its caller."""
 
     __slots__ = ("future", "results")
 
@@ -67,7 +67,7 @@ class Single:
         self.results = [NOWHERE]
 
     def finish(self, count: int, error: OnelogError | None) -> None:
-        """Its record is visible, or never will be."""
+        """The record is visible, or failed with this error."""
         del count
         if not self.future.done():
             if error is None:
@@ -77,7 +77,7 @@ class Single:
 
 
 class Several:
-    """Several messages in progress: the future of who waits for all of them."""
+    """Several messages in progress: one future for all of them."""
 
     __slots__ = ("_error", "_left", "future", "results")
 
@@ -88,7 +88,7 @@ class Several:
         self._error: OnelogError | None = None
 
     def finish(self, count: int, error: OnelogError | None) -> None:
-        """So many of its records are visible, or never will be."""
+        """So many of its records are visible, or failed with this error."""
         self._left -= count
         self._error = self._error or error
         if self._left == 0 and not self.future.done():
@@ -99,7 +99,7 @@ class Several:
 
 
 def finish_rows(rows: list[Waiting], error: OnelogError | None, troubles: Troubles) -> None:
-    """Tell every call that has records among those written together."""
+    """Answer every call that has records among those written together."""
     last, count = rows[0][0], 0
     if len(rows) == 1:
         try:

@@ -1,7 +1,7 @@
 """The door: the one object through which protocols and programs reach the log.
 
-Rules: it owns everything below it and closes it in order. Whoever holds the broker has topics,
-publishing, cursors, streams and sessions; nobody above reaches past it.
+Rules: it owns everything below it and closes it in order. A floor above it has topics, publishing,
+cursors, streams and sessions through the broker, and reaches nothing below it in another way.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from onelog.storage.engine import Engine
 MAIN = "main"
 """The built-in stream: the home of every topic that no other stream captures."""
 STATE_UNKNOWN = "state-unknown"
-"""Standing: what an internal stream keeps cannot be read."""
+"""Standing: the rows of an internal stream cannot be read."""
 CHECKPOINT = "cursor-checkpoint"
 """Incidents: positions of cursors could not be written; they are tried again."""
 SESSION = "session-end"
@@ -60,7 +60,7 @@ MAIN_CONFIG = StreamConfig(
 
 
 class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a broker is made with; all of it has a default."""
+    """The settings of a broker; all of them have defaults."""
 
     main: StreamConfig = MAIN_CONFIG
     checkpoint_interval_s: float = 1.0
@@ -69,7 +69,7 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     sync_threads: int = 4
     chore_threads: int = 4
     helper_bytes_min: int = 0
-    """Compactions of so many bytes are judged in a process of their own; 0: none is."""
+    """Compactions of at least so many bytes are judged in a process of their own; 0: never."""
     internal_partitions: int = 1
     """Of each internal stream that keeps rows by name; fixed when the data directory is made."""
     page_cache_bytes: int = 0
@@ -89,7 +89,7 @@ class Broker:
     ) -> None:
         self.store = store
         self.troubles = troubles or Troubles(clock)
-        """What raised inside and was isolated."""
+        """The register of isolated failures."""
         self._engines = engines
         self._clock = clock
         self._settings = settings
@@ -115,7 +115,7 @@ class Broker:
         quotas: Quotas | None = None,
         troubles: Troubles | None = None,
     ) -> Broker:
-        """Recover every stream and cursor; ready to serve when it returns."""
+        """Recover every stream and cursor. The broker is ready to serve when this returns."""
         settings = settings or BrokerSettings()
         broker = cls(store, engines, clock, settings, troubles)
         try:
@@ -138,8 +138,8 @@ class Broker:
         )
         if streams.find(MAIN) is None:
             await streams.create(self._settings.main)
-        # The publisher hears of a change first: what is staged goes to the old home before the
-        # cursors note where that ends.
+        # The publisher hears of a change first: staged records go to the old home before the
+        # cursors note where that home ends.
         self.publisher = Publisher(streams, clock, authorizer, quotas, self.troubles)
         registry = SourceRegistry(streams)
         checkpoints = await CheckpointStore.open(
@@ -180,7 +180,7 @@ class Broker:
             if self.cursors.kept(name) is not None or self.cursors.find(name) is not None:
                 await self.cursors.delete(name)
 
-    # -- the short way for the two calls that everybody makes
+    # -- shortcuts for the two most frequent calls
 
     async def publish(
         self, message: Message, *, principal: Principal, partition: int | None = None
@@ -217,7 +217,7 @@ class Broker:
         return Live(self.streams, self.troubles, owner)
 
     def in_thread(self, work: Callable[[], T]) -> Awaitable[T]:
-        """Run what would hold the loop in one of the broker's threads for chores."""
+        """Run work that would hold the loop in one of the broker's threads for chores."""
         return self._syncer.chores.run(work)
 
     def syncs(self) -> int:
@@ -236,18 +236,18 @@ class Broker:
     # -- the end
 
     async def close(self) -> None:
-        """Write what is staged, save cursors, close every partition cleanly."""
+        """Write staged records, save cursors, close every partition cleanly."""
         self.publisher.close()
         try:
             await self.maintenance.stop()
             await self.sessions.close()
             await self.cursors.close()
             await self.views.close()
-        finally:  # whatever failed, the partitions are closed cleanly
+        finally:  # whatever failed, the partitions are closed
             await self._close_storage()
 
     async def _close_storage(self) -> None:
-        # The last one first; what fails keeps none of the others open.
+        # In reverse order of opening. One that fails to close does not keep the others open.
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self._syncer.close)
             closing.push_async_callback(self.store.close)

@@ -1,4 +1,4 @@
-"""What a message must be before it may be staged: pure checks of the publisher."""
+"""Checks of a message before it is staged: pure functions of the publisher."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onelog.record.headers import TOPIC
 from onelog.record.record import Message
 
 RECORD_OVERHEAD_BYTES: Final = 64
-"""What a record needs beside its topic, key, value and headers, at most."""
+"""The most bytes that a record needs beside its topic, key, value and headers."""
 
 Home = tuple[Stream, PartitionHandle, bytes]
 """Where a topic lives: its stream and partition, and the topic as bytes."""
@@ -33,7 +33,7 @@ def chosen_home(home: Home, number: int) -> Home:
 
 
 def check_shape(message: Message, home: Home) -> int:
-    """The message's size, if its home takes a message of this shape."""
+    """The size of a message. Raises when its home does not accept a message of this shape."""
     stream, target, topic = home
     if message.timestamp_ms > TIMESTAMP_MS_MAX:
         raise InvalidRequest(f"a timestamp is at most {TIMESTAMP_MS_MAX} ms")
@@ -49,7 +49,7 @@ def check_shape(message: Message, home: Home) -> int:
 
 
 def _check_headers(message: Message) -> int:
-    """The bytes of a message's headers, if it may have them."""
+    """The bytes of a message's headers. Raises when it may not have them."""
     if len(message.headers) >= HEADERS_PER_RECORD_MAX:  # one is ours: the topic
         raise InvalidRequest(
             f"a message has at most {HEADERS_PER_RECORD_MAX - 1} headers,"

@@ -1,9 +1,9 @@
 """Opening and closing cursors: names, durability, dead letters.
 
 Rules: a name is open once at a time. A durable cursor's state is in `~cursors` before `open`
-answers, and after each change within the checkpoint interval; `save` makes it durable now.
-Closing keeps the state, deleting forgets it. A dead letter is settled in its queue only after it
-is durable where it went (at least once).
+answers, and after each change within the checkpoint interval; `save` makes it durable now. Closing
+keeps the state, deleting forgets it. A record that became a dead letter is settled in its queue
+only after the dead letter is durable (at least once).
 """
 
 from __future__ import annotations
@@ -54,10 +54,11 @@ from onelog.record.headers import EXPIRY, TOPIC
 from onelog.record.record import Message, Record
 
 DEAD_LETTER_HEADER: Final = b"~dl"
-"""Why a record was given up: JSON with queue, reason, count, topic, stream, partition, offset."""
+"""Why a queue gave the record up: JSON with queue, reason, count, topic, stream, partition,
+offset."""
 
 _LEFT_BEHIND: Final = (DEAD_LETTER_HEADER, EXPIRY, TOPIC)
-"""Headers of a record that its dead letter does not have: it has a new topic and never expires."""
+"""Headers that a dead letter does not take over: it has a new topic and never expires."""
 
 _HEADERS_MAX: Final = HEADERS_PER_RECORD_MAX - 1
 _DEAD_LETTER_RETRY_MS: Final = 1_000
@@ -67,7 +68,7 @@ C = TypeVar("C", OffsetCursor, SessionCursor, QueueCursor, TableCursor)
 
 
 class _SaveLater:
-    """Marks a cursor to be saved; a third of a closure, of which every cursor has one."""
+    """Marks a cursor to be saved. Every cursor has one, and it is a third the size of a closure."""
 
     __slots__ = ("_checkpoints", "_cursor")
 
@@ -135,7 +136,7 @@ class CursorDesk:
         durable: bool = True,
         principal: Principal,
     ) -> OffsetCursor:
-        """A committed position; `start` counts only when there is none yet."""
+        """A committed position; `start` counts only when none is kept yet."""
         await self._bring(start, filters)
         return await self._open_kept(
             name,
@@ -183,7 +184,7 @@ class CursorDesk:
         durable: bool = True,
         principal: Principal,
     ) -> QueueCursor:
-        """A shared backlog; given settings replace the kept ones."""
+        """A shared backlog; settings that are given replace the kept ones."""
         await self._bring(start, filters)
 
         def restore(state: CursorState) -> QueueCursor:
@@ -217,9 +218,9 @@ class CursorDesk:
         durable: bool = True,
         principal: Principal,
     ) -> TableCursor:
-        """The latest record per topic, caught up before it is handed over, then following.
+        """The latest record per topic. It has caught up when it is returned, and then follows.
 
-        Without `follow` its owner tells it what comes (`note`).
+        Without `follow`, its owner notes new records (`note`).
         """
         await self._bring(start, filters)
         table = await self._open_kept(
@@ -285,18 +286,18 @@ class CursorDesk:
             if not self._authorizer.allows(principal, Action.SUBSCRIBE, text):
                 raise NotAuthorized(f"{principal.name} may not subscribe to {text}")
 
-    # -- cursors that a protocol keeps by itself
+    # -- cursors that a protocol keeps itself
 
     def sources(self, filters: Sequence[str]) -> SourceSet:
-        """Where the records of these filters lie."""
+        """The sources of these filters."""
         return self._registry.resolve(filters)
 
     def reading(self, filters: Sequence[str], positions: Iterable[Position]) -> Reading:
-        """Read these filters from positions on."""
+        """Read these filters from these positions on."""
         return Reading.restore(self._registry, filters, positions)
 
     def record_at(self, source: Source, offset: int) -> Record | None:
-        """The committed record at one place, whatever its topic; None when retention took it."""
+        """The committed record at one offset, of any topic; None: retention took it."""
         found = source.partition.in_place(partial(read_places, source, (offset,)))
         return found[0] if found else None
 
@@ -328,7 +329,7 @@ class CursorDesk:
     async def _keep(self, cursor: Cursor) -> None:
         self._open[cursor.name] = cursor
         self._durable.add(cursor.name)
-        self._pins_until = 0.0  # what it needs counts from now on
+        self._pins_until = 0.0  # its needs count from now on
         is_new = self._checkpoints.kept(cursor.name) is None
         if is_new and not isinstance(cursor, RoutedCursor) and cursor.lag():
             self.claim()
@@ -346,7 +347,7 @@ class CursorDesk:
         await self._checkpoints.save(*cursors)
 
     async def close_cursor(self, cursor: Cursor) -> None:
-        """Close a cursor; a durable one's state is saved and stays."""
+        """Close a cursor. The state of a durable one is saved and stays."""
         if self._open.get(cursor.name) is cursor:
             durable = cursor.name in self._durable
             self._drop(cursor.name)
@@ -355,7 +356,7 @@ class CursorDesk:
                 self._checkpoints.let_go(cursor)
 
     def abandon(self, cursor: Cursor) -> None:
-        """Close a cursor and keep of it what was saved before."""
+        """Close a cursor without saving it: the last saved state stays."""
         if self._open.get(cursor.name) is cursor:
             self._drop(cursor.name)
             self._checkpoints.let_go(cursor)
@@ -371,13 +372,13 @@ class CursorDesk:
         cursor = self._open.pop(name, None)
         self._durable.discard(name)
         if cursor is not None:
-            # What happens to it from now on (a late ack) must not bring a deleted cursor back,
-            # nor overwrite the state of the next one of this name.
+            # A late ack must not bring a deleted cursor back, nor overwrite the state of the next
+            # cursor of this name.
             cursor.on_change = ignore_change
             cursor.close()
 
     async def close(self) -> None:
-        """Close every cursor, then save what changed."""
+        """Close every cursor, then save changed states."""
         for name in list(self._open):
             self._drop(name)
         await self._checkpoints.close()
@@ -437,7 +438,7 @@ class CursorDesk:
     def pins(self) -> dict[tuple[str, int], int]:
         """The lowest offset that durable queues and sessions still need, per partition.
 
-        Looked up anew at most once a second: retention asks for each of its partitions.
+        Computed at most once a second, because retention asks for each of its partitions.
         """
         now = self._clock.monotonic()
         if now >= self._pins_until:
@@ -446,7 +447,7 @@ class CursorDesk:
         return self._pins
 
     def needs(self, stream_id: str, number: int) -> NeededOffsets:
-        """What durable queues and sessions still need of a partition, record by record."""
+        """The records of a partition that durable queues and sessions still need."""
         key, found = (stream_id, number), NeededOffsets(lambda: self._claims)
         others: list[Cursor] = []
         exact: set[str] = set()
@@ -462,7 +463,7 @@ class CursorDesk:
         return found
 
     def claim(self) -> None:
-        """A cursor came to need what nobody needed before."""
+        """A cursor now needs records that no cursor needed before."""
         self._claims += 1
 
     def _durable_cursors(self) -> list[Cursor]:

@@ -1,4 +1,4 @@
-"""Hanging hooks up so that their owner can take all of them down again."""
+"""Adding hooks to lists so that their owner can remove all of them again."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ H = TypeVar("H")
 
 
 def hang(undo: ExitStack, hooks: list[H], hook: H) -> None:
-    """Hang a hook up; closing `undo` takes it down."""
+    """Add a hook to a list; closing `undo` removes it."""
     hooks.append(hook)
     undo.callback(hooks.remove, hook)

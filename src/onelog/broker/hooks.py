@@ -1,7 +1,7 @@
 """The hooks of the door: who may do what, and how much of it.
 
-Rules: the door asks before it acts, on publish, subscribe and delivery. A hook answers at once
-from memory; whatever needs a network or a hash was fetched before.
+Rules: the door asks before it acts, on publish, subscribe and delivery. A hook answers at once from
+memory. Anything that needs a network or a hash was computed before.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ class Principal(msgspec.Struct, frozen=True):
 
 
 LOCAL = Principal("local")
-"""The broker itself, and the program that runs it in its own process. Whoever acts as it says so:
-no call takes it for granted, else a peer's call that forgets its principal would be this one."""
+"""The broker itself, and the program that runs it in its own process. Code that acts as the broker
+passes it by name. No call has it as a default: a call for a peer that forgot its principal would
+act as the broker."""
 NOBODY = Principal("", "none")
-"""A peer that has not said yet who it is."""
+"""A peer that has not logged in yet."""
 
 
 class Action(StrEnum):
@@ -37,12 +38,12 @@ class Action(StrEnum):
 
 
 class Authorizer(Protocol):
-    """Decides. What it answers may be remembered until it says that its answers changed."""
+    """Decides. Its answers may be cached until it reports a change."""
 
     checks_delivery: bool
-    """Whether it decides on each delivery, too; False: who may subscribe may have all of it."""
+    """Whether it also decides on each delivery; False: a subscriber may have every message."""
     on_change: list[Callable[[], None]]
-    """What it calls when its answers may have changed."""
+    """Called when its answers may have changed."""
 
     def allows(self, principal: Principal, action: Action, resource: str) -> bool:
         """Whether the principal may do this to a topic, filter, stream or cursor."""
@@ -50,7 +51,7 @@ class Authorizer(Protocol):
 
 
 class AllowAll:
-    """Everybody may do everything: what a broker on loopback starts with."""
+    """Everybody may do everything: the default of a broker on loopback."""
 
     checks_delivery = False
 
@@ -64,15 +65,15 @@ class AllowAll:
 
 
 class Quotas(Protocol):
-    """Counts.
+    """Counts what principals publish.
 
-    What a connection publishes in one read may be counted in one call when it was taken already. A
-    share that is too small for it is then taken in parts, now and later, also in parts of no whole
-    message (`meter.py`).
+    The messages that a connection published in one read may be counted in one call, after they were
+    accepted. If the share is too small for that, the count is taken in parts, now and later, which
+    need not be whole messages (`meter.py`).
     """
 
     def take_publish(self, principal: Principal, messages: int, size_bytes: int) -> None:
-        """Take from the principal's share; raises QuotaExceeded when it is used up."""
+        """Take from the principal's share. Raises QuotaExceeded when it is used up."""
         ...
 
 

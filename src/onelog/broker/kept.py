@@ -1,9 +1,9 @@
 """Kept rows: a protocol's own state by key, in an internal compacted stream, recovered at start.
 
-Rules: rows that are put together and belong to one name are one batch, so after a crash all of
-them are there or none. What a put has answered survives as the stream's durability says (I4). The
-last value of a key counts; a value of None removes it. A damaged stream is an error (StateUnknown),
-never an empty one.
+Rules: rows of one name that are put together are one batch, so after a crash all of them are there
+or none. Rows whose `put` is done survive as the stream's durability says (I4). The last value of a
+key counts; a value of None removes it. A damaged stream is an error (StateUnknown), never an empty
+one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class KeptTable:
         self._stream = stream
         self._placement = catalog.placement
         self.troubles = catalog.troubles
-        """Where failures of who waits for rows are told."""
+        """The register for failures of callbacks that wait for rows."""
         self._clock = clock
         self._name_of = name_of
         self._recovered: dict[bytes, bytes] = {}
@@ -45,9 +45,9 @@ class KeptTable:
         name: str,
         name_of: Callable[[bytes], bytes] = bytes,
     ) -> KeptTable:
-        """Read every row; the stream is created on the first start. Raises StateUnknown.
+        """Read every row. The stream is created at the first start. Raises StateUnknown.
 
-        `name_of` says of a row's key what it belongs to: by default, to itself.
+        `name_of` gives the name that a row belongs to, from its key; by default, the key itself.
         """
         table = cls(await internal_stream(catalog, name), catalog, clock, name_of)
         for partition in table._stream.partitions:
@@ -67,15 +67,15 @@ class KeptTable:
                     rows[key] = value
 
     def rows(self) -> Iterator[tuple[bytes, bytes]]:
-        """What was there when it was opened; handed over once and then forgotten."""
+        """The rows that were there when it was opened; returned once and then forgotten."""
         recovered, self._recovered = self._recovered, {}
         yield from recovered.items()
 
     def put(self, rows: Sequence[KeptRow]) -> asyncio.Future[None]:
-        """Append rows now and in order, those of a name together; the future is done when all of
+        """Append rows now and in order, those of a name together. The future is done when all of
         them are durable.
 
-        It, or this call, raises StateUnknown when the stream is stopped.
+        The future, or this call, raises StateUnknown when the stream is stopped.
         """
         if not rows:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -1,17 +1,18 @@
 """The live feed: every record that becomes visible, once, to the protocols that follow the end.
 
 Rules:
-- A protocol gets whole batches as they were appended, in the same pass of the loop, without
-  reading the log back. It answers how far it came; what it leaves (compressed, transactional,
-  control batches) is read from the log and handed over as records when it is decided.
-- `position` of a source is the next offset that the live feed hands out, and moves only when what
-  lies before it is out. Who stops following remembers it and reads the log from there; who has
-  read up to it may follow again. Batches that begin behind it are a gap: the log is read.
-- A listener that raises is isolated. The rest is handed over from the log, record by record where
-  it has to be; a record that raises even alone is left out, told to `Troubles`, and the next one
-  comes. Nobody else notices: no other listener, no publisher, no partition.
-- A stream that took over topics is held until what came before has been handed out: its old homes
-  may become visible later (`log/moves.py`).
+- A protocol gets whole batches as they were appended, in the same pass of the loop, without reading
+  the log back. It answers how far it came. Batches that it leaves (compressed, transactional,
+  control) are read from the log, and their records are handed over when they are decided.
+- `position` of a source is the next offset that the live feed hands out. A subscriber that stops
+  following remembers it and reads the log from there; a subscriber that has read up to it may
+  follow again. Between the position and batches that begin after it there is a gap, which is read
+  from the log.
+- A listener that raises is isolated. The rest is handed over from the log, record by record if need
+  be. A record that raises even alone is left out and reported to `Troubles`, and the next one
+  comes. No other listener, publisher or partition is affected.
+- A stream that took over topics is held until the records of its old homes have been handed out,
+  which may become visible later (`log/moves.py`).
 """
 
 from __future__ import annotations
@@ -47,25 +48,26 @@ TOO_MANY: Final = "live-sources"
 class LiveListener(Protocol):
     """A protocol that follows the end.
 
-    Where one of the first two raises, everything below `source.position` is handed out and nothing
-    from it on: a listener that stops between two records sets the position first.
+    When `deliver` or `deliver_records` raises, everything below `source.position` is handed out and
+    nothing from it on. A listener that stops between two records sets the position first.
     """
 
     def deliver(self, source: LiveSource, data: bytes | bytearray) -> int:
-        """Take batches from `source.position` on; the offset that it came to."""
+        """Take batches from `source.position` on. Returns the offset that it reached."""
         ...
 
     def deliver_records(self, source: LiveSource, records: list[Record]) -> None:
-        """Take committed records that `deliver` had left."""
+        """Take committed records that `deliver` left."""
         ...
 
     def release(self, numbers: set[int]) -> set[int]:
-        """Forget numbers of partitions that are gone; those of which it still holds places."""
+        """Forget the numbers of partitions that are gone. Returns the numbers it still holds places
+        of."""
         ...
 
 
 class Live:
-    """All sources that are followed, and by whom."""
+    """All partitions that are followed, and their listener."""
 
     def __init__(self, catalog: Catalog, troubles: Troubles, owner: str) -> None:
         self._catalog = catalog
@@ -74,9 +76,10 @@ class Live:
         self._listener: LiveListener | None = None
         self._sources: dict[tuple[str, int], LiveSource] = {}
         self._by_stream: dict[str, list[LiveSource]] = {}
-        """The same by the name of their stream: a change looks at the streams that it changed."""
+        """The sources by the name of their stream, because a change names the streams that
+        changed."""
         self._left_out: dict[str, int] = {}
-        """Stream → how many of its partitions there is no number for."""
+        """Stream → how many of its partitions have no number."""
         self._numbers = Numbers(self._release_numbers)
         self._known: set[str] = set()
         """Ids of internal streams that have numbers, too."""
@@ -86,18 +89,18 @@ class Live:
 
     @property
     def keys(self) -> list[tuple[str, int]]:
-        """What a cursor remembers a position under, by the number of the source."""
+        """The key of a cursor's position, by the number of the source."""
         return self._numbers.keys
 
     def start(self, listener: LiveListener) -> None:
-        """Let a protocol follow every partition from now on, those of later streams too."""
+        """Let a protocol follow every partition from now on, also those of later streams."""
         assert self._listener is None, "a second listener has a Live of its own"
         self._listener = listener
         self._catalog.on_change.append(self._streams_changed)
         self._look(self._catalog.streams())
 
     def stop(self) -> None:
-        """Hand out nothing more, and forget everything: another may `start`."""
+        """Hand out nothing more, and forget everything. Another listener may `start`."""
         if self._listener is None:
             return
         self._listener = None
@@ -112,7 +115,8 @@ class Live:
         self._held.clear()
 
     def know(self, stream: Stream) -> None:
-        """Give an internal stream numbers, so that its records can be in flight; not followed."""
+        """Give an internal stream numbers, so that its records can be in flight. It is not
+        followed."""
         self._known.add(stream.record.id)
         if self._listener is not None:
             self._look([stream])
@@ -127,7 +131,8 @@ class Live:
         self._look([stream for _name, stream in found if stream is not None])
 
     def _drop_gone(self, name: str, stream: Stream | None) -> None:
-        """Leave the partitions of a stream that is no more, or is another one of its name."""
+        """Leave the partitions of a stream that is gone, or that another stream of its name
+        replaced."""
         self._left_out.pop(name, None)
         for source in tuple(self._by_stream.get(name, ())):
             if stream is None or source.stream.record.id != stream.record.id:
@@ -139,7 +144,7 @@ class Live:
             self._by_stream.pop(name, None)
 
     def _look(self, streams: Sequence[Stream]) -> None:
-        """Follow the partitions of streams that are new, and see what comes before theirs."""
+        """Follow the partitions of new streams, and find which sources come before theirs."""
         for stream in streams:
             self._left_out.pop(stream.name, None)
             if stream.config.internal and stream.record.id not in self._known:
@@ -183,7 +188,7 @@ class Live:
             return numbers
 
     def _hold(self, source: LiveSource) -> bool:
-        """Look anew what comes before a source; whether anything does."""
+        """Find again which moves come before a source. Returns whether any does."""
         source.held = tuple(move for move in source.stream.record.moves if not self._is_out(move))
         return bool(source.held)
 
@@ -198,7 +203,7 @@ class Live:
         return True
 
     def _release(self) -> None:
-        """Go on with what was held, as far as what comes first is handed out by now."""
+        """Go on with held sources, as far as their old homes have been handed out."""
         for source in [row for row in self._held if not self._hold(row)]:
             if source in self._held:
                 self._held.remove(source)
@@ -209,7 +214,7 @@ class Live:
         return [source for source in self._sources.values() if source.feed is not None]
 
     def source(self, number: int) -> LiveSource:
-        """A source by its number, also one that is gone while somebody holds places in it."""
+        """A source by its number, also one that is gone while a listener holds places in it."""
         return self._numbers[number]
 
     def place_of(self, record: Record) -> tuple[int, int] | None:
@@ -228,7 +233,7 @@ class Live:
         """Batches became visible."""
         listener = self._listener
         if source.held:
-            self._release()  # an old home may have stopped, and holds nobody back then
+            self._release()  # an old home that stopped holds nobody back
             self._read_on(source)
             return
         if listener is None:
@@ -240,7 +245,7 @@ class Live:
         if source.position != first:
             if source.position < first and source.waiter is None:
                 self._read_on(source)
-            return  # it waits for a transaction and will come to these, or has read them
+            return  # it waits for a transaction and reads these later, or has read them
         failure = None
         source.busy, source.missed = True, False
         try:
@@ -251,7 +256,7 @@ class Live:
             source.busy = False
         if failure is not None:
             self._recover(source, failure)
-        # Mostly it is at the end of the log, which costs less to ask for.
+        # Mostly the position is at the end of the log: that is cheaper to ask first.
         elif source.position < source.partition.end_offset and (
             source.position < source.partition.high_watermark
         ):
@@ -262,7 +267,7 @@ class Live:
             self._release()
 
     def _recover(self, source: LiveSource, failure: Exception) -> None:
-        """A listener raised over batches: hand it their records, and find the one it was."""
+        """A listener raised over batches: hand it their records one by one, to find the bad one."""
         position, stumbles = source.position, self._stumbles
         self._read_on(source)
         if stumbles == self._stumbles:
@@ -286,7 +291,7 @@ class Live:
             self._wait(source)
 
     def _wait(self, source: LiveSource) -> None:
-        """Go on when the transaction that holds a source back is decided, if one does."""
+        """Go on when the transaction that holds a source back is decided, if there is one."""
         if source.position < source.partition.high_watermark:
             decided = partial(self._decided, source)
             source.waiter = source.partition.when_stable(Offset(source.position), decided)
@@ -297,7 +302,7 @@ class Live:
             self._read_on(source)
 
     def _read_some(self, listener: LiveListener, source: LiveSource) -> bool:
-        """Read and hand over some records; False when the log cannot be read, or not yet."""
+        """Read and hand over some records. Returns False when the log cannot be read (yet)."""
         try:
             records, following = self.read(source, source.position, source.limit)
         except Cold as cold:
@@ -306,7 +311,7 @@ class Live:
             source.waiter = source.partition.when_here(cold, partial(self._decided, source))
             return False
         except Exception as error:  # noqa: BLE001  the next batch that comes tries again
-            if source.partition.stopped is None:  # what stops tells of itself
+            if source.partition.stopped is None:  # a partition that stopped has reported it
                 self._note(READING, source, error, source.position, None)
             return False
         try:
@@ -320,7 +325,7 @@ class Live:
     def _hand_over_singly(
         self, listener: LiveListener, source: LiveSource, records: list[Record], failure: Exception
     ) -> None:
-        """Go on record by record, past those that raise."""
+        """Go on record by record, and leave out those that raise."""
         stumbles, position = self._stumbles, source.position
         for record in records:
             if record.offset < source.position:
@@ -334,9 +339,9 @@ class Live:
             self._stumbled(source, failure, position, None)
 
     def read(self, source: LiveSource, position: int, upto: int) -> tuple[list[Record], int]:
-        """Committed records of a source, and where to go on; or Cold.
+        """Committed records of a source, and the position to go on from. May raise Cold.
 
-        A batch that cannot be read is told of and left out; a partition that is stopped raises.
+        A batch that cannot be read is reported and left out; a stopped partition raises.
         """
         wanted = Everything(source.as_source)
         only, start = wanted.sources[0], Offset(position)

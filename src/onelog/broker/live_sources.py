@@ -1,11 +1,11 @@
 """The sources of a live feed: partitions that are followed, each with a small number.
 
 Rules:
-- A number stands for one partition as long as anybody holds a place in it, also after the partition
-  is gone: listeners keep places as (number, offset). Then it is given to another partition, so that
-  neither memory nor numbers grow with the streams that came and went.
-- Listeners are asked what they hold when `GONE_MAX` partitions are gone, or no number is left, not
-  at each deletion: it costs them a look at all that they hold.
+- Listeners keep places as (number, offset). A number stands for one partition as long as a listener
+  holds a place in it, even after the partition is gone. Then another partition gets the number, so
+  that neither memory nor numbers grow with the streams that came and went.
+- When `GONE_MAX` partitions are gone, or no number is left, listeners are asked which numbers they
+  hold. They are not asked at each deletion, because they must look at every place that they hold.
 - There are at most `NUMBERS_MAX` numbers (I8). A partition beyond them is not followed.
 """
 
@@ -25,12 +25,13 @@ from onelog.log.stream import Stream
 from onelog.log.wakeup import Waiter, as_future
 
 NUMBERS_MAX: Final = LIVE_PARTITIONS_MAX
-"""Partitions that one live feed can follow at a time: a place of a queue has 16 bits for it."""
+"""Partitions that one live feed can follow at a time: a queue's place has 16 bits for the
+number."""
 GONE_MAX: Final = 256
-"""Partitions that are gone and still have their number, before listeners are asked."""
+"""Partitions that are gone and still have a number, before listeners are asked."""
 
 Release = Callable[[set[int]], set[int]]
-"""Gets numbers of partitions that are gone, forgets them, and answers those that it still holds."""
+"""Called with numbers of partitions that are gone: forgets them, and returns those still held."""
 
 
 class LiveSource:
@@ -53,27 +54,27 @@ class LiveSource:
         self.stream = stream
         self.partition = partition
         self.position = int(partition.last_stable_offset)
-        """Everything below it was handed out, nothing from it on."""
+        """Every record below it was handed out, and none from it on."""
         self.feed: LiveFeed | None = None
         self.held: tuple[Move, ...] = ()
-        """Moves whose old homes come first."""
+        """Moves whose old homes must be handed out first."""
         self.busy = False
         """Whether its listener is being called."""
         self.missed = False
-        """Whether something became visible while it was busy."""
+        """Whether records became visible while the listener was called."""
         self.waiter: Waiter | None = None
         """The wait for an open transaction to be decided."""
 
     @property
     def limit(self) -> int:
-        """Where it is handed out to for now."""
+        """The offset up to which records may be handed out for now."""
         end = int(self.partition.last_stable_offset)
         number = int(self.partition.id)
         return min(end, *(move.end_of(number) for move in self.held)) if self.held else end
 
     @property
     def as_source(self) -> Source:
-        """The same place as cursors name it."""
+        """The same partition as cursors name it."""
         return Source(self.stream, self.partition)
 
     @property
@@ -84,19 +85,19 @@ class LiveSource:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What a cursor remembers a position under."""
+        """The key of a cursor's position."""
         return self.stream.record.id, self.partition.id
 
     def may_pass(self, error: OnelogError) -> bool:
         """Whether cold bytes that could not be brought are worth another try at once.
 
-        Too many files are open, for one: nobody must wait for the next append because of that. The
-        partition tells of such a failure only after a while, so whoever tries again does not spin.
+        For example, too many files were open: readers must not wait for the next append because of
+        that. The partition reports such a failure only after a while, so a new try does not spin.
         """
         return self.partition.stopped is None and not isinstance(error, Closed)
 
     async def until_here(self, cold: Cold) -> None:
-        """Wait until cold bytes are here, or may be tried again."""
+        """Wait until cold bytes are in memory, or may be tried again."""
         try:
             await as_future(partial(self.partition.when_here, cold))
         except OnelogError as error:
@@ -104,7 +105,7 @@ class LiveSource:
                 raise
 
     def leave(self) -> None:
-        """Its partition is gone, or nobody follows any more."""
+        """The partition is gone, or nobody follows any more."""
         if self.feed is not None:
             self.partition.unfollow(self.feed)
             self.feed = None
@@ -120,7 +121,7 @@ class Numbers:
         self._release = release
         self._sources: list[LiveSource | None] = []
         self.keys: list[tuple[str, int]] = []
-        """What a cursor remembers a position under, by number. One list, for as long as this."""
+        """The key of a cursor's position, by number. Always the same list object."""
         self._gone: set[int] = set()
         self._free: list[int] = []
 
@@ -133,7 +134,7 @@ class Numbers:
         return source
 
     def add(self, stream: Stream, partition: PartitionHandle) -> LiveSource | None:
-        """A source with a number of its own; None when there are too many."""
+        """A source with a number of its own; None: all numbers are in use."""
         is_full = len(self._sources) >= NUMBERS_MAX
         if not self._free and (len(self._gone) >= GONE_MAX or (is_full and self._gone)):
             self._let_go()
@@ -151,7 +152,7 @@ class Numbers:
         return source
 
     def remove(self, source: LiveSource) -> None:
-        """The partition of a source is gone; its number is free once nobody holds it."""
+        """The partition of a source is gone. Its number is free once no listener holds it."""
         self._gone.add(source.number)
 
     def _let_go(self) -> None:

@@ -1,10 +1,10 @@
 """Where staged records go: one outlet per partition, and the writes that a tick began.
 
 Rules:
-- An outlet takes what a tick staged for its partition, all of it at once, in the order of the
-  ticks, and answers each write once: when its records are visible, or never will be.
-- No write waits for that of another outlet: who waits for one partition is told when that partition
-  is ready.
+- An outlet takes all records that were staged for its partition when a tick comes, in the order of
+  the ticks. It answers each write once: when its records are visible, or with an error.
+- No write waits for another outlet: a caller gets its answer when the partitions of its own records
+  are ready.
 - `LocalOutlet` appends now. An outlet to a partition that another node leads would send the sealed
   batch there instead; nothing above an outlet knows which kind it is.
 """
@@ -25,25 +25,25 @@ from onelog.log.stream import Stream
 from onelog.observe.troubles import Troubles
 
 Written = Callable[[Offset, OnelogError | None], None]
-"""Called once: the offset of the first record when all of them are visible, or the error."""
+"""Called once: with the offset of the first record when all are visible, or with the error."""
 
 _NO_OFFSET: Final = Offset(-1)
 
 
 class Outlet(Protocol):
-    """The owner of a stage."""
+    """The way of staged records into one partition."""
 
     stream: Stream
     partition: PartitionHandle
     rows: list[Waiting]
-    """Who waits for records that are staged now."""
+    """The calls that wait for records that are staged now."""
 
     def fits(self, stream: Stream) -> bool:
         """Whether records of the stream, as it is now, may still be staged here."""
         ...
 
     def write(self, builder: BatchBuilder, done: Written) -> None:
-        """Write what is staged; the builder is empty afterwards. Raises nothing."""
+        """Write the staged records. The builder is empty afterwards. Raises nothing."""
         ...
 
 
@@ -56,7 +56,7 @@ class LocalOutlet:
         self.stream = stream
         self.partition = partition
         self._index_topics = stream.tags_topics
-        """As its builder was made: when that changes, there is a new outlet (`drop_stale`)."""
+        """The settings of its builder. When they change, a new outlet is made (`drop_stale`)."""
         self.rows: list[Waiting] = []
 
     def fits(self, stream: Stream) -> bool:
@@ -80,7 +80,7 @@ class LocalOutlet:
 
 
 class Write(msgspec.Struct, eq=False):
-    """What a tick took from one stage: the records, and the calls that wait for them."""
+    """The records that a tick took from one stage, and the calls that wait for them."""
 
     stage: Stage
     builder: BatchBuilder
@@ -126,10 +126,10 @@ class Writing:
         self.messages = 0
         """Messages that were written."""
         self.under_way: dict[Write, None] = {}
-        """Writes that were begun and are not answered."""
+        """Writes that began and are not answered."""
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Call back when all writes that were begun are answered."""
+        """Call back when all writes that have begun are answered."""
         if not self.under_way:
             callback()
             return
@@ -158,10 +158,10 @@ class _LastWrite:
 
 
 def drop_stale(stages: dict[PartitionHandle, Stage], stream: Stream | None) -> None:
-    """After a change of a stream (None: it is gone): forget stages that do not fit any more.
+    """After a change of a stream (None: it is gone): forget stages that no longer fit.
 
-    All others stay: who keeps one for a topic that was not touched must not find another beside it,
-    which would be written before or after it.
+    All other stages stay. A caller that keeps the stage of an untouched topic must not find a
+    second one beside it, which would be written before or after it.
     """
     if stream is None:
         stale = [partition for partition in stages if partition.stopped is not None]

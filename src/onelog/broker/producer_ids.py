@@ -18,7 +18,7 @@ _TRIES: Final = 10
 
 
 class ProducerIds:
-    """Hands out producer ids of this node."""
+    """Hands out producer ids for this node."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -31,7 +31,7 @@ class ProducerIds:
         await self._fetch()
 
     def take(self) -> int:
-        """A new id; Unavailable when the store does not give any."""
+        """A new id. Raises Unavailable when the store gives none."""
         if self._blocks and self._next >= self._blocks[0].stop:
             del self._blocks[0]
         if not self._blocks:
@@ -68,6 +68,6 @@ class ProducerIds:
         raise Unavailable(f"the key {KEY} changes all the time; try again")
 
     async def close(self) -> None:
-        """Fetch no more."""
+        """Stop fetching."""
         if self._fetching is not None:
             await self._fetching

@@ -10,9 +10,9 @@ All ways in keep one order. Each step may refuse; then nothing of the later step
 7. the answer: when the records are visible, i.e. durable as their stream says (I4).
 
 - Records: `publish` is 1 to 7. A caller that writes something down in between takes `admit` (1 to
-  5) and then `put`, or `put_once` (6 and 7). The kernel stages plain messages of a topic by itself:
-  `route` is 1 to 3 for all of them, 4 and 6 are the kernel's, `charge` is 5 for a read of them when
-  it is staged (`meter.py`), `await_stage` is 7.
+  5) and then `put`, or `put_once` (6 and 7). The kernel stages plain messages of a topic itself:
+  `route` does 1 to 3 for all of them, the kernel 4 and 6, `charge` does 5 for a whole read after it
+  was staged (`meter.py`), `await_stage` 7.
 - Batches: `publish_batch` is 2 to 6. A caller that writes many at once takes `admit_batch` (2 to 5)
   and then `put_batches` (6). The caller waits for the partition (7).
 
@@ -22,9 +22,9 @@ Rules:
   with one tick that writes every dirty partition. No timer, no added latency.
 - Messages published together are checked together before any of them is staged.
 - An answer waits for the partitions of its own records, and for no other.
-- A tick may come at any time, also in the middle of a pass or of another tick: it first takes away
-  everything that is staged together with everybody who waits for it, then it writes. What is taken
-  is written in the order in which it was taken, so nobody ever waits for the write of another.
+- A tick may come at any time, also in the middle of a pass or of another tick. It first takes all
+  staged records together with the calls that wait for them, then it writes, in the order in which
+  it took them. So no call ever waits for the write of another.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from onelog.record.record import Message
 STAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 """Staged bytes of a partition that are written before the pass ends."""
 STAGES_MAX: Final = 65_536
-"""Partitions that are dirty at once: the kernel's acknowledgements name them by 16 bits."""
+"""Partitions that may be dirty at once: the kernel's acknowledgements have 16 bits for them."""
 
 _TOPIC_CACHE_MAX: Final = 100_000
 
@@ -77,14 +77,14 @@ class Publisher:
         self._authorizer = authorizer
         self._meter = Meter(quotas)
         self.is_metered = not isinstance(quotas, Unlimited)
-        """Whether who stages by itself has to say what (`charge`)."""
+        """Whether code that stages records itself must report them (`charge`)."""
         self._take_publish = self._meter.take_publish if self.is_metered else quotas.take_publish
         self._stages: dict[PartitionHandle, Stage] = {}
         self.dirty: list[Stage] = []
-        """Stages with records that this pass has to write, in the order they were touched."""
+        """Stages with records that this pass has to write, in the order of their first record."""
         self._writing = Writing(troubles)
         self._writes: deque[Write] = deque()
-        """What ticks took and did not write yet."""
+        """Records that ticks took and have not written yet."""
         self._ticking = False
         self._topics: TopicCache[Home] = TopicCache(_TOPIC_CACHE_MAX)
         self._homes = self._topics.known
@@ -92,8 +92,8 @@ class Publisher:
         self._batched = 0
         self.ticks = 0
         self.on_tick: list[Callable[[list[Stage]], None]] = []
-        """Called with the dirty stages before a tick takes what is staged: who staged by itself
-        says who waits for it (`await_stage`)."""
+        """Called with the dirty stages before a tick takes the records: code that staged some
+        itself registers the calls that wait for them (`await_stage`)."""
         catalog.before_change.append(self.tick)
         catalog.on_change.append(self._streams_changed)
 
@@ -103,7 +103,7 @@ class Publisher:
         return self._writing.messages + self._batched
 
     def _streams_changed(self) -> None:
-        # What is staged was resolved with the old captures: it goes to its old home first.
+        # Staged records were resolved with the old captures: they go to their old home first.
         self.tick()
         self._topics.drop(self._catalog.touched)
         for name in self._catalog.changed:
@@ -119,7 +119,7 @@ class Publisher:
         principal: Principal,
         partition: int | None = None,
     ) -> None:
-        """Stage messages for the end of this pass; `call` is told when they are durable.
+        """Stage messages for the end of this pass; `call` gets its answer when they are durable.
 
         Raises at once, with nothing staged, when one of them cannot be published.
         """
@@ -130,11 +130,11 @@ class Publisher:
         self.tick_soon()
 
     def admit(self, message: Message, principal: Principal) -> Home:
-        """Check a message and count it, as `publish` does; where `put` is to put it."""
+        """Check a message and count it, as `publish` does. Returns the home for `put`."""
         return self._admit((message,), principal, None)[0]
 
     def put(self, home: Home, message: Message, call: Call | None) -> Stage:
-        """Stage a message that was admitted; `call` is told when it is durable."""
+        """Stage a message that was admitted; `call` gets its answer when it is durable."""
         stage = self._stage(home, message, self._clock.now_ms(), call, 0)
         self.tick_soon()
         return stage
@@ -148,8 +148,8 @@ class Publisher:
     ) -> None:
         """Append a message that was admitted, now, as a batch of a producer (id, epoch, sequence).
 
-        The same sequence again is answered and not appended again. `done` is called when it is
-        durable. Raises, with nothing appended, when the partition refuses it.
+        The same sequence again gets the same answer, and nothing is appended. `done` is called when
+        the message is durable. Raises, with nothing appended, when the partition refuses it.
         """
         stream, target, topic = home
         key = topic if message.key is None and not message.keyless else message.key
@@ -164,8 +164,8 @@ class Publisher:
     def route(self, topic: str, principal: Principal) -> tuple[Stage, int] | None:
         """Where the kernel stages plain messages of a topic, and how large they may be.
 
-        None when each message needs a look: the principal may not publish there, the partition
-        takes none, or the principal's quota is used up.
+        None when each message needs a check: the principal may not publish there, the partition
+        refuses appends, or the principal's quota is used up.
         """
         stream, target, encoded = self._home(topic, None)
         if (
@@ -178,20 +178,22 @@ class Publisher:
         return self._stage_of(stream, target), limit
 
     def await_stage(self, stage: Stage, call: Call, count: int) -> None:
-        """Tell `call` when the last `count` records, which the kernel has staged, are durable."""
+        """Answer `call` when the last `count` records, which the kernel has staged, are durable."""
         assert stage.builder.count >= count, "they were written before anybody waited for them"
         stage.owner.rows.append((call, 0, stage.builder.count - 1))
         self.tick_soon()
 
     def charge(self, principal: Principal, messages: int, size_bytes: int) -> QuotaExceeded | None:
-        """Count what the kernel has staged; the error when that is more than the quota takes.
+        """Count messages that the kernel has staged. Returns an error when the quota cannot take
+        them.
 
         Then the caller forgets the routes of the principal.
         """
         return self._meter.charge(principal, messages, size_bytes)
 
     def owes(self, principal: Principal) -> QuotaExceeded | None:
-        """Why the principal may not publish now: the kernel staged more than its quota takes."""
+        """The error for a principal whose staged messages exceed its quota; None: it may
+        publish."""
         return self._meter.debt_of(principal)
 
     # -- the steps
@@ -249,7 +251,7 @@ class Publisher:
     # -- the tick
 
     def tick_soon(self) -> None:
-        """See that what is staged is written at the end of this pass."""
+        """Make sure that staged records are written at the end of this pass."""
         if self.dirty and not self._ticking:
             self._ticking = True
             self._loop.call_soon(self.tick)
@@ -276,11 +278,12 @@ class Publisher:
         self._write_all()
 
     def _write_all(self) -> None:
-        while self._writes:  # of an outer tick, too: whom a write wakes may publish and tick
+        while self._writes:  # also those of an outer tick: a write may wake a publisher that ticks
             self._writes.popleft().run()
 
     def when_written(self, callback: Callable[[], None]) -> None:
-        """Call back when what is staged now is visible or has failed, and all before it."""
+        """Call back when all records that are staged now, or were before, are visible or have
+        failed."""
         self.tick()
         self._write_all()
         self._writing.when_done(callback)
@@ -297,9 +300,9 @@ class Publisher:
         principal: Principal,
         topic: str = "",
     ) -> Appended:
-        """Append a batch that the caller has checked, now; the caller waits until it is durable.
+        """Append a batch that the caller has checked, now. The caller waits until it is durable.
 
-        Raises when it is refused, and answers a repeat with the earlier append.
+        Raises when it is refused. A repeated batch gets the answer of the earlier append.
         """
         repeated = self.admit_batch(stream, target, info, principal, topic)
         return repeated or _appended(self.put_batches(target, data))
@@ -312,11 +315,13 @@ class Publisher:
         principal: Principal,
         topic: str = "",
     ) -> Appended | None:
-        """Check a batch and count it; None when it may be put, or the append that it repeats.
+        """Check a batch and count it. Returns None when it may be put, or the append that it
+        repeats.
 
-        `topic` is what the records are for, when that is not all of the stream.
+        `topic` is the topic of the records, when that is not all of the stream.
         """
-        # A stream that was made for one topic is asked for by that topic, as its readers are.
+        # The right to write to a stream made for one topic is that of the topic, as for its
+        # readers.
         resource = topic or stream.config.single_topic or stream.name
         if not self._authorizer.allows(principal, Action.PUBLISH, resource):
             raise NotAuthorized(f"{principal.name} may not publish to {resource}")
@@ -330,13 +335,13 @@ class Publisher:
     def put_batches(self, target: PartitionHandle, data: bytearray) -> list[BatchInfo]:
         """Append batches that were admitted, no two of one producer, as one write, now."""
         if self.dirty:
-            self.tick()  # what came first goes first
+            self.tick()  # records that came first are written first
         placed = target.append_checked(data)
         self._batched += placed[-1].last_offset + 1 - placed[0].base_offset
         return placed
 
     def close(self) -> None:
-        """Write what is staged."""
+        """Write staged records."""
         self.tick()
 
 

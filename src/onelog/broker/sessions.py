@@ -1,11 +1,11 @@
 """Sessions: which connection speaks for a client, and how long its state outlives it.
 
-Rules: a client id has one connection at a time; a second one takes over and the first is told.
-A session belongs to the user who made it: nobody else takes it over, resumes it or ends it.
-A persistent session is a row of the internal stream `~sessions`, written when it begins, when its
+Rules: a client id has one connection at a time; a second one takes over, and the first is closed. A
+session belongs to the user who made it: nobody else takes it over, resumes it or ends it. A
+persistent session is a row of the internal stream `~sessions`, written when it begins, when its
 peer goes, and when it ends; it expires by a timer, also when the broker was down in between. When
-that stream is damaged no session is known: nobody is attached, because what is kept of a client may
-not be taken for nothing (ADR 14).
+that stream is damaged, no session is known: no client is attached, because a kept session must not
+count as absent (ADR 14).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ NEVER_MS = -1
 RECORD_BYTES_MAX: Final = 1_500_000
 """Bytes of one kept session."""
 _OLD_PREFIX: Final = "sessions/"
-"""Where the metadata store held them before the stream did."""
+"""Where older versions kept sessions in the metadata store."""
 _CHUNK_BYTES: Final = 1024 * 1024
-"""Rows of the metadata store that become one batch, one row more at most."""
+"""Rows of the metadata store that become one batch, plus at most one more."""
 
 
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,14 +44,15 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str
     protocol: str
     owner: str = ""
-    """The user that it belongs to; empty: of a version that did not know, the next one has it."""
+    """The user that it belongs to; empty: an older version wrote it, and the next user to attach
+    has it."""
     expiry_ms: int
-    """How long it outlives its connection; 0 not at all, NEVER_MS for ever."""
+    """How long it outlives its connection; 0: not at all, NEVER_MS: for ever."""
     detached_at_ms: int | None = None
     cursors: tuple[str, ...] = ()
     """Cursors that end with it."""
     body: bytes = b""
-    """What only the protocol understands."""
+    """State that only the protocol understands."""
 
 
 class Session:
@@ -73,7 +74,7 @@ class Session:
 
 
 class _Turn:
-    """Whose turn it is for a client; forgotten when nobody waits for it."""
+    """Lets one task at a time act for a client; forgotten when no task waits for it."""
 
     __slots__ = ("_client_id", "_lock", "_turns", "_waiting")
 
@@ -119,11 +120,11 @@ class Sessions:
         self._turns: dict[str, _Turn] = {}
         self.takeovers = 0
         self.unknown: StateUnknown | None = None
-        """Why no kept session is known."""
+        """The error because of which no kept session is known."""
         self.on_error: Callable[[OnelogError], None] = lambda _error: None
 
     async def open(self, store: MetadataStore) -> None:
-        """Read kept sessions; the time that the broker was away counts."""
+        """Read kept sessions. The time that the broker was down counts."""
         try:
             rows = await self._recover(store)
         except StateUnknown as error:
@@ -137,17 +138,17 @@ class Sessions:
         now_ms = self._clock.now_ms()
         for row in rows:
             since_ms = row.detached_at_ms
-            if since_ms is None:  # the broker went first
+            if since_ms is None:  # the broker stopped before the client left
                 since_ms = now_ms
             record = msgspec.structs.replace(row, detached_at_ms=since_ms)
             self._kept[record.client_id] = record
             self._arm(record)
 
     async def _recover(self, store: MetadataStore) -> list[SessionRecord]:
-        """Every kept session; those that the metadata store holds are taken over.
+        """Every kept session, including those that the metadata store holds.
 
-        A version before this one wrote them there. They leave it when they are durable in the
-        stream: a crash before that does no harm, the next start takes them over again.
+        An older version wrote them there. They are deleted there once they are durable in the
+        stream. After a crash before that, the next start takes them over again.
         """
         entries = (await store.range(_OLD_PREFIX)).entries
         if not entries and self._catalog.find(STREAM) is None:
@@ -185,11 +186,11 @@ class Sessions:
 
     @property
     def kept_count(self) -> int:
-        """Sessions that outlive their connection, also those that have one."""
+        """Sessions that outlive their connection, whether or not they have one now."""
         return len(self._kept)
 
     def keeps(self, client_id: str) -> bool:
-        """Whether a client has such a session."""
+        """Whether a client has a session that outlives its connection."""
         return client_id in self._kept
 
     def get(self, client_id: str) -> SessionRecord | None:
@@ -207,7 +208,7 @@ class Sessions:
         clean: bool,
         on_takeover: Callable[[], Awaitable[None]],
     ) -> Session:
-        """Let a connection of `owner` speak for a client; `clean` ends what was there before.
+        """Let a connection of `owner` speak for a client; `clean` ends an earlier session.
 
         Raises NotAuthorized, and touches nothing, when the session is another user's.
         """
@@ -248,16 +249,16 @@ class Sessions:
         return turn
 
     async def update(self, session: Session, record: SessionRecord) -> None:
-        """Keep what changed of an attached session."""
+        """Keep the changes of an attached session."""
         session.record = record
         if record.expiry_ms != 0 and self._attached.get(record.client_id) is session:
             await self._keep(record)
 
     async def detach(self, session: Session, *, expiry_ms: int | None = None) -> None:
-        """The connection is gone; the session ends now or when its time is over."""
+        """The connection is gone. The session ends now, or when its time is over."""
         client_id = session.record.client_id
         if self._attached.get(client_id) is not session:
-            return  # another connection took over, and may wait for this one to let go
+            return  # another connection took over, and may wait for this one
         async with self._turn(client_id):
             record = session.record
             if self._attached.get(client_id) is not session:
@@ -283,8 +284,8 @@ class Sessions:
         self._kept[record.client_id] = record
 
     async def _finish(self, record: SessionRecord) -> None:
-        # Its cursors first: a crash in between leaves a session that ends later, never cursors
-        # that nobody owns and that pin the log for ever.
+        # Its cursors first: a crash in between leaves a session that ends later. The other order
+        # would leave cursors that nobody owns and that pin the log for ever.
         await self._end(record)
         if record.client_id in self._kept:
             await self._put(record.client_id, None)
@@ -294,7 +295,7 @@ class Sessions:
         if record.expiry_ms == NEVER_MS or record.detached_at_ms is None:
             return
         left_ms = record.detached_at_ms + record.expiry_ms - self._clock.now_ms()
-        # A wall clock that jumped back must not keep a session longer than it was promised.
+        # A wall clock that jumped back must not keep a session longer than promised.
         delay_s = min(max(left_ms, 0), record.expiry_ms) / 1000
         loop = asyncio.get_running_loop()
         self._timers[record.client_id] = loop.call_later(delay_s, self._expire, record)
@@ -308,7 +309,7 @@ class Sessions:
     async def _finish_quietly(self, record: SessionRecord) -> None:
         async with self._turn(record.client_id):
             if self._kept.get(record.client_id) is not record:
-                return  # the client came back in the last moment
+                return  # the client came back at the last moment
             try:
                 await self._finish(record)
             except OnelogError as error:

@@ -1,8 +1,8 @@
 """Commands on streams as messages: what `onelog stream` sends, and what runs them.
 
-Rules: a server gets them over its control socket (`base/commands.py` has the form). What a
-command leaves out is the configuration's default, or stays as it is. Streams of the broker itself
-and those that a protocol makes (their captures begin with `$`) are not for people to change.
+Rules: a server gets them over its control socket (`base/commands.py` has the form). Settings that a
+command leaves out have the configuration's default, or stay as they are. Streams of the broker
+itself and those that a protocol makes (their captures begin with `$`) are not for people to change.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SUBJECT: Final = "stream"
 
 
 class StreamChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What may be chosen of a stream; None: the default, or as it is."""
+    """The settings of a stream that a command may set; None: the default, or unchanged."""
 
     partitions: int | None = None
     engine: str | None = None
@@ -50,7 +50,7 @@ class AlterStream(msgspec.Struct, frozen=True, kw_only=True, tag="stream.alter")
     capture: tuple[str, ...] = ()
     """Filters that it captures from now on, too."""
     release: tuple[str, ...] = ()
-    """Filters that it captures no more; what it holds of them stays readable."""
+    """Filters that it no longer captures; records of them stay readable."""
     chosen: StreamChoice = StreamChoice()
 
 
@@ -61,7 +61,7 @@ class DeleteStream(msgspec.Struct, frozen=True, kw_only=True, tag="stream.delete
 
 
 class StartStreamOver(msgspec.Struct, frozen=True, kw_only=True, tag="stream.start-over"):
-    """Give up what a damaged stream held, also one of the broker's own, at the next start."""
+    """At the next start, give up the data of a damaged stream, also of one of the broker's own."""
 
     name: str
 
@@ -71,7 +71,7 @@ class ListStreams(msgspec.Struct, frozen=True, kw_only=True, tag="stream.list"):
 
 
 class ShowStream(msgspec.Struct, frozen=True, kw_only=True, tag="stream.show"):
-    """Show everything of one stream, also of the broker's own."""
+    """Show all settings and partitions of one stream, also of one of the broker's own."""
 
     name: str
 
@@ -81,11 +81,11 @@ StreamCommand = (
 )
 
 PARTITIONS_SHOWN: Final = 100
-"""Of one stream; the admin API shows all of them, in pages."""
+"""Partitions shown of one stream. The admin API shows all of them, in pages."""
 
 
 class StreamRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What is shown of a stream."""
+    """The row of a stream in a list."""
 
     name: str
     captures: tuple[str, ...]
@@ -95,7 +95,7 @@ class StreamRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartitionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What is shown of a partition."""
+    """The row of a partition."""
 
     partition: int
     start_offset: int
@@ -114,7 +114,7 @@ class StreamDetail(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What came of a command."""
+    """The result of a command."""
 
     streams: tuple[StreamRow, ...] = ()
     detail: StreamDetail | None = None
@@ -124,7 +124,7 @@ class StreamAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 async def run_stream_command(broker: Broker, defaults: StreamDefaults, message: bytes) -> bytes:
-    """Run the command of a message; the message of its answer, also when it failed."""
+    """Run the command of a message. Returns the answer as a message, also after an error."""
     try:
         command = msgspec.json.decode(message, type=StreamCommand)
     except msgspec.MsgspecError as error:
@@ -171,7 +171,7 @@ async def _run(broker: Broker, defaults: StreamDefaults, command: StreamCommand)
 def default_stream(
     defaults: StreamDefaults, name: str, captures: tuple[str, ...], partitions: int
 ) -> StreamConfig:
-    """A stream as the broker's configuration wants it."""
+    """A stream with the defaults of the broker's configuration."""
     return StreamConfig(
         name=name,
         captures=captures,
@@ -207,7 +207,10 @@ def _captured(config: StreamConfig, command: AlterStream) -> StreamConfig:
     if missing:
         raise InvalidRequest(f"stream {config.name} does not capture {min(missing)!r}")
     if config.name == MAIN and (command.capture or command.release):
-        raise NotAuthorized("the stream main captures what no other one does, and nothing else")
+        raise NotAuthorized(
+            "the stream main captures every topic that no other stream captures: its captures"
+            " cannot change"
+        )
     left = tuple(text for text in config.captures if text not in command.release)
     return msgspec.structs.replace(config, captures=(*left, *command.capture))
 
@@ -223,7 +226,7 @@ def _check_captures(captures: tuple[str, ...]) -> None:
 def _theirs(stream: Stream) -> Stream:
     config = stream.config
     if config.internal or any(text.startswith("$") for text in config.captures):
-        raise NotAuthorized(f"the stream {config.name!r} belongs to the broker: leave it alone")
+        raise NotAuthorized(f"the stream {config.name!r} is the broker's own: it cannot be changed")
     return stream
 
 
@@ -265,7 +268,7 @@ def _flatten(tree: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def decode_stream_answer(message: bytes) -> StreamAnswer:
-    """The answer of a message. Raises the error that it tells of."""
+    """The answer of a message. Raises the error that it reports."""
     try:
         answer = msgspec.json.decode(message, type=StreamAnswer)
     except msgspec.MsgspecError as error:

@@ -25,7 +25,7 @@ class CreateView(msgspec.Struct, frozen=True, kw_only=True, tag="view.create"):
 
 
 class DeleteView(msgspec.Struct, frozen=True, kw_only=True, tag="view.delete"):
-    """Take a name away."""
+    """Remove a name."""
 
     name: str
 
@@ -38,7 +38,7 @@ ViewCommand = CreateView | DeleteView | ListViews
 
 
 class ViewAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What came of a command."""
+    """The result of a command."""
 
     views: tuple[NamedView, ...] = ()
     error: str = ""
@@ -47,7 +47,7 @@ class ViewAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 async def run_view_command(views: NamedViews, message: bytes) -> bytes:
-    """Run the command of a message; the message of its answer, also when it failed."""
+    """Run the command of a message. Returns the answer as a message, also after an error."""
     try:
         command = msgspec.json.decode(message, type=ViewCommand)
     except msgspec.MsgspecError as error:
@@ -66,7 +66,7 @@ async def run_view_command(views: NamedViews, message: bytes) -> bytes:
 
 
 def decode_view_answer(message: bytes) -> ViewAnswer:
-    """The answer of a message. Raises the error that it tells of."""
+    """The answer of a message. Raises the error that it reports."""
     try:
         answer = msgspec.json.decode(message, type=ViewAnswer)
     except msgspec.MsgspecError as error:

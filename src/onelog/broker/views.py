@@ -1,9 +1,9 @@
 """Names for filters: `telemetry` for `sensors/+/telemetry`, wherever a protocol shows a view.
 
-Rules: a name is kept in the metadata store and holds no data: taking it away deletes no record. It
-must be free: no stream has it, no stream is made for the topic of that name, and it does not name
-a filter by itself. What counts is what the store's watch showed (`Projection`). A protocol decides
-how it shows a named view.
+Rules: a name is kept in the metadata store and holds no data: removing it deletes no record. It
+must be free: no stream has it, no stream is made for the topic of that name, and it is not itself
+the Kafka name of a filter. The rows that the store's watch has shown count (`Projection`). A
+protocol decides how it shows a named view.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class NamedViews:
         self._clock = clock
         self._rows = Projection(store, _VIEWS, _decode, self._troubles, self._changed)
         self.on_change: list[Callable[[str], None]] = []
-        """Told the name of a view that was made or taken away."""
+        """Called with the name of a view that was made or removed."""
 
     async def open(self) -> None:
-        """Read what was kept, and follow what changes."""
+        """Read the kept views, and watch for changes."""
         await self._rows.open()
 
     async def close(self) -> None:
-        """Follow no more."""
+        """Stop watching."""
         await self._rows.close()
 
     def find(self, name: str) -> NamedView | None:
@@ -95,7 +95,7 @@ class NamedViews:
             raise Conflict(f"there are {VIEWS_MAX} named views already; delete one first")
 
     async def delete(self, name: str) -> None:
-        """Take a name away, durably."""
+        """Remove a name, durably."""
         while self.find(name) is not None:
             with contextlib.suppress(Conflict):  # another made or took it meanwhile
                 await self._rows.delete(_VIEWS + name)

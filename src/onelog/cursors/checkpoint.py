@@ -1,15 +1,16 @@
 """The checkpoint: cursor state in the internal stream `~cursors`, so that it recovers like data.
 
 Rules:
-- What `save` has answered survives as the stream's durability says (I4). Marked cursors are saved
-  together, one batch for all of them, at most one interval later; nothing polls.
-- A cursor's parts are written before its state, in the same batch unless they are very large; so
-  after a crash the parts are never behind the state, and reading on from it makes them right.
-- The states of many cursors are much alike: what is large is compressed, so that what is written to
-  the disk does not depend on who reads (I1).
+- A state that `save` has answered survives as the stream's durability says (I4). Marked cursors are
+  saved together, one batch for all of them, at most one interval later; nothing polls.
+- A cursor's parts are written before its state, in the same batch unless they are very large. So
+  after a crash the parts are never older than the state, and reading on from the state corrects
+  them.
+- The states of many cursors are alike: large batches are compressed, so that the bytes written to
+  the disk hardly depend on the number of readers (I1).
 - Kept positions pin retention, whether the cursor is open or its consumer is away.
-- When `~cursors` is damaged, no cursor is known: nothing is taken for new, nothing is saved, and
-  what is pinned is not known either (Unavailable).
+- When `~cursors` is damaged, no cursor is known: no cursor counts as new, nothing is saved, and the
+  pins are not known either (Unavailable).
 """
 
 from __future__ import annotations
@@ -39,17 +40,18 @@ PINNING: Final = (CursorKind.QUEUE, CursorKind.SESSION)
 _PART_SEPARATOR: Final = b"\0"
 
 CHUNK_BYTES: Final = 1024 * 1024
-"""State that is written in one batch, unless one cursor alone has more."""
+"""Bytes of state in one batch, unless one cursor alone has more."""
 
 PIECE_BYTES_MAX: Final = 16 * CHUNK_BYTES
 
 COMPRESSED_BYTES_MIN: Final = 2 * 1024
-"""A smaller batch is written as it is: one settlement of one client waits for nothing."""
+"""A smaller batch is not compressed, so that a single settlement does not wait for the codec."""
 
 Row = tuple[bytes, bytes | None]
 
 Parts = Mapping[str, bytes | None]
-"""Pieces of a large cursor's state by name, so that only what changed is written; None: gone."""
+"""Pieces of a large cursor's state by name, so that only changed pieces are written; None: the
+piece is gone."""
 
 IN_PARTS: Final = (TableCursor, RoutedCursor)
 
@@ -65,19 +67,19 @@ class CheckpointStore:
         self._clock = clock
         self._interval_s = interval_s
         self._kept: dict[str, Cursor | bytes] = {}
-        """The state as it was written; of an open cursor, which knows it itself, the cursor."""
+        """Each kept state as it was written, or the cursor itself while it is open."""
         self._parts: dict[str, dict[str, bytes]] = {}
         self._marked: dict[str, Cursor] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._saving: asyncio.Task[None] | None = None
         self._closed = False
         self.unknown: Unavailable | None = None
-        """Why no kept state is known."""
+        """The error because of which no kept state is known."""
         self.on_error: Callable[[BaseException], None] = lambda _error: None
 
     @classmethod
     async def open(cls, catalog: Catalog, clock: Clock, interval_s: float) -> CheckpointStore:
-        """Read every kept state; the stream is created on the first start."""
+        """Read every kept state. The stream is created at the first start."""
         stream = await internal_stream(catalog, STREAM)
         store = cls(stream, catalog.placement, clock, interval_s)
         await store._load()
@@ -117,7 +119,7 @@ class CheckpointStore:
     # -- looking up
 
     def kept(self, name: str) -> CursorState | None:
-        """The kept state of a cursor; of an open one, what is kept at the next save."""
+        """The kept state of a cursor. For an open cursor: the state that the next save writes."""
         self._check_known()
         found = self._kept.get(name)
         if found is None:
@@ -138,10 +140,10 @@ class CheckpointStore:
     ) -> dict[tuple[str, int], int]:
         """The lowest offset that durable queues and sessions still need, per partition.
 
-        Those named by `apart` are left out.
-        An open cursor counts as it stands, for everything below is settled: after a crash it
-        reads on from its kept state, and misses nothing that it still needs. Without that, a
-        cursor with nothing to settle among other topics would pin the log for ever.
+        Cursors named by `apart` are left out. An open cursor counts with its current position, not
+        the kept one, because everything below is settled: after a crash it reads on from its kept
+        state and misses nothing that it still needs. Without that, a cursor with nothing to settle
+        among other topics would pin the log for ever.
         """
         self._check_known()
         lowest: dict[tuple[str, int], int] = {}
@@ -193,12 +195,12 @@ class CheckpointStore:
         saved = await asyncio.gather(
             *(self._save(*part) for part in parts.items()), return_exceptions=True
         )
-        for failure in saved:  # only when the others are done with: who closes waits for all
+        for failure in saved:  # only now: a caller that closes waits for all of them
             if failure is not None:
                 raise failure
 
     def _home(self, name: str) -> PartitionHandle:
-        """Where the state of a cursor is kept."""
+        """The partition that keeps the state of a cursor."""
         return self._placement.home(self._stream, name.encode())
 
     async def _save(self, partition: PartitionHandle, cursors: Sequence[Cursor]) -> None:
@@ -236,7 +238,7 @@ class CheckpointStore:
         return last
 
     def let_go(self, cursor: Cursor) -> None:
-        """A cursor was closed and saved: its state is held without it."""
+        """A cursor was closed and saved: keep its state without the object."""
         if self._kept.get(cursor.name) is cursor:
             self._kept[cursor.name] = msgspec.msgpack.encode(cursor.state())
 
@@ -253,7 +255,7 @@ class CheckpointStore:
             await home.wait_visible(self._append(home, [*rows, (key, None)]))
 
     def _append(self, partition: PartitionHandle, rows: list[Row]) -> Offset:
-        """One batch; the offset of its last record."""
+        """Append one batch. Returns the offset of its last record."""
         builder = BatchBuilder(False)
         now_ms = self._clock.now_ms()
         builder.extend([(None, key, value, (), now_ms) for key, value in rows])
@@ -267,7 +269,7 @@ class CheckpointStore:
         return last
 
     async def close(self) -> None:
-        """Save what is marked, then stop."""
+        """Save the marked cursors, then stop."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -296,7 +298,7 @@ def _pieces(rows: list[Row]) -> Iterator[list[Row]]:
 
 
 def _rows(cursor: Cursor, parts: Parts) -> list[Row]:
-    """A cursor's parts, then its state: so a state never says more than the parts before it."""
+    """A cursor's parts, then its state: a state never says more than the parts before it."""
     key = cursor.name.encode()
     rows: list[Row] = [
         (key + _PART_SEPARATOR + part.encode(), blob) for part, blob in parts.items()

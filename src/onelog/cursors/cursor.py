@@ -1,14 +1,14 @@
 """What every cursor is: a name, filters, positions over sources, and a state that can be kept.
 
 Rules:
-- A cursor never changes the log (I3). What it remembers goes to the internal stream `~cursors`.
+- A cursor never changes the log (I3). Its state goes to the internal stream `~cursors`.
 - Positions are kept in one flat array beside a source set that equal cursors share, so that an
   idle cursor costs little (bar: 1 KB).
 - When streams change, positions are carried over. A stream that is new to the cursor is read from
-  its start; which source waits for which, so that a topic that moved is read in order, say the
-  gates of the source set (DESIGN §3).
-- A source whose next bytes are not in memory is passed over until they are here; the others go on.
-- One stopped partition of many does not silence the others; when all are stopped, reading fails.
+  its start. The gates of the source set say which source waits for which, so that a topic that
+  moved is read in order (DESIGN §3).
+- A source whose next bytes are cold is passed over until they are in memory; the others go on.
+- A stopped partition does not stop the reading of others; when all are stopped, reading fails.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class CursorKind(StrEnum):
 
 
 class Position(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Where a cursor stands in one partition."""
+    """The position of a cursor in one partition."""
 
     stream_id: str
     partition: int
@@ -61,9 +61,9 @@ class CursorState(msgspec.Struct, array_like=True):
     kind: CursorKind
     filters: tuple[str, ...]
     positions: list[Position]
-    """The lowest offset still needed per partition: what pins retention."""
+    """The lowest offset still needed per partition; it pins retention."""
     body: bytes = b""
-    """What only the kind itself understands."""
+    """State that only the kind itself understands."""
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -87,10 +87,11 @@ class Start(msgspec.Struct, frozen=True):
         return partition.high_watermark if found is None else found[0]
 
     async def bring(self, source: Source) -> None:
-        """Have at hand what `offset_in` looks at, so that it need not wait for the disk."""
+        """Bring the bytes that `offset_in` looks at into memory, so that it need not wait for the
+        disk."""
         partition = source.partition
         if self.at == "time" and partition.stopped is None:
-            with contextlib.suppress(OnelogError):  # `offset_in` meets it, too
+            with contextlib.suppress(OnelogError):  # `offset_in` meets the same error
                 await partition.find_time(TimestampMs(self.value))
 
 
@@ -99,11 +100,11 @@ LATEST: Final = Start("latest")
 
 
 def ignore_change() -> None:
-    """What a cursor calls after a change when nobody keeps its state."""
+    """What a cursor calls after a change if nobody keeps its state."""
 
 
 class Cursor(Protocol):
-    """What the broker and the admin listener ask of any cursor."""
+    """What the broker and the admin listener need of any cursor."""
 
     name: str
     kind: CursorKind
@@ -112,11 +113,11 @@ class Cursor(Protocol):
 
     @property
     def filters(self) -> tuple[str, ...]:
-        """What it reads."""
+        """The filters that it reads."""
         ...
 
     def state(self) -> CursorState:
-        """What to keep of it."""
+        """The state to keep."""
         ...
 
     def pending(self) -> int:
@@ -124,15 +125,15 @@ class Cursor(Protocol):
         ...
 
     def lag(self) -> int:
-        """Offsets between where it stands and the end, over all its partitions."""
+        """Offsets between its positions and the ends, over all its partitions."""
         ...
 
     def positions(self) -> list[Position]:
-        """Where it stands, per partition."""
+        """Its position in each partition."""
         ...
 
     def close(self) -> None:
-        """Let go of waits and timers; the log and the kept state stay."""
+        """End waits and timers. The log and the kept state stay."""
         ...
 
 
@@ -141,11 +142,11 @@ def _is_stopped(source: Source) -> bool:
 
 
 def known_end(source: Source) -> int:
-    """Up to where what a cursor remembers of a source counts after a restart.
+    """The offset up to which remembered positions in a source are valid after a restart.
 
-    A log that lost its end (memory engine, power cut at level `os`) reuses offsets: what is written
-    there next must not be taken for read. Of one that could not be opened nobody knows the end:
-    what is remembered counts as it is when the partition is back.
+    A log that lost its end (memory engine, power cut at level `os`) reuses offsets: records that
+    are written there next must not count as read. For a log that could not be opened, nobody knows
+    the end: remembered positions stay valid for when the partition is back.
     """
     return _OFFSET_MAX if _is_stopped(source) else int(source.partition.end_offset)
 
@@ -173,14 +174,14 @@ class Reading:
 
     @property
     def troubles(self) -> Troubles:
-        """Where failures of who waits here are told."""
+        """The register for failures of callbacks that wait here."""
         return self._registry.troubles
 
     @classmethod
     def restore(
         cls, registry: SourceRegistry, filters: Iterable[str], positions: Iterable[Position]
     ) -> Reading:
-        """Go on from kept positions; sources that are new since then are read from their start."""
+        """Go on from kept positions. Sources that are new since then are read from their start."""
         kept = {(row.stream_id, row.partition): row.offset for row in positions}
 
         def start(source: Source) -> int:
@@ -190,12 +191,12 @@ class Reading:
 
     @property
     def filters(self) -> tuple[str, ...]:
-        """What is read."""
+        """The filters that it reads."""
         return self._set.filters
 
     @property
     def sources(self) -> SourceSet:
-        """Where it is read from, as the streams are now."""
+        """The sources, as the streams are now."""
         if self._set.generation != self._registry.generation:
             known = self._set
             found = self._registry.renew(known)
@@ -207,7 +208,8 @@ class Reading:
         return self._set
 
     def _limits(self) -> dict[int, int]:
-        """Sources that wait for others to be drained → how far they may be read for now."""
+        """Sources that wait for others to be read to their ends → up to where they may be read
+        now."""
         wanted = self.sources
         if not self._gated or wanted.gates is None:
             return {}
@@ -216,7 +218,7 @@ class Reading:
             ends = [end for end, after in gates if not all(self._reached(*row) for row in after)]
             if ends:
                 limits[index] = min(ends)
-        self._gated = bool(limits)  # a position only moves forward, unless somebody seeks
+        self._gated = bool(limits)  # without a seek, positions only move forward
         return limits
 
     def _reached(self, index: int, end: int) -> bool:
@@ -234,14 +236,14 @@ class Reading:
         self._gated = self._set.gates is not None
 
     def find(self, stream_id: str, partition: int) -> int | None:
-        """A source by stream id and partition; None when it is not read (any more)."""
+        """The index of a source by stream id and partition; None: it is not read (any more)."""
         for index, source in enumerate(self.sources.sources):
             if source.key == (stream_id, partition):
                 return index
         return None
 
     def record_at(self, stream_id: str, partition: int, offset: int) -> Record | None:
-        """The record at one place; None when retention took it, or the stream was deleted."""
+        """The record at one offset; None: retention took it, or the stream was deleted."""
         index = self.find(stream_id, partition)
         if index is None:
             return None
@@ -249,14 +251,14 @@ class Reading:
         return source.partition.in_place(partial(read_at, self._set, source, Offset(offset)))
 
     def positions(self) -> list[Position]:
-        """Where it stands, per partition."""
+        """Its position in each partition."""
         return [
             Position(source.stream.record.id, source.partition.id, offset)
             for source, offset in zip(self._set.sources, self._offsets, strict=True)
         ]
 
     def lag(self) -> int:
-        """Offsets between where it stands and the end, over all sources."""
+        """Offsets between its positions and the ends, over all sources."""
         return sum(
             max(0, source.partition.high_watermark - max(offset, source.partition.start_offset))
             for source, offset in zip(self.sources.sources, self._offsets, strict=True)
@@ -265,8 +267,8 @@ class Reading:
     def read(self, limit: int, max_bytes: int = READ_BYTES) -> list[tuple[int, Record]]:
         """Up to `limit` records as (source index, record), reading forward.
 
-        Looks at `max_bytes` of each source at most; no record does not mean that the end is
-        reached (`is_behind` tells), nor that reading again helps (`may_go_on` tells).
+        Looks at no more than `max_bytes` of each source. An empty list does not mean that the end
+        is reached (see `is_behind`), nor that reading again helps (see `may_go_on`).
         """
         self.check()
         wanted, limits = self.sources, self._limits()
@@ -291,7 +293,8 @@ class Reading:
                 self._bring(source.partition, cold)
                 continue
             except PartitionStopped as error:
-                # Found out just now; what the others gave is not to be lost with it (ADR 6).
+                # The partition stopped just now. Records of the other sources must not be lost with
+                # it (ADR 6).
                 if not _is_stopped(source):
                     raise
                 stopped = error
@@ -329,7 +332,7 @@ class Reading:
         return False
 
     def may_go_on(self) -> bool:
-        """Whether reading again may give something; False: `when_readable` tells when it does."""
+        """Whether reading again may return records; False: `when_readable` calls when it does."""
         if self._coming is None:
             return self.is_behind()
         limits = self._limits()
@@ -349,7 +352,7 @@ class Reading:
         self._coming[partition] = partition.when_here(cold, partial(self._arrived, partition))
 
     def _arrived(self, partition: PartitionHandle, _error: OnelogError | None) -> None:
-        """Read on; a partition that stopped instead is found out by who reads."""
+        """Read on. If the partition stopped instead, the next read finds out."""
         if self._coming is not None:
             self._coming.pop(partition, None)
             self._coming = self._coming or None
@@ -400,14 +403,14 @@ class Reading:
         return True
 
     async def turn(self) -> None:
-        """Between two reads of a long stretch: let others run, wait for what is on its way."""
+        """Between two reads of a long stretch: let others run, and wait for cold bytes."""
         if self._coming is None or self.may_go_on():
             await asyncio.sleep(0)
         else:
             await self.wait_readable()
 
     def keep_wait(self, wait: Wait) -> None:
-        """A wait began: closing ends it."""
+        """A wait began: `close` ends it."""
         if self._waits is None:
             self._waits = []
         self._waits.append(wait)
@@ -419,7 +422,7 @@ class Reading:
             self._waits = self._waits or None
 
     def close(self) -> None:
-        """Refuse further reads; whoever waits is told."""
+        """Refuse further reads; everybody who waits gets an error."""
         self._closed = True
         for waiter in (self._coming or {}).values():
             waiter.cancel()

@@ -1,4 +1,4 @@
-"""What a queue hands out, what it gives up, and the bounds it keeps."""
+"""The records that a queue hands out or gives up, and the settings of a queue."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a queue behaves; every number is a bound."""
 
     lock_ms: int = 0
-    """How long a consumer may hold a record; 0 is as long as it stays."""
+    """How long a consumer may hold a record; 0: as long as the consumer stays."""
     deliveries_max: int = 0
-    """Hand-outs before a record is dead-lettered; 0 is no limit."""
+    """How often a record is handed out before it becomes a dead letter; 0: no limit."""
     backoff_ms: int = 0
     """Delay before the first redelivery; it doubles up to `backoff_max_ms`."""
     backoff_max_ms: int = 60_000
     in_flight_max: int = 10_000
     dead_letter_topic: str | None = None
-    """Where given-up records are published; None drops them."""
+    """The topic for dead letters; None: they are dropped."""
     priority_header: bytes | None = None
     priority_window: int = 1_000
 
 
 class Acquired(msgspec.Struct, frozen=True, gc=False):
-    """A record with a consumer; `token` settles it, `count` says how often it was handed out."""
+    """A record that a consumer has. `token` settles it, `count` says how often it was handed
+    out."""
 
     token: int
     record: Record
@@ -37,12 +38,13 @@ class Acquired(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def redelivered(self) -> bool:
-        """Whether somebody had it before."""
+        """Whether a consumer had it before."""
         return self.count > 1
 
 
 class DeadLetter(msgspec.Struct, frozen=True, gc=False):
-    """A record that the queue gives up: `settle_dead_letter` when it is safe elsewhere."""
+    """A record that the queue gives up. `settle_dead_letter` follows when it is durable
+    elsewhere."""
 
     token: int
     record: Record

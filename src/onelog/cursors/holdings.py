@@ -1,7 +1,7 @@
-"""Holdings: which records of a queue are with whom, and until when.
+"""Holdings: which consumer has which records of a queue, and until when.
 
-Rules: a token is given once and never again. A holding has at most one deadline that counts, the
-latest it was given; older ones in the heap are passed over, and swept when they are the most.
+Rules: a token is never used twice. The latest deadline of a record counts; older ones in the heap
+are passed over, and swept when they are the majority.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class Unsettled(msgspec.Struct, gc=False):
     offset: int
     consumer: str
     deadline: float = 0.0
-    """When it is taken back; 0 is never."""
+    """When the record is taken back; 0: never."""
     reason: Reason | None = None
-    """Why it is being given up; no consumer has it then."""
+    """Why the queue gives the record up; no consumer has it then."""
 
 
 class Holdings:
-    """What is handed out and not settled, by token."""
+    """The records that are handed out and not settled, by token."""
 
     __slots__ = ("_deadlines", "_held", "_token")
 
@@ -41,7 +41,7 @@ class Holdings:
         return len(self._held)
 
     def add(self, held: Unsettled) -> int:
-        """A record goes out; its token."""
+        """A record goes out. Returns its token."""
         self._token += 1
         self._held[self._token] = held
         if held.deadline:
@@ -49,15 +49,15 @@ class Holdings:
         return self._token
 
     def get(self, token: int) -> Unsettled | None:
-        """What a token stands for; None when it is settled or came back."""
+        """The record of a token; None: it is settled or came back."""
         return self._held.get(token)
 
     def pop(self, token: int) -> Unsettled:
-        """It is settled, or it came back."""
+        """Remove a record that is settled or came back."""
         return self._held.pop(token)
 
     def of_consumer(self, consumer: str) -> list[int]:
-        """The tokens that a consumer holds."""
+        """The tokens of the records that a consumer has."""
         return [
             token
             for token, held in self._held.items()
@@ -65,7 +65,7 @@ class Holdings:
         ]
 
     def set_deadline(self, token: int, deadline: float) -> None:
-        """From now on this deadline counts."""
+        """Set the deadline that counts from now on."""
         self._held[token].deadline = deadline
         if self._deadlines is None:
             self._deadlines = []
@@ -77,7 +77,7 @@ class Holdings:
             heapq.heappush(self._deadlines, (deadline, token))
 
     def next_deadline(self) -> float | None:
-        """The earliest deadline, maybe of something settled meanwhile."""
+        """The earliest deadline; its record may be settled already."""
         return self._deadlines[0][0] if self._deadlines else None
 
     def due(self, now: float) -> Iterator[int]:

@@ -1,9 +1,9 @@
-"""A lane: what a queue cursor knows of one partition.
+"""A lane: the state of a queue cursor in one partition.
 
 Rules: every offset that was read and is not settled is *outstanding*, with the number of times it
 was handed out. The floor is the lowest outstanding offset, or the read position: everything below
-it is settled. Settled offsets above the floor are in a roaring bitmap; so the kept state is the
-floor, the bitmap and the counts, and after a restart everything else is handed out again.
+it is settled. Settled offsets above the floor are in a roaring bitmap. So the kept state is the
+floor, the bitmap and the counts; after a restart every other offset is handed out again.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Lane:
 
     @classmethod
     def restore(cls, state: LaneState, end: int) -> Lane:
-        """A lane from its kept state; the reader starts at the floor again.
+        """A lane from its kept state. The reader starts at the floor again.
 
-        What lies at `end` and beyond was lost with the log's end; its offsets come again.
+        Offsets at `end` and beyond were lost with the log's end, and will be used again.
         """
         lane = cls((state.stream_id, state.partition))
         if state.settled:
@@ -56,25 +56,26 @@ class Lane:
         return lane
 
     def take_new(self, offset: int) -> bool:
-        """An offset comes from the reader: whether it is to be handed out (not settled before)."""
+        """Take an offset from the reader. Returns whether it is to be handed out (not settled
+        before)."""
         if self._settled is not None and offset in self._settled:
             return False
         self.counts[offset] = self._remembered.pop(offset, 0)
         return True
 
     def settle(self, offset: int) -> None:
-        """The record is done with."""
+        """The record at this offset is settled."""
         self.counts.pop(offset, None)
         if self.counts:
             if self._settled is None:
                 self._settled = OffsetSet()
             self._settled.add(offset)
         elif self._settled is not None:
-            self._settled.remove_range(0, offset + 1)  # all that was read is settled
+            self._settled.remove_range(0, offset + 1)  # everything that was read is settled
             self._settled = self._settled or None
 
     def hand_back(self, offset: int) -> None:
-        """The record waits to be handed out again."""
+        """Let the record be handed out again."""
         heapq.heappush(self._again, offset)
 
     def next_again(self) -> int | None:
@@ -87,7 +88,7 @@ class Lane:
 
     @property
     def waiting(self) -> int:
-        """How many wait to be handed out again."""
+        """How many offsets wait to be handed out again."""
         return len(self._again)
 
     def floor(self, read_position: int) -> int:
@@ -95,7 +96,7 @@ class Lane:
         return min(self.counts, default=read_position)
 
     def state(self, read_position: int) -> LaneState:
-        """What to keep."""
+        """The state to keep."""
         floor = self.floor(read_position)
         settled = b""
         if self._settled is not None:
@@ -104,11 +105,11 @@ class Lane:
                 settled = self._settled.serialize()
             else:
                 self._settled = None
-        # What the reader has passed without meeting it left by retention.
+        # Retention removed the records that the reader passed without finding them.
         self._remembered = {o: n for o, n in self._remembered.items() if o >= read_position}
         counts = [(offset, count) for offset, count in self.counts.items() if count]
         return LaneState(*self.key, floor, settled, [*counts, *self._remembered.items()])
 
     def position(self, read_position: int) -> Position:
-        """What pins retention."""
+        """The position that pins retention."""
         return Position(*self.key, self.floor(read_position))

@@ -59,7 +59,7 @@ class OffsetCursor:
     def create(
         cls, name: str, registry: SourceRegistry, filters: tuple[str, ...], start: Start
     ) -> OffsetCursor:
-        """A new cursor; where it starts counts as committed."""
+        """A new cursor. Its start position counts as committed."""
         cursor = cls(name, Reading(registry, registry.resolve(filters), start.offset_in))
         cursor._take_read()
         return cursor
@@ -78,7 +78,8 @@ class OffsetCursor:
         return self.reading.filters
 
     def fetch(self, limit: int = 1000) -> list[Record]:
-        """The next records; empty when it has caught up (or looked at its share of the log)."""
+        """The next records; empty when it has caught up, or has looked at `READ_BYTES` without a
+        match."""
         return [record for _index, record in self.reading.read(limit)]
 
     async def next(self, limit: int = 1000, timeout_s: float | None = None) -> list[Record]:

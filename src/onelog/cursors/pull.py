@@ -1,4 +1,4 @@
-"""Pulling: fetch what is there, or wait for it by wake-up."""
+"""Pulling: fetch records that are there, or wait for them by wake-up."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 async def next_records(
     reading: Reading, fetch: Callable[[int], list[T]], limit: int, timeout_s: float | None
 ) -> list[T]:
-    """Up to `limit` of what `fetch` gives; waits until there is one or the time runs out."""
+    """Up to `limit` records of `fetch`; waits until there is one or the time runs out."""
     if limit <= 0:
         return []
     loop = asyncio.get_running_loop()

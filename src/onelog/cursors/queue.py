@@ -2,11 +2,12 @@
 
 Rules:
 - A record is with one consumer at a time. It is settled by `ack`, or it comes back: by `release`,
-  when its deadline passes, or when its consumer leaves. What comes back is handed out before
-  anything new, lowest offset first (I5), after its back-off if there is one.
-- A record that came back `deliveries_max` times, was rejected or has expired is handed over to
-  the dead-letter hook, and settled only when the hook says it is safe elsewhere.
-- Records in flight are bounded; state is what `lane` keeps. Nothing is copied or deleted.
+  when its deadline passes, or when its consumer leaves. Records that came back are handed out
+  before new ones, lowest offset first (I5), after their back-off if there is one.
+- A record that came back `deliveries_max` times, was rejected or has expired goes to the
+  dead-letter hook. It is settled only when the hook says that the dead letter is durable elsewhere.
+- Records in flight are bounded; the kept state is that of the lanes (`cursors/lane.py`). Nothing is
+  copied or deleted.
 - With `priority_header` the reader looks ahead (bounded) and hands out higher priorities first.
 """
 
@@ -51,10 +52,10 @@ class _Body(msgspec.Struct, array_like=True):
 
 
 _NO_LANES: Final[dict[tuple[str, int], Lane]] = {}
-"""What a queue has that handed out nothing yet; a lane is added to a copy."""
+"""The lanes of a queue that has handed out nothing. Shared: a queue copies it to add a lane."""
 
 DEFAULT_SETTINGS: Final = QueueSettings()
-"""Shared by every queue that was told nothing else."""
+"""Shared by every queue with default settings."""
 
 
 class QueueCursor:
@@ -89,7 +90,7 @@ class QueueCursor:
         self._clock = clock
         self._lanes = _NO_LANES
         self._held = Holdings()
-        # An idle queue is small: what most of them never need is made when it is needed.
+        # An idle queue is small: attributes that most queues never need are made when needed.
         self._delayed: list[tuple[float, int, tuple[str, int]]] | None = None
         self._by_priority: list[tuple[int, tuple[str, int], int]] | None = None
         self._listeners: list[Callable[[], None]] | None = None
@@ -113,7 +114,7 @@ class QueueCursor:
 
     @classmethod
     def restore(cls, registry: SourceRegistry, state: CursorState, *, clock: Clock) -> QueueCursor:
-        """Go on from the floor: what was not settled is handed out again, counted."""
+        """Go on from the floor: unsettled records are handed out again, with their counts."""
         body = msgspec.msgpack.decode(state.body, type=_Body)
         reading = Reading.restore(registry, state.filters, state.positions)
         cursor = cls(state.name, reading, clock, body.settings)
@@ -126,13 +127,13 @@ class QueueCursor:
 
     @property
     def filters(self) -> tuple[str, ...]:
-        """What it reads."""
+        """The filters that it reads."""
         return self.reading.filters
 
     # -- handing out
 
     def acquire(self, consumer: str, limit: int = 1) -> list[Acquired]:
-        """Up to `limit` records for a consumer: what came back first, then new ones."""
+        """Up to `limit` records for a consumer: records that came back first, then new ones."""
         self.reading.check()
         self._wake_delayed()
         found: list[Acquired] = []
@@ -156,12 +157,12 @@ class QueueCursor:
         return found
 
     def _room(self, limit: int, found: list[Acquired]) -> int:
-        """How many more to hand out; what is on its way to the dead letters takes room too."""
+        """How many more to hand out. Records that become dead letters count as handed out."""
         return max(0, min(limit - len(found), self.settings.in_flight_max - len(self._held)))
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing is handed out before something is settled or comes back."""
+        """Whether nothing can be handed out before a record is settled or comes back."""
         return len(self._held) >= self.settings.in_flight_max
 
     async def next(
@@ -247,7 +248,7 @@ class QueueCursor:
     def _hand_out(self, consumer: str, lane: Lane, record: Record) -> Acquired | None:
         token = self._hold(consumer, lane, record.offset)
         count, limit = lane.counts[record.offset] + 1, self.settings.deliveries_max
-        if limit and count > limit:  # a crash came before its dead letter was safe
+        if limit and count > limit:  # a crash came before its dead letter was durable
             self._bury(token, record, "delivery_limit")
             return None
         ends = expires_at(record, self._ttl_ms(lane))
@@ -280,12 +281,12 @@ class QueueCursor:
     # -- settling
 
     def ack(self, token: int) -> None:
-        """The record is done with; NotFound when the token is not (or no longer) held."""
+        """Settle the record. Raises NotFound when the token is not (or no longer) held."""
         self._holding(token)
         self._settle(token)
 
     def release(self, token: int, *, delay_ms: int | None = None, count: bool = True) -> None:
-        """Hand the record back; `count=False` forgets this hand-out (it was never looked at)."""
+        """Hand the record back; `count=False` when nobody looked at it."""
         held = self._take(token)
         if not count:
             held.lane.counts[held.offset] -= 1
@@ -294,7 +295,7 @@ class QueueCursor:
         self._notify()
 
     def reject(self, token: int) -> None:
-        """Give the record up: it goes to the dead-letter hook, or is settled without one."""
+        """Give the record up: it goes to the dead-letter hook or, without one, is settled."""
         held = self._holding(token)
         record = self._record_of(held)
         if record is None:
@@ -303,18 +304,18 @@ class QueueCursor:
             self._bury(token, record, "rejected")
 
     def extend(self, token: int) -> None:
-        """Begin the record's deadline anew."""
+        """Start the record's deadline again."""
         self._holding(token)
         if self.settings.lock_ms:
             self._held.set_deadline(token, self._deadline(self.settings.lock_ms))
             self._set_timer()
 
     def release_consumer(self, consumer: str) -> int:
-        """A consumer left: everything it holds comes back, in offset order."""
+        """A consumer left: every record that it has comes back, in offset order."""
         tokens = self._held.of_consumer(consumer)
         for token in tokens:
             self._hand_back(self._take(token), 0)
-        self._notify()  # only now: whoever waits gets the lowest offset first
+        self._notify()  # only now, so that waiting consumers get the lowest offset first
         return len(tokens)
 
     def retry_dead_letter(self, token: int, delay_ms: int) -> None:
@@ -325,7 +326,7 @@ class QueueCursor:
             self._set_timer()
 
     def settle_dead_letter(self, token: int) -> None:
-        """The dead letter is safe elsewhere: its record is done with."""
+        """The dead letter is durable elsewhere: settle its record."""
         held = self._held.get(token)
         if held is not None and held.reason is not None:
             self._settle(token)
@@ -389,7 +390,7 @@ class QueueCursor:
     # -- time
 
     def run_due(self) -> None:
-        """Take back what passed its deadline, wake what waited out its back-off."""
+        """Take back records whose deadline has passed, and wake those whose back-off is over."""
         returned = False
         for token in self._held.due(self._clock.monotonic()):
             held = self._held.get(token)
@@ -437,13 +438,13 @@ class QueueCursor:
     # -- who waits
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when something came back or room was made, until it is ignored."""
+        """Call `listener` whenever a record came back or room was made, until `ignore`."""
         if self._listeners is None:
             self._listeners = []
         self._listeners.append(listener)
 
     def ignore(self, listener: Callable[[], None]) -> None:
-        """Stop calling."""
+        """Stop calling the listener."""
         if self._listeners and listener in self._listeners:
             self._listeners.remove(listener)
             self._listeners = self._listeners or None
@@ -454,13 +455,13 @@ class QueueCursor:
 
     @property
     def has_returned(self) -> bool:
-        """Whether something that came back waits to be handed out."""
+        """Whether a record that came back waits to be handed out."""
         return any(self._may_return(lane) for lane in self._lanes.values())
 
     # -- state
 
     def state(self) -> CursorState:
-        """What to keep of it."""
+        """The state to keep."""
         lanes = [self._lane_state(row) for row in self.reading.positions()]
         body = _Body([lane for lane in lanes if lane is not None], self.settings)
         return CursorState(
@@ -488,7 +489,7 @@ class QueueCursor:
         return len(self._held)
 
     def close(self) -> None:
-        """Stop the timer and refuse further reads; what is held is handed out again later."""
+        """Stop the timer and refuse further reads. Unsettled records are handed out again later."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()

@@ -1,9 +1,10 @@
 """Reading a source: the committed records of some filters from a position on.
 
-Rules: control batches and records of aborted transactions are never seen, nothing at or past the
-last stable offset is. A read is bounded in bytes looked at, so that a filter without matches
-cannot hold the loop; it then answers no record and a position further on. One exact topic is
-found through the topic index. Stored bytes are checked (CRC) before they are believed.
+Rules: a reader never sees control batches, records of aborted transactions, or records at or past
+the last stable offset. A read is bounded in the bytes that it looks at, so that a filter without
+matches cannot hold the loop; it then returns no record and a position further on. The records of
+one exact topic are found through the topic index. Stored bytes are checked (CRC) before they are
+used.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ INDEX_SPAN: Final = 64
 """An index answer denser than one record in this many offsets is read by scanning instead."""
 
 _SPECIAL: Final = ATTR_CODEC_MASK | ATTR_CONTROL | ATTR_TRANSACTIONAL
-"""A batch with one of these needs a closer look."""
+"""A batch with one of these attributes cannot be read as it is."""
 
 _shared = SharedReads()
 
@@ -65,7 +66,7 @@ def read_records(
         offsets = _from_index(wanted.exact, source, position, end, limit)
         if offsets is not None:
             return _read_listed(wanted, source, offsets, (position, end), limit, max_bytes)
-    # Few records are wanted: little is looked at first, and more only when nothing is found.
+    # Few records are wanted: look at few bytes first, and at more only when nothing is found.
     share = min(max_bytes, FIRST_BYTES + limit * BYTES_PER_RECORD)
     rows, following = _scan(wanted, source, position, end, limit, share)
     while not rows and following < end and share < max_bytes:
@@ -84,9 +85,8 @@ def read_at(wanted: SourceSet, source: Source, offset: Offset) -> Record | None:
 
 
 def read_places(source: Source, offsets: Sequence[int]) -> list[Record]:
-    """The committed records at these ascending offsets, whatever their topic; gone ones are left
-    out. Batches are read once, however many of the offsets lie in them.
-    """
+    """The committed records at these ascending offsets, of any topic; removed ones are left out.
+    Each batch is read once, however many of the offsets lie in it."""
     found: list[Record] = []
     partition, number = source.partition, bisect_left(offsets, source.partition.start_offset)
     end = partition.last_stable_offset
@@ -130,7 +130,8 @@ def _chosen(
 
 
 def expires_at(record: Record, stream_ttl_ms: int) -> int | None:
-    """When a record expires (ms since the epoch): its own expiry or its stream's, the earlier."""
+    """When a record expires (ms since the epoch): by its own expiry or by its stream's, the
+    earlier."""
     own = read_expiry_ms(record.headers)
     ends = [] if own is None else [own]
     if stream_ttl_ms >= 0:
@@ -142,7 +143,7 @@ def _from_index(
     topic: str, source: Source, position: Offset, upto: Offset, limit: int
 ) -> list[Offset] | None:
     if source.stream.fixed_topic_at(source.partition.id, position) is not None:
-        return None  # every record here has the topic, or none has: a scan is as good
+        return None  # all records here have the topic, or none has it: scanning costs the same
     offsets = source.partition.topic_offsets_now(topic.encode(), position, upto, limit)
     if offsets and offsets[-1] - position < len(offsets) * INDEX_SPAN:
         return None
@@ -157,7 +158,7 @@ def _read_listed(
     limit: int,
     max_bytes: int,
 ) -> tuple[list[Record], Offset]:
-    """The records at these offsets, a batch at a time; a full list may go on, another ends it."""
+    """The records at these offsets, batch by batch. A full `found` list ends the read."""
     assert wanted.exact is not None
     topic = wanted.exact.encode()
     position, upto = span
@@ -223,7 +224,7 @@ def _select(
     span: tuple[Offset, Offset],
     limit: int,
 ) -> tuple[list[Row], Offset]:
-    """Matching rows of checked batches in [start, upto), and where to go on."""
+    """Matching records of checked batches in [start, upto), and the position to go on from."""
     position, upto = span
     fixed = source.stream.fixed_topic_at(source.partition.id, position)
     topic = None if fixed is None else fixed.encode()
@@ -237,7 +238,7 @@ def _select(
             return rows, upto
         left = limit - len(rows)
         if plain and not info.attributes & (ATTR_CODEC_MASK | ATTR_CONTROL):
-            # One call takes this batch and every plain one behind it.
+            # One call handles this batch and all plain batches behind it.
             rest = data[info.position :]
             more, following = select_records(rest, wanted.only, position, upto, left, topic)
         else:

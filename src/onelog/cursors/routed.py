@@ -1,11 +1,12 @@
-"""The routed queue cursor: which records a queue was given, wherever they lie, and not settled yet.
+"""The routed queue cursor: which records were routed to a queue and are not settled yet.
 
 Rules:
-- Somebody routes every visible record and tells the queues that take it; this remembers only the
-  places (I1, I3). So it knows how many there are, and a rule that changes later changes nothing.
-- Offsets are kept per partition in chunks of 65 536, each a bitmap; a checkpoint writes the chunks
-  that changed since the last one. Beside them stands how far the routing had come: after a crash
-  everything from there on is routed again, by the rules of that time.
+- The router routes every visible record and notes it in the queues that take it. The cursor
+  remembers only places, i.e. partition and offset (I1, I3). So the number of messages is known, and
+  a binding that changes later does not change it.
+- Offsets are kept per partition in chunks of 65 536, each a bitmap. A checkpoint writes the chunks
+  that changed since the last one, and beside them how far the routing had come: after a crash
+  everything from there on is routed again, by the bindings of that time.
 - The lowest place that is not settled pins retention, per partition.
 """
 
@@ -47,7 +48,7 @@ class _Places:
         self.out = OffsetSet()
         """Offsets that were handed out."""
         self.counts: dict[int, int] = {}
-        """Offset → how often it was handed out, where that is more than once."""
+        """Offset → how often it was handed out, if more than once."""
         self.dirty: set[int] = set()
         self.routed_to = routed_to
 
@@ -90,13 +91,14 @@ class RoutedCursor:
         self.count = 0
         """Places that are not settled."""
         self.position_of: Callable[[Key], int | None] = lambda _key: None
-        """How far the routing of a partition has come by now, if its owner knows better."""
+        """How far the routing of a partition has come by now, if the owner of the cursor knows
+        better."""
         self.settle_up: Callable[[], None] = ignore_change
-        """Let its owner tell it what it was given and not told of; before it is kept."""
+        """Called before the state is kept: the owner notes places that it has not noted yet."""
         self._places: dict[Key, _Places] = {}
         self._settings = settings
         self._is_marked = False
-        """Whether it was told since the last save that this changed."""
+        """Whether `on_change` was called since the last save."""
 
     @classmethod
     def restore(cls, state: CursorState, parts: Mapping[str, bytes]) -> RoutedCursor:
@@ -161,11 +163,12 @@ class RoutedCursor:
         self._places[key].out.add_range(first, first + count)
 
     def settle(self, key: Key, offset: int) -> bool:
-        """The record is done with; False when it was before."""
+        """Settle the record. Returns False when it was settled before."""
         return self.settle_range(key, offset, 1) == 1
 
     def settle_range(self, key: Key, first: int, count: int) -> int:
-        """Records that follow each other are done with; how many of them were not before."""
+        """Settle records that follow each other. Returns how many of them were not settled
+        before."""
         places = self._places.get(key)
         if places is None:
             return 0
@@ -196,7 +199,7 @@ class RoutedCursor:
         return bits is not None and (offset & LOW) in bits
 
     def handed_out(self, key: Key, offset: int) -> int:
-        """Count one more hand-out of a record; how many there were before."""
+        """Count one more hand-out of a record. Returns how many there were before."""
         places = self._places[key]
         before = self.times_handed_out(key, offset)
         if before:
@@ -238,27 +241,27 @@ class RoutedCursor:
 
     @property
     def settings(self) -> bytes:
-        """What its owner keeps beside it."""
+        """The bytes that its owner keeps beside it."""
         return self._settings
 
     def keep(self, settings: bytes) -> None:
-        """Keep this for its owner beside it."""
+        """Keep these bytes of its owner beside it."""
         self._settings = settings
 
     def routed_to(self, key: Key) -> int | None:
-        """How far the routing of a partition had come; None: never looked at it."""
+        """How far the routing of a partition had come; None: it never began."""
         places = self._places.get(key)
         return None if places is None else places.routed_to
 
     def set_routed_to(self, key: Key, offset: int) -> None:
-        """The routing of a partition has come so far."""
+        """Note that the routing of a partition has come this far."""
         places = self._places.get(key)
         if places is None:
             places = self._places[key] = _Places(offset)
         places.routed_to = offset
 
     def forget(self, key: Key) -> int:
-        """A partition is gone; how many places went with it."""
+        """A partition is gone. Returns how many places went with it."""
         places = self._places.pop(key, None)
         if places is None:
             return 0
@@ -279,7 +282,7 @@ class RoutedCursor:
     # -- state
 
     def state(self) -> CursorState:
-        """What to keep of it, beside its parts."""
+        """The state to keep, beside its parts."""
         self.settle_up()
         for key, places in self._places.items():
             places.routed_to = max(places.routed_to, self.position_of(key) or 0)
@@ -327,7 +330,7 @@ class RoutedCursor:
         return found
 
     def tell_needs(self, key: Key, needs: NeededOffsets) -> None:
-        """Add what it still needs of a partition, record by record."""
+        """Add every record of a partition that it still needs to `needs`."""
         self.settle_up()
         places = self._places.get(key)
         if places is not None:
@@ -339,8 +342,8 @@ class RoutedCursor:
         return sum(len(places.out) for places in self._places.values())
 
     def lag(self) -> int:
-        """Records that wait."""
+        """Records that are not settled."""
         return self.count
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""

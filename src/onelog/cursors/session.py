@@ -5,10 +5,10 @@ its own, on the kernel's window (`protocols/mqtt/session.py`).
 
 Rules:
 - Nothing is copied: an in-flight entry is a packet id and an offset; redelivery reads the log.
-- At most `window` records are in flight (the peer's receive maximum). Packet ids are 1 to 65535
-  and never given twice at once.
-- Redelivery is in the order of the first delivery; a record whose receipt was acknowledged
-  (PUBREC) is only released again, never sent again.
+- At most `window` records are in flight (the peer's receive maximum). Packet ids are 1 to 65535; no
+  two records in flight share one.
+- Redelivery is in the order of the first delivery; after PUBREC, only the release (PUBREL) is sent
+  again, never the record.
 - A record that needs no acknowledgement is handed out with packet id 0 and forgotten.
 """
 
@@ -56,7 +56,7 @@ class InFlight(msgspec.Struct, array_like=True):
 
 
 class SessionDelivery(msgspec.Struct, frozen=True, gc=False):
-    """A record for the peer; `record` is None when only its release is due again."""
+    """A record for the peer; `record` is None when only its release is to be sent again."""
 
     packet_id: int
     record: Record | None
@@ -117,7 +117,7 @@ class SessionCursor:
     def restore(
         cls, registry: SourceRegistry, state: CursorState, *, clock: Clock, window: int = 32
     ) -> SessionCursor:
-        """Go on where the session stood: the same packet ids in flight, in the same order."""
+        """Go on where the session stopped: the same packet ids in flight, in the same order."""
         body = msgspec.msgpack.decode(state.body, type=_Body)
         cursor = cls(
             state.name, Reading.restore(registry, state.filters, body.positions), clock, window
@@ -128,7 +128,7 @@ class SessionCursor:
 
     @property
     def filters(self) -> tuple[str, ...]:
-        """What it reads."""
+        """The filters that it reads."""
         return self.reading.filters
 
     # -- delivering
@@ -218,7 +218,7 @@ class SessionCursor:
     # -- state
 
     def state(self) -> CursorState:
-        """What to keep of it."""
+        """The state to keep."""
         body = _Body(self.reading.positions(), list(self._in_flight.values()), self._next_packet_id)
         return CursorState(
             self.name, self.kind, self.filters, self.positions(), msgspec.msgpack.encode(body)

@@ -1,9 +1,10 @@
-"""Batches that were read and checked in this pass of the loop, for everybody who reads them in it.
+"""Batches that were read and checked in this pass of the loop, for all cursors that read them in
+it.
 
 Why: many cursors that come back at once read the same part of the log, each a few records of every
-batch; the reading and the CRC of a batch are then paid for once.
-Rules: what is held is forgotten when the pass ends, so that nothing here is ever old, and there is
-a bound. Who reads outside of the loop shares nothing.
+batch. The broker then reads and checks each batch only once.
+Rules: a shared read is forgotten when the pass ends, so that it is never out of date, and their
+number is bounded. A reader outside of the loop's thread shares nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Row = tuple[bytes | None, int, int, bytes | None, bytes | None, Headers]
 """A record with its topic in front: topic, offset, timestamp, key, value, headers."""
 
 HELD_MAX: Final = 4096
-"""Batches held at most; they are views of mapped files, not copies."""
+"""Shared reads at most. They are views of mapped files, not copies."""
 
 _SPECIAL: Final = ATTR_CODEC_MASK | ATTR_CONTROL | ATTR_TRANSACTIONAL
 
@@ -43,13 +44,13 @@ class SharedRead:
         self.data = data
         self.infos = infos
         self.is_plain = len(infos) == 1 and not infos[0].attributes & _SPECIAL
-        """Whether it is one batch that anybody may read as it is."""
+        """Whether it is one plain batch that every cursor may read as it is."""
         self._slices: Slices | None = None
 
     def pick(self, offsets: list[int], *, shared: bool) -> list[Row]:
         """The records of a plain batch at ascending offsets; missing ones are left out.
 
-        Where records lie is found out once and for all when the read is `shared`.
+        When the read is `shared`, the positions of its records are computed once and kept.
         """
         slices = self._slices
         if slices is None:
@@ -65,7 +66,7 @@ class SharedRead:
 
 
 class SharedReads:
-    """What one loop's pass has read."""
+    """The reads of one pass of the loop."""
 
     __slots__ = ("_count", "_held")
 
@@ -74,7 +75,7 @@ class SharedReads:
         self._count = 0
 
     def find(self, partition: PartitionHandle, offset: Offset) -> SharedRead | None:
-        """The read that holds the record at `offset`; None when there was none in this pass."""
+        """The read that has the record at `offset`; None: there was none in this pass."""
         known = self._held.get(partition)
         if known is None:
             return None
@@ -85,7 +86,7 @@ class SharedReads:
         return found if offset <= found.infos[-1].last_offset else None
 
     def hold(self, partition: PartitionHandle, held: SharedRead) -> None:
-        """Keep a read that is not empty for the others."""
+        """Keep a read that is not empty for other cursors."""
         if self._count >= HELD_MAX:
             return
         if self._count == 0:

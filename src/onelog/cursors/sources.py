@@ -1,8 +1,9 @@
-"""Sources: the partitions that a set of filters reads from, shared by all cursors that ask alike.
+"""Sources: the partitions that a set of filters reads from, shared by all cursors with the same
+filters.
 
 Rules: a source set is immutable. When a change of streams touches its filters, the registry hands
-out a new one, and a cursor carries its positions over by (stream id, partition); all others stay.
-Its gates say which sources wait for which others, because topics moved between them
+out a new one, and a cursor carries its positions over by (stream id, partition); all other sets
+stay. The gates of a set say which sources wait for which others, because topics moved between them
 (`log/moves.py`).
 """
 
@@ -20,7 +21,7 @@ from onelog.log.touched import ByFilters, Filters
 
 _SETS_MAX: Final = 10_000
 LISTENER: Final = "sources-listener"
-"""Incidents: a cursor that is told of changed streams raised."""
+"""Incidents: a cursor's listener for changed streams raised."""
 
 
 class Source(NamedTuple):
@@ -31,16 +32,17 @@ class Source(NamedTuple):
 
     @property
     def key(self) -> tuple[str, int]:
-        """What a position is remembered under: the stream's id never comes back for another."""
+        """The key of a position: the id of a stream is never used again."""
         return self.stream.record.id, self.partition.id
 
 
 Gates = dict[int, tuple[tuple[int, tuple[tuple[int, int], ...]], ...]]
-"""Source index → (where it ends for now, (other source index, what that one reaches first)…)…"""
+"""Source index → (the end for now, ((index of another source, the offset to read that one to
+first), …)), …"""
 
 
 class SourceSet:
-    """Where the records of some filters lie."""
+    """The sources of some filters."""
 
     __slots__ = ("_only", "_trie", "exact", "filters", "gates", "generation", "sources")
 
@@ -54,22 +56,22 @@ class SourceSet:
         self.filters = filters
         self.sources = sources
         self.generation = generation
-        """The change of streams up to which the registry knows it to be current."""
+        """The change of streams up to which the registry knows that this set is current."""
         self.gates = gates
         self.exact = filters[0] if len(filters) == 1 and is_exact(filters[0]) else None
-        # Both are made when the first record is looked at: an idle cursor needs neither.
+        # Both are made with the first record: an idle cursor needs neither.
         self._only: TopicFilter | None = None
         self._trie: TopicTrie | None = None
 
     @property
     def only(self) -> TopicFilter | None:
-        """The filter, ready to be matched, when there is just one."""
+        """The compiled filter, when there is just one."""
         if self._only is None and len(self.filters) == 1:
             self._only = TopicFilter(self.filters[0].encode())
         return self._only
 
     def matches(self, topic: bytes) -> bool:
-        """Whether a topic is one of these."""
+        """Whether a topic matches one of the filters."""
         only = self.only
         if only is not None:
             return only.matches(topic)
@@ -95,7 +97,7 @@ class Everything(SourceSet):
 
 
 class SourceRegistry:
-    """Hands out source sets, and tells who wants to know when streams changed."""
+    """Hands out source sets, and calls listeners when streams changed."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -112,12 +114,13 @@ class SourceRegistry:
         for filters in self._cache.touched_by(change):
             gone = self._cache.pop(filters)
             assert gone is not None
-            self._shared.pop(gone.sources, None)  # sets of the same sources are all touched
+            self._shared.pop(gone.sources, None)  # sets with the same sources are all touched
         for filters in self._listeners.touched_by(change):
             self.troubles.tell(LISTENER, self._listeners.get(filters) or ())
 
     def listen(self, filters: Filters, listener: Callable[[], None]) -> None:
-        """Call `listener` after each change of streams that touches these, until it is ignored."""
+        """Call `listener` after each change of streams that touches these filters, until
+        `ignore`."""
         listeners = self._listeners.get(filters)
         if listeners is None:
             self._listeners.put(filters, {listener: None})
@@ -125,24 +128,24 @@ class SourceRegistry:
             listeners[listener] = None
 
     def ignore(self, filters: Filters, listener: Callable[[], None]) -> None:
-        """Stop calling."""
+        """Stop calling the listener."""
         listeners = self._listeners.get(filters)
         if listeners is not None and listeners.pop(listener, 0) is None and not listeners:
             self._listeners.pop(filters)
 
     def renew(self, known: SourceSet) -> SourceSet:
-        """The sources of a set's filters as the streams are now: itself if nothing touched it."""
+        """The current sources of a set's filters: the set itself if no change touched it."""
         if self._cache.get(known.filters) is not known:
             return self.resolve(known.filters)
         known.generation = self.generation
         return known
 
     def resolve(self, filters: Iterable[str]) -> SourceSet:
-        """The sources of these filters as the streams are now."""
+        """The current sources of these filters."""
         key = tuple(sorted({check_filter(text) for text in filters}))
         found = self._cache.get(key)
         if found is None:
-            # Sets differ by their filters; what lies below, most of them have in common.
+            # Sets differ by their filters, but most of them have the same sources.
             sources = tuple(self._sources(key))
             shared = self._shared.get(sources)
             if shared is None:
@@ -180,8 +183,8 @@ class SourceRegistry:
 
 
 def _partitions(stream: Stream, text: str) -> Sequence[PartitionHandle]:
-    # A producer may have picked the partition in a stream made for one topic; elsewhere an exact
-    # topic lives where its hash says, unless the number of partitions has grown since.
+    # In a stream made for one topic, a producer may have picked the partition. Elsewhere the hash
+    # of an exact topic gives its partition, unless the number of partitions has grown since.
     if is_exact(text) and stream.record.fixed_topic is None and not stream.record.grown:
         return [stream.partition_of(text.encode())]
     return stream.partitions

@@ -1,8 +1,8 @@
 """The table cursor: the latest record per topic (retained messages, KV buckets, last-value views).
 
 Rules: it holds an offset per topic, never a value; a look-up reads the log. A record without a
-value (null or empty) removes its topic. It is kept in shards, and only shards that changed are
-written again, so that one change among a million topics costs one small record.
+value (null or empty) removes its topic. The state is kept in shards, and only changed shards are
+written, so that one change among a million topics writes one small record.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class TableCursor:
         self.reading = reading
         self.on_change: Callable[[], None] = ignore_change
         self.position_of: Callable[[tuple[str, int]], int | None] | None = None
-        """How far the owner has told it, when it does not follow by itself."""
+        """How far the owner has noted records, when the table does not follow by itself."""
         self.read_elsewhere: Callable[[Position], Record | None] | None = None
-        """How to read records that the owner moved to where the table does not read by itself."""
+        """Reads records that the owner moved to a stream that the table does not read by itself."""
         self._clock = clock
         self._accepts = accepts
         self._ids: dict[str, int] = {}
@@ -98,7 +98,7 @@ class TableCursor:
         clock: Clock,
         accepts: Callable[[Record], bool] = always,
     ) -> TableCursor:
-        """A new table; `accepts` says which records count (e.g. those with the retain flag)."""
+        """A new table. `accepts` says which records count (e.g. those with the retain flag)."""
         reading = Reading(registry, registry.resolve(filters), start.offset_in)
         return cls(name, reading, clock, accepts)
 
@@ -125,7 +125,8 @@ class TableCursor:
         return table
 
     def _begin_anew(self) -> None:
-        """A log lost its end: what lay there had replaced and removed rows. All is read again."""
+        """A log lost its end, with records that had replaced or removed rows: read everything
+        again."""
         read = {source.key for source in self.reading.sources.sources}
         for row in [row for row in self._rows.values() if (row.stream_id, row.partition) in read]:
             self._remove(row.topic)
@@ -134,7 +135,7 @@ class TableCursor:
 
     @property
     def filters(self) -> tuple[str, ...]:
-        """What it reads."""
+        """The filters that it reads."""
         return self.reading.filters
 
     def __len__(self) -> int:
@@ -143,7 +144,8 @@ class TableCursor:
     # -- following
 
     def catch_up(self, limit: int = 10_000) -> bool:
-        """Read forward; False when there is more to read (call again after letting others run)."""
+        """Read forward. Returns False when there is more to read (call again after letting others
+        run)."""
         for index, record in self.reading.read(limit):
             key = self.reading.sources.sources[index].key
             if not self._accepts(record) or self._has_newer(index, key, record):
@@ -157,9 +159,9 @@ class TableCursor:
         return not self.reading.is_behind()
 
     def _has_newer(self, index: int, key: tuple[str, int], record: Record) -> bool:
-        """Whether the row of a topic lies where it moved to from here.
+        """Whether the row of a topic already lies in the topic's new home.
 
-        While an old home is stopped the new one is read ahead of it.
+        While an old home is stopped, the new one is read ahead of it.
         """
         number, gates = self._ids.get(record.topic), self.reading.sources.gates
         if number is None or gates is None:
@@ -174,9 +176,9 @@ class TableCursor:
         )
 
     async def start_following(self, *, once: bool = False) -> None:
-        """Catch up, then stay at the end by wake-up; returns when it has caught up once.
+        """Catch up, then stay at the end by wake-up. Returns when it has caught up once.
 
-        With `once` it does not stay: the owner tells it what comes (`note`).
+        With `once` it does not stay: the owner notes new records (`note`).
         """
         loop = asyncio.get_running_loop()
         while not self.catch_up():
@@ -197,7 +199,7 @@ class TableCursor:
         except Closed:
             return
         except OnelogError:
-            # Every partition stopped, or the stream was deleted: another may hold the topics.
+            # All partitions stopped, or the stream was deleted: another stream may hold the topics.
             self._follow = self.reading.when_streams_change(self._news)
             return
         if self.reading.may_go_on():
@@ -232,11 +234,11 @@ class TableCursor:
         return found
 
     def matching(self, text: str) -> array[int]:
-        """Numbers of the topics that a filter matches now; `record` takes them one by one."""
+        """Numbers of the topics that a filter matches now, for `record`."""
         return array("Q", () if self._trie is None else self._trie.covered(text.encode()))
 
     def record(self, number: int) -> Record | None:
-        """The latest record of a topic by its number; None when there is none any more."""
+        """The latest record of a topic by its number; None: it has none any more."""
         row = self._rows.get(number)
         return None if row is None else self._read(row)
 
@@ -255,7 +257,8 @@ class TableCursor:
         return None if number is None else self.place(number)
 
     def move(self, number: int, was: Position, to: Position) -> bool:
-        """The owner copied a record: it is read there from now on; False if another came since."""
+        """The owner copied a record: read the copy from now on. Returns False if a newer record
+        came."""
         if self.place(number) != was:
             return False
         topic = self._rows[number].topic
@@ -276,7 +279,7 @@ class TableCursor:
         return None
 
     def _find(self, row: _TableRow) -> tuple[Record | None, int]:
-        """The record of a row, and how long its stream lets records live."""
+        """The record of a row, and the time to live of its stream."""
         index = self.reading.find(row.stream_id, row.partition)
         if index is not None:
             wanted = self.reading.sources
@@ -315,7 +318,7 @@ class TableCursor:
     # -- state
 
     def state(self) -> CursorState:
-        """Where it stands; the rows are in `parts`."""
+        """Its positions; the rows are in `parts`."""
         return CursorState(self.name, self.kind, self.filters, self._positions())
 
     def _positions(self) -> list[Position]:
@@ -338,7 +341,7 @@ class TableCursor:
         }
 
     def put_back(self, parts: Iterable[str]) -> None:
-        """These shards could not be kept: they still count as changed."""
+        """These shards could not be written: they still count as changed."""
         for shard in parts:
             self._dirty |= 1 << int(shard)
 

@@ -2,8 +2,8 @@
 
 No protocol opens one: it is for programs that embed the broker (docs/guide/embedded.md).
 
-Rules: it begins at the end. A peer that is slow makes it fall behind in the log, not a queue
-grow (I8); with `lag_max` it gives up what it could not deliver in time and counts that as skipped.
+Rules: it begins at the end. When its peer is slow, it falls behind in the log, and no queue grows
+(I8). With `lag_max` it skips records that it could not deliver in time, and counts them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ class TailCursor:
         return self.reading.filters
 
     def fetch(self, limit: int = 1000) -> list[Record]:
-        """The next records; empty when it has caught up (or looked at its share of the log)."""
+        """The next records; empty when it has caught up, or has looked at `READ_BYTES` without a
+        match."""
         if self._lag_max is not None:
             self._skip(self._lag_max)
         return [record for _index, record in self.reading.read(limit)]
@@ -69,7 +70,7 @@ class TailCursor:
         return await next_records(self.reading, self.fetch, limit, timeout_s)
 
     def state(self) -> CursorState:
-        """Nothing of it is kept; this is what the admin listener shows."""
+        """Nothing of it is kept; the admin listener shows this."""
         return CursorState(self.name, self.kind, self.filters, self.positions())
 
     def positions(self) -> list[Position]:

@@ -1,7 +1,7 @@
 """Waits of cursors: one callback for the first news among many sources, never by polling.
 
-Rules: a wait calls back at most once. Ended or cancelled it leaves nothing behind: no waiter at a
-partition, no listener at the registry or the queue, and no cycle with whoever waited.
+Rules: a wait calls back at most once. A wait that ended or was cancelled leaves nothing behind: no
+waiter at a partition, no listener at the registry or the queue, and no reference cycle.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Wait:
     ) -> None:
         self._callback = callback
         self._begun = False
-        """Whether it is for something to read, and not for streams to change."""
+        """Whether it waits for something to read, and not for streams to change."""
         self._done = False
         self._reading = reading
         self._registry = registry
@@ -40,7 +40,7 @@ class Wait:
         registry.listen(reading.filters, self._streams_changed)
 
     def begin(self) -> None:
-        """Look at the sources; calls back at once when one can be read or none ever will."""
+        """Look at the sources. Calls back at once when one can be read or none ever will."""
         self._begun = True
         try:
             self._reading.check()
@@ -56,7 +56,7 @@ class Wait:
 
     def _news(self, error: OnelogError | None) -> None:
         if error is not None:
-            # One of many stopped: the reader looks again and goes on without it.
+            # One of many partitions stopped: the reader looks again and goes on without it.
             try:
                 self._reading.check()
             except OnelogError as failure:
@@ -65,7 +65,7 @@ class Wait:
         self.fire(None)
 
     def look_again(self) -> None:
-        """What was on its way from the disk is here, or never will be."""
+        """Bytes that were cold are in memory, or cannot be brought."""
         if self._begun:
             self._news(None)
 
@@ -91,7 +91,7 @@ class Wait:
 
 
 class QueueWait:
-    """One wait for a queue to have something: news in the log, or something that came back."""
+    """One wait for a queue to have something: news in the log, or a record that came back."""
 
     __slots__ = ("_callback", "_cursor", "_done", "_wait")
 
@@ -102,7 +102,7 @@ class QueueWait:
         self._wait: Wait | None = None
         cursor.listen(self._fire)
         if cursor.is_full:
-            return  # only what is settled or comes back makes room
+            return  # only a settled or returned record makes room
         if cursor.has_returned:
             self._fire()
         else:
@@ -124,4 +124,4 @@ class QueueWait:
 
 
 def _nothing(*_news: object) -> None:
-    """What an ended wait calls."""
+    """Called in place of the callback of an ended wait."""

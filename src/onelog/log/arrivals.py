@@ -122,7 +122,7 @@ class Arrivals:
                     self._troubles.note(ARRIVAL, self._place, problem)
 
     async def until_here(self, read: Callable[[], T]) -> T:
-        """Return what `read` returns. Where it finds cold bytes, wait for them; the loop goes on."""
+        """Return what `read` returns; wait for cold bytes while the loop goes on."""
         while True:
             try:
                 return read()
@@ -131,7 +131,7 @@ class Arrivals:
             await as_future(partial(self.when_here, cold))
 
     def in_place(self, read: Callable[[], T]) -> T:
-        """Return what `read` returns, and block while bytes are cold: for threads and rare calls."""
+        """Return what `read` returns; block while bytes are cold: for threads and rare calls."""
         try:
             return in_place(self._log, read)
         except PartitionStopped as error:

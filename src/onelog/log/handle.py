@@ -217,11 +217,11 @@ class PartitionHandle(Protocol):
         ...
 
     async def until_here(self, read: Callable[[], T]) -> T:
-        """Return what `read` returns. Where it finds cold bytes, wait for them; the loop goes on."""
+        """Return what `read` returns; wait for cold bytes while the loop goes on."""
         ...
 
     def in_place(self, read: Callable[[], T]) -> T:
-        """Return what `read` returns, and block while bytes are cold: for threads and rare calls."""
+        """Return what `read` returns; block while bytes are cold: for threads and rare calls."""
         ...
 
     def stop_damaged(self, offset: int, error: CorruptBatch) -> PartitionCorrupt:
@@ -257,7 +257,7 @@ class PartitionHandle(Protocol):
 
     @property
     def fed_topics(self) -> bytes | None:
-        """While a feed is called: the topics of the data, in the index's form; None: read the data."""
+        """While a feed is called: topics of its data, in the index's form; None: read the data."""
         ...
 
     # -- writing
@@ -293,7 +293,7 @@ class PartitionHandle(Protocol):
         ...
 
     def find_repeated(self, info: BatchInfo, producer_id: int) -> Appended | None:
-        """The append that a batch repeats, if the producer with this id has sent the batch before."""
+        """The append that a batch repeats, if the producer with this id has sent it before."""
         ...
 
     @property

@@ -148,11 +148,11 @@ class LocalReads:
         return self.arrivals.when_here(cold, callback)
 
     async def until_here(self, read: Callable[[], T]) -> T:
-        """Return what `read` returns. Where it finds cold bytes, wait for them; the loop goes on."""
+        """Return what `read` returns; wait for cold bytes while the loop goes on."""
         return await self.arrivals.until_here(read)
 
     def in_place(self, read: Callable[[], T]) -> T:
-        """Return what `read` returns, and block while bytes are cold: for threads and rare calls."""
+        """Return what `read` returns; block while bytes are cold: for threads and rare calls."""
         return self.arrivals.in_place(read)
 
     def stop_damaged(self, offset: int, error: CorruptBatch) -> PartitionCorrupt:
@@ -178,7 +178,7 @@ class LocalReads:
 
     @property
     def fed_topics(self) -> bytes | None:
-        """While a feed is called: the topics of the data, in the index's form; None: read the data."""
+        """While a feed is called: topics of its data, in the index's form; None: read the data."""
         return self.visible.fed_topics
 
     # -- producers
@@ -189,7 +189,7 @@ class LocalReads:
         return entry.batches[-1].last_sequence if entry is not None and entry.batches else None
 
     def find_repeated(self, info: BatchInfo, producer_id: int) -> Appended | None:
-        """The append that a batch repeats, if the producer with this id has sent the batch before."""
+        """The append that a batch repeats, if the producer with this id has sent it before."""
         known = self.producers.find_repeated(info, producer_id)
         if known is None:
             return None
