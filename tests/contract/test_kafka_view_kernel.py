@@ -59,6 +59,27 @@ def test_a_mixed_batch_keeps_its_offsets_and_loses_its_producer(kernel):
     assert records_of(made) == [every[0], every[2]]
 
 
+def test_a_batch_of_one_exact_topic_ends_with_its_last_match(kernel):
+    """Where the view ends: a reader that is led further never finds that it is at the end."""
+    wanted = kernel.TopicFilter(b"a/1")
+    data = batch(10, b"a/1", b"b", b"a/1", b"b", b"b")
+    cut = kernel.keep_records(data, 0, [True, False, True, False, False])
+    for source in (data, cut):
+        ((base, _start, _end, made),), reached, _position = kernel.view_batches(
+            source, 0, wanted, 0
+        )
+        (info,) = scan_batches(made)
+        assert (base, info.base_offset, info.last_offset, info.count) == (10, 10, 12, 2)
+        assert reached == 15
+        every = records_of(data)
+        assert records_of(made) == [every[0], every[2]]
+        assert kernel.view_batches(source, 0, wanted, 13)[:2] == ([], 15)
+    whole = kernel.keep_records(data, 0, [True, False, True, False, False])
+    assert kernel.view_batches(whole, 0, wanted, 0, default_topic=b"a/1")[0] == [
+        (10, 0, len(whole), None)
+    ], "a stream of one topic ends where its batches do"
+
+
 def test_a_batch_without_a_match_at_or_after_the_start_is_not_shown(kernel):
     data = batch(10, b"a/1", b"b", b"b")
     assert seen(kernel, data, start=10)[0]

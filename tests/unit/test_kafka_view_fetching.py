@@ -240,6 +240,20 @@ async def test_an_exact_topic_ends_behind_its_last_record(here):
     assert part.ends().high_watermark == int(log.high_watermark)
 
 
+async def test_who_has_read_an_exact_topic_is_at_its_end(here):
+    """Clients go on behind a batch and find the end by comparing; `kcat -e` waited for ever."""
+    topic = "a/1/t"
+    _number, log = number_of(here, topic)
+    noise = other_topic(here, log)
+    await say(here.broker, (topic, b"x"), (noise, b"n"), (topic, b"y"), (noise, b"n"))
+    (row,) = await ask(here.client(), [(0, 0)], topic="a.1.t")
+    assert told(row) == ([(0, b"x"), (2, b"y")], [])
+    (info,) = scan_batches(bytes(row.records))
+    assert info.last_offset + 1 == row.high_watermark == 3
+    (row,) = await ask(here.client(), [(0, 3)], topic="a.1.t")
+    assert (told(row), row.high_watermark) == (([], []), 3)
+
+
 async def test_an_exact_topic_reads_only_the_batches_that_hold_it(here):
     """V9: one device out of many costs its own records, not the log's."""
     topic = "a/1/t"

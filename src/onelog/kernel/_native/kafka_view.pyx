@@ -1,9 +1,10 @@
 """What a view shows of a run of batches, compiled.
 
 Rules: a batch of which every record matches is told by where it lies; of a mixed one only the
-matching records are written again, offsets unmoved and without a producer. What lies in a stream
-of one topic does not say which: for a filter its records are written again with their topic. The
-lock is free while records are walked.
+matching records are written again, offsets unmoved and without a producer; for one exact topic
+such a batch ends with its last match, as the view does. What lies in a stream of one topic does
+not say which: for a filter its records are written again with their topic. The lock is free while
+records are walked.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -199,7 +200,9 @@ cdef int _add_piece(
     return 0
 
 
-cdef int _make(Look *look, const Head *old, bytes_at data, const Kept *kept) noexcept nogil:
+cdef int _make(
+    Look *look, TopicFilter wanted, const Head *old, bytes_at data, const Kept *kept
+) noexcept nogil:
     """Write a batch again with only its matching records."""
     cdef Head head = old[0]
     cdef Py_ssize_t size = HEADER_BYTES + kept.size, start = look.made_bytes, number
@@ -219,6 +222,8 @@ cdef int _make(Look *look, const Head *old, bytes_at data, const Kept *kept) noe
     head.producer_epoch = -1
     head.base_sequence = -1
     head.count = kept.count
+    if wanted.exact:
+        head.last_delta = <int32_t> (kept.last_offset - head.base_offset)
     seal_batch(look.made + start, size, &head)
     look.made_bytes = start + size
     return _add_piece(look, head.base_offset, start, start + size, True)
@@ -329,11 +334,17 @@ cdef int _see(Look *look, TopicFilter wanted, const Head *head, bytes_at p) noex
     code = _keep(look, wanted, head, data, end, &kept)
     if code or kept.count == 0 or kept.last_offset < look.start_offset:
         return code
-    if kept.count == head.count:
+    # Compaction may have taken other topics' records from the end of a batch. Who goes on behind
+    # the end of an exact topic never knows that it ended.
+    if kept.count == head.count and (
+        look.known != LOOK
+        or not wanted.exact
+        or kept.last_offset == head.base_offset + head.last_delta
+    ):
         return _add_piece(
             look, head.base_offset, look.position, look.position + head.size, False
         )
-    return _make(look, head, data, &kept)
+    return _make(look, wanted, head, data, &kept)
 
 
 cdef int _run(Look *look, TopicFilter wanted) noexcept nogil:

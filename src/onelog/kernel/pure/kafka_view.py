@@ -1,8 +1,9 @@
 """The batches that a view shows, and the records that are written through one, interpreted.
 
 Rules: a batch whose records all match is returned by its position. Of a mixed batch only the
-matching records are written again, with the same offsets and without a producer. Records in a
-stream of one topic do not carry their topic: for a filter they are written again with it.
+matching records are written again, with the same offsets and without a producer; for one exact
+topic such a batch ends with its last match, as the view does. Records in a stream of one topic do
+not carry their topic: for a filter they are written again with it.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ def _is_hidden(info: BatchInfo, aborted: Sequence[AbortedRow]) -> bool:
     )
 
 
-def _write_again(batch: Batch, kept: list[Span]) -> bytes:
+def _write_again(batch: Batch, kept: list[Span], last_delta: int) -> bytes:
     records = b"".join(bytes(batch.view[span.start : span.end]) for span in kept)
     if HEADER_BYTES + len(records) > BATCH_BYTES_MAX:
         raise MessageTooLarge(f"the kept records need more than {BATCH_BYTES_MAX} bytes")
-    return _seal_again(batch, kept, records, batch.info.last_offset - batch.info.base_offset)
+    return _seal_again(batch, kept, records, last_delta)
 
 
 def _seal_again(batch: Batch, kept: list[Span], records: bytes, last_delta: int) -> bytes:
@@ -122,10 +123,14 @@ class _Look:
                 kept.append(span)
         if not kept or info.base_offset + kept[-1].offset_delta < self._start_offset:
             return
-        if len(kept) == info.count:
+        last_delta = info.last_offset - info.base_offset
+        if self._wanted.exact and not self.all_match:
+            # A reader that went on behind the topic's end would not know that it ended.
+            last_delta = kept[-1].offset_delta
+        if len(kept) == info.count and info.base_offset + last_delta == info.last_offset:
             self._add_stored(info)
         else:
-            self.pieces.append((info.base_offset, 0, 0, _write_again(batch, kept)))
+            self.pieces.append((info.base_offset, 0, 0, _write_again(batch, kept, last_delta)))
 
     def _see_named(self, batch: Batch, spans: list[Span], topic: bytes) -> None:
         """What the view shows of a batch whose records have one topic and may not say it."""
