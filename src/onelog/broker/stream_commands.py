@@ -226,7 +226,9 @@ def _check_captures(captures: tuple[str, ...]) -> None:
 def _theirs(stream: Stream) -> Stream:
     config = stream.config
     if config.internal or any(text.startswith("$") for text in config.captures):
-        raise NotAuthorized(f"the stream {config.name!r} is the broker's own: it cannot be changed")
+        raise NotAuthorized(
+            f"the stream {config.name!r} belongs to the broker: no command changes it"
+        )
     return stream
 
 
