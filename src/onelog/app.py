@@ -50,6 +50,7 @@ from onelog.net import Listener, bind
 from onelog.net.control import ControlServer
 from onelog.observe import Health, Registry, Sample, Troubles, configure_logging, get_logger
 from onelog.security import commands as user_commands
+from onelog.security.access import commands as access_commands
 from onelog.security.authenticator import Authenticator, SecuritySettings
 from onelog.security.tokens import TokenSettings
 from onelog.serving import PROTOCOLS, ProtocolServer, Surroundings, served
@@ -231,10 +232,15 @@ class Server:
                 issuer=chosen.tokens.issuer,
                 audience=chosen.tokens.audience,
                 name_claim=chosen.tokens.name_claim,
+                claims=tuple(chosen.tokens.claims),
             ),
         )
         authenticator = await Authenticator.open(self._store, self._clock, settings, self.troubles)
+        broker.access.know_users(authenticator)
         self.metrics.register("security", authenticator.samples)
+        self.metrics.register("access", broker.access.samples)
+        if not broker.access.rules:
+            _log.info("there are no access rules: who is let in may do everything")
 
         defaults = self._loaded.config.defaults.stream
         commands = Commands(
@@ -244,6 +250,7 @@ class Server:
                 stream_commands.SUBJECT: partial(
                     stream_commands.run_stream_command, broker, defaults
                 ),
+                access_commands.SUBJECT: partial(access_commands.run_access_command, broker.access),
             }
         )
         control = ControlServer(Path(self._loaded.config.data_dir), commands.run)

@@ -27,7 +27,10 @@ from onelog.metadata.local import LocalStore
 from onelog.metadata.store import MetadataStore
 from onelog.observe.troubles import Troubles
 from onelog.security import commands as user_commands
+from onelog.security.access import commands as access_commands
+from onelog.security.access.listing import AccessList
 from onelog.security.hashing import HashThreads
+from onelog.security.table import UserTable
 from onelog.security.users import Users
 from onelog.storage.engine import Engine
 from onelog.storage.lazy import LazyEngine
@@ -57,7 +60,7 @@ def _check_store(path: Path) -> None:
 
 
 def run_offline(data_dir: Path, command: bytes) -> bytes:
-    """Run a command on users or views in the data directory of a stopped server; the answer.
+    """Run a command on users, views or rules in the data directory of a stopped server; the answer.
 
     Raises DataDirLocked when a server runs there: it takes commands over its control socket.
     """
@@ -72,6 +75,7 @@ def run_offline(data_dir: Path, command: bytes) -> bytes:
                     user_commands.SUBJECT: partial(user_commands.run_command, users),
                     view_commands.SUBJECT: partial(_run_on_views, NamedViews(store, clock)),
                     stream_commands.SUBJECT: partial(_needs_server, data_dir),
+                    access_commands.SUBJECT: partial(_run_on_access, store, clock),
                 }
             ).run(command)
         finally:
@@ -88,6 +92,18 @@ async def _run_on_views(views: NamedViews, command: bytes) -> bytes:
         return await view_commands.run_view_command(views, command)
     finally:
         await views.close()
+
+
+async def _run_on_access(store: MetadataStore, clock: Clock, command: bytes) -> bytes:
+    access, users = AccessList(store, clock), UserTable(store, Troubles(clock))
+    access.groups_of = users.groups_of
+    try:
+        await access.open()
+        await users.open()
+        return await access_commands.run_access_command(access, command)
+    finally:
+        await users.close()
+        await access.close()
 
 
 async def _needs_server(data_dir: Path, _command: bytes) -> bytes:

@@ -22,6 +22,7 @@ from onelog.broker import (
     AllowAll,
     Broker,
     Durability,
+    Kind,
     Message,
     Notice,
     Principal,
@@ -47,7 +48,9 @@ class Hooks(AllowAll):
         self.asked: list[str] = []
         self.refuses: set[str] = set()
 
-    def allows(self, principal: Principal, action: Action, resource: str) -> bool:
+    def allows(
+        self, principal: Principal, action: Action, resource: str, kind: Kind = Kind.TOPIC
+    ) -> bool:
         if principal == ANN and action is Action.PUBLISH:
             self.asked.append(f"hook {resource}")
         return "hook" not in self.refuses

@@ -11,7 +11,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
 from onelog.base.clock import ManualClock
-from onelog.broker import Action, Broker, Principal
+from onelog.broker import Action, AllowAll, Broker, Kind, Principal
 from onelog.config import Config
 from onelog.config.listeners import KafkaListener
 from onelog.net import Peer
@@ -31,17 +31,17 @@ SET, DELETE, APPEND, SUBTRACT = range(4)
 PEER = Peer(host="127.0.0.1", port=4711, via="tcp", listener="kafka", listener_is_loopback=True)
 
 
-class Denies:
-    """Lets nobody do one thing to one topic."""
-
-    checks_delivery = False
+class Denies(AllowAll):
+    """Lets nobody do one thing to one topic, or to a part of the server."""
 
     def __init__(self, action: Action, resource: str) -> None:
-        self.on_change: list[Any] = []
+        super().__init__()
         self._denied = (action, resource)
 
-    def allows(self, principal: Principal, action: Action, resource: str) -> bool:
-        del principal
+    def allows(
+        self, principal: Principal, action: Action, resource: str, kind: Kind = Kind.TOPIC
+    ) -> bool:
+        del principal, kind
         return (action, resource) != self._denied
 
 

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from onelog.base import faults
-from onelog.broker import Action, Principal
+from onelog.broker import Action, AllowAll, Kind, Principal
 from onelog.config.amqp import AmqpLimits
 from onelog.protocols.amqp import letters, transactions
 from tests.conformance.amqp_raw import Raw, RawChannel, Refused, Tx, until_message
 from tests.support.amqp import serving, talk
 
 
-class NotTo:
+class NotTo(AllowAll):
     """Nobody may publish to one topic."""
 
-    checks_delivery = False
-
     def __init__(self, topic: str) -> None:
-        self.on_change: list[Callable[[], None]] = []
+        super().__init__()
         self._topic = topic
 
-    def allows(self, principal: Principal, action: Action, resource: str) -> bool:
-        del principal
+    def allows(
+        self, principal: Principal, action: Action, resource: str, kind: Kind = Kind.TOPIC
+    ) -> bool:
+        del principal, kind
         return (action, resource) != (Action.PUBLISH, self._topic)
 
 

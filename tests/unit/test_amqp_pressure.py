@@ -13,7 +13,7 @@ import pytest
 
 from onelog.base import faults
 from onelog.base.errors import QuotaExceeded
-from onelog.broker import LOCAL, Action, Message, Principal
+from onelog.broker import LOCAL, Action, AllowAll, Kind, Message, Principal
 from onelog.config.amqp import AmqpLimits
 from onelog.protocols.amqp import publishing
 from tests.conformance.amqp_raw import Basic, Connection, Queue, Raw, RawChannel, Refused
@@ -278,28 +278,29 @@ async def test_who_declares_a_queue_at_the_same_time_may_send_to_it_at_once(tmp_
             raw.socket.close()
 
 
-class Rules:
+class Rules(AllowAll):
     """Says no to what a test names."""
 
-    checks_delivery = False
-
     def __init__(self, *forbidden: tuple[Action, str]) -> None:
-        self.on_change: list[Callable[[], None]] = []
+        super().__init__()
         self._forbidden = forbidden
 
-    def allows(self, principal: Principal, action: Action, resource: str) -> bool:
+    def allows(
+        self, principal: Principal, action: Action, resource: str, kind: Kind = Kind.TOPIC
+    ) -> bool:
+        del kind
         return principal.protocol != "amqp" or (action, resource) not in self._forbidden
 
 
 PERMISSIONS: dict[str, tuple[tuple[Action, str], Callable[[RawChannel], object]]] = {
-    "declare a queue": ((Action.MANAGE, "$q/q"), lambda channel: channel.queue("q")),
+    "declare a queue": ((Action.CREATE, "$q/q"), lambda channel: channel.queue("q")),
     "consume": (
         (Action.SUBSCRIBE, "$q/q"),
         lambda channel: channel.consume(channel.queue("q")),
     ),
     "get": ((Action.SUBSCRIBE, "$q/q"), lambda channel: channel.get(channel.queue("q"))),
     "declare an exchange": (
-        (Action.MANAGE, "$x/x/#"),
+        (Action.CREATE, "$x/x/#"),
         lambda channel: channel.exchange("fanout", "x"),
     ),
     "bind": (

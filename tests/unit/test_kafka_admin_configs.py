@@ -293,11 +293,12 @@ async def test_what_is_no_topic_of_ours_does_not_change(admin, kind, name, key, 
     assert row.error_message
 
 
-async def test_who_may_not_manage_a_topic_does_not_change_it(tmp_path) -> None:
-    authorizer = Denies(Action.MANAGE, "none yet")
+async def test_who_may_not_configure_or_delete_a_topic_does_not(tmp_path) -> None:
+    authorizer = Denies(Action.CONFIGURE, "none yet")
     async with desk(tmp_path, authorizer=authorizer) as admin:
         await admin.create("t", 1)
-        authorizer._denied = (Action.MANAGE, "t")
+        authorizer._denied = (Action.CONFIGURE, "t")
         row = await admin.change("t", ("retention.ms", SET, "5"))
         assert row.error_code is E.topic_authorization_failed
+        authorizer._denied = (Action.DELETE, "t")
         assert await admin.delete("t") == [E.topic_authorization_failed]

@@ -175,8 +175,8 @@ async def test_validation_makes_nothing(admin) -> None:
     assert (await admin.create("t", validate_only=True, nope="1")).error_code is E.invalid_config
 
 
-async def test_who_may_not_manage_a_topic_does_not_make_it(tmp_path) -> None:
-    async with desk(tmp_path, authorizer=Denies(Action.MANAGE, "a/b")) as admin:
+async def test_who_may_not_create_a_topic_does_not_make_it(tmp_path) -> None:
+    async with desk(tmp_path, authorizer=Denies(Action.CREATE, "a/b")) as admin:
         refused = await admin.create("a.b")
         assert refused.error_code is E.topic_authorization_failed
         assert (await admin.create("a.c")).error_code is E.none

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from onelog.broker import Action, AllowAll, Principal, StreamConfig
+from onelog.broker import Action, AllowAll, Kind, Principal, StreamConfig
 from onelog.config import Config
 from onelog.config.listeners import KafkaListener, Listeners
 from onelog.protocols.kafka.admin.topic_settings import TOPIC_SETTINGS
@@ -134,7 +134,9 @@ class Listens(AllowAll):
         super().__init__()
         self.asked: set[tuple[Action, str]] = set()
 
-    def allows(self, principal: Principal, action: Action, resource: str) -> bool:
+    def allows(
+        self, principal: Principal, action: Action, resource: str, kind: Kind = Kind.TOPIC
+    ) -> bool:
         self.asked.add((action, resource))
         return super().allows(principal, action, resource)
 

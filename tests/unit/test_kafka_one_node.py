@@ -277,7 +277,7 @@ async def test_a_partition_that_is_stopped_has_no_leader(admin) -> None:
 
 
 async def test_who_may_not_manage_the_cluster_is_refused(tmp_path) -> None:
-    async with desk(tmp_path, authorizer=Denies(Action.MANAGE, "$SYS")) as admin:
+    async with desk(tmp_path, authorizer=Denies(Action.ADMIN, "cluster")) as admin:
         await admin.create("t", 1)
         for key, body in (
             (K.ELECT_LEADERS, {"topic_partitions": None, "timeout": 1}),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from onelog.broker import LOCAL, Action, AllowAll, Cleanup, Message, StreamConfig
+from onelog.broker import LOCAL, Action, AllowAll, Cleanup, Kind, Message, StreamConfig
 from onelog.kernel import ATTR_TRANSACTIONAL, scan_batches
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.views.writing import ID_SPACE, producer_of
@@ -153,7 +153,7 @@ async def test_a_stream_that_keeps_one_record_per_key_wants_keys(tmp_path):
 class Only(AllowAll):
     """May publish to one topic."""
 
-    def allows(self, principal, action, topic):
+    def allows(self, principal, action, topic, kind=Kind.TOPIC):
         return action is not Action.PUBLISH or topic == TOPIC
 
 

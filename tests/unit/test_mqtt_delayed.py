@@ -6,7 +6,7 @@ import pytest
 
 from onelog.base.clock import SystemClock
 from onelog.base.errors import InvalidName, NotAuthorized
-from onelog.broker import AllowAll
+from onelog.broker import AllowAll, Kind
 from onelog.protocols.mqtt.delayed import DelayedSettings, parse_delayed
 from onelog.protocols.mqtt.features import MqttFeatures
 from onelog.protocols.mqtt.packets import Will
@@ -150,7 +150,7 @@ class Moody(AllowAll):
         super().__init__()
         self.refused: set[str] = set()
 
-    def allows(self, principal, action, resource):
+    def allows(self, principal, action, resource, kind=Kind.TOPIC):
         return not (action == "publish" and resource in self.refused)
 
 

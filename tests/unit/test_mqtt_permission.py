@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onelog.broker import Action, AllowAll, Principal
+from onelog.broker import Action, AllowAll, Kind, Principal
 from onelog.protocols.mqtt.packets import Puback
 from tests.support.mqtt import Client, serving
 
@@ -19,7 +19,9 @@ class Doorkeeper(AllowAll):
         self.asked: list[str] = []
         self.is_open = False
 
-    def allows(self, principal: Principal, action: Action, resource: str) -> bool:
+    def allows(
+        self, principal: Principal, action: Action, resource: str, kind: Kind = Kind.TOPIC
+    ) -> bool:
         if action is not Action.DELIVER:
             return True
         self.asked.append(resource)
@@ -78,7 +80,7 @@ async def test_retained_replayed_shared_missed_and_unacknowledged_messages_are_a
         assert missed.payload == b"missed of t/open"
         await client.drop()
         await node.gone("c")
-        keeper.allows = lambda principal, action, resource: resource != "t/open"
+        keeper.allows = lambda principal, action, resource, kind=Kind.TOPIC: resource != "t/open"
         for listener in keeper.on_change:
             listener()
         client = await node.client("c", clean=False, expiry_s=60)
@@ -107,7 +109,9 @@ async def test_who_may_no_longer_publish_is_told_as_soon_as_the_authorizer_says_
     async with serving(tmp_path, authorizer=keeper) as node:
         publisher = await node.client("p")
         assert await publisher.publish("t", "1") == 0
-        keeper.allows = lambda principal, action, resource: action is not Action.PUBLISH
+        keeper.allows = lambda principal, action, resource, kind=Kind.TOPIC: (
+            action is not Action.PUBLISH
+        )
         for listener in keeper.on_change:
             listener()
         assert await publisher.publish("t", "2") == 0x87

@@ -52,3 +52,6 @@ LIVE_PARTITIONS_MAX = 65_536
 
 RESERVED_NAMES_BYTES_MAX = 1024 * 1024
 """Bytes of a list of names in a reserved header; a longer list counts as absent."""
+
+ACCESS_RULES_MAX = 10_000
+"""Rules of the access list."""

@@ -18,7 +18,7 @@ from onelog.base.clock import Clock
 from onelog.base.ids import Offset
 from onelog.broker.answers import Published, Several, Single
 from onelog.broker.cursors import CursorDesk
-from onelog.broker.hooks import AllowAll, Authorizer, Principal, Quotas, Unlimited
+from onelog.broker.hooks import Authorizer, Principal, Quotas, Unlimited
 from onelog.broker.kept import KeptTable
 from onelog.broker.live import Live
 from onelog.broker.publish import Publisher
@@ -39,6 +39,7 @@ from onelog.metadata.store import MetadataStore
 from onelog.observe.logging import get_logger
 from onelog.observe.troubles import Troubles
 from onelog.record.record import Message
+from onelog.security.access.listing import AccessList
 from onelog.storage.engine import Engine
 
 MAIN = "main"
@@ -96,7 +97,10 @@ class Broker:
         self._loop = asyncio.get_running_loop()
         self._syncer = Syncer(settings.sync_threads, self.troubles, chores=settings.chore_threads)
         self.streams = Catalog(store, engines, self._syncer, clock, self.troubles)
+        self.access = AccessList(store, clock, self.troubles)
+        """The access list of the store."""
         self.authorizer: Authorizer
+        """Who decides: the access list, unless the program that runs the broker does."""
         self.publisher: Publisher
         self.cursors: CursorDesk
         self.sessions: Sessions
@@ -119,7 +123,7 @@ class Broker:
         settings = settings or BrokerSettings()
         broker = cls(store, engines, clock, settings, troubles)
         try:
-            await broker._start(authorizer or AllowAll(), quotas or Unlimited())
+            await broker._start(authorizer or broker.access, quotas or Unlimited())
         except BaseException:
             await broker._close_storage()
             raise
@@ -128,6 +132,7 @@ class Broker:
     async def _start(self, authorizer: Authorizer, quotas: Quotas) -> None:
         streams, clock = self.streams, self._clock
         self.authorizer = authorizer
+        await self.access.open()
         await streams.open()
         for key in streams.orphans:
             _log.warning(
@@ -251,6 +256,7 @@ class Broker:
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self._syncer.close)
             closing.push_async_callback(self.store.close)
+            closing.push_async_callback(self.access.close)
             for engine in self._engines.values():
                 closing.push_async_callback(self._syncer.chores.run, engine.close)
             closing.push_async_callback(self.streams.close)

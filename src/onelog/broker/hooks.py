@@ -7,60 +7,63 @@ memory. Anything that needs a network or a hash was computed before.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 from typing import Protocol
 
-import msgspec
+from onelog.security.principals import LOCAL, NOBODY, Action, Kind, Principal
 
-
-class Principal(msgspec.Struct, frozen=True):
-    """Who asks, and through which protocol."""
-
-    name: str
-    protocol: str = "embedded"
-
-
-LOCAL = Principal("local")
-"""The broker itself, and the program that runs it in its own process. Code that acts as the broker
-passes it by name. No call has it as a default: a call for a peer that forgot its principal would
-act as the broker."""
-NOBODY = Principal("", "none")
-"""A peer that has not logged in yet."""
-
-
-class Action(StrEnum):
-    """What is asked for."""
-
-    PUBLISH = "publish"
-    SUBSCRIBE = "subscribe"
-    DELIVER = "deliver"
-    MANAGE = "manage"
+__all__ = [
+    "LOCAL",
+    "NOBODY",
+    "Action",
+    "AllowAll",
+    "Authorizer",
+    "Kind",
+    "Principal",
+    "Quotas",
+    "Unlimited",
+]
 
 
 class Authorizer(Protocol):
     """Decides. Its answers may be cached until it reports a change."""
 
-    checks_delivery: bool
-    """Whether it also decides on each delivery; False: a subscriber may have every message."""
     on_change: list[Callable[[], None]]
     """Called when its answers may have changed."""
 
-    def allows(self, principal: Principal, action: Action, resource: str) -> bool:
-        """Whether the principal may do this to a topic, filter, stream or cursor."""
+    @property
+    def checks_delivery(self) -> bool:
+        """Whether it decides on each delivery, too; False: who may subscribe may have all of it.
+
+        May change whenever its answers do.
+        """
+        ...
+
+    @property
+    def tells_clients_apart(self) -> bool:
+        """Whether its answers depend on client ids; may change whenever its answers do."""
+        ...
+
+    def allows(
+        self, principal: Principal, action: Action, resource: str, kind: Kind = Kind.TOPIC
+    ) -> bool:
+        """Whether the principal may do this to a topic, filter, cursor or the server."""
         ...
 
 
 class AllowAll:
-    """Everybody may do everything: the default of a broker on loopback."""
+    """Everybody may do everything."""
 
     checks_delivery = False
+    tells_clients_apart = False
 
     def __init__(self) -> None:
         self.on_change: list[Callable[[], None]] = []
 
-    def allows(self, principal: Principal, action: Action, resource: str) -> bool:
+    def allows(
+        self, principal: Principal, action: Action, resource: str, kind: Kind = Kind.TOPIC
+    ) -> bool:
         """Yes."""
-        del principal, action, resource
+        del principal, action, resource, kind
         return True
 
 

@@ -20,6 +20,7 @@ import onelog
 from onelog.admin.contract import ServerInfo
 from onelog.base.errors import ConfigError, OnelogError
 from onelog.cli import client, render
+from onelog.cli.access import build_access
 from onelog.cli.example import example_toml
 from onelog.cli.messaging import add_messaging
 from onelog.cli.options import Assignments, ConfigFile, DataDir, load_options
@@ -92,6 +93,7 @@ def build(serve: Serve, run_offline: RunOffline | None = None) -> App:
 
     app.command(_build_config())
     app.command(build_users(run_offline))
+    app.command(build_access(run_offline))
     app.command(build_streams(run_offline))
     app.command(build_views(run_offline))
     app.command(build_pipelines())

@@ -29,6 +29,7 @@ from onelog.security.commands import (
     RemoveUser,
     SetAdministrator,
     SetDisabled,
+    SetGroups,
     SetPassword,
     UserInfo,
     decode_answer,
@@ -139,6 +140,15 @@ def build_users(run_offline: RunOffline | None) -> App:
         _say(f"user {name} is no administrator {where}")
 
     @app.command
+    def groups(name: str, /, *group: str, options: DataOptions = DEFAULT_DATA) -> None:
+        """Put a user into these groups and no others, as in: onelog user groups alice ops lab.
+
+        Access rules name groups as group:ops.
+        """
+        where = perform(options, SetGroups(name=name, groups=group))[1]
+        _say(f"user {name} is in {', '.join(group) if group else 'no group'} {where}")
+
+    @app.command
     def remove(name: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
         """Remove a user."""
         _say(f"removed user {name} {perform(options, RemoveUser(name=name))[1]}")
@@ -157,7 +167,7 @@ def _show(found: Answer, where: str) -> None:
         return
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("user", overflow="fold")
-    for title in ("state", "role", "SCRAM", "changed"):
+    for title in ("state", "role", "SCRAM", "groups", "changed"):
         table.add_column(title, no_wrap=True)
     for user in found.users:
         table.add_row(*map(Text, _row(user)), style="dim" if user.disabled else "")
@@ -170,6 +180,7 @@ def _row(user: UserInfo) -> tuple[str, ...]:
         "disabled" if user.disabled else "enabled",
         "administrator" if user.administrator else "user",
         "yes" if user.scram else "no",
+        ", ".join(user.groups) or "-",
         _date(user.changed_ms),
     )
 

@@ -48,6 +48,10 @@ class Tokens(Section, frozen=True, kw_only=True):
     name_claim: Annotated[
         str, Meta(min_length=1, description="Claim that holds the user's name.")
     ] = "sub"
+    claims: Annotated[
+        tuple[str, ...],
+        Meta(description="Claims that access rules may name, as `claim:NAME=VALUE`."),
+    ] = ()
 
 
 class Security(Section, frozen=True, kw_only=True):

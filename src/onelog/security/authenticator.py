@@ -192,6 +192,10 @@ class Authenticator:
             return name == ANONYMOUS.name and self._table.is_empty
         return found.user.administrator
 
+    def groups_of(self, name: str) -> tuple[str, ...]:
+        """The groups of a user, also of one whose login a token or certificate proves."""
+        return self._table.groups_of(name)
+
     def on_change(self, listener: Callable[[str], None]) -> Callable[[], None]:
         """Call `listener` with the name of each user that changes, to look at its connections.
 

@@ -28,6 +28,8 @@ class UserInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The SCRAM mechanisms that it can log in with."""
     administrator: bool = False
     """Whether it may change other users over the management API."""
+    groups: tuple[str, ...] = ()
+    """What access rules may call it by, beside its name."""
 
 
 class AddUser(msgspec.Struct, frozen=True, kw_only=True, tag="user.add"):
@@ -60,6 +62,13 @@ class SetAdministrator(msgspec.Struct, frozen=True, kw_only=True, tag="user.admi
     administrator: bool
 
 
+class SetGroups(msgspec.Struct, frozen=True, kw_only=True, tag="user.groups"):
+    """Put a user into these groups and no others."""
+
+    name: str
+    groups: tuple[str, ...]
+
+
 class RemoveUser(msgspec.Struct, frozen=True, kw_only=True, tag="user.remove"):
     """Forget a user."""
 
@@ -70,7 +79,9 @@ class ListUsers(msgspec.Struct, frozen=True, kw_only=True, tag="user.list"):
     """Show every user."""
 
 
-Command = AddUser | SetPassword | SetDisabled | SetAdministrator | RemoveUser | ListUsers
+Command = (
+    AddUser | SetPassword | SetDisabled | SetAdministrator | SetGroups | RemoveUser | ListUsers
+)
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -101,6 +112,10 @@ class UserDesk(Protocol):
 
     async def set_administrator(self, name: str, administrator: bool) -> None:
         """Let a user change other users, or no more."""
+        ...
+
+    async def set_groups(self, name: str, groups: tuple[str, ...]) -> None:
+        """Put a user into these groups and no others."""
         ...
 
     async def remove(self, name: str) -> None:
@@ -154,6 +169,8 @@ async def _run(desk: UserDesk, command: Command) -> Answer:
             await desk.set_disabled(command.name, command.disabled)
         case SetAdministrator():
             await desk.set_administrator(command.name, command.administrator)
+        case SetGroups():
+            await desk.set_groups(command.name, command.groups)
         case RemoveUser():
             await desk.remove(command.name)
         case ListUsers():

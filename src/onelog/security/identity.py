@@ -12,6 +12,7 @@ from typing import Final, Literal
 import msgspec
 
 from onelog.base.errors import InvalidName
+from onelog.security.principals import Principal
 
 NAME_BYTES_MAX: Final = 256
 """UTF-8 bytes of a user's name."""
@@ -33,6 +34,12 @@ class Identity(msgspec.Struct, frozen=True):
     """Revision of the user's record at that time; 0 when no record stands behind the name."""
     expires_ms: int = 0
     """When the token of this login expires, on the wall clock; 0: never."""
+    claims: tuple[str, ...] = ()
+    """What the token says of its owner, as `name=value`, where `security.tokens.claims` asks."""
+
+    def principal(self, protocol: str, client_id: str = "") -> Principal:
+        """Who asks, when this peer does."""
+        return Principal(self.name, protocol, client_id, self.proof == "certificate", self.claims)
 
 
 ANONYMOUS: Final = Identity(ANONYMOUS_NAME, "anonymous")

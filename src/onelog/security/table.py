@@ -53,6 +53,11 @@ class UserTable:
         row = self.rows.get(key_of(name))
         return None if row is None else row.value
 
+    def groups_of(self, name: str) -> tuple[str, ...]:
+        """The groups of a user; none of a user that is not known."""
+        known = self.get(name)
+        return () if known is None else known.user.groups
+
     def __len__(self) -> int:
         return len(self.rows) - len(self._unreadable)
 

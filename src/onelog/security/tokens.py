@@ -19,6 +19,9 @@ from onelog.security.identity import RESERVED_NAMES, Identity
 
 ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "EdDSA")
 TOKEN_BYTES_MAX: Final = 16 * 1024
+CLAIMS_MAX: Final = 100
+"""Values of claims that a login keeps."""
+CLAIM_CHARS_MAX: Final = 512
 _LEEWAY_S: Final = 10
 _REFUSED: Final = "the token was refused"
 
@@ -30,6 +33,8 @@ class TokenSettings(msgspec.Struct, frozen=True, kw_only=True):
     issuer: str = ""
     audience: str = ""
     name_claim: str = "sub"
+    claims: tuple[str, ...] = ()
+    """Claims that access rules may name, as `claim:NAME=VALUE`."""
 
 
 class Tokens:
@@ -77,7 +82,25 @@ class Tokens:
             raise NotAuthenticated(f"the token has no {self._settings.name_claim!r} claim")
         if expires_ms + _LEEWAY_S * 1000 <= self._clock.now_ms():
             raise NotAuthenticated("the token has expired")
-        return Identity(name, "token", expires_ms=expires_ms)
+        return Identity(name, "token", expires_ms=expires_ms, claims=self._told(claims))
+
+    def _told(self, claims: dict[str, Any]) -> tuple[str, ...]:
+        """What access rules may know of a token: claims that are text, or lists of text."""
+        found: list[str] = []
+        for name in self._settings.claims:
+            value = claims.get(name, ())
+            values = [value] if isinstance(value, str) else value
+            if not isinstance(values, list | tuple):
+                continue
+            if name == "scope" and isinstance(value, str):
+                values = value.split()  # RFC 6749 3.3
+            found += [f"{name}={text}" for text in values if isinstance(text, str) and text]
+        if len(found) > CLAIMS_MAX or any(len(text) > CLAIM_CHARS_MAX for text in found):
+            raise NotAuthenticated(
+                f"{_REFUSED}: the claims that security.tokens.claims names have more than"
+                f" {CLAIMS_MAX} values, or one of more than {CLAIM_CHARS_MAX} characters"
+            )
+        return tuple(found)
 
     def _verify(self, token: str) -> dict[str, Any]:
         settings = self._settings

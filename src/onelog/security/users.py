@@ -6,6 +6,7 @@ never the password. Each change is one compare-and-set, so two of them never mix
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -21,6 +22,9 @@ from onelog.security.identity import NAME_BYTES_MAX, check_user_name
 from onelog.security.scram import MECHANISMS, ScramCredential, make_credential, prepare
 
 PREFIX: Final = "users/"
+GROUPS_MAX: Final = 100
+"""Groups of one user."""
+GROUP_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -35,6 +39,8 @@ class User(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     disabled: bool = False
     administrator: bool = False
     """Whether it may change other users over the management API."""
+    groups: tuple[str, ...] = ()
+    """What access rules may call it by, beside its name."""
 
 
 def key_of(name: str) -> str:
@@ -86,6 +92,7 @@ class Users:
             created_ms=user.created_ms,
             disabled=user.disabled,
             administrator=user.administrator if administrator is None else administrator,
+            groups=user.groups,
         )
         await self._replace(entry, _put(changed))
 
@@ -97,7 +104,11 @@ class Users:
         """Let a user change other users, or no more. Raises NotFound."""
         await self._change(name, administrator=administrator)
 
-    async def _change(self, name: str, **fields: bool) -> None:
+    async def set_groups(self, name: str, groups: tuple[str, ...]) -> None:
+        """Put a user into these groups and no others. Raises NotFound."""
+        await self._change(name, groups=check_groups(groups))
+
+    async def _change(self, name: str, **fields: bool | tuple[str, ...]) -> None:
         entry, user = await self._get(name)
         changed = msgspec.structs.replace(user, changed_ms=self._clock.now_ms(), **fields)
         await self._replace(entry, _put(changed))
@@ -209,6 +220,19 @@ def check_password(password: str) -> bytes:
     return raw
 
 
+def check_groups(groups: Iterable[str]) -> tuple[str, ...]:
+    """The groups that a user may be in, each once. Raises InvalidName."""
+    found = tuple(dict.fromkeys(groups))
+    if len(found) > GROUPS_MAX:
+        raise InvalidName(f"a user is in at most {GROUPS_MAX} groups, not in {len(found)}")
+    for name in found:
+        if GROUP_NAME.fullmatch(name) is None:
+            raise InvalidName(
+                f"the group {name[:80]!r} must have 1 to 64 letters, digits, '.', '_' or '-'"
+            )
+    return found
+
+
 def _prepared_name(name: str) -> str:
     try:
         return prepare(name)
@@ -228,4 +252,5 @@ def _info(user: User) -> UserInfo:
         disabled=user.disabled,
         scram=tuple(user.scram),
         administrator=user.administrator,
+        groups=user.groups,
     )

@@ -347,7 +347,7 @@ class Connection:
         """The peer has proved who it is; the name that it gave may be another. False: too late."""
         self.identity = identity
         self.login_name = login_name or identity.name
-        self.principal = Principal(identity.name, "amqp")
+        self.principal = identity.principal("amqp")
         return self.state in (State.HANDSHAKE, State.OPEN)
 
     def tuned(self, channel_max: int, frame_bytes_max: int, heartbeat_s: int) -> None:

@@ -69,7 +69,7 @@ async def exchange_declare(channel: Channel, method: Any) -> None:
         arguments=dict(method.arguments or {}),
     )
     if not method.passive:
-        may(channel, Action.MANAGE, "exchange", record.name)
+        may(channel, Action.CREATE, "exchange", record.name)
         if record.alternate is not None:
             may(channel, Action.PUBLISH, "exchange", record.alternate)
     await channel.vhost.declare_exchange(record, passive=method.passive)
@@ -79,7 +79,7 @@ async def exchange_declare(channel: Channel, method: Any) -> None:
 
 async def exchange_delete(channel: Channel, method: Any) -> None:
     """Delete an exchange."""
-    may(channel, Action.MANAGE, "exchange", method.exchange)
+    may(channel, Action.DELETE, "exchange", method.exchange)
     await channel.vhost.delete_exchange(method.exchange, if_unused=method.if_unused)
     if not method.nowait:
         channel.send(commands.Exchange.DeleteOk())
@@ -157,7 +157,7 @@ async def queue_declare(channel: Channel, method: Any) -> None:
 
 
 def _may_declare(channel: Channel, record: QueueRecord) -> None:
-    may(channel, Action.MANAGE, "queue", record.name)
+    may(channel, Action.CREATE, "queue", record.name)
     dead_letters = record.arguments.get("x-dead-letter-exchange")
     if isinstance(dead_letters, str):
         may(channel, Action.SUBSCRIBE, "queue", record.name)
@@ -219,7 +219,7 @@ def queue_purge(channel: Channel, method: Any) -> Work:
 async def queue_delete(channel: Channel, method: Any) -> None:
     """Delete a queue; one that is not there is fine."""
     vhost, name = channel.vhost, method.queue or channel.last_queue
-    may(channel, Action.MANAGE, "queue", name)
+    may(channel, Action.DELETE, "queue", name)
     count = 0
     if name in vhost.queues:
         queue = vhost.queue(name, channel.connection)

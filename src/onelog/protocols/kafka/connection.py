@@ -137,7 +137,7 @@ class Connection:
     def log_in(self, identity: Identity) -> None:
         """The peer has proved who it is."""
         self.identity = identity
-        self.principal = Principal(identity.name, "kafka")
+        self.principal = identity.principal("kafka")
 
     def _watch(self, after_ms: int) -> None:
         self._deadline.start(after_ms / 1000, self._look_at_clock)

@@ -131,7 +131,7 @@ async def _create(hub: Hub, request: Request, name: str) -> KafkaTopic | None:
     address = check_name(name)
     assert principal is not None
     if address.startswith("$") or not hub.broker.authorizer.allows(
-        principal, Action.MANAGE, address
+        principal, Action.CREATE, address
     ):
         return None
     with contextlib.suppress(AlreadyExists):  # somebody else was faster

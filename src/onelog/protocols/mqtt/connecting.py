@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from onelog.base.errors import NotAuthenticated, NotAuthorized, OnelogError, Unavailable
-from onelog.broker import Principal
 from onelog.broker.sessions import NEVER_MS
 from onelog.observe import get_logger
 from onelog.protocols.mqtt.auto_subscribe import subscribe_configured
@@ -25,6 +24,7 @@ from onelog.protocols.mqtt.fitting import fit_packet
 from onelog.protocols.mqtt.packet_types import Version
 from onelog.protocols.mqtt.packets import Auth, Connack, Connect, Disconnect, Will
 from onelog.protocols.mqtt.payload import check_payload
+from onelog.protocols.mqtt.permission import check_owner, principal_of, session_cursor
 from onelog.protocols.mqtt.properties import Properties
 from onelog.protocols.mqtt.reasons import ReasonCode
 from onelog.protocols.mqtt.session import MqttSession
@@ -129,7 +129,6 @@ async def _accept(
     connection: Connection, packet: Connect, identity: Identity, extra: Properties
 ) -> None:
     hub, limits, output = connection.hub, connection.hub.limits, connection.output
-    connection.principal = Principal(identity.name, "mqtt")
     connection.identity = identity
     redirect = hub.redirect
     if redirect.to:  # MQTT5 4.11
@@ -139,7 +138,10 @@ async def _accept(
         )
         return
     client_id, assigned = _client_id(connection, packet)
+    connection.principal = principal_of(hub, identity, client_id)
     expiry_ms, expiry_told = _session_expiry(connection, packet)
+    if expiry_ms:
+        check_owner(hub, connection.principal, session_cursor(client_id))
     keep_alive_s, keep_alive_told = _keep_alive(connection, packet)
     properties = msgspec.structs.replace(
         extra,

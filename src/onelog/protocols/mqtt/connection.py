@@ -287,15 +287,20 @@ class Connection:
 
     def open_up(self) -> None:
         """The client is accepted: let the kernel take its plain packets."""
-        hub, principal = self.hub, self.principal
-        self.input.routes = hub.routes.join(principal)
-        self.input.resolve = lambda topic: hub.resolve(principal, topic)
+        hub = self.hub
+        self.join_routes()
         self.input.packet_bytes_max = hub.limits.packet_bytes
         self.input.version = self.version
         self.input.charge = self._charge if hub.broker.publisher.is_metered else None
         if self.version == Version.V5:
             self.input.receive_maximum = hub.limits.receive_maximum
         self.tag_publishes()
+
+    def join_routes(self) -> None:
+        """Let the kernel look among the routes of the client's principal."""
+        hub, principal = self.hub, self.principal
+        self.input.routes = hub.routes.join(principal)
+        self.input.resolve = lambda topic: hub.resolve(principal, topic)
 
     def _charge(self, messages: int, size_bytes: int) -> None:
         """Count what the kernel staged of a read; what comes beyond the quota is looked at."""

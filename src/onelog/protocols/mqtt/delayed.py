@@ -76,6 +76,8 @@ DUE: Final = b"~du"
 """When to publish: milliseconds since the Unix epoch."""
 BY: Final = b"~by"
 """Who published."""
+PROOF: Final = b"~bp"
+"""What else access rules ask of who published: the client id, a certificate, a token's claims."""
 DONE: Final = b"~do"
 """Of a tombstone: the offset of the message that is done with."""
 NAME: Final = b"~di"
@@ -170,7 +172,7 @@ class Delayed:
         if len(self._pending) >= self._settings.pending_max:
             raise QuotaExceeded(f"more than {self._settings.pending_max} messages are delayed")
         headers = (*to_headers(publish, now_ms=max(due_ms, now_ms)), *own)
-        known = ((DUE, b"%d" % due_ms), (BY, principal.name.encode()))
+        known = ((DUE, b"%d" % due_ms), (BY, principal.name.encode()), *_proof_headers(principal))
         message = Message(inner, publish.payload, secrets.token_bytes(12), (*known, *headers))
         _stream, _target, encoded = self._broker.publisher.admit(message, principal)
         return (self._stream, self._partition, encoded), message
@@ -252,7 +254,7 @@ class Delayed:
         if record is None:
             return
         name = record.key or b""
-        own = (TOPIC, DUE, BY)
+        own = (TOPIC, DUE, BY, PROOF)
         headers = tuple(pair for pair in record.headers if pair[0] not in own)
         due_ms = read_number(record.headers, DUE) or 0
         by = read_text(record.headers, BY)
@@ -277,7 +279,7 @@ class Delayed:
                 self.look_again()
 
         try:
-            principal = Principal(by, "mqtt")
+            principal = Principal(by, "mqtt", *_read_proof(record.headers))
             self._broker.publisher.publish((message,), Notice(done), principal=principal)
         except OnelogError as error:
             done(error)
@@ -380,3 +382,16 @@ class Delayed:
         if self._task is not None:
             await self._task
         self._write_done()
+
+
+Proof = tuple[str, bool, tuple[str, ...]]
+
+
+def _proof_headers(principal: Principal) -> Headers:
+    proof: Proof = (principal.client_id, principal.certificate, principal.claims)
+    return ((PROOF, msgspec.json.encode(proof)),) if any(proof) else ()
+
+
+def _read_proof(headers: Headers) -> Proof:
+    found = find_header(headers, PROOF)
+    return ("", False, ()) if found is None else msgspec.json.decode(found, type=Proof)

@@ -28,7 +28,7 @@ from onelog.protocols.mqtt.delivery import delivery_properties
 from onelog.protocols.mqtt.exclusive import Exclusive
 from onelog.protocols.mqtt.features import MqttFeatures
 from onelog.protocols.mqtt.limits import MqttLimits
-from onelog.protocols.mqtt.permission import Deliveries
+from onelog.protocols.mqtt.permission import Deliveries, check_owner, look_anew, share_cursor
 from onelog.protocols.mqtt.replay import open_replay
 from onelog.protocols.mqtt.retained import CURSOR as RETAINED_CURSOR
 from onelog.protocols.mqtt.retained import Retained
@@ -87,11 +87,10 @@ class Hub:
         )
         self.loop = asyncio.get_running_loop()
         self.counters = Counters()
-        checks = broker.authorizer.checks_delivery
-        self.deliveries = Deliveries(broker.authorizer, broker.troubles) if checks else None
-        self.fanout = MqttFanout(
-            delivery_properties, None if self.deliveries is None else self.deliveries.allows_session
-        )
+        self.deliveries: Deliveries | None = None
+        """Asked for each delivery; None while the authorizer has no opinion on them."""
+        self.fanout = MqttFanout(delivery_properties, self._may_have)
+        self._choose_deliveries()
         self.sessions: dict[str, MqttSession] = {}
         """Sessions with a connection, by client id."""
         self.connections: Connections[Connection] = Connections(
@@ -222,9 +221,18 @@ class Hub:
 
     def _permissions_changed(self) -> None:
         self.routes.forget()  # they say who may publish
-        if self.deliveries is not None:
-            self.deliveries.forget()
-            self.fanout.forget_plans()
+        self._choose_deliveries()
+        look_anew(self)
+
+    def _choose_deliveries(self) -> None:
+        authorizer, troubles = self.broker.authorizer, self.broker.troubles
+        found = Deliveries(authorizer, troubles) if authorizer.checks_delivery else None
+        self.deliveries = found
+        self.fanout.forget_plans()
+
+    def _may_have(self, session: MqttSession, topic: bytes) -> bool:
+        """Whether a session may have a topic; the fan-out remembers it with the topic's plan."""
+        return self.deliveries is None or self.deliveries.allows_session(session, topic)
 
     def _streams_changed(self) -> None:
         self.routes.drop(self.broker.streams.touched)
@@ -315,6 +323,7 @@ class Hub:
         address = parse_address(row.filter)
         if address.kind == "replay":
             return open_replay(self, session, row, address)
+        check_owner(self, principal, share_cursor(address.argument))
         return await self.shares.join(session, row, address, principal)
 
     # -- leaving

@@ -1,17 +1,30 @@
-"""Whether a client may have the messages of a topic: the hook's answers on delivery, remembered.
+"""What clients may do, as the authorizer says: deliveries, sessions, share groups.
 
-Rules: a hook that has no opinion on delivery is never asked, and costs nothing. One that has is
-asked once per user and topic until it says that its answers changed; a hook that fails has said no.
+Rules:
+- A hook that has no opinion on delivery is never asked, and costs nothing. One that has is asked
+  once per user and topic until it says that its answers changed; a hook that fails has said no.
+- When answers changed, what is open is looked at anew: a client that may not have its kept session
+  any more is disconnected, and one that may not have a share group leaves it.
+- A client id is part of the principal only while an answer depends on client ids: else all clients
+  of a user share their routes.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from onelog.broker import Action, Authorizer, Principal
+from onelog.base.errors import NotAuthorized
+from onelog.broker import Action, Authorizer, Kind, Principal
 from onelog.observe import Troubles
+from onelog.protocols.mqtt.properties import Properties
+from onelog.protocols.mqtt.reasons import ReasonCode
+from onelog.protocols.mqtt.special import parse_address
+from onelog.protocols.mqtt.state import State
+from onelog.security.identity import Identity
 
 if TYPE_CHECKING:
+    from onelog.protocols.mqtt.connection import Connection
+    from onelog.protocols.mqtt.hub import Hub
     from onelog.protocols.mqtt.session import MqttSession
 
 ANSWERS_MAX: Final = 100_000
@@ -50,6 +63,64 @@ class Deliveries:
             self._troubles.note(FAILED, "mqtt", error, user=principal.name, topic=topic)
             return False
 
-    def forget(self) -> None:
-        """The answers may have changed."""
-        self._known.clear()
+
+# -- what a client is and owns
+
+
+def principal_of(hub: Hub, identity: Identity, client_id: str) -> Principal:
+    """Who asks, when this client does."""
+    apart = hub.broker.authorizer.tells_clients_apart
+    return identity.principal("mqtt", client_id if apart else "")
+
+
+def check_owner(hub: Hub, principal: Principal, cursor: str) -> None:
+    """Raise NotAuthorized unless the principal may own a session or share group."""
+    if not hub.broker.authorizer.allows(principal, Action.CONSUME, cursor, Kind.CURSOR):
+        raise NotAuthorized(f"{principal.name} may not consume {cursor}")
+
+
+def session_cursor(client_id: str) -> str:
+    """What rules call the kept session of a client."""
+    return f"session/{client_id}"
+
+
+def share_cursor(group: str) -> str:
+    """What rules call a share group."""
+    return f"share/{group}"
+
+
+def look_anew(hub: Hub) -> None:
+    """Answers changed: whoever has what it may not have any more loses it."""
+    for connection in list(hub.connections):
+        if connection.state is State.CONNECTED and connection.session is not None:
+            _act_as_known(connection, connection.session)
+            _look_at(connection, connection.session)
+
+
+def _act_as_known(connection: Connection, session: MqttSession) -> None:
+    """Have the client id in the principal, or not, as answers now depend on it."""
+    hub, identity = connection.hub, connection.identity
+    assert identity is not None
+    principal = principal_of(hub, identity, session.client_id)
+    if principal != connection.principal:
+        hub.routes.leave(connection.principal)
+        connection.principal = session.principal = principal
+        connection.join_routes()
+
+
+def _look_at(connection: Connection, session: MqttSession) -> None:
+    hub = connection.hub
+    try:
+        if session.is_kept:
+            check_owner(hub, session.principal, session_cursor(session.client_id))
+    except NotAuthorized as error:
+        connection.end(ReasonCode.NOT_AUTHORIZED, Properties(reason_string=str(error)))
+        return
+    for key, special in list(session.specials.items()):
+        address = parse_address(key)
+        try:
+            if address.kind == "share":
+                check_owner(hub, session.principal, share_cursor(address.argument))
+        except NotAuthorized:
+            del session.specials[key]
+            special.end()

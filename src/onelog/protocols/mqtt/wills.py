@@ -46,6 +46,19 @@ class KeptWill(msgspec.Struct, array_like=True, frozen=True):
     will: Will
     due_ms: int | None = None
     """When to publish it; None while its client is connected."""
+    certificate: bool = False
+    """Whether a certificate proved who the user is."""
+    claims: tuple[str, ...] = ()
+    """Of the user's token, as access rules know them."""
+
+    @classmethod
+    def of(cls, principal: Principal, will: Will) -> KeptWill:
+        """The will of a client that connects now."""
+        return cls(principal.name, will, certificate=principal.certificate, claims=principal.claims)
+
+    def principal(self, client_id: str) -> Principal:
+        """Who publishes it."""
+        return Principal(self.user, "mqtt", client_id, self.certificate, self.claims)
 
 
 class Wills:
@@ -80,7 +93,7 @@ class Wills:
         if will is None:
             self.forget(client_id)
             return
-        row = self._kept[client_id] = KeptWill(principal.name, will)
+        row = self._kept[client_id] = KeptWill.of(principal, will)
         await self._table.put([(client_id.encode(), msgspec.msgpack.encode(row))])
 
     def forget(self, client_id: str) -> None:
@@ -90,7 +103,7 @@ class Wills:
 
     def leave(self, client_id: str, principal: Principal, will: Will, expiry_ms: int) -> None:
         """A client went without a goodbye."""
-        row = self._kept.get(client_id) or KeptWill(principal.name, will)
+        row = self._kept.get(client_id) or KeptWill.of(principal, will)
         self._leave(client_id, row, expiry_ms)
 
     def _leave(self, client_id: str, row: KeptWill, expiry_ms: int) -> None:
@@ -126,7 +139,7 @@ class Wills:
         self._waiting.pop(client_id, None)
         if self._closed:
             return  # its row is there: it goes out after the next start
-        hub, will, principal = self._hub, row.will, Principal(row.user, "mqtt")
+        hub, will, principal = self._hub, row.will, row.principal(client_id)
         self._begin()
 
         def done(error: OnelogError | None) -> None:

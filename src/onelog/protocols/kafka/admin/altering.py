@@ -91,12 +91,12 @@ async def _alter_one(hub: Hub, request: Request, resource: Any, change: Change) 
             ErrorCode.invalid_request, f"{repeated[0][:100]!r} is named more than once"
         )
     if kind == ResourceType.BROKER:
-        check_broker(hub, request, Action.MANAGE, name)
+        check_broker(hub, request, name)
         _refuse_broker(resource)
         return
     if kind != ResourceType.TOPIC:
         raise no_resource(kind)
-    topic = topic_for(hub, request, Action.MANAGE, name)
+    topic = topic_for(hub, request, Action.CONFIGURE, name)
     need_stream(topic, "has no settings of its own")
     assert topic.stream is not None
     old = topic.stream.config

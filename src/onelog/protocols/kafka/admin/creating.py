@@ -73,7 +73,7 @@ async def _create(hub: Hub, request: Request, row: Any) -> _Made:
     address = check_name(row.name)
     principal = request.connection.principal
     assert principal is not None
-    if not hub.broker.authorizer.allows(principal, Action.MANAGE, address):
+    if not hub.broker.authorizer.allows(principal, Action.CREATE, address):
         raise KafkaError(
             ErrorCode.topic_authorization_failed, f"{principal.name} may not make {row.name}"
         )
@@ -239,7 +239,7 @@ async def create_partitions(hub: Hub, request: Request) -> Body:
 
 
 async def _grow(hub: Hub, request: Request, row: Any) -> None:
-    topic: KafkaTopic = topic_for(hub, request, Action.MANAGE, row.name)
+    topic: KafkaTopic = topic_for(hub, request, Action.CONFIGURE, row.name)
     need_stream(topic, "has the partitions of what it shows")
     assert topic.stream is not None
     held = len(topic.stream.partitions)

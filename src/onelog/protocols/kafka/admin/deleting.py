@@ -57,7 +57,7 @@ async def _delete(
         if times > 1:
             raise KafkaError(ErrorCode.invalid_request, "the request names a topic more than once")
         topic = _find(hub, name, wanted)
-        hub.authorize(request.connection.principal, Action.MANAGE, topic)
+        hub.authorize(request.connection.principal, Action.DELETE, topic)
         answer |= {"name": topic.name, "topic_id": topic.id}
         if topic.stream is not None:
             _ = hub.groups  # what they committed in it goes with it, or a new one would have it
@@ -83,7 +83,7 @@ def _find(hub: Hub, name: str | None, wanted: uuid.UUID | None) -> KafkaTopic:
 
 async def delete_records(hub: Hub, request: Request) -> Body:
     """What lies below an offset of partitions."""
-    asked, turns = Asked(hub, request, Action.MANAGE), RequestTurns()
+    asked, turns = Asked(hub, request, Action.DELETE), RequestTurns()
     topics = []
     for topic in request.body.topics:
         rows = [

@@ -76,7 +76,7 @@ def _settings(hub: Hub, request: Request, kind: int, name: str) -> list[Shown]:
     if kind == ResourceType.TOPIC:
         return topic_rows(hub, topic_for(hub, request, Action.SUBSCRIBE, name))
     if kind == ResourceType.BROKER:
-        check_broker(hub, request, Action.SUBSCRIBE, name)
+        check_broker(hub, request, name)
         if not name:
             return []  # what was chosen for all brokers at once: nothing can be
         return [_broker_row(hub.config, row) for row in BROKER_SETTINGS.values()]

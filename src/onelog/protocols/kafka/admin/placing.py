@@ -27,14 +27,14 @@ _UNCLEAN: Final = 1
 
 async def elect_leaders(hub: Hub, request: Request) -> Body:
     """Every partition has the leader that it can have."""
-    check_cluster(hub, request, Action.MANAGE)
+    check_cluster(hub, request)
     kind = given(request.body, "election_type", _PREFERRED)
     if kind not in (_PREFERRED, _UNCLEAN):
         raise KafkaError(ErrorCode.invalid_request, f"there is no kind {kind} of election")
     asked = request.body.topic_partitions
     if asked is None:  # all of them: only those are told of where something was to be done
         return {"error_code": ErrorCode.none, "replica_election_results": []}
-    topics, turns = Asked(hub, request, Action.MANAGE), RequestTurns()
+    topics, turns = Asked(hub, request, Action.CONFIGURE), RequestTurns()
     results = []
     async for row in turns.over(asked):
         rows = [
@@ -73,8 +73,8 @@ def _told(error: OnelogError | None) -> Body:
 
 async def alter_partition_reassignments(hub: Hub, request: Request) -> Body:
     """Partitions stay on this node."""
-    check_cluster(hub, request, Action.MANAGE)
-    topics, turns = Asked(hub, request, Action.MANAGE), RequestTurns()
+    check_cluster(hub, request)
+    topics, turns = Asked(hub, request, Action.CONFIGURE), RequestTurns()
     responses = []
     async for topic in turns.over(request.body.topics):
         rows = [
@@ -113,7 +113,7 @@ def _reassign(hub: Hub, topics: Asked, name: str, row: Any) -> OnelogError | Non
 
 async def list_partition_reassignments(hub: Hub, request: Request) -> Body:
     """None is under way."""
-    check_cluster(hub, request, Action.SUBSCRIBE)
+    check_cluster(hub, request)
     return {"error_code": ErrorCode.none, "error_message": None, "topics": []}
 
 
@@ -122,7 +122,7 @@ async def list_partition_reassignments(hub: Hub, request: Request) -> Body:
 
 async def alter_replica_log_dirs(hub: Hub, request: Request) -> Body:
     """Replicas stay in the one directory."""
-    topics, turns = Asked(hub, request, Action.MANAGE), RequestTurns()
+    topics, turns = Asked(hub, request, Action.CONFIGURE), RequestTurns()
     results = []
     for row in request.body.dirs:
         async for topic in turns.over(row.topics):
@@ -141,7 +141,7 @@ def _move(
     hub: Hub, request: Request, topics: Asked, path: str, name: str, number: int
 ) -> ErrorCode:
     try:
-        check_cluster(hub, request, Action.MANAGE)
+        check_cluster(hub, request)
         if path != log_dir(hub.config):
             return ErrorCode.log_dir_not_found
         topics.get(name).partition(number)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from onelog.broker import Action
 from onelog.protocols.kafka.admin.resources import check_cluster
 from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode
@@ -25,7 +24,7 @@ _LISTENER: Final = "KAFKA"
 
 async def describe_quorum(hub: Hub, request: Request) -> Body:
     """This node leads, and is its only voter."""
-    check_cluster(hub, request, Action.SUBSCRIBE)
+    check_cluster(hub, request)
     revision = (await hub.broker.store.range("kafka/", 1)).revision
     host, port = request.connection.advertised
     turns = RequestTurns()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from onelog.broker import Action
+from onelog.broker import Action, Kind
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.request import Request
 from onelog.protocols.kafka.topics import KafkaTopic
@@ -28,22 +28,23 @@ def topic_for(hub: Hub, request: Request, action: Action, name: str) -> KafkaTop
     return topic
 
 
-def check_broker(hub: Hub, request: Request, action: Action, name: str) -> None:
-    """See that this node is meant, and that the client may do this to it. Raises KafkaError."""
+def check_broker(hub: Hub, request: Request, name: str) -> None:
+    """See that this node is meant, and that the client is its administrator. Raises KafkaError."""
     if name not in ("", str(hub.node_id)):
         raise KafkaError(
             ErrorCode.invalid_request, f"this is broker {hub.node_id}, not {name[:100]!r}"
         )
-    check_cluster(hub, request, action)
+    check_cluster(hub, request)
 
 
-def check_cluster(hub: Hub, request: Request, action: Action) -> None:
-    """See that the client may do this to all that this node is. Raises KafkaError."""
+def check_cluster(hub: Hub, request: Request, part: str = "cluster") -> None:
+    """See that the client may see and change what the node is. Raises KafkaError."""
     principal = request.connection.principal
     assert principal is not None
-    if not hub.broker.authorizer.allows(principal, action, "$SYS"):
+    if not hub.broker.authorizer.allows(principal, Action.ADMIN, part, Kind.SERVER):
         raise KafkaError(
-            ErrorCode.cluster_authorization_failed, f"{principal.name} may not {action} the broker"
+            ErrorCode.cluster_authorization_failed,
+            f"{principal.name} may not see or change the server's {part}",
         )
 
 

@@ -15,8 +15,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.errors import InvalidName, InvalidRequest, NotFound, OnelogError
-from onelog.broker import Action
-from onelog.protocols.kafka.admin.resources import check_cluster
 from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
@@ -34,15 +32,16 @@ ITERATIONS: Final = range(4096, 16_384 + 1)
 _SALT_BYTES_MAX: Final = 1024
 
 
-def _check_asker(hub: Hub, request: Request, action: Action, names: Iterable[str]) -> None:
+def _check_asker(hub: Hub, request: Request, names: Iterable[str]) -> None:
     """Whether who asks may see or change these users; no names: all of them."""
-    check_cluster(hub, request, action)
     identity = request.connection.identity
     if identity is None or identity == ANONYMOUS:
         raise KafkaError(
             ErrorCode.cluster_authorization_failed, "users are seen and changed after a login only"
         )
-    if set(names) != {identity.name} and not hub.authenticator.is_administrator(identity.name):
+    if set(names) == {identity.name}:
+        return
+    if not hub.authenticator.is_administrator(identity.name):
         raise KafkaError(
             ErrorCode.cluster_authorization_failed,
             "only an administrator sees and changes other users"
@@ -56,7 +55,7 @@ def _check_asker(hub: Hub, request: Request, action: Action, names: Iterable[str
 async def describe_user_scram_credentials(hub: Hub, request: Request) -> Body:
     """Which mechanisms users can log in with; the keys are not told."""
     asked = request.body.users
-    _check_asker(hub, request, Action.SUBSCRIBE, {row.name for row in asked or ()})
+    _check_asker(hub, request, {row.name for row in asked or ()})
     known = await hub.authenticator.users.scram_iterations()
     times = Counter(row.name for row in asked or ())
     names = list(times) if asked else [name for name, found in known.items() if found]
@@ -103,7 +102,7 @@ async def alter_user_scram_credentials(hub: Hub, request: Request) -> Body:
     async for name, (deletions, upsertions) in RequestTurns().over(asked.items()):
         result: Body = {"user": name, "error_code": ErrorCode.none, "error_message": None}
         try:
-            _check_asker(hub, request, Action.MANAGE, (name,))
+            _check_asker(hub, request, (name,))
             times = Counter(row.mechanism for row in (*deletions, *upsertions))
             if any(count > 1 for count in times.values()):
                 raise KafkaError(

@@ -1,0 +1,199 @@
+"""`onelog acl …`: access rules, in a running server or in the data directory of a stopped one.
+
+Rules: modules that only these commands need are imported when one of them runs, so that other
+commands start faster. `acl test` ends with 0 if the answer is yes, and with 1 if it is no.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+from rich.table import Table
+from rich.text import Text
+
+from onelog.cli import render
+from onelog.cli.reaching import RunOffline, reach
+from onelog.cli.users import DEFAULT_DATA, DataOptions
+
+if TYPE_CHECKING:
+    from onelog.security.access.commands import AccessAnswer, AccessCommand
+    from onelog.security.access.judging import Verdict
+    from onelog.security.access.rules import Rule
+
+Json = Annotated[
+    bool,
+    Parameter(name="--json", negative=(), show_default=False, help="Print JSON, for programs."),
+]
+_DENIED = 1
+
+
+def build_access(run_offline: RunOffline | None) -> App:
+    """The commands of `onelog acl`."""
+    app = App(
+        name="acl", help="Say who may do what: rules for every protocol, which apply at once."
+    )
+
+    def perform(options: DataOptions, command: AccessCommand) -> tuple[AccessAnswer, str]:
+        assert run_offline is not None, "the command line was built without a store"
+        return _perform(run_offline, options.data_dir, command)
+
+    @app.command
+    def add(
+        effect: str,
+        who: str,
+        actions: str,
+        resource: str,
+        /,
+        *,
+        name: Annotated[str, Parameter(help="The rule's name; else it gets a number.")] = "",
+        note: Annotated[str, Parameter(help="Why the rule is there.")] = "",
+        json: Json = False,
+        options: DataOptions = DEFAULT_DATA,
+    ) -> None:
+        """Add a rule, as in: onelog acl add allow user:alice publish,subscribe topic:home/%u/#.
+
+        Parameters
+        ----------
+        effect
+            allow or deny; a rule that denies wins.
+        who
+            user:NAME, group:NAME, certificate:NAME, claim:NAME=VALUE, anonymous or everyone;
+            several of them with commas between.
+        actions
+            publish, subscribe, create, configure, delete (topics); consume, delete (cursors); admin
+            (server); several of them with commas between, or all.
+        resource
+            topic:FILTER, prefix:TEXT, cursor:PATTERN (as in cursor:group/*) or server. %u is the
+            user's name, %c the MQTT client id.
+        """
+        from onelog.security.access.commands import AddRule  # noqa: PLC0415
+
+        command = AddRule(
+            effect=effect,
+            who=tuple(who.split(",")),
+            actions=actions,
+            resource=resource,
+            name=name,
+            note=note,
+        )
+        answer, where = perform(options, command)
+        (rule,) = answer.rules
+        if json:
+            _print_json(rule)
+        else:
+            _say(f"added rule {rule.id} {where}: {rule.text}")
+
+    @app.command
+    def remove(name: str, /, *more: str, options: DataOptions = DEFAULT_DATA) -> None:
+        """Remove rules by name or number; all of them or none."""
+        from onelog.security.access.commands import RemoveRules  # noqa: PLC0415
+
+        names = (name, *more)
+        _, where = perform(options, RemoveRules(names=names))
+        _say(f"removed rule {', '.join(names)} {where}")
+
+    @app.command(name="list")
+    def list_command(*, json: Json = False, options: DataOptions = DEFAULT_DATA) -> None:
+        """List the rules."""
+        from onelog.security.access.commands import ListRules  # noqa: PLC0415
+
+        answer, where = perform(options, ListRules())
+        if json:
+            _print_json(answer.rules)
+        else:
+            _show(answer, where)
+
+    @app.command
+    def test(
+        who: str,
+        action: str,
+        resource: str,
+        /,
+        *,
+        client_id: Annotated[str, Parameter(help="The MQTT client id, for %c.")] = "",
+        claim: Annotated[
+            tuple[str, ...],
+            Parameter(negative=(), show_default=False, help="NAME=VALUE of its token. Repeatable."),
+        ] = (),
+        json: Json = False,
+        options: DataOptions = DEFAULT_DATA,
+    ) -> None:
+        """Ask who may do what, as in: onelog acl test user:alice publish topic:home/alice/t.
+
+        The answer names the rule that decides. The exit code is 0 for yes and 1 for no.
+        """
+        from onelog.security.access.commands import TestRules  # noqa: PLC0415
+
+        command = TestRules(
+            who=who, action=action, resource=resource, client_id=client_id, claims=claim
+        )
+        answer, where = perform(options, command)
+        assert answer.verdict is not None
+        if json:
+            _print_json(answer.verdict)
+        else:
+            _say(f"{_verdict(answer.verdict, answer)} {where}")
+        if not answer.verdict.allowed:
+            sys.exit(_DENIED)
+
+    return app
+
+
+def _verdict(verdict: Verdict, answer: AccessAnswer) -> str:
+    if verdict.rule is not None:
+        word = "yes" if verdict.allowed else "no"
+        return f"{word}: rule {verdict.rule.id} says so ({verdict.rule.text})"
+    if verdict.allowed:
+        return "yes: there are no rules"
+    if answer.unreadable:
+        return f"no: rule {answer.unreadable[0]} cannot be read, so nothing is allowed"
+    return "no: no rule allows it"
+
+
+def _perform(
+    run_offline: RunOffline, data_dir: Path, command: AccessCommand
+) -> tuple[AccessAnswer, str]:
+    """Run a command where the rules are; the answer, and the place in words."""
+    import msgspec  # noqa: PLC0415
+
+    from onelog.security.access.commands import AddRule, decode_access_answer  # noqa: PLC0415
+
+    message = msgspec.json.encode(command)
+    # The first rule may come before the first start, so that the server is never open.
+    answer, where = reach(run_offline, data_dir, message, makes_data=isinstance(command, AddRule))
+    return decode_access_answer(answer), where
+
+
+def _show(answer: AccessAnswer, where: str) -> None:
+    if not answer.rules and not answer.unreadable:
+        _say(
+            f"there are no rules {where}: everybody who is let in may do everything;"
+            " `onelog acl add` makes a rule, and from then on what no rule allows is denied"
+        )
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for title in ("rule", "effect", "who", "actions", "on", "note"):
+        table.add_column(title, overflow="fold")
+    for rule in answer.rules:
+        table.add_row(*map(Text, _row(rule)))
+    for name in answer.unreadable:
+        table.add_row(Text(name), Text("cannot be read: nothing is allowed until it is removed"))
+    render.OUT.print(table)
+
+
+def _row(rule: Rule) -> tuple[str, ...]:
+    who, actions = ", ".join(rule.who), ", ".join(rule.actions)
+    return rule.id, rule.effect, who, actions, rule.resource, rule.note
+
+
+def _print_json(value: object) -> None:
+    import msgspec  # noqa: PLC0415
+
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+
+
+def _say(line: str) -> None:
+    render.OUT.print(Text(line))

@@ -1,0 +1,240 @@
+"""The access list: the rules of the metadata store, and the answers of every protocol's questions.
+
+Rules:
+- The rules are a projection of the store (`metadata/projection.py`): they are changed by the watch
+  only, and apply as soon as a command on them returns. While the store cannot be reached, the last
+  known rules count.
+- Answers are remembered, up to `ANSWERS_MAX`, until a rule or a user changes. Then everybody who
+  remembers answers is told (`on_change`).
+- `LOCAL`, the broker itself, may do everything: nobody locks himself out of `onelog acl`.
+- Where a rule cannot be read, only `LOCAL` may do anything: that rule might forbid it (I9).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from onelog.base.clock import Clock
+from onelog.base.errors import AlreadyExists, Conflict, InvalidName, NotFound, OnelogError
+from onelog.base.limits import ACCESS_RULES_MAX
+from onelog.metadata.projection import Change, Projection
+from onelog.metadata.store import Delete, Entry, MetadataStore, Op, Put
+from onelog.observe import Sample, Troubles
+from onelog.security.access.judging import Judge, Verdict, selectors_of
+from onelog.security.access.rules import Rule, check_rule
+from onelog.security.principals import LOCAL, Action, Kind, Principal
+
+PREFIX: Final = "access/"
+ANSWERS_MAX: Final = 200_000
+"""Answers that are remembered, of all principals together."""
+UNREADABLE: Final = "access-rule"
+"""Standing: a rule cannot be read, so nothing is allowed."""
+LISTENER: Final = "access-listener"
+"""Incidents: a protocol raised when it was told that rules changed."""
+_TRIES: Final = 10
+
+Answers = dict[tuple[str, Action, Kind], bool]
+
+
+class Users(Protocol):
+    """Who knows the groups of users: the authenticator."""
+
+    def groups_of(self, name: str) -> Sequence[str]:
+        """The groups of a user."""
+        ...
+
+    def on_change(self, listener: Callable[[str], None]) -> Callable[[], None]:
+        """Call a listener with the name of each user that changes."""
+        ...
+
+
+class AccessList:
+    """Who may do what. Made by `open`, ended by `close`. An `Authorizer` of the door."""
+
+    def __init__(
+        self, store: MetadataStore, clock: Clock, troubles: Troubles | None = None
+    ) -> None:
+        self._troubles = troubles or Troubles(clock)
+        self._rows = Projection(store, PREFIX, _decode, self._troubles, self._changed)
+        self._judge = Judge(())
+        self._unreadable: frozenset[str] = frozenset()
+        self._is_open = True
+        self._known: dict[Principal, Answers] = {}
+        self._count = 0
+        self.on_change: list[Callable[[], None]] = []
+        """Called when answers may have changed."""
+        self.groups_of: Callable[[str], Sequence[str]] = lambda _name: ()
+        """The groups of a user, by name."""
+
+    def know_users(self, users: Users) -> None:
+        """Judge by the groups of these users, and anew when one of them changes."""
+        self.groups_of = users.groups_of
+        users.on_change(lambda _name: self.forget())
+
+    async def open(self) -> None:
+        """Load the rules and follow their changes."""
+        await self._rows.open()
+        self._compile()
+
+    async def close(self) -> None:
+        """Follow no more; the store stays open. Idempotent."""
+        await self._rows.close()
+
+    # -- the door's questions
+
+    @property
+    def checks_delivery(self) -> bool:
+        """Whether deliveries are to be asked for: not while there is no rule."""
+        return not self._is_open
+
+    @property
+    def tells_clients_apart(self) -> bool:
+        """Whether an answer may depend on the client id."""
+        return self._judge.tells_clients_apart
+
+    def allows(
+        self, principal: Principal, action: Action, resource: str, kind: Kind = Kind.TOPIC
+    ) -> bool:
+        """Whether the principal may do this to a topic, filter, cursor or the server."""
+        if self._is_open:
+            return True
+        answers = self._known.get(principal)
+        if answers is None:
+            answers = self._known[principal] = {}
+        key = (resource, action, kind)
+        answer = answers.get(key)
+        if answer is None:
+            if self._count >= ANSWERS_MAX:
+                self._forget()
+                answers = self._known[principal] = {}
+            self._count += 1
+            answer = answers[key] = self.explain(principal, action, resource, kind).allowed
+        return answer
+
+    def explain(
+        self, principal: Principal, action: Action, resource: str, kind: Kind = Kind.TOPIC
+    ) -> Verdict:
+        """The same, and the rule that says so."""
+        if principal == LOCAL or self._is_open:
+            return Verdict(True)
+        if self._unreadable:
+            return Verdict(False)
+        selectors = selectors_of(principal, self.groups_of(principal.name))
+        try:
+            return self._judge.judge(principal, selectors, action, resource, kind)
+        except InvalidName:  # a topic that no rule can name
+            return Verdict(False)
+
+    def forget(self) -> None:
+        """Answers may have changed: a user did."""
+        self._forget()
+        self._troubles.tell(LISTENER, self.on_change)
+
+    def _forget(self) -> None:
+        self._known.clear()
+        self._count = 0
+
+    # -- the rules
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """Every rule, in its order."""
+        return self._judge.rules
+
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        """The ids of rules that cannot be read."""
+        return tuple(sorted(self._unreadable))
+
+    async def add(self, rule: Rule) -> Rule:
+        """Keep a rule, durably; it applies when this returns. An empty id gets a number."""
+        return (await self.change(add=(rule,)))[0]
+
+    async def remove(self, name: str) -> None:
+        """Take a rule away, durably; it no longer applies when this returns. Raises NotFound."""
+        await self.change(remove=(name,))
+
+    async def change(
+        self, add: Sequence[Rule] = (), remove: Iterable[str] = ()
+    ) -> tuple[Rule, ...]:
+        """Take rules away and keep others, all of it or nothing; those that were kept.
+
+        Raises NotFound for a rule that is not there, and AlreadyExists for an id that is taken.
+        """
+        gone = tuple(dict.fromkeys(remove))
+        for _try in range(_TRIES):
+            kept = self._numbered(add, gone)
+            ops: list[Op] = [Delete(PREFIX + name) for name in gone]
+            ops += [Put(PREFIX + rule.id, msgspec.json.encode(rule)) for rule in kept]
+            if not ops:
+                return ()
+            try:
+                await self._rows.write(ops)
+            except Conflict:  # another changed the same rules meanwhile
+                continue
+            return kept
+        raise Conflict("other commands change the rules all the time; try again")
+
+    def _numbered(self, add: Sequence[Rule], gone: tuple[str, ...]) -> tuple[Rule, ...]:
+        """The rules to keep, each with its id; raises where that cannot be."""
+        names = {key.removeprefix(PREFIX) for key, _rule in self._rows.rows()}
+        for name in gone:
+            if name not in names:
+                raise NotFound(f"there is no rule {name[:80]!r}; `onelog acl list` shows all rules")
+        highest = max((int(name) for name in names if name.isdigit()), default=0)
+        numbers = itertools.count(highest + 1)
+        kept = []
+        for rule in add:
+            known = rule if rule.id else msgspec.structs.replace(rule, id=str(next(numbers)))
+            if known.id in names:
+                raise AlreadyExists(f"there is a rule {known.id!r} already; remove it first")
+            names.add(known.id)
+            kept.append(check_rule(known))
+        if kept and len(names) - len(gone) > ACCESS_RULES_MAX:
+            raise Conflict(f"there are {ACCESS_RULES_MAX} rules already; remove one first")
+        return tuple(kept)
+
+    def samples(self) -> tuple[Sample, ...]:
+        """Numbers for the metrics."""
+        return (Sample("onelog_access_rules", "Access rules.", "gauge", len(self.rules)),)
+
+    # -- what the store says
+
+    def _changed(self, changes: Sequence[Change[Rule | None]]) -> None:
+        del changes
+        self._compile()
+        self._troubles.tell(LISTENER, self.on_change)
+
+    def _compile(self) -> None:
+        readable, unreadable = [], set()
+        for key, rule in self._rows.rows():
+            if rule is None:
+                unreadable.add(key.removeprefix(PREFIX))
+            else:
+                readable.append(rule)
+        for name in self._unreadable - unreadable:
+            self._troubles.clear(UNREADABLE, name)
+        for name in unreadable:
+            self._troubles.stand(
+                UNREADABLE,
+                name,
+                f"the access rule {name} cannot be read, so everything is denied; `onelog acl"
+                f" remove {name}` removes it",
+                blocks=False,
+            )
+        self._unreadable = frozenset(unreadable)
+        self._judge = Judge(readable)
+        self._is_open = not readable and not unreadable
+        self._forget()
+
+
+def _decode(entry: Entry) -> Rule | None:
+    """The rule of an entry; None: it cannot be read."""
+    try:
+        return check_rule(msgspec.json.decode(entry.value, type=Rule))
+    except (msgspec.MsgspecError, OnelogError):
+        return None
