@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onelog.base.topics import covers
-from onelog.security.access.judging import Judge, Verdict, selectors_of
+from onelog.security.access.judging import AccessJudge, Verdict, selectors_of
 from onelog.security.access.rules import ACTIONS, Rule, Target, check_rule
 from onelog.security.principals import Action, Kind, Principal
 
@@ -127,7 +127,7 @@ def plain(rules, principal, groups, action, resource, kind) -> Verdict:
 
 @given(rule_lists(), principals, st.sampled_from((("g",), ())), st.data())
 def test_the_judge_says_what_the_plain_definition_says(rules, principal, groups, data):
-    judge = Judge(rules)
+    judge = AccessJudge(rules)
     selectors = selectors_of(principal, groups)
     action = data.draw(st.sampled_from(list(Action)))
     kind = data.draw(st.sampled_from(list(Kind)))
@@ -144,7 +144,7 @@ def test_the_judge_says_what_the_plain_definition_says(rules, principal, groups,
 def test_what_is_allowed_of_a_filter_fits_what_is_allowed_of_its_topics(rules, principal, text):
     """A subscription is refused only if none of its topics is allowed. What is allowed as a whole
     is allowed for each topic, and what is denied by a rule for one topic is denied as a whole."""
-    judge = Judge(rules)
+    judge = AccessJudge(rules)
     selectors = selectors_of(principal, ("g",))
     topics = [topic for topic in TOPICS if covers(text, topic)]
 
@@ -173,6 +173,6 @@ def test_a_subscription_of_which_one_rule_denies_everything_is_refused(rules, pr
             pattern=text,
         )
     )
-    judge = Judge([*rules, denial])
+    judge = AccessJudge([*rules, denial])
     selectors = selectors_of(principal, ())
     assert not judge.judge(principal, selectors, Action.SUBSCRIBE, text).allowed

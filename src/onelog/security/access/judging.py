@@ -118,7 +118,7 @@ class _Book:
             (node.rest if shape.end is End.REST else node.here).append(number)
 
 
-class Judge:
+class AccessJudge:
     """Answers questions by a list of rules that never changes."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:

@@ -24,7 +24,7 @@ from onelog.base.limits import ACCESS_RULES_MAX
 from onelog.metadata.projection import Change, Projection
 from onelog.metadata.store import Delete, Entry, MetadataStore, Op, Put
 from onelog.observe import Sample, Troubles
-from onelog.security.access.judging import Judge, Verdict, selectors_of
+from onelog.security.access.judging import AccessJudge, Verdict, selectors_of
 from onelog.security.access.rules import Rule, check_rule
 from onelog.security.principals import LOCAL, Action, Kind, Principal
 
@@ -40,7 +40,7 @@ _TRIES: Final = 10
 Answers = dict[tuple[str, Action, Kind], bool]
 
 
-class Users(Protocol):
+class UserGroups(Protocol):
     """Who knows the groups of users: the authenticator."""
 
     def groups_of(self, name: str) -> Sequence[str]:
@@ -60,7 +60,7 @@ class AccessList:
     ) -> None:
         self._troubles = troubles or Troubles(clock)
         self._rows = Projection(store, PREFIX, _decode, self._troubles, self._changed)
-        self._judge = Judge(())
+        self._judge = AccessJudge(())
         self._unreadable: frozenset[str] = frozenset()
         self._is_open = True
         self._known: dict[Principal, Answers] = {}
@@ -70,8 +70,8 @@ class AccessList:
         self.groups_of: Callable[[str], Sequence[str]] = lambda _name: ()
         """The groups of a user, by name."""
 
-    def know_users(self, users: Users) -> None:
-        """Judge by the groups of these users, and anew when one of them changes."""
+    def know_users(self, users: UserGroups) -> None:
+        """AccessJudge by the groups of these users, and anew when one of them changes."""
         self.groups_of = users.groups_of
         users.on_change(lambda _name: self.forget())
 
@@ -227,7 +227,7 @@ class AccessList:
                 blocks=False,
             )
         self._unreadable = frozenset(unreadable)
-        self._judge = Judge(readable)
+        self._judge = AccessJudge(readable)
         self._is_open = not readable and not unreadable
         self._forget()
 
