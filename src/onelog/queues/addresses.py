@@ -1,15 +1,16 @@
-"""Addresses: which topic a message has that an exchange is sent, and which stream that lies in.
+"""Addresses: the topic of a message that is sent to an exchange, and the stream of that topic.
 
 Rules (ADR 9; docs/reference/amqp.md has the table):
 - `amq.topic` of the virtual host `/` is the root of the topic space: key `a.b` is topic `a/b`.
-- Every other exchange has its own subtree `$x/<exchange>/…`, a queue's own messages (the default
-  exchange) lie at `$q/<queue>`. Another virtual host has its name in the first level. Names are
-  escaped into one level, so two different addresses never share a topic (I7), and `#` of a
-  subscriber does not see them (a wildcard does not match `$…` at the first level). Clients of every
-  protocol may write to them; any other topic that begins with `$` is the broker's own.
-- Where an answer goes is a topic in the log. In AMQP it is the key of a publish to the default
-  exchange, as every RPC client and worker has it: the queue of a `$q/<queue>`, and for any other
-  topic `amq.topic/<topic>`. No client can declare a queue of such a name.
+- Every other exchange has its own subtree `$x/<exchange>/…`. Messages of the default exchange to a
+  queue lie at `$q/<queue>`. Any other virtual host has its name in the first level. Names are
+  escaped into one level, so two different addresses never share a topic (I7), and a subscriber to
+  `#` does not see them (a wildcard does not match `$…` at the first level). Clients of every
+  protocol may write to them; any other topic that begins with `$` belongs to the broker.
+- In the log, the address for an answer is a topic. In AMQP it is the key of a publish to the
+  default exchange, which is what every RPC client and worker uses: the queue's name for
+  `$q/<queue>`, and `amq.topic/<topic>` for any other topic. No client can declare a queue of such a
+  name.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from onelog.base.topics import check_topic
 
 
 class Address(NamedTuple):
-    """Where a topic is in AMQP's terms."""
+    """The AMQP address of a topic."""
 
     vhost: str
     exchange: str
@@ -37,9 +38,9 @@ DEFAULT_VHOST: Final = "/"
 ADDRESSES_REMEMBERED: Final = 65_536
 QUEUES_STREAM: Final = "amqp.queues"
 STREAM_PREFIX: Final = "amqp."
-"""How the names of AMQP's own streams begin."""
+"""The prefix of the names of AMQP's own streams."""
 TOPIC_PREFIX: Final = f"{ROOT_EXCHANGE}/"
-"""Before a topic, where AMQP wants the name of a queue."""
+"""Stands before a topic where AMQP expects the name of a queue."""
 
 _ESCAPE: Final = re.compile(r"_x([0-9A-F]{2})_")
 _ESCAPES: Final = re.compile(r"(?:_x[0-9A-F]{2}_)+")
@@ -60,7 +61,7 @@ def _space(letter: str, vhost: str) -> str:
 
 
 def queue_topic(vhost: str, queue: str) -> str:
-    """The topic of what the default exchange sends to a queue."""
+    """The topic of messages that the default exchange sends to a queue."""
     return f"{_space('q', vhost)}/{level(queue)}"
 
 
@@ -81,14 +82,14 @@ def message_topic(vhost: str, exchange: str, routing_key: str) -> str:
     if root:
         return check_topic(f"{root}/{topic}")
     if not topic or topic.startswith("$"):
-        # The topic space has no such place: it is kept where every other exchange's would be.
+        # `amq.topic` has no such topic: the message gets one as if of any other exchange.
         return check_topic(f"{_space('x', vhost)}/{level(exchange)}/{topic}")
     return check_topic(topic)
 
 
 @lru_cache(maxsize=ADDRESSES_REMEMBERED)
 def address_of(topic: str) -> Address:
-    """The virtual host, exchange and routing key of a topic, whoever published to it."""
+    """The virtual host, exchange and routing key of a topic, whichever protocol wrote it."""
     if not topic.startswith("$"):
         return Address(DEFAULT_VHOST, ROOT_EXCHANGE, to_routing_key(topic))
     space, _, rest = topic.partition("/")
@@ -119,7 +120,7 @@ def has_own_stream(text: str) -> bool:
 
 
 def _unlevel(text: str) -> str:
-    # Another protocol's topic may have escapes that no name has.
+    # A topic of another protocol may have escapes that no name has.
     return _ESCAPES.sub(
         lambda match: bytes(int(pair, 16) for pair in _ESCAPE.findall(match.group())).decode(
             "utf-8", "surrogateescape"
@@ -129,14 +130,14 @@ def _unlevel(text: str) -> str:
 
 
 def reply_topic(vhost: str, reply_to: str) -> str:
-    """The topic that a message's `reply_to` means."""
+    """The topic that a message's `reply_to` stands for."""
     if reply_to.startswith(TOPIC_PREFIX):
         return reply_to[len(TOPIC_PREFIX) :]
     return queue_topic(vhost, reply_to)
 
 
 def reply_key(vhost: str, topic: str) -> str:
-    """The `reply_to` that leads to a topic, the inverse of `reply_topic`."""
+    """The `reply_to` for a topic: the inverse of `reply_topic`."""
     found = address_of(topic)
     if not found.exchange and queue_topic(vhost, found.routing_key) == topic:
         return found.routing_key
@@ -144,7 +145,7 @@ def reply_key(vhost: str, topic: str) -> str:
 
 
 def topic_named(vhost: str, exchange: str, routing_key: str) -> Address | None:
-    """Where a publish goes whose key names a topic and no queue; None: it does not."""
+    """The address of a publish whose key names a topic; None: the key names a queue."""
     if exchange or not routing_key.startswith(TOPIC_PREFIX):
         return None
     found = address_of(routing_key[len(TOPIC_PREFIX) :])
@@ -152,7 +153,7 @@ def topic_named(vhost: str, exchange: str, routing_key: str) -> Address | None:
 
 
 def capture_of(vhost: str, exchange: str) -> tuple[str, str] | None:
-    """The stream that an exchange has for itself, and what it captures; None: no own stream."""
+    """The stream that an exchange has for itself, and its capture; None: it has none."""
     root = exchange_root(vhost, exchange)
     if not root or exchange == ROOT_EXCHANGE:
         return None
@@ -164,12 +165,12 @@ def capture_of(vhost: str, exchange: str) -> tuple[str, str] | None:
 
 
 def queues_capture(vhost: str) -> str:
-    """What the stream of queues captures for a virtual host."""
+    """The capture of the stream of queues, for a virtual host."""
     return f"{_space('q', vhost)}/#"
 
 
 def _stream_part(name: str) -> str:
-    """A name in the characters of a stream's name, never the same for two names."""
+    """A name in the characters of a stream's name; two names never give the same."""
     plain = re.compile(r"[A-Za-z0-9-]")
     return "".join(
         char if plain.fullmatch(char) else "".join(f"_{byte:02X}" for byte in char.encode())

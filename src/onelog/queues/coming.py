@@ -1,7 +1,8 @@
-"""Dead letters on their way, by the queues that they go to, and who waits for them.
+"""Dead letters that are being written, by the queues that they go to, and who waits for them.
 
-Rules: who looks into a queue waits for the letters that were on their way to it by then, and for no
-later ones. A letter that cannot be written now is not on its way: nobody waits for a full disk.
+Rules: a method that looks into a queue waits for the dead letters that were being written to it at
+that moment, and for no later ones. A letter that cannot be written now does not count: nobody waits
+for a full disk.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Awaitable, Iterable
 
 
 class _Line:
-    """Letters to one queue by their numbers, the oldest first; who waits, and up to which."""
+    """The letters to one queue by number, the oldest first, and who waits up to which number."""
 
     __slots__ = ("numbers", "waiters")
 
@@ -22,7 +23,7 @@ class _Line:
 
 
 class Coming:
-    """Letters on their way in one virtual host."""
+    """The dead letters that are being written in one virtual host."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -30,14 +31,14 @@ class Coming:
         self._last = 0
 
     def begin(self, queues: Iterable[str]) -> int:
-        """A letter goes to these queues; its number."""
+        """A letter goes to these queues. Returns its number."""
         self._last += 1
         for name in queues:
             self._lines.setdefault(name, _Line()).numbers[self._last] = None
         return self._last
 
     def end(self, number: int, queues: Iterable[str]) -> None:
-        """The letter is there, or comes some other time."""
+        """The letter is in the queues, or will be written another time."""
         for name in queues:
             line = self._lines[name]
             del line.numbers[number]
@@ -50,7 +51,7 @@ class Coming:
                 del self._lines[name]
 
     def to(self, queue: str) -> Awaitable[None] | None:
-        """What to wait for until every letter so far is in a queue; None: nothing."""
+        """Wait until every letter so far is in a queue; None: there is none to wait for."""
         line = self._lines.get(queue)
         if line is None:
             return None

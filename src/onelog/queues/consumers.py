@@ -1,8 +1,9 @@
 """The consumers of one queue: what a queue asks of them, and which of them gets the next message.
 
-Rules: higher priorities first, among equals in turn, only one that has room. An exclusive consumer
-is alone. With a single active consumer the first one gets everything until it leaves. A message
-that a consumer can never have goes to another, and is given up when none can have it.
+Rules: the highest priority goes first, and consumers of the same priority take turns. Only a
+consumer with room gets a message. An exclusive consumer is alone. With a single active consumer,
+the first one gets everything until it leaves. A message that a consumer can never have goes to
+another one, and the queue gives it up when none can have it.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ class Delivery(NamedTuple):
     """A message that goes out."""
 
     place: int
-    """Where it is in its queue: what settles it."""
+    """Its place in the queue, which settles it."""
     record: Record
     redelivered: bool
     headers: dict[str, Any]
-    """What its headers get beside their own."""
+    """Headers that are added to its own."""
 
 
 class Consumer(Protocol):
-    """One that takes messages from a queue. A protocol implements it, and the queue calls it.
+    """Takes messages from a queue. A protocol implements it, and the queue calls it.
 
-    A class that names this one as its base has the usual answers of attributes that it does not
-    set. A consumer settles what it took by `ack`, `reject` and `requeue` of its queue, and calls
+    A class that has this one as its base inherits the usual values of attributes that it does not
+    set. A consumer settles its messages by `ack`, `reject` and `requeue` of the queue, and calls
     the queue's `wake` when it has room again.
     """
 
@@ -50,7 +51,7 @@ class Consumer(Protocol):
     prefetch: int = 0
     """Messages that it may hold at once; 0: no bound of its own."""
     arguments: Mapping[str, Any] = MappingProxyType({})
-    """What it asked for beside these, as AMQP names it."""
+    """Its other arguments, by AMQP's names."""
 
     @property
     def unacked(self) -> int:
@@ -67,22 +68,23 @@ class Consumer(Protocol):
 
     @property
     def shares_prefetch(self) -> bool:
-        """Whether a bound counts for it and for other consumers together."""
+        """Whether one bound counts for it and other consumers together."""
         return False
 
     def take(self, delivery: Delivery) -> bool:
         """Take a message; False: it can never have this one, which goes to another."""
 
     def take_run(self, place: int, count: int, data: Data) -> int:
-        """Take messages that follow each other in `data`, as far as they are plain; how many.
+        """Take messages that follow each other in `data`, as far as they are plain. Returns how
+        many.
 
-        Those that are left come one by one.
+        The others come one by one.
         """
         del place, count, data
         return 0
 
     def queue_gone(self) -> None:
-        """The queue was deleted: it sends nothing more."""
+        """The queue was deleted, and sends nothing more."""
 
 
 class Strategy(StrEnum):
@@ -91,17 +93,17 @@ class Strategy(StrEnum):
     ROUND_ROBIN = "round_robin"
     LEAST_IN_FLIGHT = "least_in_flight"
     STICKY = "sticky"
-    """The same one as long as it has room."""
+    """The same consumer as long as it has room."""
     HASH_TOPIC = "hash_topic"
     HASH_CLIENT = "hash_client"
-    """By the client that published."""
+    """Chosen by the client that published."""
 
 
 C = TypeVar("C", bound=Consumer)
 
 
 class Consumers(Generic[C]):
-    """All of them."""
+    """All consumers of one queue."""
 
     __slots__ = ("_by_priority", "_order", "_single_active", "_strategy")
 
@@ -111,7 +113,7 @@ class Consumers(Generic[C]):
         self._single_active = single_active
         self._strategy = strategy
         self._by_priority: dict[int, deque[C]] = {}
-        """In each line, the one whose turn is next is the first."""
+        """In each line, the first one is the next."""
         self._order: list[C] = []
 
     def __len__(self) -> int:
@@ -131,14 +133,14 @@ class Consumers(Generic[C]):
         return self._order[0] if len(self._order) == 1 else None
 
     def add(self, consumer: C, queue: str) -> None:
-        """One more. Raises NotAuthorized, and names the queue."""
+        """Add a consumer. Raises NotAuthorized, naming the queue."""
         if self._order and (consumer.exclusive or self._order[0].exclusive):
             raise NotAuthorized(f"{queue} in exclusive use")
         self._order.append(consumer)
         self._by_priority.setdefault(consumer.priority, deque()).append(consumer)
 
     def remove(self, consumer: C) -> None:
-        """One less."""
+        """Remove a consumer."""
         if consumer in self._order:
             self._order.remove(consumer)
             line = self._by_priority[consumer.priority]
@@ -157,7 +159,7 @@ class Consumers(Generic[C]):
         return False
 
     def next_ready(self) -> C | None:
-        """Who gets the next message; None when nobody has room."""
+        """The consumer for the next message; None: no consumer has room."""
         if self._single_active or len(self._order) == 1:
             first = self._order[0] if self._order else None
             return first if first is not None and first.room > 0 else None
@@ -171,9 +173,9 @@ class Consumers(Generic[C]):
         return None
 
     def give(self, delivery: Delivery) -> C | Literal[False] | None:
-        """Give a message to one that has room and can have it, by the strategy; which it was.
+        """Give a message to a consumer that has room and can have it. Returns the consumer.
 
-        None: one that has no room now may have it. False: none can ever have it.
+        None: a consumer that has no room now may have it. False: none can ever have it.
         """
         refused = 0
         for consumer in self._candidates(delivery.record):
@@ -203,12 +205,12 @@ class Consumers(Generic[C]):
         return found
 
     def _from(self, number: int) -> list[C]:
-        """All of them in the order they came, from a number on."""
+        """All consumers in the order in which they came, starting at a number."""
         first = number % len(self._order) if self._order else 0
         return self._order[first:] + self._order[:first]
 
     def _served(self, consumer: C) -> None:
-        """A consumer was given a message: the next one goes to another, if so."""
+        """A consumer got a message: by some strategies the next one goes to another."""
         line = self._by_priority[consumer.priority]
         line.rotate(-line.index(consumer))
         if self._strategy is not Strategy.STICKY:

@@ -1,13 +1,14 @@
 """Dead letters: messages that a queue gives up, published to its dead-letter exchange.
 
 Rules (RabbitMQ, dlx):
-- `x-death` has one entry per queue and reason, the newest first, with a count; what led to the
-  first death stays in `x-first-death-*`. A dead letter does not expire again.
-- A queue that the message was in before, with nobody rejecting it since, does not get it again:
-  it would go round for ever. Other queues behind the exchange get it.
-- A message is settled in its queue only after it is durable where it went (at least once). One
-  that cannot be written now is read again later, and not held until then. One of which no letter
-  can be made stays where it is: it is not handed out, and not lost either.
+- `x-death` has one entry per queue and reason, the newest first, with a count; `x-first-death-*`
+  keeps the first death. A dead letter does not expire again.
+- A queue that the message was in before does not get it again, unless a consumer rejected it since:
+  otherwise it would go round for ever. Other queues behind the exchange get it.
+- A message is settled in its queue only after its dead letter is durable (at least once). If the
+  letter cannot be written now, the message is read again later, and not held in memory until then.
+  If no letter can be made of a message, it stays where it is: it is not handed out, and not lost
+  either.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ TROUBLE: Final = "amqp-dead-letter"
 RETRY_S: Final = 1.0
 REJECTED: Final = "rejected"
 Done = Callable[[OnelogError | None], None]
-"""Is told how the write of a letter went."""
+"""Called with the outcome of writing a letter."""
 COUNT_MAX: Final = (1 << 63) - 1
-"""What a field of a table can hold: the count that a message came with is its publisher's."""
+"""The largest value of a field. A message may come with any count, because its publisher wrote
+it."""
 
 
 class Letter(Protocol):
@@ -46,7 +48,7 @@ class Letter(Protocol):
 
     @property
     def lifetime(self) -> str | None:
-        """The lifetime that it was sent with, as it was sent."""
+        """The lifetime that it was sent with, as text."""
 
     def write(
         self,
@@ -57,7 +59,7 @@ class Letter(Protocol):
         further: tuple[str, ...],
         left_out: tuple[str, ...],
     ) -> Message:
-        """The message that is published: with changed headers, and without its lifetime.
+        """The message to publish: with changed headers, and without its lifetime.
 
         `further` are its keys beside the first, `left_out` the queues that must not get it.
         """
@@ -67,14 +69,14 @@ OpenLetter = Callable[[Record], Letter]
 
 
 class DeadLetters:
-    """The way of dead letters in one virtual host."""
+    """Publishes the dead letters of one virtual host."""
 
     def __init__(self, vhost: VirtualHost) -> None:
         self._vhost = vhost
         self.coming = Coming(vhost.hub.loop)
 
     def send(self, queue: Queue, place: int, record: Record, reason: str) -> None:
-        """Publish a message to its queue's dead-letter exchange, then settle it there."""
+        """Publish a message to its queue's dead-letter exchange, then settle it in the queue."""
         exchange = queue.settings.dead_letter_exchange
         assert exchange is not None
         if self._vhost.router.find(exchange) is None:
@@ -126,7 +128,7 @@ class DeadLetters:
     def _letter(
         self, queue: Queue, record: Record, reason: str, exchange: str
     ) -> tuple[Message, frozenset[str]]:
-        """The message that is published, and the queues that get it."""
+        """The message to publish, and the queues that get it."""
         vhost = self._vhost
         address = address_of(record.topic)
         letter = vhost.hub.open_letter(record)
@@ -158,13 +160,13 @@ def _texts(value: Any) -> list[str]:
 
 
 def _with_death(table: dict[str, Any], death: dict[str, Any]) -> dict[str, Any]:
-    """The header fields that tell of this death."""
+    """The header fields that describe this death."""
     deaths = _deaths(table.get("x-death"))
     kind = _kind(death)
     entry = {"count": 1, **death}
     for row in deaths:
         if _kind(row) == kind:
-            # It tells of its first time, and how often it came to that.
+            # The entry keeps the time of its first death, and counts further ones.
             entry = {**row, "count": min(_count(row) + 1, COUNT_MAX)}
     others = [row for row in deaths if _kind(row) != kind]
     changes: dict[str, Any] = {"x-death": [entry, *others]}
@@ -175,7 +177,7 @@ def _with_death(table: dict[str, Any], death: dict[str, Any]) -> dict[str, Any]:
 
 
 def _deaths(told: Any) -> list[dict[str, Any]]:
-    """The deaths that a message tells of, one per queue and reason.
+    """The deaths that a message's headers name, one per queue and reason.
 
     Old brokers wrote an entry for each death, without a count.
     """
@@ -200,7 +202,7 @@ def _count(death: dict[str, Any]) -> int:
 
 
 def _goes_round(deaths: list[dict[str, Any]], queue: str, reason: str) -> bool:
-    """Whether a message was in a queue before, and nobody rejected it since."""
+    """Whether a message was in a queue before, and no consumer has rejected it since."""
     if reason == REJECTED:
         return False
     for row in deaths:

@@ -1,8 +1,8 @@
 """Exchanges, queues and bindings as the metadata store keeps them.
 
-Rules: arguments are kept as AMQP encodes them, so that a time, a decimal or bytes are what they
-were after a restart. What is not durable is kept, too, while the broker lives: after a crash it
-says where confirmed messages went, and is dropped then.
+Rules: arguments are kept as AMQP encodes them, so that a time, a decimal or bytes are the same
+after a restart. Definitions that are not durable are kept, too, while the broker lives: after a
+crash they say which queues confirmed messages went to, and are then dropped.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from onelog.record.tables import decode_table, encode_table
 
 ROOT: Final = "amqp/vhosts/"
 KINDS: Final = ("exchanges", "queues", "bindings")
-"""What a virtual host keeps, in the order it is read back."""
+"""The kinds of rows of a virtual host, in the order in which they are read back."""
 _DEPTH_MAX: Final = 1000
-"""Tables in each other that are read back: deeper ones than are taken now were taken before."""
+"""How deep nested tables may be when they are read back: older versions accepted deeper ones."""
 MADE: Final = "made"
-"""The kind of the row that says that a virtual host is there."""
+"""The kind of the row that says that a virtual host exists."""
 
 R = TypeVar("R", ExchangeRecord, QueueRecord, Binding)
 
 
 def host_prefix(vhost: str) -> str:
-    """What the keys of all rows of a virtual host begin with."""
+    """The prefix of the keys of all rows of a virtual host."""
     return f"{ROOT}{_part(vhost)}/"
 
 
@@ -40,7 +40,7 @@ def key_of(vhost: str, kind: str, *parts: str) -> str:
 
 
 def binding_key(vhost: str, binding: Binding) -> str:
-    """The key of a binding: the same for what is the same binding."""
+    """The key of a binding. Equal bindings have the same key."""
     digest = sha256(repr(binding.identity).encode()).hexdigest()[:32]
     return key_of(
         vhost,
@@ -60,14 +60,14 @@ def parse_key(key: str) -> tuple[str, str]:
 
 
 def encode_row(record: ExchangeRecord | QueueRecord | Binding) -> bytes:
-    """What is kept of one of them."""
+    """The kept form of a definition."""
     fields: dict[str, Any] = msgspec.structs.asdict(record)
     fields["arguments"] = encode_table(record.arguments)
     return msgspec.json.encode(fields)
 
 
 def decode_row(value: bytes, kind: type[R]) -> R:
-    """One of them from what was kept."""
+    """A definition from its kept form."""
     fields = msgspec.json.decode(value)
     arguments = decode_table(base64.b64decode(fields["arguments"]), _DEPTH_MAX)
     found = msgspec.convert({**fields, "arguments": {}}, type=kind)

@@ -1,7 +1,7 @@
-"""What queues refuse, beside the errors of the house.
+"""What queues refuse, beside the errors of `base`.
 
-Rules: each class says what is wrong, not how a protocol tells it. A protocol has a row for each in
-its own table (AMQP: `protocols/amqp/errors.py`); where it has none, the row of the class above
+Rules: each class says what is wrong, not how a protocol reports it. A protocol has a row for each
+in its own table (AMQP: `protocols/amqp/errors.py`); where it has none, the row of the parent class
 counts.
 """
 
@@ -15,7 +15,7 @@ class NotDeclared(NotFound):
 
 
 class QueueLocked(Conflict):
-    """The queue belongs to somebody else as long as that one stays."""
+    """The queue belongs to another connection as long as that one stays."""
 
 
 class NotSupported(InvalidRequest):

@@ -3,7 +3,7 @@
 Rules (AMQP 0-9-1 3.1.3, RabbitMQ's extensions):
 - `direct` compares the key, `fanout` takes all, `topic` matches words (`*` one, `#` any number),
   `headers` compares header values (`x-match` all, any, all-with-x, any-with-x).
-- A binding that comes or goes costs what this one binding costs, however many there are.
+- The cost of adding or removing a binding does not depend on how many there are.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ExchangeRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def alternate(self) -> str | None:
-        """The exchange that gets what finds no queue here."""
+        """The exchange that gets messages for which this one finds no queue."""
         found = self.arguments.get("alternate-exchange")
         return found if isinstance(found, str) else None
 
@@ -53,7 +53,7 @@ BUILT_IN: Final = (
 
 
 class Destination(NamedTuple):
-    """Where a binding leads."""
+    """The target of a binding: a queue or an exchange."""
 
     kind: Literal["queue", "exchange"]
     name: str
@@ -63,7 +63,7 @@ Identity = tuple[str, Destination, str, str]
 
 
 class Binding(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule: what of an exchange goes to a queue or to another exchange."""
+    """A rule: which messages of an exchange go to a queue or to another exchange."""
 
     source: str
     destination: Destination
@@ -72,7 +72,7 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def identity(self) -> Identity:
-        """Two bindings with one identity are one binding."""
+        """Two bindings with the same identity are one binding."""
         return self.source, self.destination, self.routing_key, _canonical(self.arguments)
 
 
@@ -81,7 +81,7 @@ def _canonical(arguments: Table) -> str:
 
 
 class _Counted:
-    """Destinations, each with how many bindings lead to it."""
+    """Destinations, each with the number of bindings that lead to it."""
 
     __slots__ = ("rows",)
 
@@ -100,7 +100,8 @@ class _Counted:
 
 
 class _Rule(Protocol):
-    """How the bindings of one exchange choose; a change costs what the one binding costs."""
+    """How the bindings of one type of exchange choose. The cost of a change does not depend on
+    their number."""
 
     def add(self, binding: Binding) -> None: ...
 
@@ -110,7 +111,7 @@ class _Rule(Protocol):
 
 
 class _Direct:
-    """The key is compared."""
+    """Compares the key."""
 
     __slots__ = ("_keys",)
 
@@ -133,7 +134,7 @@ class _Direct:
 
 
 class _Fanout:
-    """Everything goes everywhere."""
+    """Sends every message to all."""
 
     __slots__ = ("_all",)
 
@@ -185,7 +186,7 @@ class _Topic:
         while waiting:
             node, at = waiting.pop()
             if (id(node), at) in seen:
-                continue  # many # in one pattern would come to one place in many ways
+                continue  # many # in one pattern would reach one node in many ways
             seen.add((id(node), at))
             rest = node.children.get("#")
             if rest is not None:
@@ -202,7 +203,7 @@ class _Topic:
 
 
 class _Words:
-    """One place in the trie of patterns."""
+    """One node in the trie of patterns."""
 
     __slots__ = ("children", "ends")
 
@@ -237,7 +238,7 @@ class _Headers:
 
 
 class _HeadersWanted:
-    """What one binding of a headers exchange asks for."""
+    """The header values that one binding of a headers exchange asks for."""
 
     __slots__ = ("_every", "_wanted")
 
@@ -253,7 +254,7 @@ class _HeadersWanted:
 
     def matches(self, headers: Mapping[str, Any]) -> bool:
         rows = (
-            # A binding without a value asks only for the header to be there.
+            # A binding without a value only asks that the header is present.
             name in headers and (value is None or headers[name] == value)
             for name, value in self._wanted.items()
         )
@@ -269,7 +270,7 @@ _RULES: Final[dict[str, Callable[[], _Rule]]] = {
 
 
 class Exchange:
-    """An exchange with what leaves it."""
+    """An exchange and its bindings."""
 
     __slots__ = ("_rule", "bindings", "find", "record")
 
@@ -278,10 +279,10 @@ class Exchange:
         self.bindings: dict[Identity, Binding] = {}
         self._rule = _RULES[record.type]()
         self.find = self._rule.find
-        """Where a message goes from here; one destination may come several times."""
+        """Where a message goes from here; one destination may occur several times."""
 
     def add(self, binding: Binding) -> None:
-        """A new binding."""
+        """Add a binding."""
         self.bindings[binding.identity] = binding
         self._rule.add(binding)
 

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from onelog.queues.queue import Queue
 
 TURN: Final = 512
-"""Messages that end in one go before others have their turn."""
+"""Messages that expire in one turn before others have theirs."""
 
 
 class Expiry:
-    """The end of the head of one queue."""
+    """Watches the head of one queue for its expiry."""
 
     __slots__ = ("_queue", "_timer", "_watched")
 
@@ -33,12 +33,12 @@ class Expiry:
 
     @property
     def matters(self) -> bool:
-        """Whether any message of the queue may end."""
+        """Whether any message of the queue may expire."""
         queue = self._queue
         return queue.settings.message_ttl_ms is not None or queue.vhost.hub.saw_expiry
 
     def ends_ms(self, record: Record, now_ms: int) -> int:
-        """When a message ends; later than `now_ms` when it does not."""
+        """When a message expires; later than `now_ms` when it does not."""
         ends = now_ms + 1
         own = read_expiry_ms(record.headers)
         if own is not None:
@@ -50,7 +50,7 @@ class Expiry:
         return ends
 
     def watch(self) -> None:
-        """Be woken when the message at the head ends."""
+        """Set the timer for when the message at the head expires."""
         queue = self._queue
         if not self.matters or queue.is_deleted:
             return
@@ -80,7 +80,7 @@ class Expiry:
         self.watch()
 
     def close(self) -> None:
-        """Wait for nothing."""
+        """Stop the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

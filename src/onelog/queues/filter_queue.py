@@ -1,14 +1,15 @@
 """A queue of everything that matches a filter, drained by consumers that come and go.
 
 Rules:
-- It waits in the log, not in a list: a queue cursor (`cursors/queue.py`) knows what was settled,
-  whether anybody consumes or not. A routed queue (`queue.py`) is for what bindings choose.
-- A message is with one consumer at a time (`consumers.py` says with which). What comes back goes to
-  another, lowest offset first.
-- A consumer without room is passed over, and wakes the queue when it has room. What no consumer can
-  have is given up.
+- Messages wait in the log, not in a list: a queue cursor (`cursors/queue.py`) knows which were
+  settled, whether there are consumers or not. A routed queue (`queue.py`) is for messages that
+  bindings choose.
+- A message is with one consumer at a time (`consumers.py` says with which). A message that comes
+  back goes to another consumer, lowest offset first.
+- A consumer without room is passed over, and wakes the queue when it has room. A message that no
+  consumer can have is given up.
 - Messages go out at the end of a pass of the event loop, so that those that come back together go
-  out in their order; a bounded number, then others have their turn.
+  out in their order. After a bounded number, others have their turn.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ _log = get_logger("queues")
 
 
 class FilterConsumer(Consumer, Protocol):
-    """A consumer that collects what it takes in a pass, and has to be asked for room."""
+    """A consumer that collects its messages of a pass, and that the queue asks for room."""
 
     def flush(self) -> None:
-        """What it took in this pass goes out now."""
+        """Send the messages of this pass now."""
 
     def ask_for_room(self) -> None:
-        """Messages wait and it has no room: it wakes the queue when it has."""
+        """Messages wait and it has no room: wake the queue when there is some."""
 
 
 class FilterQueue:
@@ -70,13 +71,13 @@ class FilterQueue:
     # -- consumers
 
     def add_consumer(self, consumer: FilterConsumer) -> None:
-        """Somebody consumes from here. Raises NotAuthorized when somebody else does exclusively."""
+        """Add a consumer. Raises NotAuthorized when another one is exclusive."""
         if consumer not in self.consumers:
             self.consumers.add(consumer, f"queue {self.name!r}")
         self.wake()
 
     def remove_consumer(self, consumer: FilterConsumer) -> None:
-        """A consumer takes no more, or went before it began."""
+        """Remove a consumer, also one that was never added."""
         self.consumers.remove(consumer)
         if not self.consumers:
             self._stop_waiting()
@@ -84,7 +85,7 @@ class FilterQueue:
     # -- settling
 
     def ack(self, place: int) -> None:
-        """The message is done with."""
+        """Settle the message."""
         self.settle(place)
         self.wake()
 
@@ -93,23 +94,25 @@ class FilterQueue:
         self.cursor.ack(place)
 
     def reject(self, place: int) -> None:
-        """The consumer does not want the message, and it is not to come again."""
+        """The consumer does not want the message, and no other consumer gets it."""
         self.cursor.reject(place)
         self.wake()
 
     def requeue(self, places: Iterable[int]) -> None:
-        """Messages come back, for others."""
+        """Messages come back, for other consumers."""
         for place in places:
             try:
                 self.cursor.release(place, delay_ms=0)
             except OnelogError as error:  # the queue was deleted in between
-                _log.info("a shared message was let go", queue=self.name, reason=str(error))
+                _log.info(
+                    "a shared message could not be requeued", queue=self.name, reason=str(error)
+                )
         self.wake()
 
     # -- handing out
 
     def wake(self) -> None:
-        """Hand out what waits, at the end of this pass."""
+        """Hand out waiting messages, at the end of this pass."""
         if not self._is_due and self.consumers:
             self._is_due = True
             self._loop.call_soon(self._hand_out)
@@ -120,7 +123,7 @@ class FilterQueue:
         try:
             self._hand_out_some()
         except Closed:
-            return  # deleted; whoever comes next begins it anew
+            return  # deleted; the next consumer makes it anew
         except OnelogError as error:
             _log.error("a queue cannot be read", queue=self.name, reason=str(error))
 
@@ -142,7 +145,7 @@ class FilterQueue:
             taker = consumers.give(Delivery(token, record, found.redelivered, {}))
             if taker:
                 served.add(taker)
-            elif taker is None:  # only one without room can have it
+            elif taker is None:  # only a consumer without room can have it
                 is_stuck = True
                 cursor.release(token, delay_ms=0, count=False)
             else:

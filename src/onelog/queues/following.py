@@ -1,13 +1,14 @@
-"""Following the log: every record that becomes visible is given to the queues that it is for.
+"""Following the log: every record that becomes visible goes to the queues that bindings choose for
+it.
 
 Rules:
-- Each record is routed once, in order, by the bindings of that moment. How far the routing of a
-  partition has come is the position of the queues' live feed; queues keep it with their places.
-- What a topic is routed to is remembered until the topology changes; the kernel finds the runs of
-  records that go the same way. Only where bindings look at headers, a message has more keys than
-  one or ends some day, or its queue wants to see it, a record is looked at by itself.
-- Records are anybody's: one that cannot be routed, or that a queue cannot take, is told to
-  `Troubles` and left out there, and only there.
+- Each record is routed once, in order, by the bindings of that moment. The position of the queues'
+  live feed says how far the routing of a partition has come; queues keep it with their places.
+- The route of a topic is remembered until the topology changes, and the kernel finds the runs of
+  records that go the same way. A record is looked at by itself only where bindings look at headers,
+  where it has several keys or an expiry, or where its queue has to see it.
+- Records may come from any client. One that cannot be routed, or that a queue cannot take, is
+  reported to `Troubles` and left out there, and only there.
 """
 
 from __future__ import annotations
@@ -59,11 +60,11 @@ ROUTING_TROUBLE: Final = "amqp-routing"
 _REPLY: Final = REPLY_PREFIX.encode()
 
 Target = Spread | Literal[False] | None
-"""Where records of a topic go; False: nowhere; None: each has to be looked at."""
+"""The queues for records of a topic; False: none; None: each record has to be looked at."""
 
 
 class Follower:
-    """The ear of all queues at the log."""
+    """Listens to the log for all queues."""
 
     def __init__(self, hub: QueueHub) -> None:
         self._hub = hub
@@ -71,19 +72,19 @@ class Follower:
         self._spreader = Spreader(hub.loop, self._stumbled)
         self._topics: dict[bytes, Target] = {}
         self._refused: dict[tuple[str, int, int], None] = {}
-        """What queues refused of late, the oldest first."""
+        """Messages that queues refused lately, the oldest first."""
         self._absences: dict[Queue, Absence] = {}
-        """Queues that take history, and follow when they have it."""
+        """Queues that read history, and follow the log after that."""
         self._root_matters = False
-        """Whether an `amq.topic`, which lies with all topics, is bound to anything."""
+        """Whether an `amq.topic`, which shares all topics, has any binding."""
         self._has_queues = False
 
     def settle_up(self) -> None:
-        """Tell every queue what it was given."""
+        """Note in every queue what was routed to it."""
         self._spreader.settle_up()
 
     def hold_back(self, queue: Queue) -> Absence:
-        """A queue is to read the log: it is given nothing from now on."""
+        """A queue reads the log: from now on, no record is routed to it."""
         absence = self._absences.get(queue)
         if absence is None:
             self.queue_wakes()
@@ -92,14 +93,14 @@ class Follower:
         return absence
 
     def let_follow(self, queue: Queue) -> None:
-        """A queue has read everything; from now on it is given what comes."""
+        """A queue has read everything: from now on, records are routed to it."""
         self._absences[queue].readers -= 1
         if not self._absences[queue].readers:
             self.queue_wakes()
             del self._absences[queue]
 
     def positions(self) -> dict[tuple[str, int], int]:
-        """How far the routing has come, everywhere."""
+        """How far the routing of each partition has come."""
         return {source.key: source.position for source in self.live.sources()}
 
     def queue_wakes(self) -> None:
@@ -108,7 +109,7 @@ class Follower:
         self._topics.clear()
 
     def topology_changed(self) -> None:
-        """What is remembered may be wrong now."""
+        """Remembered routes may be wrong now."""
         self.queue_wakes()
         hosts = self._hub.vhosts.all()
         self._root_matters = any(row.router.bindings_from(ROOT_EXCHANGE) for row in hosts)
@@ -128,9 +129,9 @@ class Follower:
     # -- live
 
     def deliver(self, source: LiveSource, data: bytes | bytearray) -> int:
-        """Take batches that became visible; the offset that the routing came to."""
+        """Route batches that became visible. Returns the offset that the routing has reached."""
         if not self._concerns(source):
-            return _end_of(source, data)  # what MQTT and Kafka write to each other costs nothing
+            return _end_of(source, data)  # records that no queue or exchange is for cost nothing
         fixed = source.fixed_topic
         rows, end = topic_runs(data, fixed, self._topics, self._find)
         woken: dict[Queue, None] = {}
@@ -159,7 +160,7 @@ class Follower:
     def _hand_out(
         self, woken: Iterable[Queue], number: int, end: int, data: bytes | bytearray | None
     ) -> None:
-        """Let queues hand out what just came, from the batches that it came in if they may."""
+        """Let queues hand out records that just came, straight from their batches if possible."""
         first = 0 if data is None else int.from_bytes(data[:8], "big")
         for queue in woken:
             if data is not None:
@@ -170,7 +171,7 @@ class Follower:
                 self._note(queue, error, number, end)
 
     def _look(self, number: int, decoded: _Decoded, offset: int, woken: dict[Queue, None]) -> None:
-        """Route one record by all that it says."""
+        """Route one record by its topic, keys and headers."""
         for record in decoded.records(offset, 1):
             self.notice_expiry([record])
             queues = self.route_safely(record)
@@ -178,7 +179,7 @@ class Follower:
             woken.update(dict.fromkeys(queues))
 
     def _stumbled(self, queue: Queue, place: int, count: int, failure: Exception) -> None:
-        """A queue raised over a run of messages: it gets those that it does not have, singly."""
+        """A queue raised over a run of messages: give it those that it lacks, one by one."""
         number, first = unpack(place)
         self._note(queue, failure, number, first)
         for offset in range(first, first + count):
@@ -213,7 +214,7 @@ class Follower:
             source.position = record.offset + 1
 
     def release(self, numbers: set[int]) -> set[int]:
-        """Partitions are gone: those of which queues still have messages."""
+        """Partitions are gone. Returns those of which queues still have messages."""
         self._spreader.settle_up()
         by_key = {self.live.keys[number]: number for number in numbers}
         queues = [row for vhost in self._hub.vhosts.all() for row in vhost.queues.values()]
@@ -226,17 +227,17 @@ class Follower:
         return {by_key[key] for key in held}
 
     def notice_expiry(self, records: list[Record]) -> None:
-        """Messages that may expire are here."""
+        """Note that there are messages that may expire."""
         if any(find_header(record.headers, EXPIRY) is not None for record in records):
             self._hub.saw_expiry = True
 
     def _give(self, number: int, queues: Queues, offset: int, record: Record | None) -> None:
-        self._spreader.settle_up()  # what came before it
+        self._spreader.settle_up()  # records that came before
         for queue in queues:
             self._offer(queue, number, offset, record)
 
     def _offer(self, queue: Queue, number: int, offset: int, record: Record | None) -> None:
-        """Let a queue take a message, or refuse it."""
+        """Let a queue take or refuse a message."""
         try:
             if queue.take_in(pack(number, offset), record):
                 return
@@ -245,23 +246,23 @@ class Follower:
             return
         source = self.live.source(number)
         self._refused[source.stream.name, int(source.partition.id), offset] = None
-        if len(self._refused) > _REFUSED_MAX:  # of publishers that do not ask
+        if len(self._refused) > _REFUSED_MAX:  # refusals that no publisher asked about
             del self._refused[next(iter(self._refused))]
 
     @property
     def has_refused(self) -> bool:
-        """Whether any queue refused anything of late."""
+        """Whether any queue refused a message lately."""
         return bool(self._refused)
 
     def take_refusal(self, published: Published) -> bool:
-        """Whether a queue refused a message; told once."""
+        """Whether a queue refused this message. Each refusal is returned once."""
         key = (published.stream, published.partition, int(published.offset))
         return self._refused.pop(key, self) is None
 
     # -- routing
 
     def _find(self, topic: bytes) -> Target:
-        """Where records of a topic go, remembered."""
+        """The queues for records of a topic, remembered."""
         if len(self._topics) >= _TOPICS_MAX:
             self._topics.clear()
         try:
@@ -291,7 +292,7 @@ class Follower:
         return tuple(queue for queue in queues if queue not in self._absences)
 
     def route_safely(self, record: Record) -> Queues:
-        """As `_route`; a record that cannot be routed is told of, and for nobody."""
+        """As `_route`. A record that cannot be routed is reported, and goes to no queue."""
         try:
             return self._route(record)
         except Exception as error:  # noqa: BLE001
@@ -305,7 +306,8 @@ class Follower:
             return ()
 
     def _route(self, record: Record) -> Queues:
-        """The queues that follow and take a record; an answer goes to who waits for it."""
+        """The queues that take a record and follow the log. An answer goes to the channel that
+        waits."""
         address = address_of(record.topic)
         vhost = self._hub.vhosts.find(address.vhost)
         if vhost is None:
@@ -330,7 +332,7 @@ class Follower:
         )
 
     def _answer(self, vhost: VirtualHost, name: str, record: Record) -> None:
-        """An answer that another protocol wrote, to the channel that waits for it."""
+        """Give an answer that another protocol wrote to the channel that waits for it."""
         waiting = vhost.replies.find(name)
         if waiting is not None:
             waiting.take_answer(name, record)
@@ -341,20 +343,20 @@ class Follower:
         return None if source is None else source.position
 
     def keep_informed(self, cursor: RoutedCursor) -> None:
-        """Let the cursor of a queue know, before it is kept, what the queue was given."""
+        """Before the cursor of a queue is kept, note in it what was routed to the queue."""
         cursor.position_of = self.position_of
         cursor.settle_up = self.settle_up
 
     # -- which partitions
 
     def queue_sources(self, queue: Queue) -> list[LiveSource]:
-        """Where a queue's own messages lie."""
+        """The partitions of a queue's own messages."""
         own = own_key(self._hub, queue)
         source = None if own is None else self.live.find(own)
         return [] if source is None else [source]
 
     def sources_behind(self, vhost: VirtualHost, exchange: str) -> list[LiveSource]:
-        """Partitions of everything that may come to an exchange, also through others."""
+        """The partitions of all messages that may reach an exchange, also through others."""
         upstream = vhost.router.exchanges_before(exchange)
         return list(
             {
@@ -376,7 +378,7 @@ class Follower:
 
 
 class _Decoded:
-    """Plain batches, taken apart when somebody looks at their records."""
+    """Plain batches, decoded when a record of them is needed."""
 
     def __init__(self, source: LiveSource, data: bytes | bytearray, fixed: bytes | None) -> None:
         self._source = source

@@ -1,8 +1,7 @@
 """What routing reads of a record beside its topic: headers, further keys, queues to leave out.
 
-Rules: records are anybody's. Headers are plain record headers; where a table was kept as it was
-encoded (`record/tables.py`), its values count, and one that cannot be read is as if it were not
-there.
+Rules: records may come from any client. Headers are plain record headers. Where an encoded table
+was kept (`record/tables.py`), its values count; a table that cannot be read counts as absent.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ TABLE: Final = b"~ah"
 BLIND_KEYS: Final = b"~bc"
 """Routing keys beside the first (CC and BCC), JSON; the delivered message shows only CC."""
 LEFT_OUT: Final = b"~nq"
-"""Queues that a dead letter must not come to again, JSON."""
+"""Queues that a dead letter must not reach again, JSON."""
 
 
 def kept_table(headers: Headers) -> dict[str, Any] | None:
-    """The table that was kept as it was encoded; None: there is none, or another's that is bad."""
+    """The kept encoded table; None: there is none, or it cannot be read."""
     encoded = find_header(headers, TABLE)
     if encoded is None:
         return None

@@ -1,9 +1,11 @@
-"""Taking history: what a binding would have brought to a queue before it was made (I2).
+"""Taking history: records from before a binding was made that it would have brought to a queue
+(I2).
 
 Rules:
-- While a queue takes history it does not follow the end: what comes meanwhile is read from the log
-  behind it, so topics keep their order. When it has read all there is, it follows, in that moment.
-- Before the binding counts: what the binding alone matches. From then on: what all bindings match.
+- While a queue takes history it does not follow the end: new records are read from the log behind
+  the history, so topics keep their order. When it has read everything, it follows from that moment.
+- For records from before the binding: only the new binding counts. For records from after it: all
+  bindings count.
 - Streams that took topics over are read after their old homes (`log/moves.py`).
 """
 
@@ -34,22 +36,22 @@ if TYPE_CHECKING:
 
 
 class Absence:
-    """The time in which a queue follows no more, however many bindings bring it history."""
+    """The time in which a queue does not follow, however many bindings bring it history."""
 
     __slots__ = ("given", "lock", "readers")
 
     def __init__(self, given: dict[SourceKey, int]) -> None:
         self.readers = 0
         self.lock = asyncio.Lock()
-        """Histories are read one after the other."""
+        """Held while a history is read: one at a time."""
         self.given = given
-        """Up to where the queue has what its bindings bring."""
+        """The offsets up to which the queue has the records of its bindings."""
 
 
 class History:
-    """What one binding brings to one queue, and how far it was read.
+    """The history that one binding brings to one queue, and how far it was read.
 
-    It begins when it is made: from then on the queue follows no more, until the `end`.
+    It begins when it is made: from then on the queue does not follow, until `end`.
     """
 
     def __init__(self, follower: Follower, queue: Queue, binding: Binding) -> None:
@@ -57,7 +59,7 @@ class History:
         self._queue = queue
         self._alone = _router_of(queue, binding)
         self._since = follower.positions()
-        """Where the binding began to count."""
+        """The offsets at which the binding began to count."""
         self._positions = dict(self._since)
         start = _start_of(queue)
         for source in follower.sources_of(queue.vhost.name, binding.source):
@@ -66,11 +68,11 @@ class History:
         self._absence = follower.hold_back(queue)
 
     async def take(self) -> None:
-        """Give the queue everything that there is."""
+        """Give the queue the whole history."""
         cursor = self._queue.cursor
         async with self._absence.lock:
             known = cursor.position_of
-            cursor.position_of = self._absence.given.get  # a crash finds the rest once more
+            cursor.position_of = self._absence.given.get  # after a crash the rest is read again
             try:
                 while self.is_behind() and not self._queue.is_deleted:
                     for source in self._follower.live.sources():
@@ -85,7 +87,7 @@ class History:
         self._queue.wake()
 
     def end(self) -> None:
-        """The queue may follow again."""
+        """Let the queue follow again."""
         self._follower.let_follow(self._queue)
 
     def is_behind(self) -> bool:
@@ -95,14 +97,14 @@ class History:
         )
 
     def _position(self, source: LiveSource) -> int:
-        """Where it stands; a stream that came meanwhile is read from its beginning."""
+        """Its position; a stream that was made meanwhile is read from its beginning."""
         position = self._positions.get(source.key, 0)
         if position >= self._since.get(source.key, 0):
             position = max(position, self._absence.given.get(source.key, 0))
         return position
 
     def _limit(self, source: LiveSource) -> int:
-        """How far a source may be read while what comes before it is not."""
+        """Up to where a source may be read while its old homes are not read to the end."""
         number = int(source.partition.id)
         held = (move.end_of(number) for move in source.stream.record.moves if self._holds(move))
         return min((source.position, *held))
@@ -115,7 +117,8 @@ class History:
         return False
 
     def _read_some(self, source: LiveSource) -> bool:
-        """Read on in a source; False when there is nothing to read for now. May raise Cold."""
+        """Read on in a source. Returns False when there is nothing to read for now. May raise
+        Cold."""
         position, limit = self._position(source), self._limit(source)
         since = self._since.get(source.key, 0)
         if position < since:
@@ -147,7 +150,7 @@ class History:
 
 
 def _router_of(queue: Queue, binding: Binding) -> Router:
-    """What the binding leads to when there is no other."""
+    """A router with this binding only."""
     alone = Router()
     for record in queue.vhost.router.exchanges():
         if alone.find(record.name) is None:

@@ -1,9 +1,8 @@
-"""All queues of a node: virtual hosts, what follows the log for them, how they start and end.
+"""All queues of a node: virtual hosts, the follower of the log, start and end.
 
-Rules: opened once the broker is. Exchanges, queues and bindings are read back, queues get their
-places again, commits that a crash interrupted are finished; only then a protocol lets somebody use
-them. It knows no protocol: those that consume are `Consumer`s, and a dead message is opened by
-`open_letter`.
+Rules: opened after the broker. First exchanges, queues and bindings are read back, queues get their
+places again, and commits that a crash interrupted are finished; only then may a protocol use them.
+It knows no protocol: consumers are `Consumer`s, and `open_letter` opens a dead message.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ BACKGROUND: Final = "amqp-background"
 """Incidents: work that belongs to no connection failed."""
 
 CLEAN_KEY: Final = "amqp/clean"
-"""There when the last run ended in order."""
+"""The row exists when the last run ended in order."""
 
 QUEUE_COUNTERS: Final = (
     "published",
@@ -49,11 +48,11 @@ QUEUE_COUNTERS: Final = (
     "redelivered",
     "acked",
 )
-"""What a queue counts."""
+"""The counters of a queue."""
 
 
 class QueueCounters:
-    """Plain numbers, read when the metrics are."""
+    """Plain numbers, read by the metrics."""
 
     def __init__(self) -> None:
         self.dead_lettered = 0
@@ -61,10 +60,10 @@ class QueueCounters:
         self.made = 0
         self.deleted = 0
         self.of_deleted: dict[str, int] = dict.fromkeys(QUEUE_COUNTERS, 0)
-        """What queues that are gone had counted."""
+        """The counts of queues that were deleted."""
 
     def queue_gone(self, queue: Queue) -> None:
-        """A queue is deleted: what it counted still counts in all."""
+        """A queue was deleted: its counts stay in the total."""
         self.deleted += 1
         for name in QUEUE_COUNTERS:
             self.of_deleted[name] += getattr(queue, name)
@@ -78,18 +77,18 @@ class VirtualHosts:
         self._found: dict[str, VirtualHost] = {DEFAULT_VHOST: VirtualHost(hub, DEFAULT_VHOST)}
 
     def find(self, name: str) -> VirtualHost | None:
-        """A virtual host."""
+        """A virtual host by name; None: there is none."""
         return self._found.get(name)
 
     def add(self, name: str) -> VirtualHost:
-        """A virtual host, made if it is not there."""
+        """A virtual host by name, made if it does not exist."""
         found = self._found.get(name)
         if found is None:
             found = self._found[name] = VirtualHost(self._hub, name)
         return found
 
     def remove(self, name: str) -> None:
-        """A virtual host is gone."""
+        """Remove a virtual host."""
         del self._found[name]
 
     @property
@@ -103,7 +102,7 @@ class VirtualHosts:
 
 
 class QueueHub:
-    """Make one, then `open` it before anybody consumes."""
+    """Make one, then `open` it before the first consumer."""
 
     def __init__(
         self, broker: Broker, config: Config, clock: Clock, open_letter: OpenLetter
@@ -118,7 +117,7 @@ class QueueHub:
         self.follower = Follower(self)
         self.vhosts = VirtualHosts(self)
         self.generation = 0
-        """Counts changes after which a publish may go another way."""
+        """Counts changes that may change the route of a publish."""
         self.intents: Intents
         self.saw_expiry = False
         """Whether any message with an expiration was ever seen: until then no head is watched."""
@@ -128,7 +127,7 @@ class QueueHub:
     # -- start and end
 
     async def open(self) -> None:
-        """Recover what clients declared and what waits in their queues."""
+        """Recover declarations and the messages that wait in queues."""
         for name in self.config.amqp.vhosts.split(","):
             if name.strip():
                 self.vhosts.add(name.strip())
@@ -149,7 +148,7 @@ class QueueHub:
         hang(self._undo, self.broker.maintenance.after_trim, self._trimmed)
 
     async def abandon(self) -> None:
-        """It could not be opened: let go of everything, so that another can be."""
+        """It could not be opened: release everything, so that another can be opened."""
         self._undo.close()
         self.follower.live.stop()
         intents: Intents | None = getattr(self, "intents", None)
@@ -162,7 +161,7 @@ class QueueHub:
         self._tasks.cancel()
 
     async def _take_clean_mark(self) -> bool:
-        """Whether the last run ended in order; that it did counts once."""
+        """Whether the last run ended in order. The mark is removed, so it counts once."""
         found = await self.broker.store.get(CLEAN_KEY)
         if found is not None:
             await self.broker.store.txn([], [Delete(CLEAN_KEY)])
@@ -203,7 +202,7 @@ class QueueHub:
         return found.restore_queue(record, cursor)
 
     def settle_again(self, vhost: str, rows: Sequence[Settlement]) -> None:
-        """Acknowledgements of a commit that a crash interrupted."""
+        """Settle again what a commit settled that a crash interrupted."""
         by_queue: dict[Queue, dict[int, str]] = {}
         for row in rows:
             queue = self._queue_of(vhost, row)
@@ -223,9 +222,9 @@ class QueueHub:
         return None if found is None else found.queues.get(row.queue)
 
     async def close(self) -> None:
-        """Save queues, say that all is in order; nobody uses them any more."""
+        """Save queues and mark that the run ended in order. Nobody may use them afterwards."""
         await self.intents.close()
-        self.follower.settle_up()  # a closed queue takes nothing more
+        self.follower.settle_up()  # a closed queue notes nothing more
         queues = [queue for vhost in self.vhosts.all() for queue in vhost.queues.values()]
         for queue in queues:
             queue.close()
@@ -236,7 +235,7 @@ class QueueHub:
         await self.broker.store.txn([], [Put(CLEAN_KEY, b"")])
 
     def run(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run something that belongs to no connection."""
+        """Run work that belongs to no connection."""
         self._tasks.run(work, partial(self.broker.troubles.note, BACKGROUND, "amqp"))
 
     # -- queues and places
@@ -254,7 +253,7 @@ class QueueHub:
             self.generation += 1
 
     async def watch(self, queue: Queue) -> None:
-        """A new queue: it takes what comes from now on, and its places are kept."""
+        """A new queue: from now on records are routed to it, and its places are kept."""
         waiting = queue.vhost.streams.make_ready("")
         if waiting is not None:
             await waiting  # other protocols may write to the queue before AMQP does
@@ -265,17 +264,18 @@ class QueueHub:
         await self.broker.cursors.adopt(cursor)
 
     async def unwatch(self, queue: Queue) -> None:
-        """A queue is gone."""
+        """A queue was deleted."""
         if self.broker.cursors.find(queue.cursor.name) is not None:
             await self.broker.cursors.delete(queue.cursor.name)
 
     async def bound(self, vhost: VirtualHost, binding: Binding) -> None:
-        """A binding counts from now on: what queues behind it kept says so before it is told."""
+        """A binding counts from now on. Before this returns, that is kept with the queues behind
+        it."""
         queues = self._queues_behind(vhost, binding)
         sources = self.follower.sources_behind(vhost, binding.source)
         for queue in queues:
             note_positions(queue.cursor, sources)
-        # They begin in this moment: what comes from now on comes behind the history.
+        # Histories begin now: records from now on come after them.
         histories = [
             History(self.follower, queue, binding)
             for queue in queues
@@ -290,7 +290,7 @@ class QueueHub:
                 history.end()
 
     async def unbound(self, vhost: VirtualHost, bindings: Iterable[Binding]) -> None:
-        """Bindings count no more; what they brought stays, and is kept before that is told."""
+        """Bindings no longer count. Before this returns, the places that they brought are kept."""
         queues = {queue for row in bindings for queue in self._queues_behind(vhost, row)}
         await self.broker.cursors.save(*(queue.cursor for queue in queues))
 
@@ -301,7 +301,7 @@ class QueueHub:
         return [queue for queue in vhost.queues.values() if not queue.record.exclusive]
 
     async def take_history(self, queue: Queue, binding: Binding) -> None:
-        """Give a queue what a binding would have brought before it was made (I2)."""
+        """Give a queue the records from before a binding was made (I2)."""
         history = History(self.follower, queue, binding)
         try:
             await history.take()
@@ -314,7 +314,7 @@ class QueueHub:
         return self.follower.live.keys[number], offset
 
     def read(self, number: int, offsets: Sequence[int]) -> list[Record]:
-        """The records at ascending offsets of a partition; none of one that is gone."""
+        """The records at ascending offsets of a partition; empty when the partition is gone."""
         source = self.follower.live.source(number)
         if self.follower.live.find(source.key) is None:
             return []
@@ -322,6 +322,6 @@ class QueueHub:
 
 
 def _created_ms(cursor: RoutedCursor) -> int:
-    """When a queue was made: the first of what is kept with its cursor."""
+    """When a queue was made: the first value that is kept with its cursor."""
     kept = cursor.settings.split()
     return int(kept[0]) if kept else 0

@@ -1,9 +1,10 @@
-"""Commits of tx: written down first, then done, then forgotten; done again after a crash.
+"""Commits of tx: each is written as an intent, then carried out, then forgotten; repeated after a
+crash.
 
 Rules: an intent is one row of `~amqp-transactions`. Its messages are written by a producer of its
-own, with sequence numbers, so that doing it again writes none twice (`put_once`). Once it is
-written down it is done, whatever becomes of its connection; where the disk is full it is tried
-again until there is room.
+own, with sequence numbers, so that a repetition writes none twice (`put_once`). Once an intent is
+written it is carried out, even when its connection ends. When the disk is full, it is tried again
+until there is room.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ RETRY_S: Final = 1.0
 
 
 class Settlement(msgspec.Struct, array_like=True, frozen=True):
-    """One acknowledgement: what it does to a place of a queue."""
+    """One acknowledgement: its effect on a place of a queue."""
 
     queue: str
     place: tuple[str, int, int]
@@ -55,7 +56,7 @@ SaveQueues = Callable[[str, Sequence[Settlement]], Awaitable[None]]
 
 
 class Intents:
-    """All of them. Make one with `Intents.open`."""
+    """All intents. Make one with `Intents.open`."""
 
     def __init__(self, broker: Broker, table: KeptTable, producer_ids: ProducerIds) -> None:
         self._broker = broker
@@ -66,7 +67,7 @@ class Intents:
 
     @classmethod
     async def open(cls, broker: Broker, settle: Settle, save_queues: SaveQueues) -> Intents:
-        """Finish what a crash interrupted; `settle` does acknowledgements again."""
+        """Finish commits that a crash interrupted; `settle` repeats acknowledgements."""
         table = await broker.open_kept(STREAM)
         producer_ids = ProducerIds(broker.store)
         await producer_ids.open()
@@ -89,10 +90,10 @@ class Intents:
         settle: Callable[[], None],
         undo: Callable[[], None],
     ) -> None:
-        """Write messages and settle, all or none; returns when it is durable.
+        """Write messages and settle, all or none. Returns when it is durable.
 
-        Raises, with nothing done, when a message may not be published. Who waits for it may go:
-        it is finished all the same, and `undo` is called if it fails.
+        Raises, with nothing done, when a message may not be published. The caller may be cancelled:
+        the commit is finished all the same, and `undo` is called if it fails.
         """
         try:
             for message in messages:
@@ -110,7 +111,7 @@ class Intents:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None:  # whoever asked is told, too, if it is still there
+        if error is not None:  # the caller gets the error, too, if it still waits
             self._broker.troubles.note(FAILED, STREAM, error)
 
     async def _commit(
@@ -168,7 +169,7 @@ class Intents:
         await asyncio.gather(*waiting)
 
     async def close(self) -> None:
-        """Wait for what runs, fetch no more producer ids."""
+        """Wait for running commits, and stop fetching producer ids."""
         if self._running:
             await asyncio.wait(self._running, timeout=2 * RETRY_S)
         await self._producer_ids.close()

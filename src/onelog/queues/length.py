@@ -1,6 +1,6 @@
-"""How much waits in a queue, and whether that is more than it may hold (x-max-length, -bytes).
+"""How much waits in a queue, and whether that exceeds its bounds (x-max-length, -bytes).
 
-Rules: bodies count, and only of what waits. Where a queue has no bound in bytes nothing is weighed.
+Rules: only the bodies of waiting messages count. A queue without a bound in bytes weighs nothing.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class Length:
         self._sizes: dict[int, int] = {}
 
     def is_full(self, count: int, record: Record | None) -> bool:
-        """Whether one more message is too much where so many wait."""
+        """Whether one more message is too much when `count` wait."""
         if self._count_max is not None and count >= self._count_max:
             return True
         return self._bytes_max is not None and self._bytes + _size(record) > self._bytes_max
 
     def is_exceeded(self, count: int) -> bool:
-        """Whether so many that wait are too much."""
+        """Whether `count` waiting messages are too much."""
         return (self._count_max is not None and count > self._count_max) or (
             self._bytes_max is not None and self._bytes > self._bytes_max
         )
@@ -42,7 +42,7 @@ class Length:
             self._bytes += self._sizes[place]
 
     def remove(self, place: int) -> None:
-        """A message waits no more."""
+        """A message no longer waits."""
         if self._sizes:
             self._bytes -= self._sizes.pop(place, 0)
 

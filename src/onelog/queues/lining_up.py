@@ -1,8 +1,8 @@
-"""Lining up: the places of a queue in several partitions as one line, after a restart.
+"""Lining up: after a restart, the places of a queue in several partitions become one line.
 
 Rules: a partition keeps its order, whatever times its records have. Between partitions the older
-record comes first, as far as moves allow: what lies in a stream that took topics over comes after
-what its old homes held at that time (`log/moves.py`), so that every topic keeps its order.
+record comes first, as far as moves allow: records in a stream that took topics over come after the
+records that its old homes held then (`log/moves.py`), so that every topic keeps its order.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from onelog.broker import Move, SourceKey
 
 
 class QueuedMessage(NamedTuple):
-    """One message of a queue: when it was written, and where it lies."""
+    """One message of a queue: when it was written, and its place."""
 
     time_ms: int
     offset: int
     is_new: bool
-    """Whether the queue did not have it before."""
+    """Whether it is new to the queue."""
 
 
 class _Line:
@@ -42,7 +42,7 @@ def line_up(
     known = {key: _Line(key, places) for key, places in lines.items()}
     ready: list[tuple[int, SourceKey]] = []
     held: dict[SourceKey, list[tuple[int, SourceKey]]] = {}
-    """Old home → (up to where it comes first, who waits for it)."""
+    """Old home → (up to where it comes first, the lines that wait for it)."""
 
     def wait_or_go(line: _Line) -> None:
         if line.head is None:
@@ -74,7 +74,7 @@ def line_up(
 def _blocker(
     line: _Line, lines: Mapping[SourceKey, _Line], moves: tuple[Move, ...]
 ) -> tuple[SourceKey, int] | None:
-    """A partition that comes first, and up to where."""
+    """A partition that comes first, and up to which offset."""
     assert line.head is not None
     for move in moves:
         if line.head.offset >= move.end_of(line.key[1]):

@@ -1,4 +1,4 @@
-"""Purging: everything that waits in a queue is settled, while others have their turn between."""
+"""Purging: all waiting messages of a queue are settled, in turns, so that others have theirs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from onelog.queues.ready import ReadyList
 
 TURN: Final = 1024
-"""Runs that are settled before others have their turn."""
+"""Runs that are settled in one turn."""
 RUN_MAX: Final = 1 << 30
 
 
 class Purge:
-    """What was purged from a queue and is not settled yet."""
+    """Messages that were purged from a queue and are not settled yet."""
 
     __slots__ = ("_gone", "_queue")
 
@@ -30,7 +30,7 @@ class Purge:
         self.settle()
 
     def settle(self) -> None:
-        """Settle a turn's worth of it; all of it when the queue goes."""
+        """Settle one turn of them; all of them when the queue is deleted."""
         queue = self._queue
         while self._gone:
             gone = self._gone[0]

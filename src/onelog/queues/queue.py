@@ -2,13 +2,13 @@
 
 Rules:
 - The router gives it places in arrival order. It hands them out in that order, higher priorities
-  first; what comes back goes out again before what never left, marked as redelivered.
-- A message leaves when it is acknowledged, expires, is dropped by a length limit or is given up;
-  with a dead-letter exchange the last three are published there first, and only then settled.
-- A message is handed out at once where a consumer has room, whatever its TTL and the length
-  limit of the queue: those count for what waits.
-- Messages that follow each other in the log and that nothing has to be known of are taken in,
-  handed out and settled as one run.
+  first. A message that comes back goes out before messages that never left, marked as redelivered.
+- A message leaves when it is acknowledged, expires, is dropped by a length limit or is given up.
+  With a dead-letter exchange the last three are published there first, and only then settled.
+- When a consumer has room, a new message goes out at once, whatever its TTL and the queue's length
+  limit: both count only for messages that wait.
+- Messages that follow each other in the log, and that need no look one by one, are taken in, handed
+  out and settled as one run.
 - Nothing is copied: a message is read from the log when it goes out (I1, I3).
 """
 
@@ -65,12 +65,12 @@ class Queue:
         self.settings = settings
         self.cursor = cursor
         self.owner = owner
-        """The only one that may use it: a connection."""
+        """The only connection that may use it."""
         self._ready = ReadyList(settings.max_priority)
         self.window = Window(vhost.hub.follower.live, self.wake)
         limited = settings.max_length is not None or settings.message_ttl_ms is not None
         self.takes_runs: bool = not limited and not self.needs_records
-        """Whether messages without an expiration of their own need no look, each for itself."""
+        """Whether messages without an expiration of their own need no look one by one."""
         self._keys = vhost.hub.follower.live.keys
         self.consumers: Consumers[Consumer] = Consumers(
             single_active=settings.single_active_consumer
@@ -82,7 +82,7 @@ class Queue:
         self.delivered = 0
         self.acked = 0
         self.got = 0
-        """Of what was delivered: by basic.get."""
+        """Messages that were delivered by basic.get."""
         self.got_no_ack = 0
         self.got_nothing = 0
         self.redelivered = 0
@@ -93,11 +93,12 @@ class Queue:
         self._pumping = False
         self._batch = 1
         self._at_once: set[int] = set()
-        """What came while a consumer had room for it: it goes out, however short it may live and
-        the queue may be."""
+        """The message that came while a consumer had room for it: it goes out, even when its TTL is
+        0 or the queue's limit is reached."""
         self._purge = Purge(self)
         self.uncertain: dict[int, int] = {}
-        """After a crash, per partition: below this, nobody knows what was handed out."""
+        """After a crash, per partition: below this offset nobody knows which messages were handed
+        out."""
         self.expiry = Expiry(self)
         self._idle_timer: asyncio.TimerHandle | None = None
         self._used()
@@ -109,30 +110,30 @@ class Queue:
 
     @property
     def ready(self) -> ReadyList:
-        """What waits, with all that it was given."""
+        """The places that wait, with all that were routed here so far."""
         self.vhost.hub.follower.settle_up()
         return self._ready
 
     @property
     def needs_records(self) -> bool:
-        """Whether it has to look at a message when it takes it."""
+        """Whether it has to look at a message when it takes it in."""
         chosen = self.settings
         return bool(chosen.max_priority) or chosen.max_length_bytes is not None
 
     @property
     def is_quiet(self) -> bool:
-        """Whether it may be told later of what it was given: nobody would get it now."""
+        """Whether a message may be noted in it later, because no consumer would get it now."""
         return self.takes_runs and not self.consumers
 
     @property
     def may_refuse(self) -> bool:
-        """Whether it may not take what it is given."""
+        """Whether it may refuse a message."""
         return self.settings.overflow != "drop-head"
 
     # -- taking in
 
     def take_in_run(self, place: int, count: int) -> None:
-        """Messages were routed here that follow each other and need no look."""
+        """Take in messages that follow each other and need no look."""
         number, offset = unpack(place)
         self.cursor.note_range(self._keys[number], offset, count)
         self._ready.append_run(place, count)
@@ -141,7 +142,7 @@ class Queue:
     def pass_on(self, place: int, count: int, data: Data) -> int:
         """Send messages that just came straight to the one consumer, if it has room for all.
 
-        How many were sent; the others are to be taken in.
+        Returns how many were sent; the others are to be taken in.
         """
         consumer = self.consumers.only
         if (
@@ -163,10 +164,10 @@ class Queue:
         return sent
 
     def take_in(self, place: int, record: Record | None) -> bool:
-        """A message was routed here; False when the queue is full and refuses it."""
+        """Take in a message. Returns False when the queue is full and refuses it."""
         chosen = self.settings
         if self.consumers and self._length.is_full(self._ready.size, record):
-            self._pump()  # what a consumer has room for does not count
+            self._pump()  # messages for which a consumer has room do not count
         if chosen.overflow != "drop-head" and self._length.is_full(self._ready.size, record):
             if chosen.overflow == "reject-publish-dlx":
                 self._note(place)
@@ -190,7 +191,7 @@ class Queue:
         self.cursor.note(key, offset)
 
     def restore(self, place: int, record: Record | None) -> None:
-        """A message that waited before a restart."""
+        """Take in a message that waited before a restart."""
         self._ready.append(place, self._priority(record))
         self._length.add(place, record)
 
@@ -201,19 +202,19 @@ class Queue:
 
     def _drop_excess(self) -> None:
         if self.may_refuse:
-            return  # what comes back may be too much, and stays
+            return  # a message that comes back stays, even beyond the limit
         while self._ready.size and self._length.is_exceeded(self._ready.size):
             self.give_up(self._took(self._ready.take()), "maxlen")
 
     def _took(self, place: int) -> int:
-        """A place is no longer ready."""
+        """Note that a place no longer waits. Returns it."""
         self._length.remove(place)
         return place
 
     # -- handing out
 
     def wake(self) -> None:
-        """Hand out what waits, soon."""
+        """Hand out waiting messages, soon."""
         if not self._pumping and self._ready.size and self.consumers:
             self._pumping = True
             self._loop.call_soon(self._pump_soon)
@@ -229,7 +230,7 @@ class Queue:
             consumer = self.consumers.next_ready()
             if consumer is None:
                 break
-            # With several consumers each gets one in turn; one alone may get many.
+            # Several consumers get one message each in turn; a single one may get many.
             most = min(consumer.room, TURN - given) if self.consumers.is_single else 1
             if self.takes_runs:
                 count = self._hand_out_run(consumer, most)
@@ -243,7 +244,7 @@ class Queue:
                 self._deliver(consumer, place, record)
             given += count
         if self._at_once and self.consumers.have_room(1):
-            self.wake()  # others of the channel, or other queues, have their turn between
+            self.wake()  # other queues and channels have their turn in between
         else:
             self._at_once.clear()
             if not self.takes_runs:
@@ -254,17 +255,17 @@ class Queue:
             self.wake()
 
     def pump(self) -> None:
-        """Hand out what waits, now; where that is to happen soon anyhow, then."""
+        """Hand out waiting messages now, unless that will happen soon anyhow."""
         if not self._pumping:
             self.hand_out()
 
     def hand_out(self) -> None:
-        """Hand out what waits, now."""
+        """Hand out waiting messages, now."""
         if self._ready.size and self.consumers and not self.is_deleted:
             self._pump()
 
     def _hand_out_run(self, consumer: Consumer, most: int) -> int:
-        """Send the messages at the head that are plain; how many those are."""
+        """Send the plain messages at the head as one run. Returns how many."""
         place, count = self._ready.run(most)
         number, offset = unpack(place)
         if not count or offset < self.uncertain.get(number, 0):
@@ -285,7 +286,7 @@ class Queue:
         return count
 
     def _read(self, places: list[int]) -> list[tuple[int, Record]]:
-        """The records of places, in their order; gone and expired ones are dealt with."""
+        """The records of places, in their order. Missing and expired ones are settled."""
         found = self._records(places)
         now_ms = self._clock.now_ms()
         answer: list[tuple[int, Record]] = []
@@ -302,7 +303,7 @@ class Queue:
         return answer
 
     def _records(self, places: list[int]) -> dict[int, Record]:
-        """The records of places, as far as they are there."""
+        """The records of places that still exist."""
         found: dict[int, Record] = {}
         size = 0
         for number, group in groupby(sorted(places), key=lambda place: unpack(place)[0]):
@@ -317,7 +318,7 @@ class Queue:
         delivery = self._hand_out(place, record)
         taker = consumer if consumer.take(delivery) else self.consumers.give(delivery)
         if not taker:
-            self.reject(place)  # no other one takes it, either
+            self.reject(place)  # no other consumer takes it, either
         elif taker.no_ack:
             self.delivered_no_ack += 1
             self.ack(place)
@@ -347,18 +348,18 @@ class Queue:
     # -- settling
 
     def ack(self, place: int) -> None:
-        """The message is done with."""
+        """Settle the message."""
         self.ack_run(place, 1)
 
     def ack_run(self, place: int, count: int) -> None:
-        """Messages that follow each other are done with."""
+        """Settle messages that follow each other."""
         self.unacked -= count
         self.acked += count
         self.settle_run(place, count)
         self.wake()
 
     def requeue(self, places: list[int]) -> None:
-        """Messages come back, in the order they had."""
+        """Messages come back, and keep their order."""
         limit = self.settings.deliveries_max
         for place in places:
             self.unacked -= 1
@@ -375,13 +376,13 @@ class Queue:
         self.wake()
 
     def reject(self, place: int) -> None:
-        """The consumer does not want the message, and it is not to come again."""
+        """The consumer does not want the message, and no other consumer gets it."""
         self.unacked -= 1
         self.give_up(place, "rejected")
         self.wake()
 
     def purge(self) -> int:
-        """Settle everything that waits; how many that were."""
+        """Settle all waiting messages. Returns how many there were."""
         gone = self.ready.cut()
         self._length.clear()
         self._at_once.clear()
@@ -397,11 +398,11 @@ class Queue:
         self.cursor.settle_range(self._keys[number], offset, count)
 
     def settled_elsewhere(self, place: int) -> None:
-        """A dead letter is safe where it went."""
+        """The dead letter of a message is durable: settle the message."""
         self.settle_run(place, 1)
 
     def settled_again(self, places: dict[int, str]) -> None:
-        """Do what a commit says that a crash interrupted: its messages wait again."""
+        """Repeat the settlements of a commit that a crash interrupted: its messages wait again."""
         if not places.keys().isdisjoint(self._ready.places()):
             self._length.clear()
             for row in self._ready.clear():
@@ -417,13 +418,13 @@ class Queue:
                 self.settle_run(place, 1)
 
     def record_at(self, place: int) -> Record | None:
-        """The record at a place; None when retention took it."""
+        """The record at a place; None: retention took it."""
         number, offset = unpack(place)
         found = self.vhost.hub.read(number, [offset])
         return found[0] if found else None
 
     def give_up(self, place: int, reason: str, record: Record | None = None) -> None:
-        """A message that does not wait any more leaves, to the dead letters if there are such."""
+        """A message that no longer waits leaves, to the dead-letter exchange if there is one."""
         if self.is_deleted:
             return
         if self.settings.dead_letter_exchange is None:
@@ -436,7 +437,7 @@ class Queue:
             self.vhost.dead_letters.send(self, place, record, reason)
 
     def expire_head(self, now_ms: int) -> bool:
-        """Give the head up if it has expired; whether it had."""
+        """Give the head up if it has expired. Returns whether it had."""
         place = self._ready.peek()
         if place is None or place in self._at_once or self.is_deleted:
             return False
@@ -453,7 +454,7 @@ class Queue:
     # -- use
 
     def _used(self) -> None:
-        """Somebody uses the queue: it does not expire for so long (x-expires)."""
+        """The queue is in use: its own expiry (x-expires) begins again."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
@@ -468,7 +469,7 @@ class Queue:
     # -- consumers
 
     def add_consumer(self, consumer: Consumer) -> None:
-        """Somebody consumes from here. Raises NotAuthorized when somebody else does exclusively."""
+        """Add a consumer. Raises NotAuthorized when another one is exclusive."""
         was_quiet = self.is_quiet
         self.consumers.add(consumer, f"queue '{self.name}' in vhost '{self.vhost.name}'")
         if was_quiet:
@@ -478,7 +479,7 @@ class Queue:
         self.wake()
 
     def remove_consumer(self, consumer: Consumer) -> None:
-        """A consumer stops consuming; an auto-delete queue is deleted with the last one."""
+        """Remove a consumer. An auto-delete queue is deleted with its last one."""
         self.consumers.remove(consumer)
         self._used()
         self.wake()
@@ -486,7 +487,7 @@ class Queue:
             self.vhost.queue_unused(self)
 
     def close(self) -> None:
-        """The queue is gone, or the broker stops."""
+        """The queue was deleted, or the broker stops."""
         self.is_deleted = True
         self.window.close()
         self._purge.settle()

@@ -1,10 +1,11 @@
-"""The ready list: places of messages that wait in a queue, in the order they are to go out.
+"""The ready list: places of messages that wait in a queue, in the order in which they go out.
 
-Rules: what came back goes to where it was, before what never left. A place is one number (which
-partition, which offset). Places that follow each other are one run, sixteen bytes however many they
-are: a long backlog of one queue costs next to nothing, and the worst case is sixteen bytes each.
-Places of one partition sort by themselves; only a queue that takes from several remembers in which
-order it had what is out. With priorities there is one list per priority, the highest first.
+Rules: a message that comes back goes to its old position, before messages that never left. A place
+is one number (partition and offset). Places that follow each other are one run of sixteen bytes,
+however long: a long backlog of one queue costs next to nothing, and in the worst case each place
+costs sixteen bytes. Places of one partition sort by their numbers; only a queue that takes from
+several partitions remembers the order of messages that are out. With priorities there is one list
+per priority, the highest first.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections import deque
 from typing import Final
 
 CHUNK: Final = 2048
-"""Runs that lie together in memory."""
+"""Runs that share one chunk of memory."""
 OFFSET_BITS: Final = 48
 OFFSET_MASK: Final = (1 << OFFSET_BITS) - 1
 
@@ -47,18 +48,19 @@ class _Line:
 
     def __init__(self) -> None:
         self._chunks: deque[array[int]] = deque()
-        """Runs in pairs: the first place, and how many follow each other from there."""
+        """Runs in pairs: the first place, and how many places follow each other from there."""
         self._head = 0
-        """Where the run at the head stands in the first chunk."""
+        """The index of the head's run in the first chunk."""
         self._gone = 0
-        """How many of the run at the head are out."""
+        """How many places of the head's run are out."""
         self._again: list[tuple[int, int]] = []
-        """What came back: its number in the line, and its place; a heap."""
+        """Messages that came back, as a heap: number in the line, and place."""
         self._source = -1
         self._is_mixed = False
         self._taken = 0
         self._out: dict[int, int] = {}
-        """Of what is out, its number in the line; only where places do not sort by themselves."""
+        """For places that are out: the number in the line. Only used where places do not sort by
+        themselves."""
         self.size = 0
 
     def append(self, place: int, count: int) -> None:
@@ -106,7 +108,7 @@ class _Line:
         return place
 
     def take_run(self, place: int, count: int) -> None:
-        """Take so many of the run at the head, which begins at `place`."""
+        """Take the first `count` places of the head's run, which begins at `place`."""
         self.size -= count
         self._gone += count
         if self._is_mixed:
@@ -122,7 +124,7 @@ class _Line:
                 self._head = 0
 
     def passed(self, place: int, count: int) -> None:
-        """Places that went out without ever waiting, while nothing waited."""
+        """Places went out without waiting, while no other place waited."""
         source = place >> OFFSET_BITS
         if source != self._source:
             self._is_mixed = self._is_mixed or self._source >= 0
@@ -153,12 +155,12 @@ class _Line:
         for number, chunk in enumerate(self._chunks):
             for at in range(self._head if number == 0 else 0, len(chunk), 2):
                 found += range(chunk[at], chunk[at] + chunk[at + 1])
-        # Of the run at the head some are out.
+        # Some places of the head's run are out.
         return found[: len(self._again)] + found[len(self._again) + self._gone :]
 
 
 class ReadyList:
-    """What waits."""
+    """The places that wait."""
 
     __slots__ = ("_lines", "size")
 
@@ -183,29 +185,30 @@ class ReadyList:
         self.size += count
 
     def run(self, most: int) -> tuple[int, int]:
-        """What never left and goes out next, as far as it follows each other: place and count.
+        """The next places to go out that never left, as far as they follow each other: place and
+        count.
 
-        The count is 0 when something else goes first.
+        The count is 0 when another place goes first.
         """
         return self._lines[0].run(most) if len(self._lines) == 1 else (0, 0)
 
     def take_run(self, place: int, count: int) -> None:
-        """Take so many of that run."""
+        """Take the first `count` places of that run."""
         self._lines[0].take_run(place, count)
         self.size -= count
 
     def put_back(self, place: int, priority: int = 0) -> None:
-        """A message that was out: it goes to where it was."""
+        """A message that was out goes back to its old position."""
         self._line(priority).put_back(place)
         self.size += 1
 
     def passed(self, place: int, count: int) -> None:
-        """Messages of no priority went out without ever waiting, while nothing waited."""
+        """Messages without priority went out without waiting, while no other message waited."""
         self._lines[0].passed(place, count)
 
     @property
     def remembers(self) -> bool:
-        """Whether it has to be told what does not come back."""
+        """Whether `forget` must be called for messages that do not come back."""
         return len(self._lines) > 1 or self._lines[0].remembers
 
     def forget(self, place: int, count: int = 1) -> None:
@@ -233,7 +236,8 @@ class ReadyList:
         return [place for line in reversed(self._lines) for place in line.places()]
 
     def cut(self) -> ReadyList:
-        """Everything that waits, as a list of its own; what is out is still known here."""
+        """Move everything that waits into a list of its own. Places that are out stay known
+        here."""
         other = ReadyList(len(self._lines) - 1)
         for line, empty in zip(self._lines, other._lines, strict=True):
             line.move_to(empty)

@@ -1,10 +1,10 @@
-"""Recovery: after a restart every queue gets its places again, and what came since.
+"""Recovery: after a restart every queue gets its places again, and the records since the last save.
 
 Rules:
-- Each partition is routed again from the lowest position that a queue kept; a queue takes only what
-  lies behind its own.
-- Records are anybody's: one that cannot be routed is told of and left out. A partition that cannot
-  be read is left where the routing of it stands; the others are not kept waiting.
+- Each partition is routed again from the lowest position that a queue kept. A queue takes only
+  records beyond its own position.
+- Records may come from any client. One that cannot be routed is reported and left out. For a
+  partition that cannot be read, the routing position stays; other partitions do not wait for it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Waiting = tuple[int, QueuedMessage]
 
 
 def own_key(hub: QueueHub, queue: Queue) -> tuple[str, int] | None:
-    """The partition of what the default exchange sends to a queue."""
+    """The partition of messages that the default exchange sends to a queue."""
     stream = hub.broker.streams.find(QUEUES_STREAM)
     if stream is None:
         return None
@@ -52,7 +52,7 @@ def own_key(hub: QueueHub, queue: Queue) -> tuple[str, int] | None:
 
 
 class Recovery:
-    """What a start does before anybody is accepted."""
+    """The work of a start, before the first client is accepted."""
 
     def __init__(self, hub: QueueHub) -> None:
         self._hub = hub
@@ -62,9 +62,9 @@ class Recovery:
     async def catch_up(
         self, queues: list[Queue], created_ms: dict[str, int], *, is_clean: bool
     ) -> None:
-        """Route what came after the positions that queues kept, then follow the end.
+        """Route the records after the positions that queues kept, then follow the end.
 
-        After a crash nobody knows what was handed out since the last checkpoint.
+        After a crash nobody knows which messages were handed out since the last checkpoint.
         """
         self._live.start(self._follower)
         fresh: dict[Queue, list[Waiting]] = {queue: [] for queue in queues}
@@ -81,10 +81,10 @@ class Recovery:
     def _starts(
         self, source: LiveSource, queues: list[Queue], created_ms: dict[str, int]
     ) -> dict[Queue, int]:
-        """From which offset each queue may lack records of a partition."""
+        """The offset from which each queue may lack records of a partition."""
         found: dict[Queue, int] = {}
         if source.partition.stopped is not None:
-            return found  # what is kept of it counts when it is restored
+            return found  # its kept state counts when it is restored
         reached: dict[str, set[str]] = {}
         for queue in queues:
             vhost = queue.vhost
@@ -94,8 +94,9 @@ class Recovery:
                 continue
             kept = queue.cursor.routed_to(source.key)
             if kept is None:
-                # The stream is younger than the queue and its bindings, which noted what there
-                # was: all of it is new. An older one was of no interest then, and is not now.
+                # The stream is younger than the queue and its bindings, which noted the streams of
+                # their time: all of its records are new. An older stream did not matter then, and
+                # does not now.
                 younger = source.stream.record.created_ms >= created_ms.get(queue.cursor.name, 0)
                 kept = 0 if younger else source.position
             queue.cursor.set_routed_to(source.key, source.position)
@@ -104,7 +105,7 @@ class Recovery:
         return found
 
     def _reached(self, vhost: VirtualHost, source: LiveSource) -> set[str]:
-        """The queues that bindings lead to from what lies in a partition."""
+        """The queues that bindings reach from the records of a partition."""
         for record in vhost.router.exchanges():
             own = capture_of(vhost.name, record.name) if record.name else None
             if own is not None and own[0] == source.stream.name:
@@ -126,7 +127,7 @@ class Recovery:
                     await source.until_here(cold)
                     continue
             except OnelogError as error:
-                # Its partition stands still, and that is told. Where the routing stands is kept.
+                # The partition is stopped and reported as such. Its routing position is kept.
                 _log.error("a partition cannot be routed", place=str(source.key), why=str(error))
                 source.position = position
                 return
@@ -141,7 +142,7 @@ class Recovery:
             await asyncio.sleep(0)
 
     def _restore(self, queue: Queue, fresh: list[Waiting]) -> None:
-        """Give a queue its places again: what it kept, and what came since."""
+        """Give a queue its places again: those that it kept, and those of later records."""
         cursor, kept = queue.cursor, []
         for key in cursor.partitions():
             source = self._live.find(key)
@@ -155,7 +156,7 @@ class Recovery:
             new.setdefault(number, []).append(place)
         numbers = {source.number for source in kept} | new.keys()
         if len(numbers) <= 1:
-            # One partition is in order as it is, however much it holds.
+            # The places of one partition are in order already, however many there are.
             for source in kept:
                 for offset in cursor.offsets(source.key):
                     self._restore_place(queue, pack(source.number, offset), is_new=False)
@@ -178,7 +179,8 @@ class Recovery:
     def _line(
         self, number: int, cursor: RoutedCursor, new: list[QueuedMessage]
     ) -> Iterator[QueuedMessage]:
-        """The places of a queue in one partition: what it kept, and what came since."""
+        """The places of a queue in one partition: those that it kept, and those of later
+        records."""
         kept = self._timed(number, cursor.offsets(self._live.keys[number]))
         return heapq.merge(kept, new, key=lambda place: place.offset)
 

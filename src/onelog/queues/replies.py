@@ -1,7 +1,7 @@
-"""Direct answers: those who wait for one, by the name that the answer comes by.
+"""Direct answers: who waits for one, by the name in the answer's address.
 
-Rules: an answer that lies in the log under such a name goes to the one that waits, past every
-queue. It is at most once: nobody keeps it for one that is gone.
+Rules: an answer in the log under such a name goes to the channel that waits, past every queue. It
+is delivered at most once: nobody keeps it for a channel that is gone.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
 REPLY_PREFIX: Final = f"{REPLY_TO}."
-"""How the names begin, as RabbitMQ has them."""
+"""The prefix of the names, as RabbitMQ has it."""
 
 
 class AnswerTaker(Protocol):
-    """One that waits for answers."""
+    """A channel that waits for answers."""
 
     @property
     def name(self) -> str:
-        """The name that its answers come by."""
+        """The name in the address of its answers."""
 
     def take_answer(self, name: str, record: Record) -> None:
         """An answer came."""
 
 
 class Replies:
-    """Those of one virtual host that wait for answers."""
+    """The channels of one virtual host that wait for answers."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, AnswerTaker] = {}
@@ -37,13 +37,13 @@ class Replies:
         return bool(self._waiting)
 
     def find(self, name: str) -> AnswerTaker | None:
-        """The one that an answer is for."""
+        """The channel that waits for an answer to this name."""
         return self._waiting.get(name)
 
     def add(self, taker: AnswerTaker) -> None:
-        """One more waits."""
+        """Add a channel."""
         self._waiting[taker.name] = taker
 
     def remove(self, taker: AnswerTaker) -> None:
-        """It waits no more."""
+        """Remove a channel."""
         self._waiting.pop(taker.name, None)

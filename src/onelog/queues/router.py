@@ -2,8 +2,8 @@
 
 Rules:
 - The default exchange (no name) sends to the queue that the key names, and cannot be bound.
-- An exchange may feed exchanges; each is visited once, so cycles end. Where an exchange finds no
-  queue at all, its alternate exchange is asked, once.
+- An exchange may feed exchanges; each is visited once, so cycles end. When an exchange finds no
+  queue at all, the message goes to its alternate exchange, once.
 - A message with further keys (CC, BCC) goes where any of its keys leads, at every exchange on its
   way: one key may lead to the next exchange and another one from there.
 - The answer for an exchange whose bindings look only at the key is cached by key; every change of
@@ -55,7 +55,7 @@ class Router:
         self._cache.clear()
 
     def remove_exchange(self, name: str) -> list[Binding]:
-        """An exchange goes, and with it every binding from and to it; the bindings that went."""
+        """Remove an exchange and every binding from and to it. Returns these bindings."""
         exchange = self._exchanges[name]
         gone = [*exchange.bindings.values(), *self.bindings_to(Destination("exchange", name))]
         for binding in gone:
@@ -65,12 +65,12 @@ class Router:
         return gone
 
     def add_queue(self, name: str) -> None:
-        """A queue can be sent to."""
+        """Add a queue."""
         self._queues.add(name)
         self._cache.clear()
 
     def remove_queue(self, name: str) -> list[Binding]:
-        """A queue goes, and with it every binding to it; the bindings that went."""
+        """Remove a queue and every binding to it. Returns these bindings."""
         gone = self.bindings_to(Destination("queue", name))
         for binding in gone:
             self.unbind(binding)
@@ -108,22 +108,22 @@ class Router:
         return True
 
     def bindings(self) -> list[Binding]:
-        """Every binding that somebody made."""
+        """Every binding that a client made."""
         return [row for found in self._exchanges.values() for row in found.bindings.values()]
 
     def bindings_from(self, exchange: str) -> list[Binding]:
-        """What leaves an exchange."""
+        """The bindings from an exchange."""
         found = self._exchanges.get(exchange)
         return [] if found is None else list(found.bindings.values())
 
     def bindings_to(self, destination: Destination) -> list[Binding]:
-        """What leads to a queue or an exchange."""
+        """The bindings to a queue or an exchange."""
         return list(self._to.get(destination, {}).values())
 
-    # -- ways
+    # -- reachability
 
     def queues_behind(self, exchange: str) -> set[str]:
-        """The queues that bindings and alternates lead to from an exchange."""
+        """The queues that bindings and alternates reach from an exchange."""
         return {
             row.destination.name
             for node in self._nodes_behind(exchange)
@@ -132,7 +132,7 @@ class Router:
         }
 
     def _nodes_behind(self, exchange: str) -> Iterator[Exchange]:
-        """An exchange, and those that bindings and alternates lead to from it, each once."""
+        """An exchange, and all exchanges that bindings and alternates reach from it, each once."""
         visited: set[str] = set()
         waiting = [exchange]
         while waiting:
@@ -151,7 +151,7 @@ class Router:
                 waiting.append(node.record.alternate)
 
     def exchanges_before(self, exchange: str) -> set[str]:
-        """The exchanges whose messages may come to an exchange, itself among them."""
+        """The exchanges whose messages may reach an exchange, including itself."""
         feeds: dict[str, set[str]] = {}
         for name, node in self._exchanges.items():
             for row in node.bindings.values():
@@ -171,7 +171,7 @@ class Router:
     # -- routing
 
     def looks_at_headers(self, exchange: str) -> bool:
-        """Whether where a message of an exchange goes depends on more than its key."""
+        """Whether the route of a message depends on more than its key."""
         return any(node.record.type == "headers" for node in self._nodes_behind(exchange))
 
     def route(

@@ -1,12 +1,13 @@
-"""The rows of a virtual host in the metadata store, and what the store still has to forget.
+"""The rows of a virtual host in the metadata store, and deletions that are still owed.
 
 Rules:
-- Writes take effect in the order they are asked for, whatever their length.
-- What could not be written is undone in memory by whoever asked. The store may have it all the
-  same, so its deletion is owed, like one that failed: it goes with the next write, before anything
-  else, and with the end. So a row never comes back to something new that has the same name.
-- A list is in such an order that after a crash in the middle the next start knows what is left:
-  a queue or exchange goes before its bindings, which then lead nowhere.
+- Writes take effect in the order in which they are asked for, whatever their length.
+- When a write fails, the caller undoes it in memory. The store may have it all the same, so its
+  deletion is owed, like a deletion that failed. Owed deletions go with the next write, before
+  anything else, and with the end. So a row never comes back to a new object of the same name.
+- The rows of one write are in such an order that after a crash in the middle the next start knows
+  what is left: the row of a queue or exchange goes before those of its bindings, which then lead
+  nowhere.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ class Rows:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._owed: dict[str, Delete] = {}
-        """Deletions that failed, or that undo a write which did."""
+        """Deletions that failed, or that undo a failed write."""
         self._number = 0
         self._under_way = 0
         self._put_at: dict[str, int] = {}
-        """Which write put a key last, of those since nothing was under way."""
+        """Key → the number of the last write that put it; emptied when no write is under way."""
 
     async def write(self, *ops: Op) -> None:
         """Write rows, in this order."""
@@ -41,7 +42,7 @@ class Rows:
         self._under_way += 1
         try:
             await self._store.write(work)
-        except BaseException:  # also when whoever asked is gone: what the store did is not known
+        except BaseException:  # also when the caller was cancelled: what the store did is not known
             self._owe(work, number)
             raise
         finally:
@@ -50,7 +51,7 @@ class Rows:
                 self._put_at.clear()
 
     async def settle(self) -> None:
-        """Write what is owed."""
+        """Write the deletions that are owed."""
         await self.write()
 
     def _owe(self, work: list[Op], number: int) -> None:

@@ -1,8 +1,8 @@
 """What a queue is declared with: flags and arguments, checked, as RabbitMQ names them.
 
-Rules: an argument of a wrong type or value refuses the declaration with its name
-(PRECONDITION_FAILED). Declared again, everything must be the same. Arguments that are not known are
-kept and shown, and do nothing.
+Rules: an argument of a wrong type or value is an error that names it (PRECONDITION_FAILED). A
+second declaration must be the same in everything. Unknown arguments are kept and shown, and have no
+effect.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class QueueRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeclaredSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the arguments say."""
+    """The settings that the arguments give."""
 
     type: QueueType = "classic"
     message_ttl_ms: int | None = None
@@ -54,9 +54,9 @@ class DeclaredSettings(msgspec.Struct, frozen=True, kw_only=True):
     single_active_consumer: bool = False
     delivery_limit: int | None = None
     max_age_ms: int | None = None
-    """Of a stream: how long its messages stay."""
+    """For a stream: how long its messages stay."""
     start: str | int | None = None
-    """`x-onelog-from`: history that the queue takes when it is bound."""
+    """`x-onelog-from`: the history that the queue takes when it is bound."""
 
     @property
     def deliveries_max(self) -> int | None:
@@ -137,7 +137,7 @@ ARGUMENTS: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
     "x-max-age": ("max_age_ms", _interval),
     "x-onelog-from": ("start", _start),
 }
-"""Every argument that does something: the setting it becomes, and its check."""
+"""Every argument that has an effect: its setting, and its check."""
 
 
 def read_settings(record: QueueRecord, vhost: str) -> DeclaredSettings:
@@ -175,7 +175,7 @@ _NOT_FOR_STREAMS: Final = tuple(
 
 
 def _check_stream(record: QueueRecord, vhost: str) -> None:
-    """A stream is durable, everybody's, and keeps everything: refuse what says otherwise."""
+    """A stream is durable, shared by all, and keeps everything: refuse other arguments."""
     where = f"queue '{record.name}' in vhost '{vhost}'"
     if record.auto_delete:
         raise InvalidRequest(f"invalid property 'auto-delete' for {where}")
@@ -187,7 +187,7 @@ def _check_stream(record: QueueRecord, vhost: str) -> None:
 
 
 def check_equivalent(old: QueueRecord, new: QueueRecord, vhost: str) -> None:
-    """Refuse a declaration that differs from the queue that is there."""
+    """Refuse a declaration that differs from the existing queue."""
     if old.exclusive != new.exclusive:
         raise locked_queue(old.name, vhost)
     rows: list[tuple[str, Any, Any]] = [
@@ -206,12 +206,12 @@ def check_equivalent(old: QueueRecord, new: QueueRecord, vhost: str) -> None:
 
 
 def is_same_value(one: Any, other: Any) -> bool:
-    """Whether two arguments say the same: a number is no truth value, and 10 is not 10.0."""
+    """Whether two arguments are equal: a number is not a boolean, and 10 is not 10.0."""
     return type(one) is type(other) and one == other
 
 
 def locked_queue(name: str, vhost: str) -> QueueLocked:
-    """What is told to who may not have an exclusive queue, or would have it otherwise."""
+    """The error for a client that may not use an exclusive queue, or declares it differently."""
     return QueueLocked(
         f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'."
         " It could be originally declared on another connection or the exclusive property"

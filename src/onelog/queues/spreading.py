@@ -1,10 +1,11 @@
-"""Spreading: runs of records to the queues that they are for.
+"""Spreading: noting runs of records in the queues that they are for.
 
 Rules:
-- Queues that somebody consumes from, or that have to look at each message, are told at once. Those
-  that only collect (nobody would get it now) are told a moment later, or as soon as anybody asks:
-  what goes to a hundred of them costs its publisher no more than what goes to one.
-- What is told later is told in the order it came, and before anything else is told of or kept.
+- Queues with consumers, and queues that have to look at each message, note a run at once. Queues
+  that only collect (no consumer would get it now) note it a moment later, or as soon as anybody
+  asks: publishing to a hundred of them costs no more than to one.
+- Runs that are noted later are noted in the order in which they came, and before anything else is
+  noted or kept.
 """
 
 from __future__ import annotations
@@ -17,29 +18,29 @@ if TYPE_CHECKING:
     from onelog.queues.queue import Queue
 
 LATE_S: Final = 0.05
-"""How long a queue that only collects may not know of a message."""
+"""How long a queue that only collects may lag behind."""
 LATE_MAX: Final = 1024
-"""Runs that wait to be told."""
+"""Runs that wait to be noted."""
 
 Queues = tuple["Queue", ...]
 Stumbled = Callable[["Queue", int, int, Exception], None]
-"""Told that a queue raised over a run of messages: its place, how many, and what was raised."""
+"""Called when a queue raised over a run of messages: its place, the count, and the error."""
 
 
 class Spread:
-    """The queues of a message, by how they are told."""
+    """The queues of a message, by how a run is noted in them."""
 
     __slots__ = ("looking", "queues", "quiet", "ready")
 
     def __init__(self, queues: Queues) -> None:
         self.queues = queues
         self.quiet = tuple(queue for queue in queues if queue.is_quiet)
-        """Told later."""
+        """They note it later."""
         loud = [queue for queue in queues if not queue.is_quiet]
         self.ready = tuple(queue for queue in loud if queue.takes_runs)
-        """Told of whole runs."""
+        """They note whole runs."""
         self.looking = tuple(queue for queue in loud if not queue.takes_runs)
-        """Told of each message."""
+        """They note each message."""
 
 
 class _Late:
@@ -52,7 +53,7 @@ class _Late:
 
 
 class Spreader:
-    """Who is told of what, and what is still to be told."""
+    """Notes runs in queues, and keeps those that are still to be noted."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, stumbled: Stumbled) -> None:
         self._loop = loop
@@ -62,19 +63,19 @@ class Spreader:
         self._timer: asyncio.TimerHandle | None = None
 
     def spread(self, queues: Queues) -> Spread:
-        """How these queues are told."""
+        """The `Spread` of these queues."""
         found = self._known.get(queues)
         if found is None:
             found = self._known[queues] = Spread(queues)
         return found
 
     def forget(self) -> None:
-        """Queues came, went or changed: what waits is told first."""
+        """Queues came, went or changed: waiting runs are noted first."""
         self.settle_up()
         self._known.clear()
 
     def later(self, spread: Spread, place: int, count: int) -> None:
-        """Tell the quiet queues of a run of messages, in a moment."""
+        """Note a run of messages in the quiet queues, in a moment."""
         if self._late:
             last = self._late[-1]
             if last.spread is spread and last.place + last.count == place:
@@ -87,7 +88,7 @@ class Spreader:
             self._timer = self._loop.call_later(LATE_S, self.settle_up)
 
     def settle_up(self) -> None:
-        """Tell everybody now."""
+        """Note all waiting runs now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,9 +1,10 @@
-"""Stream queues (`x-queue-type: stream`): everybody reads everything, from where they like.
+"""Stream queues (`x-queue-type: stream`): every consumer reads every message, from a position of
+its choice.
 
 Rules (RabbitMQ, streams):
-- A message has a number, from 0 on, told in the header `x-stream-offset`. A consumer begins at the
-  number, time, `first`, `last` or `next` of its `x-stream-offset`, and reads on from there;
-  acknowledging is asking for more, whatever the kind. Nothing is settled by reading.
+- A message has a number, from 0 on, in the header `x-stream-offset`. A consumer begins at the
+  number, time, `first`, `last` or `next` of its `x-stream-offset`, and reads on from there; an
+  acknowledgement of any kind only makes room for more messages. Reading settles nothing.
 - Messages leave by age (`x-max-age`) or size (`x-max-length-bytes`), or with their stream's own
   retention, the oldest first.
 """
@@ -74,10 +75,10 @@ class StreamLog:
         return self._places[self._head] if self.size else None
 
     remembers = False
-    """Nothing is ever out."""
+    """No place is ever out."""
 
     def forget(self, place: int, count: int = 1) -> None:
-        """Nothing is ever out."""
+        """No place is ever out."""
 
     def places(self) -> list[int]:
         """Every place."""
@@ -85,7 +86,7 @@ class StreamLog:
 
 
 class StreamQueue(Queue):
-    """A queue whose consumers each have a place of their own in it."""
+    """A queue whose consumers each have their own position."""
 
     _ready: StreamLog  # type: ignore[assignment]
 
@@ -149,7 +150,7 @@ class StreamQueue(Queue):
     # -- consumers
 
     def add_consumer(self, consumer: Consumer) -> None:
-        """Somebody reads from here. Raises InvalidRequest or NotAuthorized."""
+        """Add a consumer. Raises InvalidRequest or NotAuthorized."""
         where = f"queue '{self.name}' in vhost '{self.vhost.name}'"
         if consumer.no_ack:
             raise NotSupported(f"automatic acknowledgement not supported by stream {where}")
@@ -186,7 +187,7 @@ class StreamQueue(Queue):
         )
 
     def _number_at(self, time_ms: int) -> int:
-        """The first message that is not older than a time."""
+        """The number of the first message that is not older than a time."""
         low, high = self._ready.first, self._ready.next
         while low < high:
             middle = (low + high) // 2
@@ -226,7 +227,7 @@ class StreamQueue(Queue):
         found = self._records(places)
         return [(place, found[place]) for place in places if place in found]
 
-    # -- acknowledging is asking for more
+    # -- acknowledgements only make room
 
     def ack_run(self, place: int, count: int) -> None:
         """The consumer has room again."""
@@ -236,17 +237,17 @@ class StreamQueue(Queue):
         self.wake()
 
     def reject(self, place: int) -> None:
-        """The same."""
+        """The same as `ack_run`."""
         self.ack(place)
 
     def requeue(self, places: list[int]) -> None:
-        """The same: a stream gives nothing again but to who begins anew."""
+        """The same: a stream repeats a message only for a consumer that begins again."""
         for place in places:
             self.ack(place)
 
     def settled_again(self, places: dict[int, str]) -> None:
-        """Nothing of a stream is settled."""
+        """Nothing in a stream is ever settled."""
 
     def purge(self) -> int:
-        """A stream is not purged."""
+        """A stream cannot be purged."""
         raise NotSupported(f"purge not supported by stream '{self.name}'")

@@ -1,10 +1,11 @@
 """The streams of one virtual host: made before the first message needs them.
 
 Rules: an exchange has a stream of its own with one partition, so that its messages have one order
-whatever their keys, as they have in RabbitMQ; `amq.topic` of the default virtual host goes where
-every topic goes. What the default exchange sends lies in one stream for all queues: a queue's
-messages have one topic, hence one partition and one order. What a durable queue has not consumed
-stays, however much it is: who fills the disk is blocked, and nothing that was confirmed is lost.
+whatever their keys, as in RabbitMQ. Messages of `amq.topic` of the default virtual host go to the
+home streams of their topics. Messages of the default exchange lie in one stream for all queues: a
+queue's messages have one topic, hence one partition and one order. Messages that a durable queue
+has not consumed stay, however many: a publisher that fills the disk is blocked, and no confirmed
+message is lost.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ if TYPE_CHECKING:
     from onelog.queues.hub import QueueHub
 
 QUEUES_PARTITIONS: Final = 1
-"""One write and one sync serve all queues that were sent to in a pass."""
+"""One write and one sync serve all queues that were published to in a pass."""
 RECORD_BYTES: Final = 4096
-"""What a record takes beside body and properties: its topic and its own form."""
+"""Bytes of a record beside body and properties: its topic and its encoding."""
 _ANY_BYTES: Final = 2**63 - 1
 
 
 class Streams:
-    """Which streams of a virtual host are there."""
+    """Makes the streams of a virtual host, and knows which exist."""
 
     def __init__(self, hub: QueueHub, vhost: str) -> None:
         self._hub = hub
@@ -46,15 +47,15 @@ class Streams:
         self._lock = asyncio.Lock()
 
     def make_ready(self, exchange: str) -> Coroutine[Any, Any, None] | None:
-        """What to wait for before something is published to an exchange; None: nothing."""
+        """Wait for this before a publish to an exchange; None: its stream exists."""
         return None if self.is_ready(exchange) else self.make(exchange)
 
     def is_ready(self, exchange: str) -> bool:
-        """Whether what is published to an exchange has a stream to go to."""
+        """Whether the stream of an exchange exists."""
         return exchange in self._ready
 
     async def make(self, exchange: str) -> None:
-        """Let there be a stream for what is published to an exchange."""
+        """Make sure that the stream of an exchange exists."""
         async with self._lock:
             if exchange in self._ready:
                 return
@@ -107,36 +108,36 @@ class Streams:
                 )
             )
         except AlreadyExists:
-            return  # another connection was faster
+            return  # another connection has made it
 
     @property
     def _message_bytes_max(self) -> int:
-        """A body of the largest size fits, with its properties and its topic."""
+        """Room for a body of the largest size, with its properties and its topic."""
         config = self._hub.config
         limits = config.amqp.limits
         needed = limits.message_bytes + limits.frame_bytes + RECORD_BYTES
         return max(config.defaults.stream.message_bytes_max, min(needed, BATCH_BYTES_MAX))
 
     def exchange_gone(self, exchange: str) -> None:
-        """An exchange was deleted: what it was sent stays as long as retention says."""
+        """An exchange was deleted: its messages stay as long as retention says."""
         self._ready.discard(exchange)
 
     @contextlib.asynccontextmanager
     async def unchanged(self) -> AsyncIterator[None]:
-        """No stream of this virtual host is made for the length of the block."""
+        """No stream of this virtual host is made during the block."""
         async with self._lock:
             yield
 
 
 async def drop_unused(hub: QueueHub, partition: PartitionHandle) -> None:
-    """Retention took records: the stream of an exchange that is gone goes with its last one."""
+    """Retention took records: delete the stream of a deleted exchange with its last record."""
     catalog = hub.broker.streams
     stream = catalog.find(partition.stream)
     if stream is None or len(stream.config.captures) != 1:
         return
     address = address_of(stream.config.captures[0])
     if capture_of(address.vhost, address.exchange) != (stream.name, stream.config.captures[0]):
-        return  # not one that was made here
+        return  # not a stream of an exchange
     vhost = hub.vhosts.find(address.vhost)
     async with contextlib.nullcontext() if vhost is None else vhost.streams.unchanged():
         is_gone = vhost is None or vhost.router.find(address.exchange) is None

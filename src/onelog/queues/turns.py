@@ -4,10 +4,10 @@ A channel is whatever has one bound for consumers of several queues: AMQP's chan
 
 Rules:
 - A prefetch of the channel, its bound of unacknowledged messages and its socket are shared. When
-  there is room again, each queue is asked in turn and gets its share of it; who was served goes to
-  the end of the line. So no queue keeps the others waiting, however much it has.
-- While a round is due nobody takes by itself: what was acknowledged is not taken again by the queue
-  that happens to wake first, or that was just given something new.
+  there is room again, each queue is asked in turn and gets its share of it, and then goes to the
+  end of the line. So no queue keeps the others waiting, however many messages it has.
+- While a round is due, no queue takes room outside of its turn: otherwise the queue that wakes
+  first, or that just got a message, would take all room that was acknowledged.
 - Where a channel consumes from one queue only, there is nothing to share, and nothing is asked.
 """
 
@@ -25,7 +25,7 @@ class Sharing(Protocol):
 
     @property
     def delivered(self) -> int:
-        """Messages that it was ever sent."""
+        """Messages that it has been sent so far."""
 
     @property
     def room(self) -> int:
@@ -33,19 +33,20 @@ class Sharing(Protocol):
 
 
 class Turns:
-    """The queues of one channel, whose turn is next first."""
+    """The queues of one channel, the next one first."""
 
     __slots__ = ("_loop", "_now", "_queues", "_upto", "is_due")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._queues: dict[Queue, int] = {}
-        """How many consumers of the channel each has."""
+        """Queue → how many consumers the channel has there."""
         self.is_due = False
-        """Whether everybody is to be asked in turn, and nobody takes by itself."""
+        """Whether a round is due, so that no queue takes room outside of its turn."""
         self._now: Queue | None = None
         self._upto = 0
-        """How many messages the channel may have been sent when that queue's share is used up."""
+        """The number of messages that the channel has been sent when that queue's share is used
+        up."""
 
     def add(self, queue: Queue) -> None:
         """The channel has one more consumer of a queue."""
@@ -63,7 +64,7 @@ class Turns:
         return min(room, self._upto - delivered) if queue is self._now else 0
 
     def begin(self, channel: Sharing) -> None:
-        """There may be room again: let everybody have some of it, soon."""
+        """There may be room again: share it among the queues, soon."""
         if len(self._queues) == 1:
             for queue in self._queues:
                 queue.wake()
@@ -87,4 +88,4 @@ class Turns:
         finally:
             self.is_due, self._now = False, None
         if channel.room > 0 and channel.delivered > before:
-            self.begin(channel)  # a queue may have more, and others have their turn between
+            self.begin(channel)  # a queue may have more, and others have their turn in between

@@ -1,10 +1,10 @@
 """A virtual host: its exchanges, queues and bindings, who may declare what, and what is kept.
 
 Rules:
-- Durable exchanges, durable queues and the bindings between them are in the metadata store before
-  they are answered (I4, I9), also to who declares what another is just declaring; transient ones
+- Durable exchanges, durable queues and the bindings between them are in the metadata store before a
+  declaration is answered (I4, I9), also when two clients declare the same at once. Transient ones
   live in memory, exclusive queues as long as their connection.
-- A declaration of what is there must say the same in all that counts; a passive one only asks.
+- A declaration of something that exists must be equal in all that counts; a passive one only asks.
 - Names that begin with `amq.` are the broker's.
 """
 
@@ -54,7 +54,7 @@ NAME_BYTES_MAX: Final = 255
 CURSOR_PREFIX: Final = "amqp:"
 TRANSIENT_PREFIX: Final = "amqp-transient:"
 _KINDS: Final[dict[str, type[Queue]]] = {"classic": Queue, "quorum": Queue, "stream": StreamQueue}
-"""How each type of queue behaves."""
+"""The class of each type of queue."""
 _DEFAULT_EXCHANGE: Final = "operation not permitted on the default exchange"
 
 
@@ -68,21 +68,21 @@ class VirtualHost:
         self.queues: dict[str, Queue] = {}
         self._rows = Rows(hub.broker.store)
         self._loose: list[Delete] = []
-        """Rows of an earlier run that belong to nothing any more."""
+        """Keys of rows of an earlier run that belong to nothing any more."""
         self._changes: dict[str, asyncio.Event] = {}
-        """Rows that are coming or going, and who waits for that."""
+        """Keys of rows that are being written or deleted, and futures of those who wait."""
         self.streams = Streams(hub, name)
         self.dead_letters = DeadLetters(self)
         self.replies = Replies()
 
-    # -- what is kept
+    # -- keeping rows
 
     def _key(self, kind: str, name: str) -> str:
         return key_of(self.name, kind, name)
 
     @contextlib.contextmanager
     def _changing(self, key: str) -> Iterator[None]:
-        """While something comes or goes, whoever wants the same waits."""
+        """While an object is being made or deleted, others who want the same one wait."""
         done = self._changes[key] = asyncio.Event()
         try:
             yield
@@ -91,7 +91,7 @@ class VirtualHost:
             done.set()
 
     async def _settled(self, key: str) -> None:
-        """Nobody is told of what is not durable yet, or of a queue that cannot be sent to."""
+        """Wait until an object is durable and can be used, so that no answer comes too early."""
         while key in self._changes:
             await self._changes[key].wait()
 
@@ -100,7 +100,7 @@ class VirtualHost:
         await self._rows.settle()
 
     def _is_kept(self, binding: Binding) -> bool:
-        """Whether a binding is needed to know where messages went."""
+        """Whether a binding is needed to know which queues messages went to."""
         if binding.destination.kind == "exchange":
             return True
         queue = self.queues.get(binding.destination.name)
@@ -117,14 +117,15 @@ class VirtualHost:
         return exchange is not None and exchange.durable
 
     def restore_binding(self, binding: Binding) -> None:
-        """A binding of an earlier run; one whose exchange is gone leads from nowhere."""
+        """Add a binding of an earlier run. One whose exchange is gone leads from nowhere."""
         if self.router.find(binding.source) is None:
             self._loose.append(Delete(binding_key(self.name, binding)))
         else:
             self.router.bind(binding)
 
     async def drop_transient(self) -> None:
-        """After a restart: what was not durable is gone, and what a crash left half deleted."""
+        """After a restart: drop everything that was not durable, or that a crash left half
+        deleted."""
         router = self.router
         ops, self._loose = self._loose, []
         for binding in router.bindings():
@@ -156,7 +157,7 @@ class VirtualHost:
         return found.name
 
     def is_plain_way(self, exchange: str, routing_key: str, headers: Headers) -> bool:
-        """Whether messages with this key and these headers all go to the same queues, unseen."""
+        """Whether all messages with this key and these headers go to the same queues."""
         if any(name in (BLIND_KEYS, LEFT_OUT) for name, _value in headers):
             return False
         if self.router.looks_at_headers(exchange):
@@ -211,7 +212,7 @@ class VirtualHost:
             raise InvalidRequest(f"the {kind} name is longer than 255 bytes")
 
     async def delete_exchange(self, name: str, *, if_unused: bool) -> None:
-        """exchange.delete; one that is not there is fine."""
+        """exchange.delete; no error when it does not exist."""
         if not name:
             raise NotAuthorized(_DEFAULT_EXCHANGE)
         if name.startswith(RESERVED):
@@ -232,13 +233,13 @@ class VirtualHost:
         self.streams.exchange_gone(name)
         self.hub.topology_changed()
         with self._changing(key):
-            # What it brought to queues is kept with them before nobody knows any more that it did.
+            # The places that it brought to queues are kept before the row of the exchange is gone.
             await self.hub.unbound(self, gone)
             await self._rows.write(*ops)
         await self._unused_exchanges(gone)
 
     async def _unused_exchanges(self, gone: list[Binding]) -> None:
-        """Exchanges that were to go with their last binding."""
+        """Delete exchanges that were declared to go with their last binding."""
         for source in {row.source for row in gone}:
             found = self.router.find(source)
             if found is not None and found.auto_delete and not self.router.bindings_from(source):
@@ -247,7 +248,8 @@ class VirtualHost:
     # -- queues
 
     def queue(self, name: str, owner: object | None) -> Queue:
-        """A queue that `owner` may use; None may use all. Raises NotDeclared or QueueLocked."""
+        """A queue that `owner` may use; without an owner, any queue. Raises NotDeclared or
+        QueueLocked."""
         found = self.queues.get(name)
         if found is None:
             raise NotDeclared(f"no queue '{name}' in vhost '{self.name}'")
@@ -299,7 +301,7 @@ class VirtualHost:
                 del self.queues[record.name]
                 queue.close()
                 with contextlib.suppress(OnelogError):
-                    await self.hub.unwatch(queue)  # or nobody could declare it again
+                    await self.hub.unwatch(queue)  # otherwise nobody could declare it again
                 raise
         self.router.add_queue(record.name)
         self.hub.counters.made += 1
@@ -319,19 +321,19 @@ class VirtualHost:
         return queue
 
     def cursor_name(self, record: QueueRecord) -> str:
-        """The name that a queue's places are kept under."""
+        """The name of the cursor that keeps a queue's places."""
         prefix = CURSOR_PREFIX if record.is_kept else TRANSIENT_PREFIX
         return f"{prefix}{self.name}:{record.name}"
 
     async def delete_queue(
         self, queue: Queue, *, if_unused: bool = False, if_empty: bool = False
     ) -> int:
-        """queue.delete; how many messages went with it."""
+        """queue.delete. Returns how many messages were deleted with it."""
         key = self._key("queues", queue.name)
         await self._settled(key)
         if if_unused and queue.consumers:
             raise InvalidRequest(f"queue '{queue.name}' in vhost '{self.name}' in use")
-        if if_empty and queue.ready.size:  # what is out does not count, as in RabbitMQ
+        if if_empty and queue.ready.size:  # messages with consumers do not count, as in RabbitMQ
             raise InvalidRequest(f"queue '{queue.name}' in vhost '{self.name}' not empty")
         if self.queues.get(queue.name) is not queue:
             return 0
@@ -352,7 +354,7 @@ class VirtualHost:
             finally:
                 await self.hub.unwatch(queue)
         await self._unused_exchanges(gone)
-        # Its consumers are told after whoever deleted it was answered.
+        # Its consumers hear of it after the answer to the client that deleted it.
         self.hub.loop.call_soon(_tell_consumers, queue)
         return count
 
@@ -361,22 +363,22 @@ class VirtualHost:
         self.hub.run(self._delete_unused(queue))
 
     async def _delete_unused(self, queue: Queue) -> None:
-        if not queue.consumers:  # nobody came meanwhile
+        if not queue.consumers:  # no consumer came meanwhile
             await self.delete_queue(queue)
 
     def queue_expired(self, queue: Queue) -> None:
-        """Nobody used a queue for as long as it said."""
+        """Nobody used a queue for as long as its `x-expires` says."""
         self.hub.run(self.delete_queue(queue))
 
     async def owner_gone(self, owner: object) -> None:
-        """A connection ended: its exclusive queues go with it."""
+        """A connection ended: delete its exclusive queues."""
         for queue in [row for row in self.queues.values() if row.owner is owner]:
             await self.delete_queue(queue)
 
     # -- bindings
 
     async def bind(self, binding: Binding) -> None:
-        """queue.bind and exchange.bind; both ends were looked up."""
+        """queue.bind and exchange.bind. The caller has looked up both ends."""
         source = self.exchange(binding.source)
         if not binding.source:
             raise NotAuthorized(_DEFAULT_EXCHANGE)
@@ -400,7 +402,7 @@ class VirtualHost:
                 raise
 
     async def unbind(self, binding: Binding) -> None:
-        """queue.unbind and exchange.unbind; a binding that is not there is fine."""
+        """queue.unbind and exchange.unbind; no error when the binding does not exist."""
         if not binding.source:
             raise NotAuthorized(_DEFAULT_EXCHANGE)
         key = binding_key(self.name, binding)
