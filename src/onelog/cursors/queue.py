@@ -8,14 +8,12 @@ Rules:
   dead-letter hook. It is settled only when the hook says that the dead letter is durable elsewhere.
 - Records in flight are bounded; the kept state is that of the lanes (`cursors/lane.py`). Nothing is
   copied or deleted.
-- With `priority_header` the reader looks ahead (bounded) and hands out higher priorities first.
+- With `priority_header` it hands out higher priorities first (`cursors/priorities.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-import re
 from collections.abc import Callable
 from typing import Final
 
@@ -23,6 +21,7 @@ import msgspec
 
 from onelog.base.clock import Clock
 from onelog.base.errors import NotFound
+from onelog.cursors.backoff import BackOff, backoff_ms
 from onelog.cursors.cursor import (
     CursorKind,
     CursorState,
@@ -35,13 +34,12 @@ from onelog.cursors.cursor import (
 from onelog.cursors.delivery import Acquired, DeadLetter, QueueSettings, Reason
 from onelog.cursors.holdings import Holdings, Unsettled
 from onelog.cursors.lane import Lane, LaneState
+from onelog.cursors.priorities import PriorityWindow
 from onelog.cursors.reader import expires_at
 from onelog.cursors.sources import SourceRegistry
 from onelog.cursors.wait import QueueWait
-from onelog.record.headers import find_header
 from onelog.record.record import Record
 
-_PRIORITY: Final = re.compile(rb"[0-9]{1,9}")
 _LOOKED_AT_MAX: Final = 10_000
 """Records that one call looks at: a long stretch of expired ones must not hold the loop."""
 
@@ -91,8 +89,8 @@ class QueueCursor:
         self._lanes = _NO_LANES
         self._held = Holdings()
         # An idle queue is small: attributes that most queues never need are made when needed.
-        self._delayed: list[tuple[float, int, tuple[str, int]]] | None = None
-        self._by_priority: list[tuple[int, tuple[str, int], int]] | None = None
+        self._delayed: BackOff | None = None
+        self._by_priority: PriorityWindow | None = None
         self._listeners: list[Callable[[], None]] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -143,9 +141,9 @@ class QueueCursor:
                 break
             found.append(delivery)
         if self.settings.priority_header is not None:
-            self._look_ahead()
-            while self._room(limit, found) and self._by_priority:
-                _rank, key, offset = heapq.heappop(self._by_priority)
+            window = self._look_ahead(self.settings.priority_header)
+            while self._room(limit, found) and window:
+                key, offset = window.pop()
                 delivery = self._reread(consumer, self._lane(key), offset)
                 if delivery is not None:
                     found.append(delivery)
@@ -223,19 +221,13 @@ class QueueCursor:
                     if delivery is not None:
                         found.append(delivery)
 
-    def _look_ahead(self) -> None:
-        """Fill the priority window: offsets only, highest priority first, then offset order."""
-        header = self.settings.priority_header
-        assert header is not None
+    def _look_ahead(self, header: bytes) -> PriorityWindow:
         if self._by_priority is None:
-            self._by_priority = []
-        room = self.settings.priority_window - len(self._by_priority)
-        for index, record in self.reading.read(room) if room > 0 else ():
-            key = self.reading.sources.sources[index].key
-            if self._lane(key).take_new(record.offset):
-                value = find_header(record.headers, header)
-                rank = int(value) if value is not None and _PRIORITY.fullmatch(value) else 0
-                heapq.heappush(self._by_priority, (-rank, key, record.offset))
+            self._by_priority = PriorityWindow()
+        window = self._by_priority
+        most = self.settings.priority_window
+        window.fill(self.reading, lambda key, at: self._lane(key).take_new(at), header, most)
+        return window
 
     def _reread(self, consumer: str, lane: Lane, offset: int) -> Acquired | None:
         record = self.reading.record_at(*lane.key, offset)
@@ -362,19 +354,14 @@ class QueueCursor:
                 self._bury(token, record, "delivery_limit")
                 return
         if delay_ms is None:
-            delay_ms = self._backoff_ms(count)
+            delay_ms = backoff_ms(count, self.settings.backoff_ms, self.settings.backoff_max_ms)
         if delay_ms > 0:
-            ready = self._clock.monotonic() + delay_ms / 1000
             if self._delayed is None:
-                self._delayed = []
-            heapq.heappush(self._delayed, (ready, held.offset, held.lane.key))
+                self._delayed = BackOff()
+            self._delayed.add(self._deadline(delay_ms), held.lane.key, held.offset)
             self._set_timer()
         else:
             held.lane.hand_back(held.offset)
-
-    def _backoff_ms(self, count: int) -> int:
-        base = self.settings.backoff_ms
-        return min(base << min(max(count - 1, 0), 30), self.settings.backoff_max_ms) if base else 0
 
     def _bury(self, token: int, record: Record, reason: Reason) -> None:
         held = self._held.get(token)
@@ -414,20 +401,18 @@ class QueueCursor:
             self._bury(token, record, held.reason)
 
     def _wake_delayed(self) -> bool:
-        now = self._clock.monotonic()
         woken = False
-        while self._delayed and self._delayed[0][0] <= now:
-            _ready, offset, key = heapq.heappop(self._delayed)
-            self._lane(key).hand_back(offset)
-            woken = True
+        if self._delayed is not None:
+            for key, offset in self._delayed.take_due(self._clock.monotonic()):
+                self._lane(key).hand_back(offset)
+                woken = True
         if woken:
             self._notify()
         return woken
 
     def _set_timer(self) -> None:
-        soonest = self._held.next_deadline()
-        times = [] if soonest is None else [soonest]
-        times += [row[0] for row in (self._delayed or ())[:1]]
+        ready = None if self._delayed is None else self._delayed.next_at()
+        times = [at for at in (self._held.next_deadline(), ready) if at is not None]
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -29,16 +29,14 @@ from onelog.base.errors import (
     StreamNotFound,
     Timeout,
 )
-from onelog.base.topics import is_exact, overlap
 from onelog.log.begun import Begun
 from onelog.log.changes import Changes
 from onelog.log.config import StreamConfig, check_change, check_config
-from onelog.log.handle import PartitionHandle
+from onelog.log.directory import Directory
 from onelog.log.internal import Placement
-from onelog.log.moves import Move, SourceKey, is_covered, moves_by, with_move
+from onelog.log.moves import Move, is_covered, moves_by, with_move
 from onelog.log.opening import Deleting, Opener
 from onelog.log.partition import Durability, Partition
-from onelog.log.resolution import Resolver
 from onelog.log.room import has_room
 from onelog.log.shared import Shared
 from onelog.log.stream import Stream, StreamRecord, begun_anew, changed_record, settle_records
@@ -66,7 +64,11 @@ class Catalog:
         clock: Clock,
         troubles: Troubles,
     ) -> None:
-        self.resolver = Resolver()
+        self._directory = directory = Directory(clock)
+        self.resolver = directory.resolver
+        # A look-up goes to the directory itself: publishes and fetches pay no frame of ours.
+        self.get, self.find, self.streams = directory.get, directory.find, directory.streams
+        self.home, self.holders = directory.home, directory.holders
         self.placement = Placement()
         """In which partition of an internal stream the rows of a name lie."""
         self.orphans: list[PartitionKey] = []
@@ -89,12 +91,6 @@ class Catalog:
         """Partitions that have held durable records, and so must not be empty."""
         self.shared.begun = self._partition_begun
         self._opener = Opener(engines, self.shared, self.begun)
-        self._streams: dict[str, Stream] = {}
-        self._ordered: list[Stream] | None = None
-        """The streams in the order of their names; None: the list must be made anew."""
-        self._with_past: dict[str, Stream] = {}
-        """Streams that may hold records of filters that they no longer capture."""
-        self._last_birth_ms = 0
         self._unsure: set[str] = set()
         """Streams with a change of ours that may have been written, and did not take effect."""
 
@@ -118,7 +114,7 @@ class Catalog:
         self._note_begun()
         await self.begun.settle()
         self._changes.open()
-        self._changes.tell(self._rows.names() | self._streams.keys())
+        self._changes.tell(self._rows.names() | self._directory.by_name.keys())
 
     async def _restore(self, record: StreamRecord, *, given_up: bool) -> Stream:
         """Open a stream of an earlier run."""
@@ -129,43 +125,6 @@ class Catalog:
         if given_up:
             await self._rows.started_over(record.config.name)
         return await self._open_stream(record)
-
-    # -- looking up
-
-    def get(self, name: str) -> Stream:
-        """A stream by name."""
-        stream = self._streams.get(name)
-        if stream is None:
-            raise StreamNotFound(f"there is no stream {name!r}")
-        return stream
-
-    def find(self, name: str) -> Stream | None:
-        """A stream by name, or None."""
-        return self._streams.get(name)
-
-    def streams(self) -> list[Stream]:
-        """Every stream, by name."""
-        if self._ordered is None:
-            self._ordered = [self._streams[name] for name in sorted(self._streams)]
-        return self._ordered.copy()
-
-    def home(self, topic: str) -> Stream:
-        """The stream that a topic lives in."""
-        return self._streams[self.resolver.home(topic)]
-
-    def holders(self, text: str) -> list[Stream]:
-        """Streams that may hold records of a filter; the home of an exact topic comes last."""
-        exact = is_exact(text)
-        resolver = self.resolver
-        names = set(resolver.homes_of_topic(text) if exact else resolver.homes_of_filter(text))
-        for stream in self._with_past.values():
-            if any(overlap(capture, text) for capture in stream.record.past_captures):
-                names.add(stream.name)
-        home = self.resolver.home(text) if exact else ""
-        ordered = sorted(
-            names, key=lambda name: (name == home, self._streams[name].record.created_ms, name)
-        )
-        return [self._streams[name] for name in ordered]
 
     # -- changing
 
@@ -179,10 +138,10 @@ class Catalog:
             record = StreamRecord(
                 id=_new_id(config),
                 config=config,
-                created_ms=self._next_birth_ms(),
+                created_ms=self._directory.next_birth_ms(),
                 fixed_topic=config.single_topic,
             )
-            moves = moves_by(Stream(record, []), None, config, self._near(None, config))
+            moves = moves_by(Stream(record, []), None, config, self._directory.near(None, config))
             await self._plan(record, moves)
             try:
                 stream = await self._open_stream(record)
@@ -197,14 +156,14 @@ class Catalog:
         """Raise what `create` would raise for this configuration now."""
         check_config(config)
         self._opener.engine(config)
-        if config.name in self._streams or self._rows.find(config.name) is not None:
+        if config.name in self._directory.by_name or self._rows.find(config.name) is not None:
             raise AlreadyExists(f"the stream {config.name!r} exists already")
-        self._check_captures(config)
+        self._directory.check_captures(config)
 
     def check_altered(self, config: StreamConfig) -> None:
         """Raise what `alter` would raise for this configuration now."""
         check_change(self.get(config.name).config, config)
-        self._check_captures(config)
+        self._directory.check_captures(config)
 
     async def alter(self, config: StreamConfig) -> Stream:
         """Give a stream another configuration while it runs."""
@@ -216,8 +175,8 @@ class Catalog:
             old = stream.record
             self.check_altered(config)
             self._before_change()
-            record = changed_record(stream, config, self._next_birth_ms())
-            near = self._near(old.config, config)
+            record = changed_record(stream, config, self._directory.next_birth_ms())
+            near = self._directory.near(old.config, config)
             moves = moves_by(stream, old.config, config, near, is_plan=True)
             if record.fixed_until != old.fixed_until:
                 self._tag_from_now(stream, record)
@@ -227,7 +186,7 @@ class Catalog:
                 raise
             except BaseException:
                 stream.record = old
-                self._changed({stream.name}, self._all_captures(stream))
+                self._changed({stream.name}, self._directory.all_captures(stream))
                 raise
             fresh = await self._opener.open(record, len(stream.partitions))
             await self._carry_out(stream, record, moves, old=old.config, fresh=fresh)
@@ -242,11 +201,11 @@ class Catalog:
         for partition in stream.local:
             if partition.stopped is None:
                 partition.log.reconfigure(record.config.log_settings())
-        self._changed({stream.name}, self._all_captures(stream))
+        self._changed({stream.name}, self._directory.all_captures(stream))
 
     async def _plan(self, record: StreamRecord, moves: dict[str, Move]) -> None:
         """Write down a change, and which moves it makes, before it takes effect."""
-        others = (self._streams[name].record for name in moves if name != record.config.name)
+        others = [self.get(name).record for name in moves if name != record.config.name]
         rows = [self._moved(row, moves, is_exact=False) for row in (*others, record)]
         try:
             await self._save(rows)
@@ -254,12 +213,6 @@ class Catalog:
             self._unsure.add(record.config.name)
             raise
         self._unsure.discard(record.config.name)
-
-    def _near(self, old: StreamConfig | None, new: StreamConfig) -> list[Stream]:
-        """Streams that may gain or lose topics by a change."""
-        changed = set(new.captures).symmetric_difference(() if old is None else old.captures)
-        names = {name for text in changed for name in self.resolver.homes_of_filter(text)}
-        return [self._streams[name] for name in sorted(names | self._with_past.keys())]
 
     def _moved(
         self, record: StreamRecord, moves: Mapping[str, Move], *, is_exact: bool = True
@@ -269,17 +222,10 @@ class Catalog:
         if name not in moves:
             return record
         move = msgspec.structs.replace(moves[name], is_exact=is_exact)
-        found = with_move(record.moves, move, self._partitions(), name)
+        found = with_move(record.moves, move, self._directory.partitions(), name)
         # A stream that is not the first to hold its one topic writes the topic beside each record.
-        fixed = record.fixed_topic if name in self._streams else None
+        fixed = record.fixed_topic if name in self._directory.by_name else None
         return msgspec.structs.replace(record, moves=found, fixed_topic=fixed)
-
-    def _partitions(self) -> dict[SourceKey, PartitionHandle]:
-        return {
-            (stream.record.id, int(partition.id)): partition
-            for stream in self._streams.values()
-            for partition in stream.partitions
-        }
 
     async def _carry_out(
         self,
@@ -293,16 +239,17 @@ class Catalog:
         """Let a change that the store has take effect, then write the offsets of that moment."""
         while True:
             self._before_change()
-            moves = moves_by(stream, old, record.config, self._near(old, record.config))
+            moves = moves_by(stream, old, record.config, self._directory.near(old, record.config))
             if is_covered(moves, planned):
                 break
             planned = moves  # a topic was written for the first time since the plan
             await self._plan(record, planned)
         for name in moves.keys() - {stream.name}:
-            self._streams[name].record = self._moved(self._streams[name].record, moves)
+            other = self.get(name)
+            other.record = self._moved(other.record, moves)
         self._take_effect(stream, self._moved(record, moves), fresh, moves.keys())
         if planned:
-            await self._save([self._streams[name].record for name in planned])
+            await self._save([self.get(name).record for name in planned])
 
     def _take_effect(
         self,
@@ -325,13 +272,9 @@ class Catalog:
 
     async def _settle_moves(self) -> None:
         """Correct moves at a start: the process ended inside a change, or logs lost their end."""
-        settled = settle_records(self.streams(), lambda config: self._near(None, config))
+        settled = settle_records(self.streams(), lambda config: self._directory.near(None, config))
         if settled:
             await self._save(settled)
-
-    def _next_birth_ms(self) -> int:
-        """A time of birth: now, and later than every earlier birth, so that births are in order."""
-        return max(self._clock.now_ms(), self._last_birth_ms + 1)
 
     async def delete(self, name: str) -> None:
         """Delete a stream and its data."""
@@ -353,11 +296,7 @@ class Catalog:
     async def _take_down(self, stream: Stream) -> None:
         """Let nobody find a stream any more, and fail everybody who waits for it."""
         name = stream.name
-        del self._streams[name]
-        self._ordered = None
-        self._with_past.pop(name, None)
-        touched = self._all_captures(stream)
-        self.resolver.replace(name, ())
+        touched = self._directory.remove(stream)
         gone = StreamNotFound(f"the stream {name!r} was deleted")
         for partition in stream.partitions:
             partition.stop(gone)
@@ -371,7 +310,7 @@ class Catalog:
         if self._rows.is_in_force(name):
             return
         self._rows.take(name)
-        record, stream = self._rows.find(name), self._streams.get(name)
+        record, stream = self._rows.find(name), self.find(name)
         is_ours = name in self._unsure
         self._unsure.discard(name)
         if stream is not None and (record is None or record.id != stream.record.id):
@@ -418,7 +357,7 @@ class Catalog:
         """Close every partition cleanly, also when one of them fails to close."""
         await self._changes.close()
         await self._rows.close()
-        rows = [row for stream in self._streams.values() for row in stream.local]
+        rows = [row for stream in self._directory.by_name.values() for row in stream.local]
         failures: list[BaseException] = []
         for at in range(0, len(rows), _JOBS_MAX):
             closing = (partition.close() for partition in rows[at : at + _JOBS_MAX])
@@ -436,24 +375,16 @@ class Catalog:
         """Write down which partitions hold durable records."""
         self.begun.note(
             stream.key(partition.id)
-            for stream in self._streams.values()
+            for stream in self._directory.by_name.values()
             if not self._opener.engine(stream.config).volatile
             for partition in stream.local
             if partition.log.durable_offset > 0
         )
 
     def _partition_begun(self, partition: Partition) -> None:
-        stream = self._streams.get(partition.stream)
+        stream = self.find(partition.stream)
         if stream is not None and not self._opener.engine(stream.config).volatile:
             self.begun.note([stream.key(partition.id)])
-
-    def _check_captures(self, config: StreamConfig) -> None:
-        for text in sorted(config.captures):
-            owner = self.resolver.owner(text)
-            if owner not in (None, config.name):
-                raise Conflict(
-                    f"stream {config.name}: {text!r} is captured by stream {owner} already"
-                )
 
     async def _save(self, records: Sequence[StreamRecord]) -> None:
         """Write records; the record of the stream that changes comes last."""
@@ -461,21 +392,8 @@ class Catalog:
 
     def _apply(self, stream: Stream, gained: Iterable[str] = ()) -> None:
         """Let a stream be found as it is now; `gained` names those that took over its topics."""
-        if self._streams.get(stream.name) is not stream:
-            self._streams[stream.name] = stream
-            self._ordered = None
-        if stream.record.past_captures:
-            self._with_past[stream.name] = stream
-        self._last_birth_ms = max(self._last_birth_ms, stream.record.births()[-1][0])
-        touched = self._all_captures(stream)  # with the captures from before the change
-        self.resolver.replace(stream.name, stream.config.captures)
+        touched = self._directory.put(stream)
         self._changed({stream.name, *gained}, touched)
-
-    def _all_captures(self, stream: Stream) -> set[str]:
-        """The filters that a stream captures, captured, or is about to capture."""
-        record = stream.record
-        before = self.resolver.captures(stream.name)
-        return {*before, *record.config.captures, *record.past_captures}
 
     def _before_change(self) -> None:
         self.troubles.tell(LISTENER, self.before_change)
