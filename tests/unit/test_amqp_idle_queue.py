@@ -175,7 +175,7 @@ async def test_who_takes_history_is_noticed_and_who_begins_now_is_not(tmp_path):
 
         await on(node, begin)
         stream = node.broker.streams.get("amqp.x.x")
-        needs = node.broker.cursors.needs(stream.record.id, 0)
+        needs = node.broker.cursors.pins.needs(stream.record.id, 0)
         await on(node, lambda channel: bind(channel, "latest"))
         assert needs.still_hold()
         await on(node, lambda channel: bind(channel, "earliest"))

@@ -29,7 +29,7 @@ from onelog.broker import (
     QueueSettings,
     StreamConfig,
 )
-from onelog.broker.cursors import DEAD_LETTER_HEADER
+from onelog.broker.dead_letters import DEAD_LETTER_HEADER
 from onelog.record.headers import CONTENT_TYPE, EXPIRY, TOPIC, find_header
 from tests.support.brokers import home_of, read_all, running, say
 
@@ -130,7 +130,7 @@ async def test_a_dead_letter_carries_the_record_and_why_it_was_given_up(tmp_path
         why = json.loads(find_header(two.headers, DEAD_LETTER_HEADER) or b"")
         assert why["reason"] == "delivery_limit"
         assert queue.pending() == 0
-        assert broker.cursors.dead_letters == 2
+        assert broker.cursors.dead_letters.written == 2
 
 
 async def test_a_dead_letter_is_settled_only_when_it_is_durable_elsewhere(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ async def test_a_dead_letter_that_cannot_be_handed_over_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No consumer gets it in between, its count stays, it is handed over once."""
-    monkeypatch.setattr("onelog.broker.cursors._DEAD_LETTER_RETRY_MS", 1_000)
+    monkeypatch.setattr("onelog.broker.dead_letters._RETRY_MS", 1_000)
     async with running(tmp_path) as broker:
         queue = await broker.cursors.open_queue("q", ["t"], settings=SETTINGS, principal=LOCAL)
         await say(broker, "t", "x")

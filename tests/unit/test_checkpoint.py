@@ -345,7 +345,7 @@ async def test_pins_are_the_lowest_offsets_that_queues_and_sessions_still_need(
 
         def pin() -> int | None:
             clock.advance(10)
-            return broker.cursors.pins().get(key)
+            return broker.cursors.pins.lowest().get(key)
 
         await say(broker, "t", *map(str, range(10)))
         await broker.cursors.open_offset(
@@ -392,7 +392,7 @@ async def test_a_cursor_among_other_topics_does_not_pin_what_it_has_passed(
         queue = await broker.cursors.open_queue("q", [same], principal=LOCAL)
         await say(broker, "noise", *map(str, range(50)))
         assert queue.acquire("c") == []
-        assert broker.cursors.pins()[stream.record.id, partition.id] == 50
+        assert broker.cursors.pins.lowest()[stream.record.id, partition.id] == 50
 
 
 async def fill(broker: Broker, count: int) -> Partition:

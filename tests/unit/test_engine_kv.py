@@ -136,7 +136,7 @@ rewrite.append(batch, scan_batches(batch))
     engine = KvEngine(tmp_path)
     log = engine.open(KEY, SMALL)
     assert [first for first, _ in spans(read_all(log))] == list(range(30))
-    named = {segment.number for segment in log._segments}
+    named = {segment.number for segment in log._layout.segments}
     stored = {int.from_bytes(key[9:17], "big") for key in batch_keys(log)}
     assert stored <= named
     engine.close()

@@ -55,11 +55,12 @@ def _every_stream(broker: BrokerView) -> Iterator[StreamInfo]:
 def broker_samples(broker: Broker) -> Iterator[Sample]:
     """What the broker did since it started, and what it holds now."""
     counters, shared = broker.maintenance.counters, broker.streams.shared
+    letters = broker.cursors.dead_letters
     totals = (
         ("onelog_messages_published_total", "Messages published.", broker.publisher.messages),
         ("onelog_publish_ticks_total", "Loop passes that wrote.", broker.publisher.ticks),
         ("onelog_syncs_total", "Group commits.", broker.syncs()),
-        ("onelog_dead_letters_total", "Records given up by queues.", broker.cursors.dead_letters),
+        ("onelog_dead_letters_total", "Records given up by queues.", letters.written),
         ("onelog_session_takeovers_total", "Sessions taken over.", broker.sessions.takeovers),
         ("onelog_segments_deleted_total", "Segments deleted.", counters.segments_deleted),
         ("onelog_bytes_deleted_total", "Bytes deleted by retention.", counters.bytes_deleted),

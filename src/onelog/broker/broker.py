@@ -174,11 +174,11 @@ class Broker:
         self.maintenance.start()
 
     def _pin(self, stream: str, number: int) -> Offset | None:
-        pin = self.cursors.pins().get((self.streams.get(stream).record.id, number))
+        pin = self.cursors.pins.lowest().get((self.streams.get(stream).record.id, number))
         return None if pin is None else Offset(pin)
 
     def _needs(self, stream: str, number: int) -> NeededOffsets:
-        return self.cursors.needs(self.streams.get(stream).record.id, number)
+        return self.cursors.pins.needs(self.streams.get(stream).record.id, number)
 
     async def _end_session(self, record: SessionRecord) -> None:
         for name in record.cursors:

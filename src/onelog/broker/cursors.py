@@ -1,18 +1,15 @@
-"""Opening and closing cursors: names, durability, dead letters.
+"""Opening and closing cursors: names, durability.
 
 Rules: a name is open once at a time. A durable cursor's state is in `~cursors` before `open`
-answers, and after each change within the checkpoint interval; `save` makes it durable now. Closing
-keeps the state, deleting forgets it. A record that became a dead letter is settled in its queue
-only after the dead letter is durable (at least once).
+answers, and after each change within the checkpoint interval; `save` makes it durable now.
+Closing keeps the state, deleting forgets it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final, TypeVar
-
-import msgspec
+from typing import TypeVar
 
 from onelog.base.clock import Clock
 from onelog.base.errors import (
@@ -21,12 +18,11 @@ from onelog.base.errors import (
     CursorNotFound,
     InvalidRequest,
     NotAuthorized,
-    OnelogError,
 )
 from onelog.base.ids import Offset
-from onelog.base.limits import HEADERS_PER_RECORD_MAX
-from onelog.broker.answers import Notice
-from onelog.broker.hooks import LOCAL, Action, Authorizer, Principal
+from onelog.broker.dead_letters import DeadLetters
+from onelog.broker.hooks import Action, Authorizer, Principal
+from onelog.broker.pins import Pins
 from onelog.broker.publish import Publisher
 from onelog.cursors.checkpoint import CheckpointStore
 from onelog.cursors.cursor import (
@@ -40,8 +36,7 @@ from onelog.cursors.cursor import (
     Start,
     ignore_change,
 )
-from onelog.cursors.delivery import DeadLetter, QueueSettings
-from onelog.cursors.needs import NeededOffsets
+from onelog.cursors.delivery import QueueSettings
 from onelog.cursors.offset import OffsetCursor
 from onelog.cursors.queue import QueueCursor
 from onelog.cursors.reader import read_places, read_records
@@ -50,19 +45,7 @@ from onelog.cursors.session import SessionCursor, always
 from onelog.cursors.sources import Source, SourceRegistry, SourceSet
 from onelog.cursors.table import TableCursor
 from onelog.cursors.tail import TailCursor
-from onelog.record.headers import EXPIRY, TOPIC
-from onelog.record.record import Message, Record
-
-DEAD_LETTER_HEADER: Final = b"~dl"
-"""Why a queue gave the record up: JSON with queue, reason, count, topic, stream, partition,
-offset."""
-
-_LEFT_BEHIND: Final = (DEAD_LETTER_HEADER, EXPIRY, TOPIC)
-"""Headers that a dead letter does not take over: it has a new topic and never expires."""
-
-_HEADERS_MAX: Final = HEADERS_PER_RECORD_MAX - 1
-_DEAD_LETTER_RETRY_MS: Final = 1_000
-_PINS_FRESH_S: Final = 1.0
+from onelog.record.record import Record
 
 C = TypeVar("C", OffsetCursor, SessionCursor, QueueCursor, TableCursor)
 
@@ -93,16 +76,13 @@ class CursorDesk:
     ) -> None:
         self._registry = registry
         self._checkpoints = checkpoints
-        self._publisher = publisher
         self._clock = clock
         self._authorizer = authorizer
         self._open: dict[str, Cursor] = {}
         self._durable: set[str] = set()
         self._tails = 0
-        self._pins: dict[tuple[str, int], int] = {}
-        self._pins_until = 0.0
-        self._claims = 0
-        self.dead_letters = 0
+        self.pins = Pins(checkpoints, clock, self._durable_cursors)
+        self.dead_letters = DeadLetters(publisher)
 
     # -- opening
 
@@ -203,8 +183,7 @@ class CursorDesk:
             durable=durable,
             principal=principal,
         )
-        if cursor.settings.dead_letter_topic is not None:
-            cursor.dead_letter = lambda letter: self._hand_over(cursor, letter)
+        self.dead_letters.serve(cursor)
         return cursor
 
     async def open_table(
@@ -329,10 +308,10 @@ class CursorDesk:
     async def _keep(self, cursor: Cursor) -> None:
         self._open[cursor.name] = cursor
         self._durable.add(cursor.name)
-        self._pins_until = 0.0  # its needs count from now on
+        self.pins.outdated()
         is_new = self._checkpoints.kept(cursor.name) is None
         if is_new and not isinstance(cursor, RoutedCursor) and cursor.lag():
-            self.claim()
+            self.pins.claim()
         cursor.on_change = _SaveLater(self._checkpoints, cursor)
         try:
             await self._checkpoints.save(cursor)
@@ -383,40 +362,6 @@ class CursorDesk:
             self._drop(name)
         await self._checkpoints.close()
 
-    # -- dead letters
-
-    def _hand_over(self, cursor: QueueCursor, letter: DeadLetter) -> None:
-        record, topic = letter.record, cursor.settings.dead_letter_topic
-        assert topic is not None
-        why = {
-            "queue": cursor.name,
-            "reason": letter.reason,
-            "count": letter.count,
-            "topic": record.topic,
-            "stream": record.stream,
-            "partition": record.partition,
-            "offset": record.offset,
-        }
-        headers = (
-            (DEAD_LETTER_HEADER, msgspec.json.encode(why)),
-            *(pair for pair in record.headers if pair[0] not in _LEFT_BEHIND),
-        )
-        message = Message(
-            topic, record.value, record.key, headers[:_HEADERS_MAX], keyless=record.key is None
-        )
-
-        def done(error: OnelogError | None) -> None:
-            if error is None:
-                self.dead_letters += 1
-                cursor.settle_dead_letter(letter.token)
-            else:
-                cursor.retry_dead_letter(letter.token, _DEAD_LETTER_RETRY_MS)
-
-        try:
-            self._publisher.publish((message,), Notice(done), principal=LOCAL)
-        except OnelogError as error:
-            done(error)
-
     # -- looking
 
     def find(self, name: str) -> Cursor | None:
@@ -434,37 +379,6 @@ class CursorDesk:
     def kept(self, name: str) -> CursorState | None:
         """The kept state of a cursor."""
         return self._checkpoints.kept(name)
-
-    def pins(self) -> dict[tuple[str, int], int]:
-        """The lowest offset that durable queues and sessions still need, per partition.
-
-        Computed at most once a second, because retention asks for each of its partitions.
-        """
-        now = self._clock.monotonic()
-        if now >= self._pins_until:
-            self._pins = self._checkpoints.pins(self._durable_cursors())
-            self._pins_until = now + _PINS_FRESH_S
-        return self._pins
-
-    def needs(self, stream_id: str, number: int) -> NeededOffsets:
-        """The records of a partition that durable queues and sessions still need."""
-        key, found = (stream_id, number), NeededOffsets(lambda: self._claims)
-        others: list[Cursor] = []
-        exact: set[str] = set()
-        for cursor in self._durable_cursors():
-            if isinstance(cursor, RoutedCursor):
-                cursor.tell_needs(key, found)
-                exact.add(cursor.name)
-            else:
-                others.append(cursor)
-        lowest = self._checkpoints.pins(others, exact).get(key)
-        if lowest is not None:
-            found.add_from(lowest)
-        return found
-
-    def claim(self) -> None:
-        """A cursor now needs records that no cursor needed before."""
-        self._claims += 1
 
     def _durable_cursors(self) -> list[Cursor]:
         return [cursor for name, cursor in self._open.items() if name in self._durable]

@@ -128,7 +128,7 @@ class History:
         records, following = self._follower.live.read(source, position, limit)
         self._positions[source.key] = int(following)
         self._follower.notice_expiry(records)
-        self._queue.vhost.hub.broker.cursors.claim()
+        self._queue.vhost.hub.broker.cursors.pins.claim()
         for record in records:
             if self._is_wanted(record, since) and not self._queue.cursor.holds(
                 source.key, record.offset

@@ -1,25 +1,21 @@
-"""A partition of the kv engine: its state, and everything that is done with it.
+"""A partition of the kv engine: everything that is done with it.
 
 Rules:
 - A segment is only a number that the keys of its batches carry. Retention drops a segment and
   compaction replaces one by a change of the meta and a few range deletions, in one write.
-- A change is written first and applied to memory after: when a write fails, memory still agrees
-  with the disk.
+- A change is written first and applied to memory (`layout.py`) after: when a write fails, memory
+  still agrees with the disk.
 - The lock is never held during a sync.
 """
 
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-
-from rocksdict import WriteBatch
 
 from onelog.base.clock import Clock
 from onelog.base.errors import (
     Closed,
-    Conflict,
     InvalidRequest,
     OffsetOutOfRange,
     OnelogError,
@@ -40,7 +36,8 @@ from onelog.storage.engine import (
 )
 from onelog.storage.kv import contents, keys, states
 from onelog.storage.kv.database import MAINTENANCE_STALL_S, KvDatabase, new_batch
-from onelog.storage.kv.meta import KvSegment, Meta, decode, describe, encode
+from onelog.storage.kv.layout import Layout
+from onelog.storage.kv.meta import KvSegment, describe
 from onelog.storage.kv.rewrite import KvRewrite
 from onelog.storage.topic_pairs import derive_pairs
 
@@ -51,8 +48,8 @@ class KvLog:
     """One partition's log."""
 
     __slots__ = (
-        "_changed", "_clock", "_closed", "_cuts", "_db", "_durable", "_end", "_kept", "_key",
-        "_next_segment", "_number", "_segments", "_settings", "_start", "lock",
+        "_changed", "_clock", "_closed", "_cuts", "_db", "_durable", "_key", "_layout", "_number",
+        "_settings", "lock",
     )  # fmt: skip
 
     def __init__(
@@ -67,38 +64,11 @@ class KvLog:
         self._closed = False
         self._cuts = 0
         self._changed = False
-        self._start = self._end = self._kept = self._next_segment = 0
-        self._segments: list[KvSegment] = []
-        saved = db.get(keys.of_partition(number, keys.META))
-        if saved is None:
-            self._create()
-        else:
-            self._load(decode(saved, self.name))
-            self._clean_up()
+        self._layout = Layout(self.name, number, clock)
+        self._layout.open(db, indexed=settings.topic_index)
+        self._clean_up()
         # Opening the database wrote what it replayed from the WAL into tables, and synced them.
-        self._durable = self._end
-
-    def _create(self) -> None:
-        # Written now: recovery finds batches only in segments that the meta names.
-        self._segments = [self._new_segment(0)]
-        change = new_batch()
-        self._put_meta(change)
-        self._db.write(change)
-
-    def _load(self, meta: Meta) -> None:
-        self._start = meta.start_offset
-        self._end = meta.end_offset
-        self._next_segment = meta.next_segment
-        self._segments = meta.segments
-        active = meta.segments[-1]
-        for last, row in contents.rows(self._db, self._number, active.number, active.counted):
-            active.count(last, row.size_bytes, row.max_timestamp_ms)
-            self._end = max(self._end, last + 1)
-        self._kept = min(meta.high_watermark, self._end)
-        if self._kept < meta.high_watermark:  # what was lost must not count once the log has grown
-            change = new_batch()
-            self._put_meta(change)
-            self._db.write(change, stall_s=MAINTENANCE_STALL_S)
+        self._durable = self._layout.end
 
     def _clean_up(self) -> None:
         """Throw away what rewrites wrote that a crash ended."""
@@ -123,12 +93,12 @@ class KvLog:
     @property
     def start_offset(self) -> Offset:
         """First offset that may be read."""
-        return Offset(self._start)
+        return Offset(self._layout.start)
 
     @property
     def end_offset(self) -> Offset:
         """Offset that the next record gets."""
-        return Offset(self._end)
+        return Offset(self._layout.end)
 
     @property
     def durable_offset(self) -> Offset:
@@ -139,12 +109,12 @@ class KvLog:
     def size_bytes(self) -> int:
         """Bytes of batches held."""
         with self.lock:
-            return sum(segment.size_bytes for segment in self._segments)
+            return sum(segment.size_bytes for segment in self._layout.segments)
 
     @property
     def kept_high_watermark(self) -> Offset:
         """The high watermark that was kept last; 0: none was kept."""
-        return Offset(self._kept)
+        return Offset(self._layout.kept)
 
     @property
     def torn(self) -> TornTail | None:
@@ -161,25 +131,25 @@ class KvLog:
             return
         with self.lock:
             self._check_running()
-            check_ascending(self.name, self._end, batches)
+            check_ascending(self.name, self._layout.end, batches)
             size = sum(info.size_bytes for info in batches)
             self._db.check_room(size)
             change = new_batch()
-            fresh = self._new_segment(self._end) if self._is_due(size) else None
-            active = fresh or self._active
+            fresh = self._new_segment(self._layout.end) if self._is_due(size) else None
+            active = fresh or self._layout.active
             contents.put_batches(change, self._number, active.number, data, batches)
             if active.indexed:
                 pairs = derive_pairs(data, batches) if topics is None else topics
                 first = batches[0].base_offset
                 contents.put_pairs(change, self._number, active.number, pairs, first)
             if fresh is not None:
-                self._put_meta(change, segments=[*self._segments, fresh])
+                self._layout.put(change, segments=[*self._layout.segments, fresh])
             self._db.write(change)
             if fresh is not None:
-                self._segments = [*self._segments, fresh]
+                self._layout.segments = [*self._layout.segments, fresh]
             for info in batches:
                 active.count(info.last_offset, info.size_bytes, info.max_timestamp_ms)
-            self._end = batches[-1].last_offset + 1
+            self._layout.end = batches[-1].last_offset + 1
             self._changed = True
 
     def append_built(
@@ -189,7 +159,7 @@ class KvLog:
         return seal_and_append(self, builder, leader_epoch, index_topics=index_topics)
 
     def _is_due(self, size_bytes: int) -> bool:
-        active, settings = self._active, self._settings
+        active, settings = self._layout.active, self._settings
         if not active.size_bytes:
             return active.indexed != settings.topic_index
         age_ms = self._clock.now_ms() - active.created_ms
@@ -203,18 +173,18 @@ class KvLog:
         """Seal the active segment, unless it is empty."""
         with self.lock:
             self._check_running()
-            if self._active.size_bytes:
+            if self._layout.active.size_bytes:
                 change = new_batch()
-                segments = [*self._segments, self._new_segment(self._end)]
-                self._put_meta(change, segments=segments)
+                segments = [*self._layout.segments, self._new_segment(self._layout.end)]
+                self._layout.put(change, segments=segments)
                 self._db.write(change)
-                self._segments = segments
+                self._layout.segments = segments
 
     def sync(self) -> Offset:
         """Make everything appended before this call survive power loss."""
         with self.lock:
             self._check_running()
-            end, cuts = self._end, self._cuts
+            end, cuts = self._layout.end, self._cuts
         self._db.sync()
         with self.lock:
             if cuts == self._cuts:
@@ -235,7 +205,7 @@ class KvLog:
             self._closed = True
             if self._changed:
                 change = new_batch()
-                self._put_meta(change)
+                self._layout.put(change)
                 self._db.write(change, stall_s=MAINTENANCE_STALL_S)
         self._db.sync()
 
@@ -245,14 +215,13 @@ class KvLog:
         """Whole consecutive batches from the one that holds `offset` (or the next), as one view."""
         with self.lock:
             self._check_open()
-            if not self._start <= offset <= self._end:
-                raise OffsetOutOfRange(
-                    f"{self.name}: offset {offset} is outside {self._start} to {self._end}"
-                )
-            below = min(upto, self._end)
+            start, end = self._layout.start, self._layout.end
+            if not start <= offset <= end:
+                raise OffsetOutOfRange(f"{self.name}: offset {offset} is outside {start} to {end}")
+            below = min(upto, end)
             if offset >= below:
                 return _EMPTY
-            for segment in self._segments[self._index_of(offset) :]:
+            for segment in self._layout.from_offset(offset):
                 if not segment.size_bytes:
                     continue
                 found = contents.read_batches(
@@ -262,21 +231,17 @@ class KvLog:
                     return memoryview(found[0] if len(found) == 1 else b"".join(found))
             return _EMPTY
 
-    def _index_of(self, offset: int) -> int:
-        after = bisect_right(self._segments, offset, key=_base_offset)
-        return max(0, after - 1)
-
     def offset_for_time(self, timestamp_ms: TimestampMs) -> Offset | None:
         """Base offset of the first batch with max timestamp >= `timestamp_ms`; None if none."""
         with self.lock:
             self._check_open()
-            for segment in self._segments:
+            for segment in self._layout.segments:
                 if segment.max_timestamp_ms < timestamp_ms or not segment.size_bytes:
                     continue
-                rows = contents.rows(self._db, self._number, segment.number, self._start)
+                rows = contents.rows(self._db, self._number, segment.number, self._layout.start)
                 for _, row in rows:
                     if row.max_timestamp_ms >= timestamp_ms:
-                        return Offset(max(row.base_offset, self._start))
+                        return Offset(max(row.base_offset, self._layout.start))
             return None
 
     def offsets_of_topic(
@@ -288,8 +253,8 @@ class KvLog:
             if not self._settings.topic_index:
                 return None
             found: list[Offset] = []
-            first, below = max(start, self._start), min(upto, self._end)
-            for segment in self._segments[self._index_of(first) :]:
+            first, below = max(start, self._layout.start), min(upto, self._layout.end)
+            for segment in self._layout.from_offset(first):
                 if segment.base_offset >= below or len(found) >= limit:
                     break
                 if not segment.indexed and segment.size_bytes:
@@ -306,7 +271,7 @@ class KvLog:
         """Segments in order; the last is the active one."""
         with self.lock:
             self._check_open()
-            return describe(self._segments, self._end)
+            return describe(self._layout.segments, self._layout.end)
 
     def bring(self, cold: Cold) -> Lease:
         """Nothing is ever cold: RocksDB reads when it is asked."""
@@ -318,23 +283,23 @@ class KvLog:
         """Move the log's start up to `start`, durably, and drop segments that lie below it."""
         with self.lock:
             self._check_running()
-            if start > self._end:
+            if start > self._layout.end:
                 raise OffsetOutOfRange(
-                    f"{self.name}: cannot trim to {start}, the log ends at {self._end}"
+                    f"{self.name}: cannot trim to {start}, the log ends at {self._layout.end}"
                 )
-            if start <= self._start:
+            if start <= self._layout.start:
                 return
-            kept = self._segments[self._index_of(start) :]
-            if start == self._end and kept[-1].size_bytes:
-                kept = [self._new_segment(self._end)]
-            gone = [segment for segment in self._segments if segment not in kept]
+            kept = self._layout.from_offset(start)
+            if start == self._layout.end and kept[-1].size_bytes:
+                kept = [self._new_segment(self._layout.end)]
+            gone = [segment for segment in self._layout.segments if segment not in kept]
             change = new_batch()
             for segment in gone:
                 contents.drop_segment(change, self._number, segment.number)
-            self._put_meta(change, segments=kept, start=start)
+            self._layout.put(change, segments=kept, start=start)
             self._db.write(change, stall_s=MAINTENANCE_STALL_S)
-            self._start = start
-            self._segments = kept
+            self._layout.start = start
+            self._layout.segments = kept
         self._db.sync()
         contents.give_back(self._db, self._number, gone)
 
@@ -342,7 +307,7 @@ class KvLog:
         """Cut the log so that it ends at or before `end`, durably."""
         with self.lock:
             self._check_running()
-            if end >= self._end:
+            if end >= self._layout.end:
                 return
             if end < 0:
                 raise InvalidRequest(f"{self.name}: cannot truncate to {end}")
@@ -351,26 +316,26 @@ class KvLog:
         contents.give_back(self._db, self._number, gone)
 
     def _cut(self, end: int) -> list[KvSegment]:
-        kept = [segment for segment in self._segments if segment.base_offset < end]
+        kept = [segment for segment in self._layout.segments if segment.base_offset < end]
         change = new_batch()
         if kept:
             end, kept[-1] = contents.shorten(self._db, self._number, kept[-1], end)
             contents.cut_segment(self._db, change, self._number, kept[-1].number, end)
-        if end <= self._start or not kept:
+        if end <= self._layout.start or not kept:
             kept = [self._new_segment(end)]  # nothing that may be read is left
-        start = min(self._start, end)
+        start = min(self._layout.start, end)
         numbers = {segment.number for segment in kept}
-        gone = [segment for segment in self._segments if segment.number not in numbers]
+        gone = [segment for segment in self._layout.segments if segment.number not in numbers]
         for segment in gone:
             contents.drop_segment(change, self._number, segment.number)
         states.drop_after(self._db, change, self._number, end)
-        self._put_meta(change, segments=kept, start=start, end=end)
+        self._layout.put(change, segments=kept, start=start, end=end)
         self._db.write(change, stall_s=MAINTENANCE_STALL_S)
-        self._segments = kept
+        self._layout.segments = kept
         self._cuts += 1
-        self._start, self._end = start, end
+        self._layout.start, self._layout.end = start, end
         self._durable = min(self._durable, end)
-        self._kept = min(self._kept, end)
+        self._layout.kept = min(self._layout.kept, end)
         return gone
 
     def keep_high_watermark(self, offset: Offset) -> None:
@@ -378,15 +343,15 @@ class KvLog:
         with self.lock:
             self._check_running()
             offset = min(offset, self.end_offset)
-            if offset <= self._kept:
+            if offset <= self._layout.kept:
                 return
-            kept, self._kept = self._kept, int(offset)
+            kept, self._layout.kept = self._layout.kept, int(offset)
             change = new_batch()
-            self._put_meta(change)
+            self._layout.put(change)
             try:
                 self._db.write(change, stall_s=MAINTENANCE_STALL_S)
             except OnelogError:
-                self._kept = kept
+                self._layout.kept = kept
                 raise
         self._db.sync()
 
@@ -396,19 +361,13 @@ class KvLog:
         """Begin to replace the sealed batches in [start, end); both are segment boundaries."""
         with self.lock:
             self._check_running()
-            bases = [segment.base_offset for segment in self._segments]
-            first, after = bisect_left(bases, start), bisect_left(bases, end)
-            if not first < after < len(bases) or bases[first] != start or bases[after] != end:
-                raise InvalidRequest(
-                    f"[{start}, {end}) of {self.name} is not a run of sealed segments"
-                )
-            old = self._segments[first:after]
+            old = self._layout.sealed(start, end)
             fresh = self._new_segment(start)
             fresh.created_ms = old[0].created_ms
             change = new_batch()
             staged = keys.of_segment(self._number, keys.STAGED, fresh.number)
             change.put(staged, b"")
-            self._put_meta(change)
+            self._layout.put(change)
             self._db.write(change, stall_s=MAINTENANCE_STALL_S)
             return KvRewrite(self, self._db, self._number, old, fresh, end)
 
@@ -416,20 +375,14 @@ class KvLog:
         """Put a rewritten segment in the place of others; for KvRewrite."""
         with self.lock:
             self._check_running()
-            at = next((n for n, held in enumerate(self._segments) if held is old[0]), -1)
-            span = self._segments[at : at + len(old)] if at >= 0 else []
-            if len(span) != len(old) or any(a is not b for a, b in zip(span, old, strict=True)):
-                raise Conflict(f"segments of {self.name} were dropped during the rewrite")
-            if old[-1] is self._active:
-                raise Conflict(f"{self.name} was truncated during the rewrite: begin it again")
-            segments = [*self._segments[:at], fresh, *self._segments[at + len(old) :]]
+            segments = self._layout.replaced(old, fresh)
             change = new_batch()
             for segment in old:
                 contents.drop_segment(change, self._number, segment.number)
             change.delete(keys.of_segment(self._number, keys.STAGED, fresh.number))
-            self._put_meta(change, segments=segments)
+            self._layout.put(change, segments=segments)
             self._db.write(change, stall_s=MAINTENANCE_STALL_S)
-            self._segments = segments
+            self._layout.segments = segments
         self._db.sync()
         contents.give_back(self._db, self._number, old)
 
@@ -446,36 +399,12 @@ class KvLog:
         """The newest intact state of `name` whose offset is <= `end_offset`."""
         with self.lock:
             self._check_open()
-            return states.load(self._db, self._number, name, self._end)
+            return states.load(self._db, self._number, name, self._layout.end)
 
     # ---- inside ----
 
-    @property
-    def _active(self) -> KvSegment:
-        return self._segments[-1]
-
     def _new_segment(self, base_offset: int) -> KvSegment:
-        number = self._next_segment
-        self._next_segment += 1
-        indexed = self._settings.topic_index
-        return KvSegment(number, base_offset, self._clock.now_ms(), indexed, counted=base_offset)
-
-    def _put_meta(
-        self,
-        change: WriteBatch,
-        *,
-        segments: list[KvSegment] | None = None,
-        start: int | None = None,
-        end: int | None = None,
-    ) -> None:
-        meta = Meta(
-            self._start if start is None else start,
-            self._end if end is None else end,
-            self._next_segment,
-            self._segments if segments is None else segments,
-            self._kept if end is None else min(self._kept, end),
-        )
-        change.put(keys.of_partition(self._number, keys.META), encode(meta))
+        return self._layout.new_segment(base_offset, indexed=self._settings.topic_index)
 
     def _check_running(self) -> None:
         self._check_open()
@@ -484,7 +413,3 @@ class KvLog:
     def _check_open(self) -> None:
         if self._closed:
             raise Closed(f"{self.name} was closed")
-
-
-def _base_offset(segment: KvSegment) -> int:
-    return segment.base_offset

@@ -1,0 +1,64 @@
+"""Pins: what durable cursors still need of each partition, so that retention leaves it.
+
+Rules: retention asks for each partition, so the lowest offsets are looked up anew at most once a
+second. Thinning asks for single records and learns when a cursor came to need more meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from onelog.base.clock import Clock
+from onelog.cursors.checkpoint import CheckpointStore
+from onelog.cursors.cursor import Cursor
+from onelog.cursors.needs import NeededOffsets
+from onelog.cursors.routed import RoutedCursor
+
+_FRESH_S: Final = 1.0
+
+
+class Pins:
+    """What durable cursors need."""
+
+    def __init__(
+        self, checkpoints: CheckpointStore, clock: Clock, durable: Callable[[], list[Cursor]]
+    ) -> None:
+        self._checkpoints = checkpoints
+        self._clock = clock
+        self._durable = durable
+        self._lowest: dict[tuple[str, int], int] = {}
+        self._fresh_until = 0.0
+        self._claims = 0
+
+    def lowest(self) -> dict[tuple[str, int], int]:
+        """The lowest offset that durable queues and sessions still need, per partition."""
+        now = self._clock.monotonic()
+        if now >= self._fresh_until:
+            self._lowest = self._checkpoints.pins(self._durable())
+            self._fresh_until = now + _FRESH_S
+        return self._lowest
+
+    def needs(self, stream_id: str, number: int) -> NeededOffsets:
+        """The records of a partition that durable queues and sessions still need."""
+        key, found = (stream_id, number), NeededOffsets(lambda: self._claims)
+        others: list[Cursor] = []
+        exact: set[str] = set()
+        for cursor in self._durable():
+            if isinstance(cursor, RoutedCursor):
+                cursor.tell_needs(key, found)
+                exact.add(cursor.name)
+            else:
+                others.append(cursor)
+        lowest = self._checkpoints.pins(others, exact).get(key)
+        if lowest is not None:
+            found.add_from(lowest)
+        return found
+
+    def outdated(self) -> None:
+        """A durable cursor was opened: what it needs counts from now on."""
+        self._fresh_until = 0.0
+
+    def claim(self) -> None:
+        """A cursor now needs records that no cursor needed before."""
+        self._claims += 1
