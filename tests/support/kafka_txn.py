@@ -223,7 +223,7 @@ class Desk:
             if puts:
                 await asyncio.wait(puts)
                 quiet = 0
-            elif not self.coordinator._tasks or self.timers.is_paused():
+            elif not self.coordinator.endings._tasks or self.timers.is_paused():
                 quiet += 1
 
     def committed(self, topic: str, number: int) -> list[str]:

@@ -101,7 +101,7 @@ async def test_a_commit_shows_every_record_at_once_and_an_abort_none(tmp_path: P
         await at.settle()
         assert at.committed(*A0) == ["a0"]
         assert at.is_stable(*A0) and at.is_stable(*B0)
-        assert (at.coordinator.commits, at.coordinator.aborts) == (1, 1)
+        assert (at.coordinator.endings.commits, at.coordinator.endings.aborts) == (1, 1)
 
 
 async def test_every_partition_that_was_added_gets_a_marker_also_without_records(tmp_path: Path):

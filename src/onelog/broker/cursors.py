@@ -20,7 +20,7 @@ from onelog.base.errors import (
     NotAuthorized,
 )
 from onelog.base.ids import Offset
-from onelog.broker.dead_letters import DeadLetters
+from onelog.broker.dead_letters import DeadLetterWriter
 from onelog.broker.hooks import Action, Authorizer, Principal
 from onelog.broker.pins import Pins
 from onelog.broker.publish import Publisher
@@ -82,7 +82,7 @@ class CursorDesk:
         self._durable: set[str] = set()
         self._tails = 0
         self.pins = Pins(checkpoints, clock, self._durable_cursors)
-        self.dead_letters = DeadLetters(publisher)
+        self.dead_letters = DeadLetterWriter(publisher)
 
     # -- opening
 

@@ -30,7 +30,7 @@ _HEADERS_MAX: Final = HEADERS_PER_RECORD_MAX - 1
 _RETRY_MS: Final = 1_000
 
 
-class DeadLetters:
+class DeadLetterWriter:
     """Writes dead letters."""
 
     def __init__(self, publisher: Publisher) -> None:

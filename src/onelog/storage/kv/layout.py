@@ -13,7 +13,7 @@ from rocksdict import WriteBatch
 from onelog.base.clock import Clock
 from onelog.base.errors import Conflict, InvalidRequest
 from onelog.storage.kv import contents, keys
-from onelog.storage.kv.database import MAINTENANCE_STALL_S, Database, new_batch
+from onelog.storage.kv.database import MAINTENANCE_STALL_S, KvDatabase, new_batch
 from onelog.storage.kv.meta import KvSegment, Meta, decode, encode
 
 
@@ -33,7 +33,7 @@ class Layout:
         self.segments: list[KvSegment] = []
         """In order; the last is the active one."""
 
-    def open(self, db: Database, *, indexed: bool) -> None:
+    def open(self, db: KvDatabase, *, indexed: bool) -> None:
         """Read it back; a new partition gets its first segment."""
         saved = db.get(keys.of_partition(self._number, keys.META))
         if saved is not None:
@@ -45,7 +45,7 @@ class Layout:
         self.put(change)
         db.write(change)
 
-    def _load(self, db: Database, meta: Meta) -> None:
+    def _load(self, db: KvDatabase, meta: Meta) -> None:
         self.start = meta.start_offset
         self.end = meta.end_offset
         self._next_segment = meta.next_segment

@@ -6,7 +6,7 @@ Rules:
 - A record may be written for a transaction only while its row says so durably, and only by the
   exact producer id and epoch (KIP-890). So a partition never holds a transaction that the
   coordinator does not know.
-- EndTxn is answered once the outcome is durable; the markers follow (`completion.py`). Until they
+- EndTxn is answered once the outcome is durable; the markers follow (`endings.py`). Until they
   are written the transactional id is busy: CONCURRENT_TRANSACTIONS.
 - Clients before KIP-890's second version keep their epoch from one transaction to the next, so a
   delayed request cannot be told by its epoch. It can by its connection: a client that gives up on
@@ -34,6 +34,7 @@ from onelog.observe import Sample, get_logger
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.transactions import links, rules
 from onelog.protocols.kafka.transactions.completion import Completion
+from onelog.protocols.kafka.transactions.endings import PAUSE_MIN_S, Endings
 from onelog.protocols.kafka.transactions.ids import (
     CallLater,
     Timer,
@@ -55,8 +56,6 @@ STREAM: Final = "~transactions"
 ID_CHARS_MAX: Final = 1024
 SWEEP_S: Final = 600.0
 """How often unused ids are looked for."""
-PAUSE_MIN_S: Final = 1.0
-PAUSE_MAX_S: Final = 60.0
 FORGOTTEN_AT_ONCE: Final = 1000
 
 OUTSIDE: Final = (ErrorCode.invalid_txn_state, ErrorCode.transaction_abortable)
@@ -85,10 +84,8 @@ class Coordinator:
         self._call_later = call_later
         self._ids = TransactionalIds()
         self.links = Linker(self._ids, clock, settings, self._write_all, self._forget)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.endings = Endings(completion, call_later, self._finish)
         self._sweep: Timer | None = None
-        self.commits = 0
-        self.aborts = 0
         self.timeouts = 0
 
     @classmethod
@@ -130,7 +127,7 @@ class Coordinator:
         )
         for transaction in rows:
             if transaction.written.state in OUTCOMES:
-                self._complete_soon(transaction, recovered=True)
+                self.endings.begin(transaction, recovered=True)
             elif transaction.written.state is State.ONGOING:
                 self._arm(transaction)
 
@@ -140,9 +137,7 @@ class Coordinator:
             self._sweep.cancel()
         for transaction in self._ids:
             self._disarm(transaction)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.endings.close()
 
     # -- looking
 
@@ -160,8 +155,8 @@ class Coordinator:
         """Numbers for the metrics."""
         yield from self._ids.samples()
         totals = (
-            ("committed", "Transactions that committed.", self.commits),
-            ("aborted", "Transactions that aborted.", self.aborts),
+            ("committed", "Transactions that committed.", self.endings.commits),
+            ("aborted", "Transactions that aborted.", self.endings.aborts),
             ("timed_out", "Transactions that took too long.", self.timeouts),
         )
         for name, about, value in totals:
@@ -339,43 +334,11 @@ class Coordinator:
                 return  # the stream stopped: nothing goes on from here
             transaction.durable = facts
             if facts.state in OUTCOMES:
-                self._complete_soon(transaction, recovered=False)
+                self.endings.begin(transaction, recovered=False)
 
         put.add_done_callback(settled)
 
     # -- the end of a transaction
-
-    def _complete_soon(self, transaction: Transaction, *, recovered: bool) -> None:
-        task = asyncio.get_running_loop().create_task(self._complete(transaction, recovered))
-        transaction.ending = task
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _complete(self, transaction: Transaction, recovered: bool) -> None:
-        facts = transaction.durable
-        faults.hit("kafka.txn.prepared")
-        work = self._completion.begin(facts, recovered=recovered)
-        pause_s = PAUSE_MIN_S
-        while True:
-            try:
-                await work.run()
-                faults.hit("kafka.txn.marked")
-                self._finish(transaction, facts)
-            except OnelogError as error:
-                _log.error(
-                    "a transaction waits for its markers",
-                    transactional_id=transaction.id,
-                    state=str(facts.state),
-                    error=str(error),
-                )
-                await self._pause(pause_s)
-                pause_s = min(2 * pause_s, PAUSE_MAX_S)
-            else:
-                break
-        if facts.state is State.PREPARE_COMMIT:
-            self.commits += 1
-        else:
-            self.aborts += 1
 
     def _finish(self, transaction: Transaction, facts: Facts) -> None:
         """The next step may build on this row at once: it is durable before that one is."""
@@ -387,14 +350,6 @@ class Coordinator:
         self._forget([transaction])
         self._completion.forget_producer(facts)
         faults.hit("kafka.txn.forgotten")
-
-    async def _pause(self, seconds: float) -> None:
-        over = asyncio.Event()
-        timer = self._call_later(seconds, over.set)
-        try:
-            await over.wait()
-        finally:
-            timer.cancel()
 
     # -- time
 
