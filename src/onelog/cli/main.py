@@ -21,6 +21,8 @@ from onelog.admin.contract import ServerInfo
 from onelog.base.errors import ConfigError, OnelogError
 from onelog.cli import client, render
 from onelog.cli.access import build_access
+from onelog.cli.completion import add_completion
+from onelog.cli.doctor import add_doctor
 from onelog.cli.example import example_toml
 from onelog.cli.messaging import add_messaging
 from onelog.cli.options import Assignments, ConfigFile, DataDir, load_options
@@ -100,6 +102,8 @@ def build(serve: Serve, run_offline: RunOffline | None = None) -> App:
     app.command(build_spark())
     add_sql(app)
     add_messaging(app)
+    add_doctor(app)
+    add_completion(app)
     return app
 
 
