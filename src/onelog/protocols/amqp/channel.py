@@ -1,15 +1,15 @@
 """One channel: its methods in order, the contents of publishes, its deliveries and its end.
 
 Rules:
-- A method whose work has to wait holds the channel: later frames of it wait, bounded in bytes. They
-  wait as well while the peer does not read what it is sent.
-- A method that looks at queues or bindings, or ends the channel, waits for the publishes before it
-  to be in their queues, and one that looks into a queue for the dead letters on their way to it:
-  one channel's methods take effect in their order.
+- A method whose work has to wait holds the channel: later frames on the channel wait, bounded in
+  bytes. They also wait while the peer does not read its answers.
+- A method that looks at queues or bindings, or ends the channel, waits until earlier publishes are
+  in their queues. A method that looks into a queue also waits for the dead letters that are being
+  written to it. So the methods of one channel take effect in their order.
 - A publish is its method, a content header and the body frames; anything else between is an
   UNEXPECTED_FRAME (4.2.6). A body is bounded before it is collected.
 - A soft error closes the channel: everything the peer sends on it is ignored until its close-ok.
-  What the channel held unacknowledged goes back to its queues, in order.
+  Messages that were not acknowledged go back to their queues, in order.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ if TYPE_CHECKING:
 _LINE_ENDS: Final = frozenset("\r\n")
 _CLOSE: Final = commands.Channel.Close.index.to_bytes(4, "big")
 BODIES_MAX: Final = 8
-"""How many of the largest bodies may be under way on all channels of a connection together."""
+"""How many bodies of the largest size may be incomplete on all channels of a connection
+together."""
 _EVENT_BYTES: Final = 256
-"""What a frame that waits takes in memory beside its bytes."""
+"""Memory of a waiting frame beside its bytes."""
 
 
 class Channel:
@@ -54,7 +55,7 @@ class Channel:
         self.publishing = Publishing(self)
         self.consuming = Consuming(self)
         self.replies: ReplyConsumer | None = None
-        """Set while it waits for answers (direct reply-to)."""
+        """Set while the channel waits for answers (direct reply-to)."""
         self.transaction: Transaction | None = None
         """Set by tx.select."""
         self.last_queue = ""
@@ -65,7 +66,7 @@ class Channel:
         self._waiting: deque[Event] = deque()
         self._waiting_bytes = 0
         self._is_due = False
-        """Whether more of what waits is taken in the next pass."""
+        """Whether the next pass of the loop takes more waiting frames."""
         self._publish: Any = None
         self._head: ContentHead | None = None
         self._body = bytearray()
@@ -74,14 +75,14 @@ class Channel:
 
     @property
     def vhost(self) -> VirtualHost:
-        """Where its names are looked up."""
+        """The virtual host of its names."""
         vhost = self.connection.vhost
         assert vhost is not None, "a channel needs an open connection"
         return vhost
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing waits, and what comes takes effect at once."""
+        """Whether no frame waits, so that the next one takes effect at once."""
         return not (
             self._busy or self._waiting or self._closing or self.transaction or self._publish
         )
@@ -89,13 +90,13 @@ class Channel:
     # -- frames
 
     def take(self, event: Event) -> None:
-        """What came on this channel, now or when its turn comes."""
+        """Take an event of this channel, now or when its turn comes."""
         if self._busy or self._waiting or self.connection.is_stuffed:
             if isinstance(event, Frame):
-                # The buffer is the connection's; what waits has its own bytes.
+                # The buffer belongs to the connection: a frame that waits needs its own bytes.
                 event = Frame(event.kind, event.channel, memoryview(bytes(event.payload)))
             if not self._waiting:
-                self.connection.input.forget()  # what comes now waits for its turn
+                self.connection.input.forget()  # the next events wait for their turn
             self._waiting.append(event)
             self._waits(event.size_bytes + _EVENT_BYTES)
             return
@@ -159,7 +160,7 @@ class Channel:
             raise AmqpError(Reply.UNEXPECTED_FRAME, f"{method.name} where a content was expected")
         if isinstance(method, commands.Basic.Publish):
             self._publish = method
-            self.connection.input.forget()  # until its body is here, nothing else is published
+            self.connection.input.forget()  # until the body is complete, nothing else is published
             return
         if method.name.startswith(("Queue.", "Exchange.")):
             _strip_names(method)
@@ -198,7 +199,7 @@ class Channel:
 
     def _hold(self, work: Coroutine[Any, Any, None], method: Any) -> None:
         self._busy = True
-        self.connection.input.forget()  # what comes now waits for its turn
+        self.connection.input.forget()  # the next events wait for their turn
 
         async def finish() -> None:
             try:
@@ -213,10 +214,10 @@ class Channel:
             self.go_on()
 
         task = self.connection.run(finish())
-        task.add_done_callback(lambda _task: work.close())  # it may be ended before it began
+        task.add_done_callback(lambda _task: work.close())  # it may be cancelled before it began
 
     async def quiet(self) -> None:
-        """Return when everything that came is done, and what was published is in its queues."""
+        """Return when all events are handled and all publishes are in their queues."""
         while not self._closing:
             waiting = self.publishing.written()
             if self._busy or self._waiting:
@@ -228,7 +229,7 @@ class Channel:
                 return
 
     def go_on(self) -> None:
-        """Take what waited for its turn, or for the peer to read."""
+        """Take events that waited for their turn, or for the peer to read."""
         if self._is_due:
             return  # in the next pass
         left = ROWS_PER_PASS
@@ -247,7 +248,7 @@ class Channel:
             self._idle.set()
 
     def _go_on_now(self) -> None:
-        """Others had their turn."""
+        """Other connections had their turn."""
         self._is_due = False
         self.go_on()
 
@@ -295,9 +296,9 @@ class Channel:
         self._publish, self._head, self._body = None, None, bytearray()
 
     def _bound_bodies(self, more_bytes: int) -> None:
-        """Who begins a body on every channel and ends none must not fill the memory.
+        """A peer that begins a body on every channel and ends none must not fill the memory.
 
-        To read no more would be no help: what ends the bodies comes the same way.
+        Reading no more would not help: the ends of the bodies come the same way.
         """
         connection = self.connection
         connection.body_bytes += more_bytes
@@ -322,7 +323,7 @@ class Channel:
         self.connection.write(pieces)
 
     def may_deliver(self) -> None:
-        """The peer reads again: its consumers may be sent more."""
+        """The peer reads again: consumers may be sent more messages."""
         self.consuming.may_deliver()
 
     # -- the end
@@ -346,11 +347,12 @@ class Channel:
                 method_id=index & 0xFFFF,
             )
         )
-        if is_crossed:  # the peer closed it, too, before it knew: each of both is answered
+        if is_crossed:  # the peer closed it before it knew: both closes are answered
             self._close()
 
     def lost(self) -> None:
-        """The channel is over: what it holds goes back, nothing more is taken. Idempotent."""
+        """The channel is over: its unacknowledged messages go back, and it accepts nothing more.
+        Idempotent."""
         if self._closing:
             return
         self._closing = True
@@ -367,7 +369,7 @@ class Channel:
         self.stop_replies()
 
     def stop_replies(self) -> None:
-        """It waits for answers no more."""
+        """Stop waiting for answers."""
         if self.replies is not None:
             self.vhost.replies.remove(self.replies)
             self.replies = None
@@ -378,7 +380,7 @@ def _is_close(event: Event) -> bool:
 
 
 def _strip_names(method: Any) -> None:
-    """Ends of lines in names do not count, as in RabbitMQ: they come from files that were read."""
+    """Remove line ends from names, as RabbitMQ does: the names often come from files."""
     for field in ("queue", "exchange", "source", "destination"):
         name = getattr(method, field, None)
         if name and not _LINE_ENDS.isdisjoint(name):

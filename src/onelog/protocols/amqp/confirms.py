@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from onelog.protocols.amqp.publishing import PublishRun
 
 UNKNOWN, ACK, NACK = 0, 1, 2
-"""How a publish went."""
+"""The outcome of a publish."""
 
 _FRAME: Final = struct.Struct(">BHIIQBB")
 _PAYLOAD_BYTES: Final = 13
@@ -27,7 +27,7 @@ _END: Final = 0xCE
 
 
 class Confirms:
-    """What was published and not confirmed yet."""
+    """Publishes that are not confirmed yet."""
 
     __slots__ = ("_runs", "first_tag", "unconfirmed")
 
@@ -38,24 +38,24 @@ class Confirms:
         self.unconfirmed = 0
 
     def add(self, run: PublishRun) -> None:
-        """Publishes are on their way."""
+        """Add publishes that are being written."""
         self._runs.append(run)
         self.unconfirmed += run.count
 
     def replace(self, run: PublishRun, others: list[PublishRun]) -> None:
-        """A run goes its way in parts, as many messages as it was."""
+        """A run is written in parts; the parts have as many messages as the run."""
         at = self._runs.index(run)
         self._runs.remove(run)
         for part in reversed(others):
             self._runs.insert(at, part)
 
     def clear(self) -> None:
-        """Nobody is told any more."""
+        """Forget everything: no confirm is sent any more."""
         self._runs.clear()
         self.unconfirmed = 0
 
     def take(self, channel: int) -> bytes:
-        """The methods that tell what is known, from the oldest on."""
+        """The confirms for known outcomes, from the oldest publish on."""
         runs, frames = self._runs, b""
         while runs and runs[0].outcome:
             outcome, count = runs[0].outcome, 0

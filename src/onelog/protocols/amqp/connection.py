@@ -1,14 +1,15 @@
 """One AMQP connection: handshake, tune, heartbeats, frames to channels, the end.
 
 Rules:
-- Before the connection is open nothing but the handshake is taken, within a deadline, and frames
-  are small. Another protocol header is answered with ours and the connection ends (4.2.2).
+- Before the connection is open, only the handshake is accepted, within a deadline, and frames are
+  small. Another protocol header gets ours as an answer, and the connection ends (4.2.2).
 - A channel's methods take effect in their order. While one of them waits, the channel's later
-  frames wait too, bounded: past that nothing is read from the peer (I8). They also wait while much
-  more is unsent than the peer reads: what they ask for would only add to it.
-- A hard error closes the connection with its code, a soft one the channel; never another
-  connection (I10). After a close everything is ignored until the peer's close-ok, or a deadline.
-  What the peer still sends is taken from the socket before it goes, so that it ends in order.
+  frames wait too, up to a bound: beyond that nothing is read from the peer (I8). They also wait
+  while too many bytes are unsent, because their answers would add to these.
+- A hard error closes the connection with its code, a soft one the channel; never another connection
+  (I10). After a close everything is ignored until the peer's close-ok, or a deadline. Bytes that
+  the peer still sends are read from the socket before it is closed, so that the connection ends in
+  order.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class Connection:
         self.mechanism = ""
         self.vhost: VirtualHost | None = None
         self.properties: dict[str, Any] = {}
-        """What the client says of itself."""
+        """The properties that the client sent in its start-ok."""
         self.channel_max = hub.limits.channels
         self.frame_bytes_max = _UNTUNED_FRAME_BYTES
         self.heartbeat_s = 0
@@ -107,15 +108,15 @@ class Connection:
         self._opening = b""
         self._writing = True
         self._resumed = 0
-        """The channel that was the first to go on when the peer last read again."""
+        """The channel that went on first when the peer last read again."""
         self.pauses = Pauses()
         self.waiting = ByteBound(self.pauses, hub.limits.waiting_bytes, _WAITING)
         self.unwritten = ByteBound(self.pauses, hub.limits.unwritten_bytes, _UNWRITTEN)
-        """Nobody fills the memory by being fast."""
+        """The bound of unhandled bytes, so that a fast peer cannot fill the memory."""
         self.body_bytes = 0
-        """Of bodies whose rest has not come, on all channels."""
+        """Bytes of incomplete bodies, on all channels."""
         self._deadline = Deadline(hub.loop)
-        """Of the login, then of the next heartbeat, then of the end."""
+        """The deadline of the login, then of the next heartbeat, then of the end."""
         self._tasks = OwnedTasks(hub.loop)
 
     # -- the transport's side
@@ -148,21 +149,21 @@ class Connection:
             self.reading.fail(error)
 
     def fail_with(self, error: BaseException) -> None:
-        """Close the connection with whatever went wrong."""
+        """Close the connection because of an error."""
         if not isinstance(error, OnelogError):
             self.hub.broker.troubles.note(BUG, self.state.value, error, peer=self.name)
             error = AmqpError(Reply.INTERNAL_ERROR, str(error))
         self.fail(amqp_error(error))
 
     def _take_protocol_header(self, data: bytes) -> bytes:
-        """What follows the protocol header; nothing while it is not there."""
+        """The bytes after the protocol header; empty while the header is incomplete."""
         wanted = frames.PROTOCOL_HEADER
         data = self._opening + data
         if len(data) < len(wanted) and wanted.startswith(data):
             self._opening = data
             return b""
         if not data.startswith(wanted):
-            # 4.2.2: the peer is told what is spoken here.
+            # 4.2.2: the answer names the version that is spoken here.
             self._write_now([wanted])
             self.abort("another protocol header")
             return b""
@@ -191,7 +192,7 @@ class Connection:
             raise AmqpError(Reply.CHANNEL_ERROR, "a channel before the connection is open")
 
     def _take_whole(self, event: Publish | Ack) -> None:
-        """What needs no look at single frames."""
+        """Take an event that spans whole frames."""
         if self.state is State.CLOSING:
             return
         channel = self.channels.get(event.channel)
@@ -220,7 +221,7 @@ class Connection:
             self._handshake.take(method)
 
     async def _leave(self) -> None:
-        """The peer goes: first what it sent before takes effect, then what was its own goes."""
+        """The peer leaves: its earlier methods take effect, then its own queues are deleted."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_DEADLINE_S):
                 for channel in list(self.channels.values()):
@@ -286,7 +287,7 @@ class Connection:
             self.hub.queues.run(self.vhost.owner_gone(self))
         self._transport = None
         self.pauses.end()
-        # They hold us: none of the three would go before the cycle collector comes.
+        # They refer to the connection: otherwise all three would wait for the cycle collector.
         del self._handshake, self.reading
 
     def pause_writing(self) -> None:
@@ -296,10 +297,10 @@ class Connection:
     def resume_writing(self) -> None:
         """The peer reads again."""
         self._writing = True
-        self.pauses.heard = True  # it may not have been read meanwhile
+        self.pauses.heard = True  # the peer may have been heard from, but was not read meanwhile
         channels = list(self.channels.values())
         if channels:
-            # Another one is the first each time: each of them could fill the socket alone.
+            # Each time another channel is the first, because one alone could fill the socket.
             self._resumed = (self._resumed + 1) % len(channels)
             for channel in channels[self._resumed :] + channels[: self._resumed]:
                 channel.go_on()
@@ -307,22 +308,22 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether the peer is in and nobody goes."""
+        """Whether the peer is logged in and the connection is not closing."""
         return self.state is State.OPEN
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing that the peer sent counts any more."""
+        """Whether further events of the peer are ignored."""
         return self.state is State.CLOSED
 
     @property
     def is_writable(self) -> bool:
-        """Whether the peer keeps up with what it is sent."""
+        """Whether the peer keeps up with reading."""
         return self._writing and self.state is State.OPEN
 
     @property
     def is_stuffed(self) -> bool:
-        """Whether so much waits for the peer that nothing is done that would add to it."""
+        """Whether so many bytes are unsent that no method is handled that would add to them."""
         if self._writing or self._transport is None:
             return False
         return self._transport.get_write_buffer_size() > 2 * _WRITE_HIGH_BYTES
@@ -330,7 +331,7 @@ class Connection:
     # -- the handshake's side
 
     def opened(self, vhost: VirtualHost) -> None:
-        """The peer is in."""
+        """The peer has opened its virtual host."""
         self.vhost = vhost
         self.state = State.OPEN
         self.hub.counters.logins += 1
@@ -344,20 +345,21 @@ class Connection:
             watch.start(self.heartbeat_s / 2, _LOOKS)
 
     def log_in(self, identity: Identity, login_name: str) -> bool:
-        """The peer has proved who it is; the name that it gave may be another. False: too late."""
+        """The peer is authenticated; its login name may differ from its identity. False: too
+        late."""
         self.identity = identity
         self.login_name = login_name or identity.name
         self.principal = identity.principal("amqp")
         return self.state in (State.HANDSHAKE, State.OPEN)
 
     def tuned(self, channel_max: int, frame_bytes_max: int, heartbeat_s: int) -> None:
-        """What both sides agreed on."""
+        """Set the values that both sides agreed on."""
         self.channel_max = channel_max
         self.frame_bytes_max = self.input.frame_bytes_max = frame_bytes_max
         self.heartbeat_s = heartbeat_s
 
     def _beat(self) -> None:
-        if self._writing:  # else other bytes wait, and this one would only be more of them
+        if self._writing:  # otherwise other bytes wait, and a heartbeat would only add to them
             self.write([frames.HEARTBEAT_FRAME])
 
     def _fell_silent(self) -> None:
@@ -392,7 +394,8 @@ class Connection:
     # -- pacing
 
     def block(self, why: str) -> None:
-        """What the peer publishes cannot be taken now: tell it, and read no more of it."""
+        """Publishes of the peer cannot be accepted now: send connection.blocked, and stop
+        reading."""
         if self.is_blocked:
             return
         self.is_blocked = True
@@ -402,7 +405,7 @@ class Connection:
         self.pauses.pause(_BLOCKED)
 
     def unblock(self) -> None:
-        """It may publish again."""
+        """The peer may publish again."""
         if self.is_blocked:
             self.is_blocked = False
             if self.is_able("connection.blocked"):
@@ -410,12 +413,12 @@ class Connection:
             self.pauses.resume(_BLOCKED)
 
     def is_able(self, capability: str) -> bool:
-        """Whether the client announced that it understands something."""
+        """Whether the client announced a capability."""
         capabilities = self.properties.get("capabilities")
         return isinstance(capabilities, dict) and bool(capabilities.get(capability))
 
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[Any]:
-        """Run a coroutine that ends with the connection, and the connection with its failure."""
+        """Run a coroutine that ends with the connection. If it fails, the connection fails."""
         return self._tasks.run(work, self.fail_with)
 
     # -- the end
@@ -433,7 +436,7 @@ class Connection:
         self.close(error.code, why, method)
 
     def close(self, code: int, text: str, method: Any = None) -> None:
-        """Tell the peer that it has to go, and why."""
+        """Send connection.close with the reason."""
         if self.state in (State.CLOSING, State.CLOSED):
             return
         index = method.index if method is not None else 0
@@ -443,7 +446,7 @@ class Connection:
             channel.lost()
         self.channels.clear()
         for why in self.pauses.reasons - {TURN}:
-            self.pauses.resume(why)  # its close-ok must be seen
+            self.pauses.resume(why)  # its close-ok must be read
         self.send(
             0,
             commands.Connection.Close(
@@ -456,12 +459,12 @@ class Connection:
         self._deadline.start(_CLOSE_DEADLINE_S, self._end)
 
     def user_changed(self) -> None:
-        """The peer's user was changed or removed, and would not be let in as it is: end."""
+        """The peer's user was changed or removed, and could not log in any more: close."""
         assert self.identity is not None
         self.close(320, f"CONNECTION_FORCED - user '{self.identity.name}' was changed")
 
     def abort(self, why: str) -> None:
-        """End without a word: the peer does not speak AMQP, or is gone."""
+        """Close without a word: the peer does not speak AMQP, or is gone."""
         _log.info("an AMQP connection is ended", peer=self.name, user=self.login_name, why=why)
         self._end()
 

@@ -1,7 +1,8 @@
-"""A consumer of a channel: what a queue hands out becomes basic.deliver (`queues/consumers.py`).
+"""A consumer of a channel: messages that a queue hands out become basic.deliver
+(`queues/consumers.py`).
 
-Rules: messages that follow each other and are plain are one kernel call and one write. What is to
-be acknowledged the channel holds (`consuming.py`).
+Rules: plain messages that follow each other are one kernel call and one write. The channel holds
+messages that are to be acknowledged (`consuming.py`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from onelog.queues.queue import Queue
 
 RUN_BYTES: Final = 256 * 1024
-"""Bytes of deliveries after which it is seen anew whether the peer keeps up."""
+"""After so many bytes of deliveries it is checked again whether the peer keeps up."""
 
 
 class ChannelConsumer:
@@ -112,7 +113,8 @@ class ChannelConsumer:
         return True
 
     def take_run(self, place: int, count: int, data: Data) -> int:
-        """Send messages that follow each other in `data`, as far as they are plain; how many."""
+        """Send messages that follow each other in `data`, as far as they are plain. Returns how
+        many."""
         owner = self.owner
         connection = owner.connection
         offset = place & OFFSET_MASK

@@ -2,12 +2,12 @@
 
 Rules:
 - Delivery tags count from 1 per channel. An acknowledgement of a tag that is not outstanding is
-  PRECONDITION_FAILED; 0 with `multiple` means all there are, also when there are none.
-- `basic.qos` with global=false counts for consumers that come later, each for itself; with
-  global=true for the whole channel, at once, and its queues share it in turn (`queues/turns.py`). A
-  consumer that does not acknowledge counts for nothing, and waits where the channel's prefetch is
-  used up.
-- When the channel ends, what it holds goes back to its queues, in order.
+  PRECONDITION_FAILED; 0 with `multiple` means all outstanding ones, even if there are none.
+- `basic.qos` with global=false counts for each later consumer alone. With global=true it counts for
+  the whole channel, at once, and the queues share it in turn (`queues/turns.py`). Messages of a
+  consumer without acknowledgements do not count, but such a consumer waits while the channel's
+  prefetch is used up.
+- When the channel ends, its unacknowledged messages go back to their queues, in order.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Consuming:
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
-        """Not there when it is over: what a commit still settles needs the connection only."""
+        """Deleted when the channel is over: a commit that still settles messages needs only the
+        connection."""
         self.connection = channel.connection
         self.consumers: dict[str, ChannelConsumer] = {}
         self._held = HeldRuns()
@@ -61,17 +62,17 @@ class Consuming:
 
     @property
     def delivered(self) -> int:
-        """Messages that were ever sent."""
+        """Messages that were sent so far."""
         return self.next_tag - 1
 
     @property
     def prefetch(self) -> int:
-        """What the next consumer may hold."""
+        """How many messages the next consumer may hold."""
         return self._prefetch
 
     @property
     def channel_prefetch(self) -> int:
-        """What all its consumers may hold together; 0: no bound."""
+        """How many messages all its consumers may hold together; 0: no bound."""
         return self._channel_prefetch
 
     def set_prefetch(self, count: int, *, whole_channel: bool) -> None:
@@ -90,13 +91,13 @@ class Consuming:
 
     @property
     def room(self) -> int:
-        """How many messages that are to be acknowledged may be sent on this channel now."""
+        """How many messages that need an acknowledgement may be sent on this channel now."""
         return self.room_for(None, no_ack=False)
 
     def room_for(self, queue: Queue | None, *, no_ack: bool) -> int:
         """How many messages of a queue may be sent to one of its consumers here now.
 
-        None: how many there may be for a queue that has its turn.
+        None: the room for a queue that has its turn.
         """
         connection = self.connection
         if not connection.is_writable or not self._is_flowing:
@@ -105,7 +106,7 @@ class Consuming:
         if self._channel_prefetch:
             room = min(room, self._channel_prefetch - self._counted)
         if no_ack and room > 0:
-            room = _NO_BOUND  # they count for nothing, but wait where the prefetch is used up
+            room = _NO_BOUND  # they do not count, but wait while the prefetch is used up
         if queue is not None and self._turns.is_due:
             room = self._turns.room(queue, room, self.delivered)
         return room
@@ -117,7 +118,7 @@ class Consuming:
     # -- consumers
 
     def consume(self, queue: Queue, method: Any) -> str:
-        """basic.consume; the consumer's tag."""
+        """basic.consume. Returns the consumer's tag."""
         tag = method.consumer_tag or f"amq.ctag-{secrets.token_urlsafe(16)}"
         if tag in self.consumers:
             raise AmqpError(Reply.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
@@ -143,14 +144,14 @@ class Consuming:
         return str(tag)
 
     def cancel(self, tag: str) -> None:
-        """basic.cancel: what the consumer holds stays with the channel."""
+        """basic.cancel: the channel keeps the consumer's unacknowledged messages."""
         consumer = self.consumers.pop(tag, None)
         if consumer is not None:
             self._turns.remove(consumer.queue)
             consumer.queue.remove_consumer(consumer)
 
     def queue_gone(self, consumer: ChannelConsumer) -> None:
-        """A queue was deleted: its consumer is told, where the client understands that."""
+        """A queue was deleted: send basic.cancel to a client that understands it."""
         if self.consumers.get(consumer.tag) is not consumer:
             return  # it was cancelled meanwhile
         del self.consumers[consumer.tag]
@@ -171,7 +172,7 @@ class Consuming:
     def hold(
         self, tag: int, count: int, queue: Queue, place: int, consumer: ChannelConsumer | None
     ) -> None:
-        """Messages went out that are to be acknowledged."""
+        """Hold messages that went out and are to be acknowledged."""
         loop = self.connection.hub.loop
         self._held.add(UnsettledRun(tag, count, queue, place, consumer, loop.time()))
         if consumer is not None:
@@ -239,7 +240,7 @@ class Consuming:
     # -- acknowledgements
 
     def take(self, tag: int, *, multiple: bool) -> list[UnsettledRun]:
-        """What an acknowledgement means: the channel holds it no more. Raises AmqpError."""
+        """Remove and return the runs that an acknowledgement covers. Raises AmqpError."""
         try:
             if not multiple:
                 return [self._held.take(tag)]
@@ -248,7 +249,7 @@ class Consuming:
             raise _unknown_tag(tag) from None
 
     def take_plain_ack(self, tag: int, *, multiple: bool) -> bool:
-        """basic.ack of what went out together, the common case; False: it is not that."""
+        """basic.ack of one whole run, the common case. Returns False when it is not that."""
         run = self._held.take_oldest(tag, multiple=multiple)
         if run is None:
             return False
@@ -256,7 +257,7 @@ class Consuming:
         return True
 
     def ack(self, runs: list[UnsettledRun]) -> None:
-        """These messages are done with."""
+        """Settle these messages."""
         count = 0
         for run in runs:
             self._let_go(run)
@@ -271,7 +272,7 @@ class Consuming:
             self._counted -= run.count
 
     def reject(self, runs: list[UnsettledRun], *, requeue: bool) -> None:
-        """These messages are not wanted, here or at all."""
+        """The client rejects these messages, for itself (requeue) or for everybody."""
         count = 0
         by_queue: dict[Queue, list[int]] = {}
         for run in runs:
@@ -288,28 +289,29 @@ class Consuming:
         self._room_made(count)
 
     def recover(self) -> None:
-        """basic.recover(requeue=true): everything unacknowledged comes again."""
+        """basic.recover(requeue=true): deliver all unacknowledged messages again."""
         self.reject(self._held.take_all(), requeue=True)
 
     # -- acknowledgements that wait for a commit
 
     def set_aside(self, runs: list[UnsettledRun]) -> None:
-        """A transaction settles these, or gives them back: they still count for the prefetch."""
+        """A transaction settles these or gives them back: until then they count for the
+        prefetch."""
         self._aside += sum(run.count for run in runs)
 
     def take_aside(self, runs: list[UnsettledRun]) -> None:
-        """The transaction is over for these."""
+        """The transaction is over for these messages."""
         self._aside -= sum(run.count for run in runs)
 
     def hold_again(self, runs: list[UnsettledRun]) -> None:
-        """They are held as before; a channel that is over holds nothing."""
+        """Hold them as before. A channel that is over holds nothing."""
         if self._is_closed:
             self.reject(runs, requeue=True)
         else:
             self._held.put_back(runs)
 
     def _room_made(self, count: int) -> None:
-        """A consumer's own queue was woken; where all of them waited, all are."""
+        """Messages were settled. Their own queues were woken; when all queues waited, wake all."""
         limit = self.connection.hub.limits.unacked
         if self._channel_prefetch or self._held.size + self._aside + count >= limit:
             self.may_deliver()
@@ -322,14 +324,14 @@ class Consuming:
         for consumer in consumers:
             self._turns.remove(consumer.queue)
         self._is_closed = True
-        # First nobody of this channel takes any more, then what it held goes back.
+        # First no consumer of this channel takes more, then its messages go back.
         for consumer in consumers:
             consumer.queue.consumers.remove(consumer)
         self.recover()
         for consumer in consumers:
             if not consumer.queue.is_deleted:
                 consumer.queue.remove_consumer(consumer)
-        del self.channel  # it holds us: neither would go before the cycle collector comes
+        del self.channel  # it refers to us: otherwise both would wait for the cycle collector
 
 
 def _unknown_tag(tag: int) -> AmqpError:

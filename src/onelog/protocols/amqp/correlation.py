@@ -1,9 +1,9 @@
 """A correlation as AMQP's `correlation_id`, which is text, and back.
 
-Rules: what is text and short enough is itself. Anything else, such as the bytes of a UUID that an
-MQTT client made, is `base64:` and its base64, so that a worker that sends back what it got answers
-the right request. Both ways are each other's inverse: an application's own `base64:…` that could
-not have come from here stays what it is.
+Rules: a correlation that is short text stays as it is. Any other, such as the bytes of a UUID that
+an MQTT client made, becomes `base64:` and its base64, so that a worker that echoes the id answers
+the right request. The two directions are inverse: an application's own `base64:…` that could not
+have come from here stays as it is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BASE64: Final = "base64:"
 
 
 def to_correlation(text: str) -> bytes:
-    """What a `correlation_id` stands for."""
+    """The correlation that a `correlation_id` stands for."""
     if text.startswith(_BASE64):
         try:
             data = b64decode(text[len(_BASE64) :], validate=True)
@@ -29,7 +29,7 @@ def to_correlation(text: str) -> bytes:
 
 
 def to_correlation_id(data: bytes) -> str | None:
-    """A correlation as text; None when it is too long even for that."""
+    """A correlation as text; None: it is too long."""
     if len(data) <= TEXT_BYTES_MAX:
         try:
             return data.decode()

@@ -1,7 +1,7 @@
-"""What a delivery looks like: exchange, key and properties of a record, as a client gets them.
+"""The form of a delivery: exchange, key and properties of a record, as a client gets them.
 
-Rules: most messages of a producer say the same of themselves, so what follows from the headers of a
-record alone is remembered; an *envelope* is all of it, for the kernel to encode whole runs with.
+Rules: most messages of a producer have the same headers, so the properties that follow from headers
+alone are remembered. An *envelope* is all of that; the kernel encodes whole runs with it.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ PROPERTIES_BYTES_MAX: Final = 4 * 1024 * 1024
 """Bytes of properties that are remembered, with the headers that they follow from."""
 _ENTRY_OVERHEAD: Final = 256
 _HEADER_OBJECTS: Final = 160
-"""What one that is remembered costs beside its bytes, and each of its headers, about."""
+"""About how many bytes a remembered entry takes beside its content, and each of its headers."""
 PLAIN_HEADERS_MAX: Final = 8
 FRAME_BYTES_MIN: Final = 4096
 """The smallest frame that a client may ask for."""
 _HEADER_OVERHEAD: Final = 8 + 12
 """Bytes of a content header's frame beside the properties."""
 PLAIN_BYTES_MAX: Final = 1024
-"""Bytes of headers that are remembered with their properties, here and in the hub's envelopes:
-large ones would drive out all others."""
+"""The most bytes of headers that are remembered with their properties, here and in the hub's
+envelopes: large ones would push out all others."""
 _VARYING: Final = frozenset(
     {names.EXPIRY, names.REPLY_TO, names.CORRELATION, names.MESSAGE_ID, names.TIMESTAMP}
 )
-"""Headers that differ from message to message, or say more than themselves."""
+"""Headers that differ from message to message, or from which more follows than a property."""
 
 
 def address(record: Record) -> tuple[bytes, bytes]:
-    """Exchange and key of a delivery; what is too long for a name of AMQP is cut."""
+    """Exchange and key of a delivery, cut to the length of a name in AMQP."""
     found = address_of(record.topic)
     return _short(found.exchange), _short(found.routing_key)
 
 
 def _short(name: str) -> bytes:
-    # Topics of other protocols may have escapes of bytes that are no text: those are the name.
+    # Topics of other protocols may have escapes of bytes that are not text: the name has the bytes.
     data = name.encode("utf-8", "surrogateescape")
     if len(data) <= SHORT_BYTES_MAX:
         return data
@@ -53,7 +53,8 @@ def _short(name: str) -> bytes:
 
 
 def envelope(record: Record | None) -> tuple[bytes, Headers, bytes, bytes] | None:
-    """Topic, headers, names and properties of every record like this one; None: of no other."""
+    """Topic, headers, names and properties that all records like this one share; None: no other
+    does."""
     if record is None or record.key != record.topic.encode():
         return None
     plain = _plain_properties(record.headers)
@@ -66,8 +67,8 @@ def envelope(record: Record | None) -> tuple[bytes, Headers, bytes, bytes] | Non
 def properties(delivery: Delivery, now_ms: int, frame_bytes_max: int) -> bytes:
     """The encoded properties of a delivery.
 
-    They go out in one frame. A headers table that does not fit is left out: the message would end
-    the connection of every consumer that gets it, one after the other.
+    They go out in one frame. A headers table that does not fit is left out: otherwise the message
+    would end the connection of every consumer that gets it, one after the other.
     """
     record = delivery.record
     most = frame_bytes_max - _HEADER_OVERHEAD if frame_bytes_max else sys.maxsize
@@ -88,7 +89,7 @@ def properties(delivery: Delivery, now_ms: int, frame_bytes_max: int) -> bytes:
 def _plain_properties(headers: Headers) -> bytes | None:
     """The properties of a record that follow from its headers alone; None: they do not.
 
-    Most messages of a producer say the same of themselves, little, and nothing of when they end.
+    Most messages of a producer have the same few headers, and no expiry.
     """
     if len(headers) > PLAIN_HEADERS_MAX:
         return None
@@ -98,13 +99,13 @@ def _plain_properties(headers: Headers) -> bytes | None:
     found = _remembered.known.get(headers)
     if found is None:
         found = _found_properties(headers)
-        if found is not None:  # else there are as many of them as messages
+        if found is not None:  # otherwise each message would have its own entry
             _remembered.keep(headers, size, found)
     return found
 
 
 class _Remembered:
-    """Properties by headers, bounded in bytes as a whole."""
+    """Properties by headers, bounded in bytes."""
 
     __slots__ = ("held_bytes", "known")
 
@@ -113,7 +114,8 @@ class _Remembered:
         self.held_bytes = 0
 
     def keep(self, headers: Headers, size: int, found: bytes) -> None:
-        """Remember the properties of headers of so many bytes; when there is no room, only them."""
+        """Remember the properties of these headers, which have `size` bytes. If there is no room,
+        forget all others."""
         size += len(found) + _ENTRY_OVERHEAD + _HEADER_OBJECTS * len(headers)
         if self.held_bytes + size > PROPERTIES_BYTES_MAX:
             self.known.clear()

@@ -39,7 +39,7 @@ class Reply(IntEnum):
 
 
 BUG: Final = "amqp-connection"
-"""Incidents: a fault of ours, which ended a connection."""
+"""Incidents: an error of the broker itself ended a connection."""
 HARD: Final = frozenset(
     {
         Reply.CONNECTION_FORCED,
@@ -55,11 +55,11 @@ HARD: Final = frozenset(
         Reply.INTERNAL_ERROR,
     }
 )
-"""Codes that end the connection wherever they come up."""
+"""Codes that end the connection wherever they occur."""
 
 
 class AmqpError(errors.ProtocolViolation):
-    """What a peer did or asked for cannot be served; `code` is what it is told."""
+    """A peer's request cannot be served; `code` goes to the peer."""
 
     def __init__(self, code: Reply, text: str, *, hard: bool | None = None) -> None:
         super().__init__(text)
@@ -69,9 +69,9 @@ class AmqpError(errors.ProtocolViolation):
 
     @property
     def reply_text(self) -> str:
-        """The text as RabbitMQ writes it, cut to what a short string holds.
+        """The text as RabbitMQ writes it, cut to the length of a short string.
 
-        It may name bytes of the peer that are no UTF-8: the peer is told a question mark.
+        It may contain bytes of the peer that are not UTF-8: the peer gets a question mark for them.
         """
         text = f"{self.code.name} - {self}"
         return text.encode(errors="replace")[:255].decode(errors="ignore")
@@ -126,7 +126,7 @@ CODES: Final[dict[type[errors.OnelogError], Reply]] = {
 
 
 def amqp_error(error: errors.OnelogError) -> AmqpError:
-    """What a peer is told of an error."""
+    """The AMQP error for an error of the broker."""
     if isinstance(error, AmqpError):
         return error
     kind = next(kind for kind in type(error).__mro__ if kind in CODES)

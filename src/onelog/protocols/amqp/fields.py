@@ -1,4 +1,4 @@
-"""Which basic property each field of a message is (`record/fields.py`); a field may have none."""
+"""The basic property of each field of a message (`record/fields.py`); a field may have none."""
 
 from __future__ import annotations
 

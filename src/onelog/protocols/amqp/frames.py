@@ -1,8 +1,8 @@
 """Frames: bytes to frames and back. Control methods go through pamqp, contents through our own.
 
-Rules (AMQP 0-9-1 2.3, 4.2.3): a frame is type, channel, size, payload, 0xCE. A size above what was
-agreed, another last octet or an unknown type is a FRAME_ERROR and ends the connection. Nothing is
-allocated for a frame before its bytes are there.
+Rules (AMQP 0-9-1 2.3, 4.2.3): a frame is type, channel, size, payload, 0xCE. A size above the
+agreed one, another last octet or an unknown type is a FRAME_ERROR and ends the connection. Nothing
+is allocated for a frame before its bytes are there.
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ class Publish:
 
     @property
     def names(self) -> bytes:
-        """What names it, as it was on the wire."""
+        """Its names (exchange and key) as they were on the wire."""
         exchange, key = self.exchange.encode(), self.routing_key.encode()
         return bytes((len(exchange),)) + exchange + bytes((len(key),)) + key + bytes((self.flags,))
 
     @property
     def size_bytes(self) -> int:
-        """About what it takes in memory."""
+        """About how much memory it takes."""
         return len(self.properties) + len(self.body)
 
 
@@ -108,7 +108,7 @@ class Ack:
 
 
 Event = Frame | Publish | Ack
-"""What a peer sends: a frame, or several that belong together."""
+"""An event of a peer: a frame, or several that belong together."""
 
 _FAULTS: Final = {
     1: "a frame is larger than {} bytes",
@@ -130,13 +130,13 @@ def event_of(row: tuple[Any, ...], buffer: memoryview, frame_bytes_max: int) -> 
 
 
 def frames_of(data: bytes) -> list[Event]:
-    """The events of whole frames that were taken before."""
+    """The events of whole frames that were kept as bytes."""
     view = memoryview(data)
     return [event_of(row, view, 0) for row in split_amqp(data, 0)[0]]
 
 
 def one_frame(data: bytes) -> Frame:
-    """The one frame that these bytes are. Raises AmqpError."""
+    """The one frame in these bytes. Raises AmqpError."""
     if len(data) < OVERHEAD_BYTES or data[-1] != FRAME_END:
         raise AmqpError(Reply.FRAME_ERROR, _FAULTS[2])
     kind, channel, _size = _HEAD.unpack_from(data)
@@ -164,10 +164,11 @@ def decode_method(payload: memoryview) -> Any:
 
 
 def check_arguments(kind: Any, data: bytes) -> None:
-    """Raise unless the arguments of a method end where its frame does, and tables can be kept.
+    """Raise unless the arguments of a method fill its frame exactly, and its tables can be kept.
 
-    pamqp takes what is there and does not miss what is cut off. It also takes tables of any depth
-    and of types that nobody else has: what is declared with one could not be read after a restart.
+    pamqp does not notice arguments that are cut off. It also accepts tables of any depth and of
+    types that no other client knows: a declaration with such a table could not be read after a
+    restart.
     """
     at, bits = 0, 0
     for name in kind.attributes():
@@ -189,7 +190,7 @@ def check_arguments(kind: Any, data: bytes) -> None:
 
 
 def make_method(kind: Any, **fields: Any) -> Any:
-    """A method to send. pamqp's own way refuses names that RabbitMQ and we take."""
+    """A method to send. pamqp's own constructor refuses names that RabbitMQ and OneLog accept."""
     method = kind.__new__(kind)
     for name in kind.attributes():
         setattr(method, name, fields[name])

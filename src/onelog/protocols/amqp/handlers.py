@@ -1,7 +1,9 @@
-"""The table of methods: what each does. Basic.Publish and the ends of a channel are the channel's.
+"""The table of methods: what each does. `channel.py` handles Basic.Publish and the close of a
+channel.
 
-Rules: a handler answers at once, or returns a coroutine that holds the channel until it has. A
-method with `nowait` gets no answer. An empty queue name is the last queue declared on the channel.
+Rules: a handler answers at once, or returns a coroutine that holds the channel until it has
+answered. A method with `nowait` gets no answer. An empty queue name is the last queue declared on
+the channel.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ Handler = Callable[["Channel", Any], Work]
 
 
 def channel_open(channel: Channel, method: Any) -> Work:
-    """A channel that is open already."""
+    """channel.open on a channel that is open: an error."""
     del method
     raise AmqpError(
         Reply.CHANNEL_ERROR, f"second 'channel.open' seen on channel {channel.number}", hard=True
@@ -59,7 +61,7 @@ def ignore(channel: Channel, method: Any) -> Work:
 
 
 async def exchange_declare(channel: Channel, method: Any) -> None:
-    """Make an exchange, or check that it is there."""
+    """Make an exchange, or check that it exists."""
     record = ExchangeRecord(
         name=method.exchange,
         type=method.exchange_type,
@@ -99,7 +101,7 @@ def _exchange_binding(channel: Channel, method: Any) -> Binding:
 
 
 async def exchange_bind(channel: Channel, method: Any) -> None:
-    """Let an exchange feed another one."""
+    """Bind an exchange to another one."""
     may(channel, Action.PUBLISH, "exchange", method.destination)
     may(channel, Action.SUBSCRIBE, "exchange", method.source)
     await channel.vhost.bind(_exchange_binding(channel, method))
@@ -108,7 +110,7 @@ async def exchange_bind(channel: Channel, method: Any) -> None:
 
 
 async def exchange_unbind(channel: Channel, method: Any) -> None:
-    """Let it feed that one no more; where one of them is not there, it does not."""
+    """Remove that binding; no error when an end of it does not exist."""
     with _not_there():
         await channel.vhost.unbind(_exchange_binding(channel, method))
     if not method.nowait:
@@ -117,7 +119,7 @@ async def exchange_unbind(channel: Channel, method: Any) -> None:
 
 @contextlib.contextmanager
 def _not_there() -> Iterator[None]:
-    """Nothing is to be ended where there is nothing."""
+    """Ignore that an end of a binding does not exist."""
     try:
         yield
     except (AmqpError, NotDeclared) as error:
@@ -136,7 +138,7 @@ def _queue(channel: Channel, name: str) -> Queue:
 
 
 async def queue_declare(channel: Channel, method: Any) -> None:
-    """Make a queue, or check that it is there."""
+    """Make a queue, or check that it exists."""
     if method.passive and channel.vhost.replies.find(method.queue) is not None:
         if not method.nowait:
             _declared(channel, method.queue, 0, 1)
@@ -190,7 +192,7 @@ def _queue_binding(channel: Channel, method: Any) -> Binding:
 
 
 async def queue_bind(channel: Channel, method: Any) -> None:
-    """Let an exchange feed a queue."""
+    """Bind a queue to an exchange."""
     binding = _queue_binding(channel, method)
     may(channel, Action.PUBLISH, "queue", binding.destination.name)
     may(channel, Action.SUBSCRIBE, "exchange", binding.source)
@@ -200,14 +202,14 @@ async def queue_bind(channel: Channel, method: Any) -> None:
 
 
 async def queue_unbind(channel: Channel, method: Any) -> None:
-    """Let it feed that one no more; where one of them is not there, it does not."""
+    """Remove that binding; no error when an end of it does not exist."""
     with _not_there():
         await channel.vhost.unbind(_queue_binding(channel, method))
     channel.send(commands.Queue.UnbindOk())
 
 
 def queue_purge(channel: Channel, method: Any) -> Work:
-    """Settle everything that waits."""
+    """Settle all waiting messages."""
     queue = _queue(channel, method.queue)
     may(channel, Action.SUBSCRIBE, "queue", queue.name)
     count = queue.purge()
@@ -217,7 +219,7 @@ def queue_purge(channel: Channel, method: Any) -> Work:
 
 
 async def queue_delete(channel: Channel, method: Any) -> None:
-    """Delete a queue; one that is not there is fine."""
+    """Delete a queue; no error when it does not exist."""
     vhost, name = channel.vhost, method.queue or channel.last_queue
     may(channel, Action.DELETE, "queue", name)
     count = 0
@@ -234,7 +236,7 @@ async def queue_delete(channel: Channel, method: Any) -> None:
 
 
 def basic_qos(channel: Channel, method: Any) -> Work:
-    """How much the client takes before it acknowledges."""
+    """Set how many messages the client takes before it acknowledges."""
     if method.prefetch_size:
         raise AmqpError(Reply.NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
     channel.consuming.set_prefetch(method.prefetch_count, whole_channel=method.global_)
@@ -248,7 +250,7 @@ def basic_consume(channel: Channel, method: Any) -> Work:
         return _wait_for_replies(channel, method)
     queue = _queue(channel, method.queue)
     may(channel, Action.SUBSCRIBE, "queue", queue.name)
-    # The answer goes before the first delivery: deliveries begin with the next pass of the loop.
+    # The answer goes first: deliveries begin with the next pass of the loop.
     tag = channel.consuming.consume(queue, method)
     if not method.nowait:
         channel.send(commands.Basic.ConsumeOk(consumer_tag=tag))
@@ -258,14 +260,14 @@ def basic_consume(channel: Channel, method: Any) -> Work:
 async def _wait_for_replies(channel: Channel, method: Any) -> None:
     waiting = channel.vhost.streams.make_ready("")
     if waiting is not None:
-        await waiting  # another protocol's answers go there
+        await waiting  # answers of other protocols go there
     consumer = consume_replies(channel, method)
     if not method.nowait:
         channel.send(commands.Basic.ConsumeOk(consumer_tag=consumer.tag))
 
 
 def basic_cancel(channel: Channel, method: Any) -> Work:
-    """Consume no more."""
+    """Stop consuming."""
     if channel.replies is not None and channel.replies.tag == method.consumer_tag:
         channel.stop_replies()
     channel.consuming.cancel(method.consumer_tag)
@@ -275,7 +277,7 @@ def basic_cancel(channel: Channel, method: Any) -> Work:
 
 
 def basic_get(channel: Channel, method: Any) -> Work:
-    """One message, now."""
+    """Get one message, now."""
     queue = _queue(channel, method.queue)
     may(channel, Action.SUBSCRIBE, "queue", queue.name)
     if queue.settings.type == "stream":
@@ -285,7 +287,7 @@ def basic_get(channel: Channel, method: Any) -> Work:
 
 
 def basic_ack(channel: Channel, method: Any) -> Work:
-    """Messages are done with."""
+    """Acknowledge messages."""
     runs = channel.consuming.take(method.delivery_tag, multiple=method.multiple)
     if channel.transaction is not None:
         channel.transaction.add_settlement("ack", runs)
@@ -295,13 +297,13 @@ def basic_ack(channel: Channel, method: Any) -> Work:
 
 
 def basic_nack(channel: Channel, method: Any) -> Work:
-    """Messages are not wanted."""
+    """Reject messages."""
     _refuse(channel, method, multiple=method.multiple)
     return None
 
 
 def basic_reject(channel: Channel, method: Any) -> Work:
-    """A message is not wanted."""
+    """Reject a message."""
     _refuse(channel, method, multiple=False)
     return None
 
@@ -315,7 +317,7 @@ def _refuse(channel: Channel, method: Any, *, multiple: bool) -> None:
 
 
 def basic_recover(channel: Channel, method: Any) -> Work:
-    """Everything unacknowledged comes again."""
+    """Deliver all unacknowledged messages again."""
     if not method.requeue:
         raise AmqpError(Reply.NOT_IMPLEMENTED, "requeue=false")
     channel.consuming.recover()
@@ -335,7 +337,7 @@ def basic_recover_async(channel: Channel, method: Any) -> Work:
 
 
 def confirm_select(channel: Channel, method: Any) -> Work:
-    """Publishes are to be confirmed."""
+    """Confirm publishes from now on."""
     if channel.transaction is not None:
         raise AmqpError(Reply.PRECONDITION_FAILED, "cannot switch from tx to confirm mode")
     channel.publishing.select_confirms()
@@ -362,14 +364,14 @@ def _transaction(channel: Channel) -> Transaction:
 
 
 async def tx_commit(channel: Channel, method: Any) -> None:
-    """Do what was done since, all of it."""
+    """Carry out everything since the last commit, all of it."""
     del method
     await _transaction(channel).commit()
     channel.send(commands.Tx.CommitOk())
 
 
 def tx_rollback(channel: Channel, method: Any) -> Work:
-    """Do none of it."""
+    """Carry out none of it."""
     del method
     _transaction(channel).rollback()
     channel.send(commands.Tx.RollbackOk())
@@ -404,7 +406,7 @@ HANDLERS: Final[dict[type[Any], Handler]] = {
     commands.Tx.Commit: tx_commit,
     commands.Tx.Rollback: tx_rollback,
 }
-"""What each method does."""
+"""The handler of each method."""
 
 AFTER_PUBLISHES: Final[frozenset[type[Any]]] = frozenset(
     {
@@ -422,7 +424,7 @@ AFTER_PUBLISHES: Final[frozenset[type[Any]]] = frozenset(
         commands.Tx.Commit,
     }
 )
-"""Methods that have to see what their channel published before them."""
+"""Methods that have to see the effect of earlier publishes of their channel."""
 
 _LOOKING: Final = (
     commands.Queue.Declare,
@@ -433,11 +435,11 @@ _LOOKING: Final = (
 
 
 def letters_before(channel: Channel, method: Any) -> Awaitable[None] | None:
-    """What to wait for until a method sees every dead letter so far; None: nothing."""
+    """Wait for this until a method sees every dead letter so far; None: there is none."""
     if not isinstance(method, _LOOKING):
         return None
     name = method.queue or channel.last_queue
     queue = channel.vhost.queues.get(name)
     if queue is None or (isinstance(method, commands.Basic.Get) and queue.ready.size):
-        return None  # a get takes one that waits
+        return None  # a message waits, and basic.get takes that one
     return channel.vhost.dead_letters.coming.to(name)

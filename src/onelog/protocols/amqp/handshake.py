@@ -1,10 +1,10 @@
-"""The way in: start, login, tune, open (AMQP 0-9-1 2.2.4), and what channel 0 may say later.
+"""The login: start, tune, open (AMQP 0-9-1 2.2.4), and the later methods of channel 0.
 
-Rules: one step at a time, in order; a step out of turn is CHANNEL_ERROR. A refused login is told
-with 403 to clients that announced to understand that, and otherwise the connection just ends, as
-the specification has it. What a tune-ok asks for beyond the offer is refused; so is 0, which asks
-for no bound at all (channels and frames; heartbeats may be off). A connection ends when the token
-ends that opened it. Every refused login is in the log, with the name that was given.
+Rules: one step at a time, in order; a step out of turn is CHANNEL_ERROR. A client that announced it
+gets 403 for a refused login; for any other, the connection just ends, as the specification says. A
+tune-ok beyond the offer is refused; so is 0, which means no bound at all (channels and frames;
+heartbeats may be off). A connection ends when the token that opened it expires. Every refused login
+is in the log, with the name that the client gave.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ CAPABILITIES: Final[dict[str, bool]] = {
     "per_consumer_qos": True,
     "direct_reply_to": True,
 }
-"""What clients look for before they use it."""
+"""Capabilities that clients look for."""
 
 SPOKEN: Final = ("RabbitMQ", "3.10.8")
-"""The product whose AMQP is spoken here. Clients ask: kombu has prefetches mean what they mean in
-RabbitMQ only where it hears that name, and Celery's tasks that wait would block others."""
+"""The product whose AMQP dialect is spoken here. Clients read it: only with this name does kombu
+use prefetch as RabbitMQ means it; otherwise waiting tasks of Celery would block others."""
 
 NAME_CHARS_MAX: Final = 256
-"""Characters of a name that the log shows: a peer that was refused chose it."""
+"""Characters of a name in the log: a peer that was refused chose the name."""
 
 _TOKEN_LOOK_S: Final = 3600.0
 """How long a timer waits for a token to expire before it looks at the clock again."""
@@ -56,7 +56,7 @@ _REFUSED: Final = (
 
 
 class Handshake:
-    """Steps of one connection on channel 0."""
+    """The steps of one connection on channel 0."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -67,7 +67,7 @@ class Handshake:
         self._token_deadline = Deadline(connection.hub.loop)
 
     def begin(self) -> None:
-        """Say who we are and how to log in."""
+        """Send connection.start: our properties and the login mechanisms."""
         hub, peer = self._connection.hub, self._connection.peer
         mechanisms = ["PLAIN", "AMQPLAIN"]
         if peer.certificate is not None:
@@ -94,7 +94,7 @@ class Handshake:
         )
 
     def take(self, method: Any) -> None:
-        """One method of the peer. Raises AmqpError."""
+        """Take one method of the peer. Raises AmqpError."""
         if self._expected is None:
             self._take_later(method)
             return
@@ -110,7 +110,7 @@ class Handshake:
             self._open(method)
 
     def _take_later(self, method: Any) -> None:
-        """What channel 0 may say once the connection is open."""
+        """Take a method on channel 0 of an open connection."""
         if isinstance(method, commands.Connection.UpdateSecret):
             self._take_secret(method)
         elif not isinstance(method, (commands.Connection.Blocked, commands.Connection.Unblocked)):
@@ -136,7 +136,7 @@ class Handshake:
             self._refuse(error)
             return
         if not connection.log_in(identity, self._login_name):
-            return  # it said something out of turn: behind a close nothing is sent
+            return  # the peer sent a method out of turn: nothing is sent after a close
         self._watch_token()
         limits = connection.hub.limits
         self._expected = commands.Connection.TuneOk
@@ -164,18 +164,18 @@ class Handshake:
         return await self._check_secret(name, password)
 
     async def _check_secret(self, name: str, secret: bytes) -> Identity:
-        """Who a name and a password or token are. Raises NotAuthenticated."""
+        """The identity of a name with a password or token. Raises NotAuthenticated."""
         authenticator = self._connection.hub.authenticator
         known = authenticator.recall(name, secret)
         if known is not None:
             return known
         if (name, secret) == ("guest", b"guest") and not authenticator.knows("guest"):
-            # The name that every AMQP client has by default is nobody here: where peers may come
-            # without a name it is that, and elsewhere it is refused like any other.
+            # The default user name of every AMQP client is no user here: where anonymous peers are
+            # allowed it means anonymous, and elsewhere it is refused like any other.
             return self._connection.hub.anonymous(self._connection.peer)
         if authenticator.takes_tokens and secret.count(b".") == 2:
             found = authenticator.token(secret.decode("ascii", "replace"))
-            self._login_name = found.name  # clients give any name beside a token
+            self._login_name = found.name  # with a token, clients give any name
             return found
         return await authenticator.password(name, secret)
 
@@ -198,10 +198,10 @@ class Handshake:
             connection.fail(amqp_error(error))
 
     def _take_secret(self, method: Any) -> None:
-        """A client renews its token before the old one ends.
+        """A client renews its token before the old one expires.
 
-        Where no token opened the connection nothing ends, and as in RabbitMQ nothing is checked.
-        One is checked at a time: who sends many must not have as many checks under way.
+        If no token opened the connection, nothing expires and, as in RabbitMQ, nothing is checked.
+        One token is checked at a time, so that a peer that sends many starts only one check.
         """
         connection = self._connection
         identity = connection.identity
@@ -232,7 +232,7 @@ class Handshake:
             connection.send(0, commands.Connection.UpdateSecretOk())
 
     def _watch_token(self) -> None:
-        """A connection ends with the token that opened it, unless that is renewed."""
+        """End the connection when its token expires, unless the client renews it."""
         self.end()
         connection = self._connection
         identity = connection.identity
@@ -245,7 +245,7 @@ class Handshake:
         self._token_deadline.start(min(left_ms / 1000, _TOKEN_LOOK_S), self._watch_token)
 
     def end(self) -> None:
-        """Nobody has to renew anything any more. Idempotent."""
+        """Stop the timer of the token. Idempotent."""
         self._token_deadline.stop()
 
     # -- tune and open
@@ -260,7 +260,7 @@ class Handshake:
     def _open(self, method: Any) -> None:
         connection = self._connection
         if connection.hub.is_abandoned:
-            # As RabbitMQ refuses a virtual host that is down.
+            # RabbitMQ refuses a virtual host that is down with this code.
             raise AmqpError(
                 Reply.INTERNAL_ERROR, "AMQP could not recover and is not served now; try again"
             )
@@ -279,7 +279,7 @@ class _Nothing:
 
 
 def _check_tune(name: str, wish: int, low: int, high: int) -> None:
-    """Refuse what a tune-ok asks for beyond the offer; 0 asks for no bound at all."""
+    """Refuse a tune-ok beyond the offer; 0 means no bound at all."""
     if 0 < wish < low:
         raise AmqpError(
             Reply.NOT_ALLOWED,
@@ -305,7 +305,7 @@ def _amqplain(response: bytes) -> tuple[str, bytes]:
     except ProtocolViolation:
         table = {}
     name, password = table.get("LOGIN"), table.get("PASSWORD")
-    # Nothing but texts: a number would be taken for so many bytes.
+    # Only texts: a number would be taken for a length.
     if not isinstance(name, str) or not isinstance(password, str | bytes):
         raise NotAuthenticated("an AMQPLAIN response is a table with LOGIN and PASSWORD")
     return name, password.encode() if isinstance(password, str) else password

@@ -1,7 +1,7 @@
-"""What a channel was sent and has not acknowledged: runs of delivery tags.
+"""Messages that a channel was sent and has not acknowledged: runs of delivery tags.
 
-Rules: tags ascend, and messages that went out together are one run: their tags and their places
-each follow each other. Acknowledging a part of a run leaves the rest of it.
+Rules: tags ascend, and messages that went out together are one run: their tags follow each other,
+and so do their places. Acknowledging a part of a run leaves the rest of it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class UnsettledRun:
         since: float,
     ) -> None:
         self.tag = tag
-        """The first one's tag."""
+        """The tag of the first message."""
         self.count = count
         self.queue = queue
         self.place = place
-        """The first one's place."""
+        """The place of the first message."""
         self.consumer = consumer
         self.since = since
         """The loop's time when they were sent."""
@@ -44,7 +44,7 @@ class UnsettledRun:
         return range(self.place, self.place + self.count)
 
     def cut(self, tag: int) -> UnsettledRun:
-        """Keep what lies before a tag; the rest."""
+        """Keep the messages before a tag. Returns the rest as a run."""
         kept = tag - self.tag
         rest = UnsettledRun(
             tag, self.count - kept, self.queue, self.place + kept, self.consumer, self.since
@@ -54,7 +54,7 @@ class UnsettledRun:
 
 
 class HeldRuns:
-    """Everything that one channel holds, the oldest first."""
+    """The unacknowledged messages of one channel, the oldest first."""
 
     __slots__ = ("_runs", "_tags", "size")
 
@@ -66,24 +66,24 @@ class HeldRuns:
 
     @property
     def oldest(self) -> UnsettledRun | None:
-        """What waits longest."""
+        """The run that has waited longest."""
         return self._runs[0] if self._runs else None
 
     def add(self, held: UnsettledRun) -> None:
-        """Messages went out, with higher tags than any before."""
+        """Add messages that went out, with higher tags than any before."""
         self._runs.append(held)
         self._tags.append(held.tag)
         self.size += held.count
 
     def _find(self, tag: int) -> int:
-        """The run that a tag is in; -1: none."""
+        """The index of the run with a tag; -1: none."""
         number = bisect_right(self._tags, tag) - 1
         if number < 0 or tag >= self._tags[number] + self._runs[number].count:
             return -1
         return number
 
     def put_back(self, runs: list[UnsettledRun]) -> None:
-        """Hold again what was taken."""
+        """Hold runs again that were taken."""
         self._runs = sorted([*self._runs, *runs], key=lambda run: run.tag)
         self._tags = [run.tag for run in self._runs]
         self.size += sum(run.count for run in runs)
@@ -94,7 +94,7 @@ class HeldRuns:
         return runs
 
     def take_oldest(self, tag: int, *, multiple: bool) -> UnsettledRun | None:
-        """Take the oldest run, if an acknowledgement means just that; None: it does not."""
+        """Take the oldest run, if an acknowledgement covers exactly that; None: it does not."""
         if not self._runs:
             return None
         run = self._runs[0]

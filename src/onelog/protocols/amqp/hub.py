@@ -1,6 +1,6 @@
-"""What all AMQP connections share: queues and their places, settings, counters, who may come.
+"""What all AMQP connections share: queues and their places, settings, counters, anonymous logins.
 
-Rules: opened once the broker is. The queues (`queues/hub.py`) are opened first; only then somebody
+Rules: opened after the broker. The queues (`queues/hub.py`) are opened before the first connection
 is accepted.
 """
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from onelog.protocols.amqp.publishing import Publishing, PublishRun
 
 ENVELOPES_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Bytes of names and properties of deliveries that are remembered, with the topics and headers that
-they are of: about 20,000 of usual size."""
+"""Bytes of names and properties of deliveries that are remembered, with their topics and headers:
+about 20,000 entries of usual size."""
 
 
 class Counters(ConnectionCounters):
-    """Plain numbers, read when the metrics are."""
+    """Plain numbers, read by the metrics."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Counters(ConnectionCounters):
         self.returned = 0
         """Publishes that no queue took and that were returned."""
         self.dropped = 0
-        """Publishes that no queue took and nobody was told of."""
+        """Publishes that no queue took and that were dropped silently."""
         self.channels_opened = 0
         self.channels_closed = 0
         self.received_bytes = 0
@@ -73,46 +73,48 @@ class Hub:
         self.queues = QueueHub(broker, config, clock, AmqpLetter)
         self.vhosts = self.queues.vhosts
         self.envelopes = AmqpEnvelopes(ENVELOPES_BYTES_MAX)
-        """Names and properties of deliveries, as they were sent of late."""
+        """Recently sent names and properties of deliveries."""
         self._taken: list[PublishRun] = []
         self._undo = ExitStack()
         self.is_abandoned = False
-        """Whether it could not be opened. Who opens a connection is told so, and nothing else."""
+        """Whether it could not be opened. Then every connection is refused when it opens a virtual
+        host."""
 
     # -- start and end
 
     async def open(self) -> None:
-        """Recover what clients declared and what waits in their queues."""
+        """Recover declarations and the messages that wait in queues."""
         await self.queues.open()
         self._undo.callback(self.authenticator.on_change(self.connections.user_changed))
 
     async def abandon(self) -> None:
-        """It could not be opened: let go of everything, so that another can be."""
+        """It could not be opened: release everything, so that another can be opened."""
         self.is_abandoned = True
         self._undo.close()
         await self.queues.abandon()
 
     def dismiss(self) -> None:
-        """Tell everybody to leave."""
+        """Close every connection."""
         for connection in list(self.connections):
             connection.close(320, "CONNECTION_FORCED - the broker stops")
 
     async def close(self) -> None:
-        """Tell everybody to leave, save queues, say that all is in order."""
+        """Close every connection, save queues, mark that the run ended in order."""
         self.dismiss()
         await asyncio.sleep(0)
         await self.queues.close()
 
-    # -- who
+    # -- anonymous peers
 
     def anonymous(self, peer: Peer) -> Identity:
-        """A peer without a name. Raises NotAuthenticated where that is not allowed."""
+        """The identity of a peer without a name. Raises NotAuthenticated where that is not
+        allowed."""
         return self.authenticator.anonymous(
             listener_is_loopback=peer.listener_is_loopback, peer_host=peer.host
         )
 
     def allows_anonymous(self, peer: Peer) -> bool:
-        """Whether a peer may come without a name."""
+        """Whether a peer may connect without a name."""
         try:
             self.anonymous(peer)
         except NotAuthenticated:
@@ -122,7 +124,7 @@ class Hub:
     # -- publishes
 
     def took(self, run: PublishRun) -> None:
-        """Publishes are visible: when their queues have them, their publisher is told."""
+        """Publishes are visible. When their queues have them, they are confirmed."""
         if not self._taken:
             self.loop.call_soon(self._tell_taken)
         self._taken.append(run)

@@ -1,4 +1,4 @@
-"""A dead message as AMQP opens it: properties and headers are taken out, changed and put back."""
+"""A dead message in AMQP's form: its properties and headers are decoded, changed and encoded."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class AmqpLetter:
         further: tuple[str, ...],
         left_out: tuple[str, ...],
     ) -> Message:
-        """The message that is published: with changed headers, and without its lifetime."""
+        """The message to publish: with changed headers, and without its lifetime."""
         properties = self._properties
         properties.expiration = None
         properties.headers = change_table(properties.headers, changes, drop)

@@ -2,15 +2,15 @@
 
 Rules:
 - The body is the value, untouched. Headers are plain record headers, strings as they are and other
-  values as text, so that every protocol can read them; the encoded table is kept beside them
-  where it holds anything but strings, so that it comes out byte for byte (I6).
-- Every other property has a reserved header (`record/fields.py`), written only when the message
-  has the property. What a property cannot hold that another protocol wrote is left out, not cut.
-- `expiration` is relative and a string; what counts across protocols is when it ends.
+  values as text, so that every protocol can read them; the encoded table is kept beside them when
+  it holds more than strings, so that it comes out byte for byte (I6).
+- Every other property has a reserved header (`record/fields.py`), written only when the message has
+  the property. A value of another protocol that a property cannot hold is left out, not cut.
+- `expiration` is relative and a string; across protocols, the absolute time of expiry counts.
 - `reply_to` is a topic in the log (`queues/addresses.py`). A correlation that is not text, or too
-  long, is base64 for AMQP, so that a worker that sends back what it got answers the right request.
-- A persistent message is one of QoS 1, and the other way.
-- Who writes with another key than the topic (Kafka) says when: that is the `timestamp`.
+  long, is base64 for AMQP, so that a worker that echoes the id answers the right request.
+- A persistent message has QoS 1, and a message with QoS 1 is persistent.
+- A record whose key is not its topic (from Kafka) has a producer's time: that is the `timestamp`.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ LIFETIME: Final = b"~xp"
 SHORT_BYTES_MAX: Final = 255
 """Bytes of a short string."""
 DELIVERY_MODE: Final = b"~dm"
-"""The delivery mode, when it is none that a QoS says."""
+"""The delivery mode, when no QoS stands for it."""
 PERSISTENT: Final = 2
 _LASTING: Final = (b"1", b"2")
-"""The QoS of messages that are persistent."""
+"""The QoS of persistent messages."""
 
 _TEXTS: Final[dict[str, bytes]] = {
     PROPERTY_OF[row.name]: row.header
@@ -87,7 +87,7 @@ def to_message(
 
 
 def _property_rows(topic: str, properties: Properties) -> list[tuple[bytes, bytes | None]]:
-    """The reserved headers of what a message says of itself."""
+    """The reserved headers for the properties of a message."""
     rows: list[tuple[bytes, bytes | None]] = []
     for name, header in _TEXTS.items():
         text = getattr(properties, name)
@@ -110,7 +110,7 @@ def _property_rows(topic: str, properties: Properties) -> list[tuple[bytes, byte
 
 
 def _is_all_strings(encoded: bytes, table: dict[str, Any]) -> bool:
-    """Whether the table can be made again from its names and texts."""
+    """Whether the table can be rebuilt from its names and texts."""
     return (
         bool(table)
         and all(isinstance(value, str) for value in table.values())
@@ -136,9 +136,9 @@ def _text(value: Any) -> bytes | None:
 
 
 def to_properties(record: Record, now_ms: int | None = None) -> Properties:
-    """The properties of a delivery, whoever wrote the record.
+    """The properties of a delivery, whichever protocol wrote the record.
 
-    With `now_ms` also what is left of an expiry that another protocol wrote.
+    With `now_ms`, also the rest of an expiry that another protocol wrote.
     """
     found = Properties()
     if record.key != record.topic.encode():
@@ -187,6 +187,6 @@ def _table_of(rows: Headers) -> bytes | None:
     if not rows:
         return None
     table: dict[str, Any] = {}
-    for name, value in rows:  # a table has a name once: the last one counts
+    for name, value in rows:  # a table has each name once: the last one counts
         table[name[:SHORT_BYTES_MAX].decode("utf-8", "ignore")] = header_value(value)
     return encode_table(table)

@@ -1,8 +1,8 @@
-"""What a user may do: RabbitMQ's configure, write and read, asked of the one authorizer.
+"""The rights of a user: RabbitMQ's configure, write and read, asked of the one authorizer.
 
-Rules: configure is *manage*, write *publish*, read *subscribe*; a queue is asked for by the topic
-of its own messages, an exchange by the filter over its subtree. A publish is asked for by the
-door, with the topic itself, which is what RabbitMQ calls topic permissions.
+Rules: configure is *manage*, write is *publish*, read is *subscribe*. The resource of a queue is
+the topic of its own messages, that of an exchange the filter over its subtree. The door asks for a
+publish, with the topic itself, which RabbitMQ calls topic permissions.
 """
 
 from __future__ import annotations

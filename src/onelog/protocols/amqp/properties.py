@@ -1,9 +1,9 @@
 """Basic properties: the property list of a content header, decoded and encoded, nothing lost.
 
 Rules (AMQP 0-9-1 4.2.6.1): flags say which properties follow, in a fixed order. The headers table
-is kept as the peer encoded it, so that every field type comes out as it went in (I6); whoever needs
-its values decodes it. Flags beyond the known ones, or a list that does not end with its frame, are
-a SYNTAX_ERROR.
+is kept as the peer encoded it, so that every field type comes out as it went in (I6); it is decoded
+only where its values are needed. Flags beyond the known ones, or a list that does not end with its
+frame, are a SYNTAX_ERROR.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LONG_LONG: Final = struct.Struct(">Q")
 
 
 class Properties(msgspec.Struct, kw_only=True):
-    """What a message says of itself; None: it does not."""
+    """The properties of a message; None: not set."""
 
     content_type: str | None = None
     content_encoding: str | None = None
@@ -71,7 +71,7 @@ _UNKNOWN_FLAGS: Final = 0b11
 def decode_properties(data: bytes) -> Properties:
     """The properties of a content header. Raises AmqpError."""
     try:
-        # Most publishes of a client say the same of themselves; each gets properties of its own.
+        # Most publishes of a client have the same properties; each gets its own copy.
         return copy(_remembered(data)) if len(data) <= _REMEMBERED_BYTES else _decode(data)
     except (struct.error, IndexError, UnicodeDecodeError):
         raise AmqpError(Reply.SYNTAX_ERROR, "the properties of a message cannot be read") from None

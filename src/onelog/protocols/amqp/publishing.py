@@ -1,11 +1,12 @@
 """Publishing on a channel: checks, one write, returns, confirms.
 
 Rules:
-- A message is written once, to the topic of its exchange and key (I1), whether a queue takes it
-  or not; only what the default exchange would send to a queue that is not there is dropped.
-- `mandatory` without a queue is returned, before its confirm. A confirm says that the message is
-  durable (I4); a nack that a queue refused it (`x-overflow: reject-publish`) or it was not written.
-- Where the disk is full or a quota is used up, publishes wait, and their publisher is blocked.
+- A message is written once, to the topic of its exchange and key (I1), whether a queue takes it or
+  not. Only a message of the default exchange to a queue that does not exist is dropped.
+- A `mandatory` message that no queue takes is returned, before its confirm. An ack says that the
+  message is durable (I4); a nack says that a queue refused it (`x-overflow: reject-publish`) or
+  that it was not written.
+- When the disk is full or a quota is used up, publishes wait, and their publisher is blocked.
 - Confirms count publishes of the channel from 1, and go out in their order, many in one.
 """
 
@@ -40,17 +41,17 @@ if TYPE_CHECKING:
     from onelog.queues.vhosts import VirtualHost
 
 _PASSING: Final = (StorageFull, QuotaExceeded)
-"""Errors that a publisher waits out."""
+"""Errors after which a publish waits and is tried again."""
 RETRY_S: Final = 1.0
 _EXPIRATION_DIGITS_MAX: Final = 10
 _VARYING: Final = ("expiration", "correlation_id", "reply_to", "message_id", "timestamp")
-"""Properties that differ from message to message, or that somebody has to look at."""
+"""Properties that differ from message to message, or that have to be checked."""
 ROUTE_BYTES_MAX: Final = 256
-"""Properties that are longer say something else each time."""
+"""Longer properties differ from message to message."""
 
 
 class CheckedPublish:
-    """A publish that was checked: what is written, and what the publisher is told."""
+    """A publish that was checked: the message to write, and the return to send."""
 
     __slots__ = ("message", "returned")
 
@@ -61,11 +62,11 @@ class CheckedPublish:
 
 
 Again = tuple[bytes, int, int]
-"""Where publishes lie as they came: the bytes, and from where to where in them."""
+"""Publishes as they came: the bytes, and the range in them."""
 
 
 class PublishRun:
-    """Publishes of a channel that are written together, and how they went."""
+    """Publishes of a channel that are written together, and their outcome."""
 
     __slots__ = ("_came_as", "count", "outcome", "publishing", "results", "size_bytes")
 
@@ -74,17 +75,17 @@ class PublishRun:
         self.count = count
         self.outcome = UNKNOWN
         self._came_as = came_as
-        """To try it again, should there be no room."""
+        """The messages, to try again when there is no room."""
         self.size_bytes = _size_of(came_as)
-        """What it holds in memory while it is on its way."""
+        """Bytes of memory while it is being written."""
         self.results: list[Published] = [NOWHERE]
-        """Where the last one went."""
+        """Where the last message was written."""
 
     def finish(self, count: int, error: OnelogError | None) -> None:
-        """They are visible, or never will be."""
+        """The messages are visible, or failed with this error."""
         del count
         if error is None:
-            # The queues take them in this pass, too; one of them may refuse its message.
+            # The queues take them in this pass, too, and one of them may refuse its message.
             self.publishing.connection.hub.took(self)
         elif isinstance(error, _PASSING) and self._came_as is not None:
             self.publishing.delay(self, self._came_as, error)
@@ -98,7 +99,8 @@ class Publishing:
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
-        """Not there when it is over: what is still on its way needs the connection only."""
+        """Deleted when the channel is over: publishes that are being written need only the
+        connection."""
         self.connection = channel.connection
         self._vhost = channel.vhost
         self.confirms = False
@@ -122,7 +124,7 @@ class Publishing:
         return self._confirms.unconfirmed
 
     def written(self) -> Awaitable[None] | None:
-        """What to wait for until every publish so far is in its queues; None: nothing."""
+        """Wait for this until every publish so far is in its queues; None: they all are."""
         if not self._unwritten:
             return None
         future: asyncio.Future[None] = self.connection.hub.loop.create_future()
@@ -136,7 +138,7 @@ class Publishing:
     def publish(
         self, method: Any, properties: bytes, body: bytes
     ) -> Coroutine[Any, Any, None] | None:
-        """One publish; a coroutine when it has to wait for something."""
+        """Handle one publish. Returns a coroutine when it has to wait."""
         channel = self.channel
         found = decode_properties(properties)
         is_led = lead_to_topic(method, channel.vhost.name)
@@ -151,7 +153,7 @@ class Publishing:
             self._answer(method, found, body)
             return None
         if channel.transaction is not None:
-            _extra_keys(found.table())  # a mistake is told now, not with the commit
+            _extra_keys(found.table())  # an error is reported now, not with the commit
             channel.transaction.add_publish((method, found, body), len(properties) + len(body))
             return None
         if not channel.vhost.streams.is_ready(exchange):
@@ -164,7 +166,7 @@ class Publishing:
     def _remember(
         self, method: Publish, properties: bytes, found: Properties, outgoing: CheckedPublish
     ) -> None:
-        """Let publishes like this one be staged by the kernel, where they need no look."""
+        """Let the kernel stage publishes like this one, if they need no further check."""
         channel, message = self.channel, outgoing.message
         if message is None or self._delayed:
             return
@@ -183,7 +185,7 @@ class Publishing:
             connection.reading.add_route(method, properties, route)
 
     def _answer(self, method: Any, found: Properties, body: bytes) -> None:
-        """An answer goes straight to who asked (direct reply-to), or back."""
+        """Send an answer straight to the channel that asked (direct reply-to), or return it."""
         consumer = find_reply_consumer(self._vhost, method.routing_key)
         if consumer is not None:
             consumer.deliver(method.routing_key, found, body)
@@ -213,7 +215,7 @@ class Publishing:
             self._charge(count, run.size_bytes)
 
     def send(self, outgoing: CheckedPublish) -> None:
-        """Write a publish, return it if it has to be, and confirm it when it is durable."""
+        """Write a publish, return it if no queue takes it, and confirm it when it is durable."""
         self.send_return(outgoing)
         run = self._begin(1, outgoing.message)
         if outgoing.message is None:
@@ -223,7 +225,7 @@ class Publishing:
             return
         self._on_its_way(run)
         if self._delayed:
-            self._delayed.append((outgoing.message, run))  # those before it wait, too
+            self._delayed.append((outgoing.message, run))  # earlier ones wait, too
         else:
             self._write(outgoing.message, run)
 
@@ -252,7 +254,7 @@ class Publishing:
         self.connection.unwritten.add(run.size_bytes)
 
     def written_out(self, run: PublishRun, outcome: int) -> None:
-        """It is known how a run went."""
+        """The outcome of a run is known."""
         run.outcome = outcome
         self._unwritten -= 1
         self.connection.unwritten.add(-run.size_bytes)
@@ -263,13 +265,13 @@ class Publishing:
                     future.set_result(None)
 
     def confirm(self) -> None:
-        """Tell what is known, at the end of this pass."""
+        """Send confirms for known outcomes, at the end of this pass."""
         if self.confirms and not self._confirming and not self._closed:
             self._confirming = True
             self.connection.hub.loop.call_soon(self.confirm_now)
 
     def confirm_now(self) -> None:
-        """Tell what is known."""
+        """Send confirms for known outcomes."""
         self._confirming = False
         if self.confirms and not self._closed:
             before = self._confirms.first_tag
@@ -282,7 +284,7 @@ class Publishing:
     # -- no room
 
     def _charge(self, count: int, size_bytes: int) -> None:
-        """Count what the kernel staged; a publisher that is over its quota is blocked."""
+        """Count publishes that the kernel staged. A publisher that is over its quota is blocked."""
         connection = self.connection
         assert connection.principal is not None
         error = connection.hub.broker.publisher.charge(connection.principal, count, size_bytes)
@@ -293,7 +295,7 @@ class Publishing:
             connection.block(str(error))
 
     def _look_again(self) -> None:
-        """Unblock who owes no more."""
+        """Unblock the publisher if its quota has no debt any more."""
         connection = self.connection
         assert connection.principal is not None
         if self._closed:
@@ -304,7 +306,7 @@ class Publishing:
             connection.unblock()
 
     def delay(self, run: PublishRun, came_as: Message | Again, error: OnelogError) -> None:
-        """There is no room now: the publisher is blocked, and its messages tried again later."""
+        """There is no room now: block the publisher, and try its messages again later."""
         if self._closed:
             self.written_out(run, NACK)
             return
@@ -318,7 +320,7 @@ class Publishing:
         self.connection.block(str(error))
 
     def _apart(self, run: PublishRun, came_as: Again) -> list[tuple[Message, PublishRun]]:
-        """The messages of a run that the kernel staged, each by itself."""
+        """The messages of a run that the kernel staged, one by one."""
         data, start, end = came_as
         rows, parts = [], []
         for event in frames_of(data[start:end]):
@@ -334,7 +336,7 @@ class Publishing:
                 self._on_its_way(part)
         if self.confirms:
             self._confirms.replace(run, parts)
-        self.written_out(run, ACK)  # its parts stand for it now
+        self.written_out(run, ACK)  # its parts replace it
         return rows
 
     def _try_again(self) -> None:
@@ -347,7 +349,7 @@ class Publishing:
             else:
                 self._write_again(message, run)
         if not self._delayed:
-            # Whether there is room is known when they are written.
+            # Writing them shows whether there is room.
             self.connection.hub.loop.call_later(RETRY_S, self._unblock)
 
     def _write_again(self, message: Message, run: PublishRun) -> None:
@@ -361,7 +363,7 @@ class Publishing:
             self.connection.unblock()
 
     def send_return(self, outgoing: CheckedPublish) -> None:
-        """Give a mandatory message back that no queue takes."""
+        """Return a mandatory message that no queue takes."""
         if outgoing.returned is None or self._closed:
             return
         self.connection.hub.counters.returned += 1
@@ -379,10 +381,10 @@ class Publishing:
         )
 
     def close(self) -> None:
-        """The channel is over; nobody is told any more."""
+        """The channel is over: no confirm is sent any more."""
         self._closed = True
         self._confirms.clear()
-        del self.channel  # it holds us: neither would go before the cycle collector comes
+        del self.channel  # it refers to us: otherwise both would wait for the cycle collector
 
 
 def _size_of(came_as: Message | Again | None) -> int:
@@ -395,7 +397,7 @@ def _size_of(came_as: Message | Again | None) -> int:
 
 
 def prepare(vhost: VirtualHost, method: Any, found: Properties, body: bytes) -> CheckedPublish:
-    """What is written of a publish, and whether it is returned."""
+    """The message to write for a publish, and its return."""
     table = found.table()
     extra = _extra_keys(table)
     if "BCC" in table:
@@ -415,17 +417,17 @@ def prepare(vhost: VirtualHost, method: Any, found: Properties, body: bytes) -> 
 
 
 def lead_to_topic(method: Any, vhost: str) -> bool:
-    """Send an answer to the topic that its key names, where no queue could have that name."""
+    """Send an answer to the topic that its key names, if no queue could have that name."""
     address = topic_named(vhost, method.exchange, method.routing_key)
     if address is None:
         return False
     method.exchange, method.routing_key = address.exchange, address.routing_key
-    method.mandatory = False  # who waits for it may be no queue
+    method.mandatory = False  # the receiver may be no queue
     return True
 
 
 def check_properties(found: Properties, name: str, user: str) -> None:
-    """Refuse properties that say what cannot be; a login has the name it gave and the user's."""
+    """Refuse wrong properties. A `user_id` may be the login name or the user's name."""
     if found.user_id is not None and found.user_id not in (name, user):
         raise AmqpError(
             Reply.PRECONDITION_FAILED,
@@ -437,7 +439,7 @@ def check_properties(found: Properties, name: str, user: str) -> None:
 
 
 def _extra_keys(table: dict[str, Any]) -> tuple[str, ...]:
-    """Routing keys beside the first: the headers CC and BCC."""
+    """Routing keys beside the first, from the headers CC and BCC."""
     found: list[str] = []
     for name in ("CC", "BCC"):
         keys = table.get(name)

@@ -1,12 +1,12 @@
-"""What a peer sends, from the socket to the connection: read by read, row by row, in order.
+"""The bytes of a peer, from the socket to the connection: read by read, event by event, in order.
 
 Rules:
-- A read goes to the kernel once. What the kernel staged is counted in the same pass, because it may
-  be written at its end. Only acknowledgements and heartbeats stand before it, so that it may pass
-  those which wait.
-- A read of very many small frames does not hold up the other connections: after `ROWS_PER_PASS` of
-  them the loop goes round, and nothing more is read from the peer until all had their turn (I8).
-- What waits for its turn is dropped with the connection, and behind a fault.
+- A read goes to the kernel once. Publishes that the kernel staged are counted in the same pass,
+  because they may be written at its end. Only acknowledgements and heartbeats stand before them in
+  the read, so they may overtake those.
+- A read with very many small frames does not hold up other connections: after `ROWS_PER_PASS` of
+  them the loop goes round, and nothing more is read from the peer until all are handled (I8).
+- Events that wait for their turn are dropped with the connection, and after an error.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from onelog.protocols.amqp.connection import Connection
 
 ROWS_PER_PASS: Final = 256
-"""Rows of a read that are not staged, and that are dealt with before others have a turn: a read
-holds more than ten thousand of them."""
+"""Events of a read that are handled before others have a turn; staged publishes do not count. A
+read may have more than ten thousand."""
 ROUTES_MAX: Final = 256
-"""Ways of publishes that a connection remembers."""
+"""Routes of publishes that a connection remembers."""
 TURN: Final = "rows of a read that wait for their turn"
 
 Row = tuple[Any, ...]
@@ -41,14 +41,14 @@ class ConnectionReads:
         self._connection = connection
         self._generation = connection.hub.queues.generation
         self.is_behind = False
-        """Whether rows wait for their turn."""
+        """Whether events wait for their turn."""
         self._rows: Iterator[Row] = iter(())
         self._whole = b""
         self._later = bytearray()
-        """What the transport had at hand when it was told to read no more."""
+        """Bytes that the transport delivered after it was asked to pause."""
 
     def take(self, data: bytes) -> None:
-        """Take a read, now or behind what waits. Raises what is wrong with it."""
+        """Take a read, now or after waiting events. Raises the error in it."""
         if self.is_behind:
             self._later += data
             return
@@ -68,7 +68,7 @@ class ConnectionReads:
                 self._take_event(whole, row)
 
     def add_route(self, publish: Publish, properties: bytes, route: AmqpRoute) -> None:
-        """Let publishes like this one be staged without a look, until something changes."""
+        """Let publishes like this one be staged without a check, until something changes."""
         connection = self._connection
         if self._generation != connection.hub.queues.generation or not connection.is_open:
             return
@@ -81,7 +81,7 @@ class ConnectionReads:
         connection.take(frames.event_of(row, memoryview(whole), connection.frame_bytes_max))
 
     def _take_ack(self, number: int, tag: int, multiple: bool) -> bool:
-        """basic.ack; False where it is not plain."""
+        """basic.ack. Returns False when it is not plain."""
         connection = self._connection
         channel = connection.channels.get(number)
         if channel is None or not channel.is_plain or not connection.is_open:
@@ -91,7 +91,7 @@ class ConnectionReads:
     # -- many rows
 
     def _take_in_turns(self, whole: bytes, rows: list[Row]) -> None:
-        """Count what is being written now; the other rows wait for their turn."""
+        """Count staged publishes now; the other events wait for their turn."""
         channels = self._connection.channels
         waiting: list[Row] = []
         for row in rows:
@@ -127,19 +127,19 @@ class ConnectionReads:
         self._read_on()
 
     def _read_on(self) -> None:
-        """Read again, unless what was at hand waits for its turn as well."""
+        """Read again, unless bytes that were delivered already wait for their turn."""
         if not self.is_behind and not self._connection.is_over:
             self._connection.pauses.resume(TURN)
 
     def fail(self, error: Exception) -> None:
-        """Nothing behind what is wrong can be read: drop it, and say so."""
+        """Nothing after an error can be read: drop it, and close the connection."""
         connection = self._connection
         self.drop()
         connection.input = AmqpInput(connection.frame_bytes_max)
         connection.fail_with(error)
 
     def drop(self) -> None:
-        """Nothing waits any more."""
+        """Drop waiting events."""
         self.is_behind = False
         self._rows, self._whole = iter(()), b""
         self._later.clear()

@@ -2,9 +2,9 @@
 
 Rules (RabbitMQ, direct-reply-to): a channel consumes from the pseudo queue `amq.rabbitmq.reply-to`
 without acknowledging, and publishes requests with that as `reply_to`; they carry the name of the
-channel instead. An answer to that name is sent to the channel and nowhere written: it is at most
-once, also towards a client that does not read. An answer of another protocol is in the log, under
-the topic of that name, and comes to the channel from there (`queues/following.py`).
+channel instead. An answer to that name is sent to the channel and is not written anywhere: delivery
+is at most once, also to a client that does not read. An answer of another protocol is in the log,
+under the topic of that name, and comes to the channel from there (`queues/following.py`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def consume_replies(channel: Channel, method: Any) -> ReplyConsumer:
 
 
 def find_reply_consumer(vhost: VirtualHost, name: str) -> ReplyConsumer | None:
-    """The channel that an answer is for."""
+    """The channel that waits for an answer to this name."""
     found = vhost.replies.find(name)
     return found if isinstance(found, ReplyConsumer) else None
 
@@ -54,12 +54,12 @@ class ReplyConsumer:
         self.tag = tag
 
     def take_answer(self, name: str, record: Record) -> None:
-        """Send it an answer that another protocol wrote."""
+        """Send an answer that another protocol wrote."""
         now_ms = self._channel.connection.hub.clock.now_ms()
         self.deliver(name, to_properties(record, now_ms), record.value or b"")
 
     def deliver(self, routing_key: str, properties: Properties, body: bytes) -> None:
-        """Send it an answer."""
+        """Send an answer."""
         channel = self._channel
         if not channel.connection.is_writable:
             return
@@ -75,7 +75,7 @@ class ReplyConsumer:
 
 
 def named_reply(channel: Channel, properties: Properties) -> None:
-    """Give a request the name that its answer comes by. Raises AmqpError."""
+    """Replace `reply_to` of a request by the channel's name. Raises AmqpError."""
     if properties.reply_to != REPLY_TO:
         return
     if channel.replies is None:

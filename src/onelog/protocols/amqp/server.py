@@ -1,8 +1,8 @@
 """AMQP 0-9-1 on one node: its listeners as the configuration says, and the hub behind them.
 
-Rules: as for every protocol. Ports are bound before the broker recovers; nobody is accepted before
-queues have their messages again, and where that fails, who opens a connection is refused with 541
-until it succeeds. At the end nobody new comes in, then everybody is told to leave.
+Rules: as for every protocol. Ports are bound before the broker recovers. No connection is accepted
+before queues have their messages again. When that fails, every connection is refused with 541 until
+it succeeds. At the end, no new connection is accepted, then all are closed.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ class AmqpServer:
         self._hub: Hub | None = None
         self._refusing = Refusing(self._serve)
         self.management: Management | None = None
-        """What management tools see and change; there once AMQP is served."""
+        """What management tools see and change; set once AMQP is served."""
 
     @property
     def listeners(self) -> list[tuple[Listener, str]]:
-        """What is bound, and the address as people write it."""
+        """The bound listeners, each with its address for people."""
         return self._listeners.addresses("amqp")
 
     def bind(self) -> None:
-        """Take every port. Raises Conflict or ConfigError, and then holds none."""
+        """Bind every port. Raises Conflict or ConfigError, and then holds none."""
         listeners = self._config.listeners
         self._listeners.bind({name: getattr(listeners, name) for name in NAMES})
 
@@ -68,7 +68,7 @@ class AmqpServer:
         )
 
     async def close(self) -> None:
-        """Accept no more, tell everybody to leave. Idempotent."""
+        """Stop accepting, close every connection. Idempotent."""
         await self._listeners.stop_accepting()
         hub, self._hub = self._hub, None
         self.management = None

@@ -1,14 +1,15 @@
 """tx: publishes and acknowledgements of a channel that take effect together, or not at all.
 
 Rules:
-- Until tx.commit nothing is written and nothing is settled. A message is routed, and begins to
-  live, with the commit; a mandatory one that no queue takes then is returned before the answer.
-- What was acknowledged is held no more: it is not acknowledged again, and basic.recover leaves it.
-  It counts for the prefetch until the commit, and a rollback or the channel's end gives it back.
-- A commit first writes down what it will do, durably and in one batch (`~amqp-transactions`); then
-  it does it, and then forgets it. After a crash in between it is done again from what was written
-  down: messages by an idempotent producer, so that none is written twice, and acknowledgements,
-  which may be repeated.
+- Until tx.commit nothing is written and nothing is settled. A message is routed, and its lifetime
+  begins, with the commit; a mandatory one that no queue takes is returned before the answer.
+- A message that was acknowledged is no longer held: it cannot be acknowledged again, and
+  basic.recover skips it. It counts for the prefetch until the commit; a rollback or the channel's
+  end gives it back.
+- A commit first writes its intent, durably and in one batch (`~amqp-transactions`); then it carries
+  the intent out, and then forgets it. After a crash in between the next start carries it out again:
+  messages by an idempotent producer, so that none is written twice, and acknowledgements, which may
+  be repeated.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Waiting = tuple[Any, Properties, bytes]
 
 
 class Transaction:
-    """What a channel has done since tx.select, tx.commit or tx.rollback."""
+    """The work of a channel since tx.select, tx.commit or tx.rollback."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -64,10 +65,10 @@ class Transaction:
         return len(self._publishes), settled
 
     async def commit(self) -> None:
-        """Do all of it, atomically; returns when that is durable.
+        """Carry out everything, atomically. Returns when that is durable.
 
-        Where messages go, and how long they live, is seen now. What a commit settles is the
-        commit's: a channel that ends meanwhile does not give it back.
+        Routes and lifetimes are decided now. Messages that a commit settles belong to the commit: a
+        channel that ends meanwhile does not give them back.
         """
         channel = self._channel
         hub, consuming = channel.connection.hub, channel.consuming
@@ -105,7 +106,7 @@ class Transaction:
             channel.publishing.send_return(outgoing)
 
     def rollback(self) -> None:
-        """Do none of it: publishes are forgotten, what was acknowledged is held as before."""
+        """Forget the publishes, and hold the acknowledged messages as before."""
         settlements, self._settlements = self._settlements, []
         self._publishes, self._bytes = [], 0
         self._hold_again(settlements)

@@ -1,1 +1,1 @@
-"""What RabbitMQ's management API shows and changes: rows and verbs without HTTP."""
+"""What RabbitMQ's management API shows and changes: rows and verbs, without HTTP."""

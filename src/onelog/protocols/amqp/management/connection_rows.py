@@ -25,7 +25,7 @@ _STATES = {
 
 
 def connection_name(connection: Connection, addresses: Addresses) -> str:
-    """A name that no other connection has: both ends of it."""
+    """A unique name: the addresses of both ends."""
     host, port = addresses.get(connection.peer.listener, ("", 0))
     return f"{connection.peer.address} -> {host}:{port}"
 

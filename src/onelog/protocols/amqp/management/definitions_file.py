@@ -1,8 +1,8 @@
-"""Definitions: virtual hosts, exchanges, queues and bindings as one file, out and in.
+"""Definitions: virtual hosts, exchanges, queues and bindings as one file, for export and import.
 
-Rules: what comes in is checked as a whole before anything is done; then it is declared in order,
-and what is there already must be the same. Nothing is deleted. What cannot be kept here (policies,
-parameters) is refused and not skipped.
+Rules: an import is checked as a whole before anything is done. Then everything is declared in
+order, and existing objects must be equal. Nothing is deleted. Rows that OneLog does not support
+(policies, parameters) are refused, not skipped.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class BindingDefinition(msgspec.Struct, frozen=True):
 
 
 class Definitions(msgspec.Struct, frozen=True):
-    """What is taken of a file; other keys say nothing here."""
+    """The keys that are read from a file; other keys have no effect."""
 
     vhosts: tuple[HostDefinition, ...] = ()
     exchanges: tuple[ExchangeDefinition, ...] = ()
@@ -84,7 +84,7 @@ class Definitions(msgspec.Struct, frozen=True):
 
 
 async def export(hub: Hub, hosts: Hosts, vhost: str | None) -> Row:
-    """All of it, or what is in one virtual host."""
+    """All definitions, or those of one virtual host."""
     chosen = hub.vhosts.all() if vhost is None else [hosts.find(vhost)]
     named = vhost is None
     found: Row = {"parameters": [], "policies": []}
@@ -176,7 +176,7 @@ def read(value: Row, hub: Hub, hosts: Hosts, vhost: str | None) -> Definitions:
 
 
 async def apply(found: Definitions, hosts: Hosts, vhost: str | None) -> None:
-    """Declare what a file holds. Raises what a declaration raises."""
+    """Declare the content of a file. Raises the errors of a declaration."""
     for host in found.vhosts:
         await hosts.make(host.name, HostNote(description=host.description, tags=host.tags))
     for exchange in found.exchanges:
@@ -216,7 +216,7 @@ def _binding(row: BindingDefinition) -> Binding:
 
 
 async def bind(vhost: VirtualHost, binding: Binding) -> None:
-    """Bind two ends that have to be there. Raises AmqpError."""
+    """Bind two ends that must exist. Raises AmqpError."""
     if binding.destination.kind == "queue":
         vhost.queue(binding.destination.name, None)
     else:

@@ -1,8 +1,8 @@
-"""The door of the hub for those who look at it and change it from outside AMQP.
+"""The hub for tools that inspect and change it from outside AMQP.
 
-Rules: rows are plain, with RabbitMQ's names; lists come one row at a time, so that who asks can
-give others their turn. Every change goes the way that AMQP's own methods go. Errors are those of
-the house: a NotFound says whether a virtual host or what is in it is missing.
+Rules: rows are plain, with RabbitMQ's names. Lists come one row at a time, so that the caller can
+give others their turn. Every change goes through the code of AMQP's own methods. Errors are those
+of `base`: a NotFound says whether a virtual host or an object in it is missing.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from onelog.queues.vhosts import VirtualHost
 
 Row = dict[str, Any]
 End = tuple[Literal["queue", "exchange"], str]
-"""Where a binding leads."""
+"""The target of a binding."""
 
 ALIVE: Final = "aliveness-test"
-"""The queue through which a message is sent to see that all is well, as RabbitMQ names it."""
+"""The queue of the aliveness test, as RabbitMQ names it."""
 
 _KINDS: Final[dict[Reply, type[OnelogError]]] = {
     Reply.NOT_FOUND: NotFound,
     Reply.ACCESS_REFUSED: NotAuthorized,
     Reply.RESOURCE_LOCKED: Conflict,
 }
-"""What an error of AMQP is to those who do not speak it; the rest is an InvalidRequest."""
+"""The error class for an AMQP reply code; any other code is an InvalidRequest."""
 
 
 @contextlib.contextmanager
@@ -70,13 +70,13 @@ class Management:
         self.node = hub.cluster_name
 
     async def open(self) -> None:
-        """Read back what is kept."""
+        """Read the kept notes."""
         await self._hosts.open()
 
-    # -- all of it
+    # -- overview
 
     async def totals(self) -> Row:
-        """What the overview has of queues, connections and messages."""
+        """The overview of queues, connections and messages."""
         hub, rates, counters = self._hub, self._rates, self._hub.counters
         made = hub.queues.counters
         hosts = hub.vhosts.all()
@@ -120,7 +120,7 @@ class Management:
         return [row.name for row in self._hub.vhosts.all()]
 
     def known_vhost(self, name: str) -> str:
-        """The same name, if there is such a virtual host. Raises NotFound."""
+        """Returns the name if the virtual host exists. Raises NotFound."""
         return self._hosts.find(name).name
 
     async def vhosts(self) -> AsyncIterator[Row]:
@@ -159,11 +159,11 @@ class Management:
         return row
 
     async def make_vhost(self, name: str, description: str, tags: tuple[str, ...]) -> bool:
-        """Make a virtual host or describe it anew; whether it is new."""
+        """Make a virtual host or change its description. Returns whether it is new."""
         return await self._hosts.make(name, HostNote(description=description, tags=tags))
 
     async def delete_vhost(self, name: str) -> None:
-        """Let a virtual host go with all that is in it. Raises NotFound, InvalidRequest."""
+        """Delete a virtual host and everything in it. Raises NotFound, InvalidRequest."""
         with _plainly():
             await self._hosts.delete(name)
 
@@ -186,7 +186,7 @@ class Management:
     async def declare_exchange(
         self, vhost: str, name: str, kind: ExchangeType, flags: Mapping[str, bool], arguments: Row
     ) -> bool:
-        """Make an exchange; whether it is new."""
+        """Make an exchange. Returns whether it is new."""
         host = self._hosts.find(vhost)
         is_new = host.router.find(name) is None
         record = ExchangeRecord(
@@ -217,7 +217,7 @@ class Management:
         body: bytes,
         who: tuple[str, str],
     ) -> bool:
-        """Publish a message; whether a queue took it."""
+        """Publish a message. Returns whether a queue took it."""
         host = self._hosts.find(vhost)
         found = messages.properties_of(properties)
         with _plainly():
@@ -242,7 +242,7 @@ class Management:
     async def declare_queue(
         self, vhost: str, name: str, flags: Mapping[str, bool], arguments: Row
     ) -> bool:
-        """Make a queue; whether it is new."""
+        """Make a queue. Returns whether it is new."""
         host = self._hosts.find(vhost)
         is_new = name not in host.queues
         record = QueueRecord(
@@ -263,7 +263,7 @@ class Management:
             await host.delete_queue(queue, if_unused=if_unused, if_empty=if_empty)
 
     def purge(self, vhost: str, name: str) -> int:
-        """Settle all that waits in a queue. Raises NotFound."""
+        """Settle all waiting messages of a queue. Raises NotFound."""
         with _plainly():
             return self._hosts.find(vhost).queue(name, None).purge()
 
@@ -282,7 +282,7 @@ class Management:
             return await messages.get(queue, count, mode, encoding, truncate)
 
     async def is_alive(self, vhost: str) -> bool:
-        """Whether a message that is sent comes out again."""
+        """Whether a message that is sent to a queue comes out again."""
         await self.declare_queue(vhost, ALIVE, {"durable": False, "auto_delete": False}, {})
         await self.publish(vhost, "", ALIVE, {}, b"test_message", ("", ""))
         return bool(await self.get(vhost, ALIVE, 1, "ack_requeue_false", "auto", None))
@@ -290,7 +290,7 @@ class Management:
     # -- bindings
 
     def bindings(self, vhost: str | None) -> Iterator[Row]:
-        """Every binding, with those that nobody made."""
+        """Every binding, including the implicit ones of the default exchange."""
         for host in self._chosen(vhost):
             for binding in topology.default_bindings(host):
                 yield topology.binding_row(host.name, binding)
@@ -298,7 +298,7 @@ class Management:
                 yield topology.binding_row(host.name, binding)
 
     def bindings_of(self, vhost: str, *, source: str | None, to: End | None) -> list[Row]:
-        """Bindings from an exchange, to something, or between the two."""
+        """Bindings from an exchange, to an end, or between the two."""
         host = self._hosts.find(vhost)
         found = [*topology.default_bindings(host)] if not source else []
         found += topology.sorted_bindings(host)
@@ -309,7 +309,8 @@ class Management:
         ]
 
     async def bind(self, vhost: str, source: str, to: End, routing_key: str, arguments: Row) -> str:
-        """Bind two ends; what tells the binding apart from others between them."""
+        """Bind two ends. Returns the key that distinguishes the binding from others between
+        them."""
         binding = Binding(
             source=source,
             destination=Destination(*to),
@@ -342,7 +343,7 @@ class Management:
     # -- connections
 
     def connections(self, vhost: str | None) -> Iterator[Row]:
-        """Connections that are open or about to be."""
+        """Connections that are open or are being opened."""
         for row in self._connections(vhost):
             yield lines.connection_row(row, self._addresses, self.node, self._rates)
 
@@ -362,7 +363,7 @@ class Management:
         return lines.connection_row(self._connection(name), self._addresses, self.node, self._rates)
 
     def close_connection(self, name: str, reason: str) -> None:
-        """Tell a connection to go. Raises NotFound."""
+        """Close a connection. Raises NotFound."""
         self._connection(name).close(Reply.CONNECTION_FORCED, f"CONNECTION_FORCED - {reason}")
 
     def channels(self, vhost: str | None, connection: str | None) -> Iterator[Row]:
@@ -404,11 +405,11 @@ class Management:
     # -- definitions
 
     async def definitions(self, vhost: str | None) -> Row:
-        """What can be made again elsewhere. Raises NotFound."""
+        """The definitions that can be imported elsewhere. Raises NotFound."""
         return await definitions_file.export(self._hub, self._hosts, vhost)
 
     async def define(self, value: Row, vhost: str | None) -> None:
-        """Make what a file of definitions holds. Raises InvalidRequest with nothing done."""
+        """Import a file of definitions. Raises InvalidRequest with nothing done."""
         if vhost is not None:
             self._hosts.find(vhost)
         with _plainly():

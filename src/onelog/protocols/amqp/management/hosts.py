@@ -1,9 +1,9 @@
 """Virtual hosts that come and go while the broker runs.
 
-Rules: one that was made is in the metadata store before it is answered, and is there again after a
-restart. `/` and those that the configuration names cannot go. With a virtual host go its
-connections, queues, exchanges and bindings; what was sent stays in the log for as long as retention
-says.
+Rules: a new one is in the metadata store before the request is answered, and exists again after a
+restart. `/` and those in the configuration cannot be deleted. Deleting a virtual host closes its
+connections and deletes its queues, exchanges and bindings; its messages stay in the log as long as
+retention says.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ TAGS_MAX: Final = 64
 
 
 class HostNote(msgspec.Struct, frozen=True, kw_only=True):
-    """What people wrote about a virtual host."""
+    """The description and tags of a virtual host."""
 
     description: str = ""
     tags: tuple[str, ...] = ()
 
 
 class Hosts:
-    """The virtual hosts of a hub, with what is written about them."""
+    """The virtual hosts of a hub, with their notes."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -45,14 +45,14 @@ class Hosts:
         self._leaving: set[str] = set()
 
     async def open(self) -> None:
-        """Read back what is kept."""
+        """Read the kept notes."""
         for vhost in self._hub.vhosts.all():
             entry = await self._hub.broker.store.get(key_of(vhost.name, MADE, ""))
             if entry is not None and entry.value:
                 self._notes[vhost.name] = msgspec.json.decode(entry.value, type=HostNote)
 
     def note(self, name: str) -> HostNote:
-        """What is written about a virtual host."""
+        """The note of a virtual host."""
         return self._notes.get(name, HostNote())
 
     def find(self, name: str) -> VirtualHost:
@@ -63,7 +63,7 @@ class Hosts:
         return found
 
     async def make(self, name: str, note: HostNote) -> bool:
-        """Make a virtual host or change what is written about it; whether it is new."""
+        """Make a virtual host or change its note. Returns whether it is new."""
         self.check(name, note)
         is_new = self._hub.vhosts.find(name) is None
         put = Put(key_of(name, MADE, ""), msgspec.json.encode(note))
@@ -74,7 +74,8 @@ class Hosts:
         return is_new
 
     def check(self, name: str, note: HostNote) -> None:
-        """Refuse what cannot be made. Raises InvalidName, InvalidRequest, LimitExceeded."""
+        """Check a virtual host before it is made. Raises InvalidName, InvalidRequest,
+        LimitExceeded."""
         if len(note.description) > TEXT_CHARS_MAX or len(note.tags) > TAGS_MAX:
             raise InvalidRequest(
                 f"a virtual host has at most {TAGS_MAX} tags, and {TEXT_CHARS_MAX} characters of"
@@ -90,7 +91,7 @@ class Hosts:
             raise LimitExceeded(f"there are {HOSTS_MAX} virtual hosts, which is the limit")
 
     async def delete(self, name: str) -> None:
-        """Let a virtual host go, with all that is in it. Raises NotFound, InvalidRequest."""
+        """Delete a virtual host and everything in it. Raises NotFound, InvalidRequest."""
         vhost = self.find(name)
         configured = [row.strip() for row in self._hub.config.amqp.vhosts.split(",")]
         if name == DEFAULT_VHOST or name in configured:
@@ -98,14 +99,14 @@ class Hosts:
                 f"the virtual host '{name}' cannot be deleted: it is built in, or amqp.vhosts of"
                 " the configuration names it"
             )
-        self._hub.vhosts.remove(name)  # nobody comes in any more
+        self._hub.vhosts.remove(name)  # nobody can open it any more
         self._notes.pop(name, None)
         self._leaving.add(name)
         try:
-            # At once and first: a crash while it is emptied leaves no part of it.
+            # First of all: a crash while it is emptied leaves no part of it.
             await self._forget(name)
             await self._empty(vhost)
-            await self._forget(name)  # what was being declared meanwhile
+            await self._forget(name)  # rows that were being declared meanwhile
         finally:
             self._leaving.discard(name)
         self._hub.queues.topology_changed()

@@ -1,8 +1,8 @@
 """Publishing to an exchange and getting from a queue, one request at a time.
 
 Rules: a publish is the publish of AMQP with `mandatory` and a confirm: it is answered when it is
-durable. What is got goes back, is acknowledged or is rejected when the answer is made, also when
-the client is gone by then. How much one request may get is bounded.
+durable. Messages that a request gets are requeued, acknowledged or rejected when the answer is
+made, even when the client is gone by then. The messages of one request are bounded.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Encoding = Literal["auto", "base64"]
 
 COUNT_MAX: Final = 10_000
 BYTES_MAX: Final = 16 * 1024 * 1024
-"""Messages and bytes of one answer; what is more stays in the queue."""
+"""Messages and bytes of one answer; further messages stay in the queue."""
 TURN: Final = 64
 """Messages that are got before others have their turn."""
 
@@ -49,7 +49,7 @@ async def publish(
     body: bytes,
     who: tuple[str, str],
 ) -> bool:
-    """Publish a message; whether a queue took it. `who`: the name given, and the user's."""
+    """Publish a message. Returns whether a queue took it. `who`: the login name, and the user's."""
     limit = hub.limits.message_bytes
     if len(body) > limit:
         raise InvalidRequest(f"message size {len(body)} is larger than configured max size {limit}")
@@ -71,7 +71,7 @@ async def publish(
 
 
 def properties_of(given: Row) -> Properties:
-    """Properties as JSON has them; names that AMQP does not know are nothing, as in RabbitMQ."""
+    """Properties from JSON; unknown names are ignored, as in RabbitMQ."""
     known = {name: value for name, value in given.items() if name in Properties.__struct_fields__}
     headers = known.pop("headers", None)
     found = msgspec.convert(known, type=Properties)

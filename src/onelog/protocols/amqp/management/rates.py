@@ -1,8 +1,8 @@
-"""Rates of counters, made when somebody looks.
+"""Rates of counters, computed when somebody looks.
 
 Rules: no timer and no history. A look takes a sample when the last one is at least five seconds
-old, and the rate is what happened between the two; the first look at something says 0. Samples go
-with what they are of.
+old, and the rate is the difference between the two; the first look says 0. Samples are dropped with
+the object that they belong to.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class _Sample:
 
 
 class Rates:
-    """The last sample of everything that was looked at."""
+    """The last sample of each object that was looked at."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._samples: WeakKeyDictionary[object, dict[str, _Sample]] = WeakKeyDictionary()
 
     def detailed(self, owner: object, group: str, values: Mapping[str, int]) -> dict[str, Any]:
-        """The counters of something, each with its `…_details` beside it, as RabbitMQ has them."""
+        """The counters of an object, each with its `…_details`, as RabbitMQ has them."""
         rates = self._rates(owner, group, values)
         found: dict[str, Any] = {}
         for name, value in values.items():

@@ -1,7 +1,7 @@
 """Virtual hosts, exchanges, queues and bindings as RabbitMQ's management API writes them.
 
-Rules: field names are RabbitMQ's. What only Erlang has is left out, what is not known is not made
-up (docs/reference/amqp-management.md lists both).
+Rules: field names are RabbitMQ's. Fields that only make sense for Erlang are left out, and unknown
+values are not made up (docs/reference/amqp-management.md lists both).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from onelog.queues.vhosts import VirtualHost
 Row = dict[str, Any]
 
 _PLACE_BYTES: Final = 8
-"""What a waiting message takes of memory; the message itself is in the log."""
+"""Memory of a waiting message; the message itself is in the log."""
 _BUILT_IN_BY: Final = "rmq-internal"
 TURN: Final = 1000
 """Queues that are counted before others have their turn."""
@@ -51,12 +51,12 @@ def exchange_row(broker: Broker, vhost: VirtualHost, record: ExchangeRecord, rat
 
 
 def is_built_in(exchange: str) -> bool:
-    """Whether every virtual host has an exchange."""
+    """Whether an exchange is one that every virtual host has."""
     return not exchange or exchange.startswith("amq.")
 
 
 def published_to(broker: Broker, vhost: str, exchange: str) -> int:
-    """How many messages an exchange was ever sent: where its stream ends."""
+    """How many messages an exchange was ever sent: the end of its stream."""
     own = capture_of(vhost, exchange) if exchange else (QUEUES_STREAM, "")
     if own is None or (not exchange and vhost != "/"):
         return 0  # its messages lie among others
@@ -117,7 +117,7 @@ def _messages(rates: Rates, owner: object, ready: int, unacked: int) -> Row:
 
 
 def stats_of(counted: Mapping[str, int]) -> dict[str, int]:
-    """What queues counted, as RabbitMQ tells it."""
+    """The counts of queues, as RabbitMQ names them."""
     no_ack = counted["delivered_no_ack"]
     return {
         "publish": counted["published"],
@@ -133,7 +133,7 @@ def stats_of(counted: Mapping[str, int]) -> dict[str, int]:
 
 
 class Total:
-    """Numbers of many queues together."""
+    """The numbers of many queues together."""
 
     def __init__(self, counted: Mapping[str, int]) -> None:
         self.counted = dict(counted)
@@ -143,7 +143,7 @@ class Total:
         self.queues = 0
 
     async def add(self, queues: Iterable[Queue]) -> Total:
-        """Take queues in, some at a time."""
+        """Add queues, some at a time."""
         for queue in queues:
             self.queues += 1
             self.ready += queue.ready.size
@@ -174,7 +174,7 @@ def binding_row(vhost: str, binding: Binding) -> Row:
 
 
 def properties_key(binding: Binding) -> str:
-    """What tells the bindings between two ends apart, as the last part of a path."""
+    """Distinguishes the bindings between two ends; the last part of a path."""
     key = quote_plus(binding.routing_key).replace("~", "%7E")
     if not binding.arguments:
         return key or "~"
@@ -189,13 +189,13 @@ def is_named(binding: Binding, key: str) -> bool:
 
 
 def default_bindings(vhost: VirtualHost) -> Iterator[Binding]:
-    """What every queue has without anybody asking: the default exchange leads to it."""
+    """The implicit binding of each queue to the default exchange."""
     for name in sorted(vhost.queues):
         yield Binding(source="", destination=Destination("queue", name), routing_key=name)
 
 
 def sorted_bindings(vhost: VirtualHost) -> list[Binding]:
-    """Every binding that somebody made, in RabbitMQ's order."""
+    """Every binding that a client made, in RabbitMQ's order."""
     return sorted(
         vhost.router.bindings(),
         key=lambda row: (row.source, row.destination.name, row.routing_key, properties_key(row)),

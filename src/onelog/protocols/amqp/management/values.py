@@ -1,7 +1,7 @@
-"""Values of JSON as values of AMQP's tables, and back.
+"""JSON values as values of AMQP tables, and back.
 
-Rules: what comes in is checked for all that a table cannot hold: no null (as RabbitMQ has it),
-64 bit integers, names of at most 255 bytes, bounded depth. What goes out is always JSON.
+Rules: a value that a table cannot hold is refused: null (as in RabbitMQ), integers of more than 64
+bits, names of more than 255 bytes, too much depth. Every value of a table has a form in JSON.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _INTEGERS: Final = range(-(2**63), 2**63)
 
 
 def checked_table(table: Mapping[str, Any], depth: int = DEPTH_MAX) -> dict[str, Any]:
-    """An object of JSON that AMQP can hold as a table. Raises InvalidRequest."""
+    """A JSON object that AMQP can hold as a table. Raises InvalidRequest."""
     for name in table:
         if len(name.encode("utf-8", "surrogatepass")) > _NAME_BYTES_MAX:
             raise InvalidRequest(f"the name {name[:40]!r}… is longer than {_NAME_BYTES_MAX} bytes")
@@ -41,7 +41,7 @@ def _checked(value: Any, depth: int) -> Any:
 
 
 def jsonable(value: Any) -> Any:
-    """A value of a table as JSON has it: times are seconds, bytes are text."""
+    """A value of a table in JSON: times are seconds, bytes are text."""
     if isinstance(value, dict):
         return {str(name): jsonable(row) for name, row in value.items()}
     if isinstance(value, list):
