@@ -7,6 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from onelog.base.errors import InvalidName
+from onelog.base.limits import STREAM_NAME_CHARS_MAX
 from onelog.base.topics import matches
 from onelog.queues.addresses import (
     Address,
@@ -44,6 +45,21 @@ def test_an_exchange_s_stream_captures_its_messages_and_no_wildcard_sees_them(
     assert matches(own[1], topic)
     assert not matches("#", topic)
     assert not matches("+/#", topic)
+
+
+long_names = st.text(st.sampled_from("ab./é-"), min_size=80, max_size=127)
+
+
+@given(vhosts, names.filter(bool) | long_names, vhosts, names.filter(bool) | long_names)
+def test_every_exchange_has_a_stream_whose_name_is_short_enough_and_its_own(
+    vhost, exchange, other_vhost, other
+) -> None:
+    assume("amq.topic" not in (exchange, other))
+    first, second = capture_of(vhost, exchange), capture_of(other_vhost, other)
+    assert first is not None
+    assert second is not None
+    assert len(first[0]) <= STREAM_NAME_CHARS_MAX
+    assert (first[0] == second[0]) == ((vhost, exchange) == (other_vhost, other))
 
 
 @given(vhosts, names.filter(bool))

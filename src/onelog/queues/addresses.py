@@ -15,11 +15,11 @@ Rules (ADR 9; docs/reference/amqp.md has the table):
 
 from __future__ import annotations
 
+import hashlib
 import re
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from onelog.base.errors import InvalidName
 from onelog.base.names import from_routing_key, to_routing_key
 from onelog.base.topics import check_topic
 
@@ -42,6 +42,8 @@ STREAM_PREFIX: Final = "amqp."
 TOPIC_PREFIX: Final = f"{ROOT_EXCHANGE}/"
 """Stands before a topic where AMQP expects the name of a queue."""
 
+_STREAM_NAME_MAX: Final = 240
+"""A longer name is told by a digest, behind a character that no other name has there."""
 _ESCAPE: Final = re.compile(r"_x([0-9A-F]{2})_")
 _ESCAPES: Final = re.compile(r"(?:_x[0-9A-F]{2}_)+")
 _ADDRESS: Final = re.compile(r"\$([qx]|[qxt]@[^/]+)/.", re.DOTALL)
@@ -159,8 +161,10 @@ def capture_of(vhost: str, exchange: str) -> tuple[str, str] | None:
         return None
     suffix = "" if vhost == DEFAULT_VHOST else f".{_stream_part(vhost)}"
     name = f"amqp.x{suffix}.{_stream_part(exchange)}"
-    if len(name) > 240:
-        raise InvalidName(f"the exchange name {exchange[:40]!r}… is too long for a stream")
+    if len(name) > _STREAM_NAME_MAX:
+        # Every exchange has an answer: one that had none would be in the way of all others.
+        digest = hashlib.sha256(root.encode("utf-8", "surrogateescape")).hexdigest()
+        name = f"amqp.x_{digest}"
     return name, f"{root}/#"
 
 
