@@ -23,11 +23,11 @@ from typing import Any, Final
 
 import onelog
 from onelog import kernel
+from onelog.admin.api.desk import AdminDesk, Opened
+from onelog.admin.application import build_application
 from onelog.admin.contract import ListenerInfo, ServerInfo
-from onelog.admin.endpoints import Endpoints
 from onelog.admin.samples import broker_samples
-from onelog.admin.server import AdminServer
-from onelog.admin.view import AdminView
+from onelog.admin.server import HttpServer
 from onelog.assembly import open_broker, open_store
 from onelog.base.clock import Clock, SystemClock
 from onelog.base.commands import Commands
@@ -50,7 +50,9 @@ from onelog.net import Listener, bind
 from onelog.net.control import ControlServer
 from onelog.observe import Health, Registry, Sample, Troubles, configure_logging, get_logger
 from onelog.security import commands as user_commands
+from onelog.security import token_commands
 from onelog.security.access import commands as access_commands
+from onelog.security.api_tokens import ApiTokens
 from onelog.security.authenticator import Authenticator, SecuritySettings
 from onelog.security.tokens import TokenSettings
 from onelog.serving import PROTOCOLS, ProtocolServer, Surroundings, served
@@ -119,24 +121,32 @@ class Server:
     async def run(self, on_ready: Callable[[ServerInfo], None]) -> None:
         """Start, call `on_ready`, serve until `request_stop`, shut down cleanly."""
         with lock_data_dir(Path(self._loaded.config.data_dir)):
-            endpoints = Endpoints(self.health, self.metrics, self.info, self.troubles)
+            desk = AdminDesk(self.health, self.info, self.troubles)
             async with (
-                self._admin(endpoints) as admin_end,
+                self._admin(desk) as admin_end,
                 self._protocols() as protocols,
                 self._broker() as broker,
             ):
                 if broker is not None and not self._stop.is_set():
                     async with (
-                        self._security(broker) as authenticator,
+                        self._security(broker) as (authenticator, tokens),
                         served(protocols, broker, authenticator, self.troubles),
                     ):
-                        endpoints.broker = AdminView(broker)
+                        desk.open(
+                            Opened(
+                                broker=broker,
+                                authenticator=authenticator,
+                                tokens=tokens,
+                                protocols={name: row.desk for name, row in protocols.items()},
+                                loaded=self._loaded,
+                            )
+                        )
                         self._watch(broker)
                         self._state = "running"
                         spare_the_collector()
                         on_ready(self.info())
                         await self._until_stop_or(admin_end)
-                        endpoints.broker = None
+                        desk.close()
                 if not self._stop.is_set():
                     raise Unavailable("the admin listener ended by itself")
                 _log.info("stopping")
@@ -146,7 +156,7 @@ class Server:
         self._listeners.append(ListenerInfo(name=listener.name, address=listener.address, url=url))
 
     @contextlib.asynccontextmanager
-    async def _admin(self, endpoints: Endpoints) -> AsyncIterator[asyncio.Future[None]]:
+    async def _admin(self, desk: AdminDesk) -> AsyncIterator[asyncio.Future[None]]:
         settings = self._loaded.config.listeners.admin
         if not settings.enabled:
             yield asyncio.get_running_loop().create_future()
@@ -154,7 +164,8 @@ class Server:
         listener = bind("admin", settings.host, settings.port)
         self._listening(listener, f"http://{listener.address}/")
         try:
-            server = AdminServer(listener, endpoints, settings.connections_max)
+            application = build_application(desk, self.metrics, self._clock)
+            server = HttpServer(listener, application, settings.connections_max)
             try:
                 yield server.start()
             finally:
@@ -220,7 +231,7 @@ class Server:
                 await broker.close()
 
     @contextlib.asynccontextmanager
-    async def _security(self, broker: Broker) -> AsyncIterator[Authenticator]:
+    async def _security(self, broker: Broker) -> AsyncIterator[tuple[Authenticator, ApiTokens]]:
         """Who peers are, and the control socket, by which commands reach the running server."""
         assert self._store is not None
         chosen = self._loaded.config.security
@@ -241,11 +252,13 @@ class Server:
         self.metrics.register("access", broker.access.samples)
         if not broker.access.rules:
             _log.info("there are no access rules: who is let in may do everything")
+        tokens = ApiTokens(self._store, self._clock, self.troubles)
 
         defaults = self._loaded.config.defaults.stream
         commands = Commands(
             {
                 user_commands.SUBJECT: partial(user_commands.run_command, authenticator.users),
+                token_commands.SUBJECT: partial(token_commands.run_token_command, tokens),
                 view_commands.SUBJECT: partial(view_commands.run_view_command, broker.views),
                 stream_commands.SUBJECT: partial(
                     stream_commands.run_stream_command, broker, defaults
@@ -255,10 +268,12 @@ class Server:
         )
         control = ControlServer(Path(self._loaded.config.data_dir), commands.run)
         try:
+            await tokens.open()
             await control.start()
-            yield authenticator
+            yield authenticator, tokens
         finally:
             await control.close()
+            await tokens.close()
             await authenticator.close()
 
     def _watch(self, broker: Broker) -> None:

@@ -22,16 +22,15 @@ from pamqp import commands, frame
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from onelog.admin.api.desk import AdminDesk, Opened
 from onelog.admin.application import build_application
 from onelog.admin.contract import ServerInfo
-from onelog.admin.endpoints import Endpoints
 from onelog.admin.rabbitmq.application import build_management
 from onelog.admin.rabbitmq.desk import Desk
-from onelog.admin.view import AdminView
 from onelog.assembly import open_broker
 from onelog.base.clock import SystemClock
 from onelog.broker import Broker
-from onelog.config import Config
+from onelog.config import Config, load
 from onelog.net import Gate, GateLimits, Listener, ServedListener
 from onelog.net.peer import ProtocolFactory
 from onelog.net.server import _Guard
@@ -40,12 +39,16 @@ from onelog.observe import Health, Registry, Troubles
 from onelog.protocols.amqp.connection import Connection as AmqpConnection
 from onelog.protocols.amqp.hub import Hub as AmqpHub
 from onelog.protocols.amqp.management.door import Management
+from onelog.protocols.amqp.showing import AmqpDesk
 from onelog.protocols.kafka.connection import Connection as KafkaConnection
 from onelog.protocols.kafka.hub import Hub as KafkaHub
+from onelog.protocols.kafka.showing import KafkaDesk
 from onelog.protocols.mqtt import packets as p
 from onelog.protocols.mqtt.codec import encode_packet
 from onelog.protocols.mqtt.connection import Connection as MqttConnection
 from onelog.protocols.mqtt.hub import Hub as MqttHub
+from onelog.protocols.mqtt.showing import MqttDesk
+from onelog.security.api_tokens import ApiTokens
 from onelog.security.authenticator import Authenticator
 from tests.support.brokers import FAST
 
@@ -162,6 +165,8 @@ class World:
         config = Config()
         broker = self.broker = await open_broker(self._folder, FAST, clock)
         self._authenticator = await Authenticator.open(broker.store, clock)
+        self._tokens = ApiTokens(broker.store, clock, Troubles(clock))
+        await self._tokens.open()
         mqtt = MqttHub(broker, self._authenticator, config.mqtt.limits, clock)
         kafka = KafkaHub(broker, self._authenticator, config, clock)
         amqp = AmqpHub(broker, self._authenticator, config, clock)
@@ -184,14 +189,29 @@ class World:
 
     def _http(self, broker: Broker) -> dict[str, Callable[[], Any]]:
         health = Health()
-        endpoints = Endpoints(
-            health, Registry(Troubles(SystemClock())), _info, Troubles(SystemClock())
+        clock, troubles = SystemClock(), Troubles(SystemClock())
+        mqtt, kafka, amqp = self._hubs
+        admin = AdminDesk(health, _info, troubles)
+        admin.open(
+            Opened(
+                broker=broker,
+                authenticator=self._authenticator,
+                tokens=self._tokens,
+                protocols={
+                    "mqtt": lambda: MqttDesk(mqtt),
+                    "kafka": lambda: KafkaDesk(kafka),
+                    "amqp": lambda: AmqpDesk(amqp),
+                },
+                loaded=load(None, {}, [f'data_dir="{self._folder}"']),
+            )
         )
-        endpoints.broker = AdminView(broker)
         desk = Desk(health, _info, Troubles(SystemClock()))
         desk.open(self._management, self._authenticator)
         made = {}
-        applications = {"http": build_application(endpoints), "management": build_management(desk)}
+        applications = {
+            "http": build_application(admin, Registry(troubles), clock),
+            "management": build_management(desk),
+        }
         for name, application in applications.items():
             config = uvicorn.Config(
                 application, loop="none", http="httptools", lifespan="off", log_config=None,
@@ -306,6 +326,7 @@ class World:
         self._followers.clear()
         for hub in reversed(self._hubs):
             await hub.close()
+        await self._tokens.close()
         await self._authenticator.close()
         await self.broker.close()
         self.check()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from onelog.admin.endpoints import Endpoints
 from onelog.base.clock import ManualClock
-from onelog.observe import Health, Registry, Troubles
+from onelog.observe import Troubles
 from onelog.observe.troubles import FACT_CHARS_MAX, FACTS_MAX, LOG_EVERY_S, PLACES_MAX
-from tests.unit.test_admin import get, info
+from tests.support.admin import new_desk
+from tests.unit.test_admin import get
 
 
 class Untellable(Exception):
@@ -48,10 +48,10 @@ def test_what_is_kept_is_bounded_whatever_happens_where():
 
 async def test_health_lists_troubles_and_says_degraded():
     troubles = Troubles(ManualClock())
-    endpoints = Endpoints(Health(), Registry(troubles), info, troubles)
-    assert (await get(endpoints, "/health")).json()["status"] == "ok"
+    desk = new_desk(troubles=troubles)
+    assert (await get(desk, "/health")).json()["status"] == "ok"
     troubles.note("live-listener", "main/3", ValueError("poison"))
-    answer = await get(endpoints, "/health")
+    answer = await get(desk, "/health")
     assert answer.status_code == 200
     assert answer.json()["status"] == "degraded"
     (row,) = answer.json()["troubles"]
@@ -61,10 +61,10 @@ async def test_health_lists_troubles_and_says_degraded():
 
 async def test_health_shows_topic_partition_and_offset_of_the_last_incident():
     troubles = Troubles(ManualClock())
-    endpoints = Endpoints(Health(), Registry(troubles), info, troubles)
+    desk = new_desk(troubles=troubles)
     troubles.note("live-listener", "mqtt main/3", ValueError("poison"), offset=7, topic="a/b")
     troubles.note("live-listener", "mqtt main/3", ValueError("poison"), offset=9, topic="a/c")
-    (row,) = (await get(endpoints, "/health")).json()["troubles"]
+    (row,) = (await get(desk, "/health")).json()["troubles"]
     assert row["place"] == "mqtt main/3"
     assert row["facts"] == {"offset": 9, "topic": "a/c"}
 

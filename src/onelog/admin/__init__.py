@@ -1,1 +1,1 @@
-"""The admin listener: health, metrics and a read-only JSON view of streams and cursors."""
+"""The admin listener: health, metrics, and the API by which operators see and change the broker."""

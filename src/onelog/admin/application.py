@@ -1,7 +1,12 @@
-"""The ASGI application: routes, the guard in front of them, and errors as JSON."""
+"""The ASGI application: routes, the guard in front of them, and errors as JSON.
+
+Rules: a path is split before it is decoded. Probes answer at once; everything else waits for its
+share of the loop (`api/share.py`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from starlette.applications import Starlette
@@ -9,75 +14,99 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from onelog.admin.endpoints import Endpoints, refuse
+import onelog
+from onelog.admin.api.declaring import PREFIX
+from onelog.admin.api.desk import AdminDesk
+from onelog.admin.api.errors import answer, on_bug, on_http_error, on_own_error, refuse
+from onelog.admin.api.gatekeeper import Gatekeeper
+from onelog.admin.api.logins import LoginSessions
+from onelog.admin.api.openapi import openapi_document
+from onelog.admin.api.routing import BAD_ESCAPE, ApiRouter
+from onelog.admin.api.share import LoopShare
+from onelog.admin.api.table import event_streams, operations
 from onelog.admin.guard import names_loopback
-from onelog.base.errors import InvalidRequest, NotFound, OnelogError, Unavailable
+from onelog.admin.probes import Probes
+from onelog.base.clock import Clock
+from onelog.base.errors import OnelogError
+from onelog.observe import Registry
 
-BUG: Final = "http-request"
-"""Incidents: a request of the admin or the management API met a fault of ours."""
-_STATUS: dict[type[OnelogError], tuple[int, str]] = {
-    NotFound: (404, "not_found"),
-    InvalidRequest: (400, "invalid_request"),
-    Unavailable: (503, "unavailable"),
-}
-"""Our error → status and code; the nearest base class counts, and the rest are 500."""
+OPENAPI_PATH: Final = f"{PREFIX}/openapi.json"
 
 
-def build_application(endpoints: Endpoints) -> Starlette:
+def build_application(
+    desk: AdminDesk, metrics: Registry, clock: Clock, *, listener_is_loopback: bool = True
+) -> Starlette:
     """The admin application."""
+    logins = LoginSessions(clock)
+    gatekeeper = Gatekeeper(desk, logins, listener_is_loopback=listener_is_loopback)
+    table, events = operations(desk, logins, clock), event_streams(desk)
     application = Starlette(
-        routes=endpoints.routes(),
-        middleware=[Middleware(LoopbackHostOnly)],
+        routes=[
+            *Probes(desk, metrics, gatekeeper).routes(),
+            Route(OPENAPI_PATH, _document(openapi_document(onelog.__version__, table, events))),
+            *ApiRouter(desk, gatekeeper).routes(table, events),
+        ],
+        middleware=[
+            Middleware(AdminGuard, loopback_only=listener_is_loopback),
+            Middleware(Paced, share=desk.share),
+        ],
         exception_handlers={
-            HTTPException: _on_http_error,
-            OnelogError: _on_own_error,
-            Exception: _on_bug,
+            HTTPException: on_http_error,
+            OnelogError: on_own_error,
+            Exception: on_bug,
         },
     )
-    application.state.troubles = endpoints.troubles
+    application.state.troubles = desk.troubles
     return application
 
 
-class LoopbackHostOnly:
-    """Refuses requests whose Host is not this machine's own name for itself.
+def _document(body: object) -> Callable[[Request], Awaitable[Response]]:
+    async def respond(_request: Request) -> Response:
+        return answer(body)
 
-    The API has no credentials and lives on loopback.
-    """
+    return respond
 
-    def __init__(self, app: ASGIApp) -> None:
+
+class AdminGuard:
+    """Refuses other names of this machine where only this machine may ask, then splits the path."""
+
+    def __init__(self, app: ASGIApp, *, loopback_only: bool) -> None:
         self._app = app
+        self._loopback_only = loopback_only
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer 403."""
-        if scope["type"] == "http" and not names_loopback(Request(scope).headers.get("host", "")):
-            response = refuse(403, "wrong_host", "the Host header must be localhost or 127.0.0.1")
-            await response(scope, receive, send)
-            return
+        """Pass the request on, or answer it."""
+        if scope["type"] == "http":
+            refusal = self._refusal(Request(scope), scope["raw_path"])
+            if refusal is not None:
+                await refusal(scope, receive, send)
+                return
+            path = scope["raw_path"].decode("latin-1")
+            scope = {**scope, "path": path.rstrip("/") or "/"}
         await self._app(scope, receive, send)
 
-
-async def _on_http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    codes = {404: "not_found", 405: "method_not_allowed"}
-    message = {
-        404: f"nothing is at {request.url.path}; GET / lists what is",
-        405: f"{request.method} is not possible here: this API is read-only",
-    }.get(error.status_code, error.detail)
-    response = refuse(error.status_code, codes.get(error.status_code, "http_error"), message)
-    response.headers.update(error.headers or {})
-    return response
+    def _refusal(self, request: Request, raw_path: bytes) -> Response | None:
+        if self._loopback_only and not names_loopback(request.headers.get("host", "")):
+            return refuse(403, "wrong_host", "the Host header must be localhost or 127.0.0.1")
+        if BAD_ESCAPE.search(raw_path):
+            return refuse(400, "invalid_request", "the path has a % that escapes nothing")
+        return None
 
 
-async def _on_own_error(_request: Request, error: Exception) -> Response:
-    for cls in type(error).__mro__:
-        if cls in _STATUS:
-            status, code = _STATUS[cls]
-            return refuse(status, code, str(error))
-    return refuse(500, "internal", str(error))
+class Paced:
+    """Lets requests of the API wait for their share of the loop."""
 
+    def __init__(self, app: ASGIApp, *, share: LoopShare) -> None:
+        self._app = app
+        self._share = share
 
-async def _on_bug(request: Request, error: Exception) -> Response:
-    request.app.state.troubles.note(BUG, "admin", error, path=request.url.path)
-    return refuse(500, "internal", "the request failed; the server's log says why")
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on when its turn comes."""
+        if scope["type"] != "http" or scope["path"].startswith("/health/"):
+            await self._app(scope, receive, send)
+            return
+        await self._share.turn()
+        await self._share.metered(self._app(scope, receive, send))  # type: ignore[arg-type]

@@ -1,13 +1,12 @@
-"""What the admin API shows, and what it asks of the broker.
+"""What the admin API shows of the process, streams and cursors.
 
-Rules: this module imports only `base` and msgspec, because the CLI shares it. The calls of
-`BrokerView` look at state that is in memory anyway: they never wait and never touch the disk. Lists
-come in pages, ordered by name or number, so that ten thousand partitions never hold the loop.
+Rules: this module imports only `base` and msgspec, because the CLI shares it. Lists come in pages,
+ordered by name or number, so that ten thousand partitions never hold the loop.
 """
 
 from __future__ import annotations
 
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 import msgspec
 
@@ -76,6 +75,19 @@ class PartitionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """`running`, or `stopped: ` and why."""
 
 
+class StoredSegment(msgspec.Struct, frozen=True, kw_only=True):
+    """One segment of a partition."""
+
+    base_offset: int
+    end_offset: int
+    size_bytes: int
+    newest_ms: int | None
+    """The greatest timestamp in it; None: it is empty."""
+    sealed: bool
+    """Whether nothing is added to it any more."""
+    created_ms: int
+
+
 class CursorPosition(msgspec.Struct, frozen=True, kw_only=True):
     """Where a cursor stands in one partition."""
 
@@ -83,13 +95,17 @@ class CursorPosition(msgspec.Struct, frozen=True, kw_only=True):
     partition: int
     offset: int
     """Everything below it is done."""
+    end: int
+    """Where the partition ends for readers."""
 
 
 class CursorInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One cursor and how far it is."""
 
     name: str
-    kind: Literal["tail", "offset", "session", "queue", "table"]
+    kind: Literal["tail", "offset", "session", "queue", "routed", "table", "group"]
+    protocol: str
+    """Who uses it: `mqtt`, `amqp`, `kafka`, or `embedded`."""
     filter: str
     durable: bool
     """Whether its state survives a restart."""
@@ -130,13 +146,6 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
     listeners: tuple[ListenerInfo, ...]
 
 
-class Page(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of a list; `next_cursor` is null on the last one."""
-
-    items: list[StreamInfo] | list[PartitionInfo] | list[CursorInfo]
-    next_cursor: str | None
-
-
 class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
     """Why a request failed."""
 
@@ -148,27 +157,3 @@ class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The body of every answer with a status of 400 and above."""
 
     error: ErrorBody
-
-
-class BrokerView(Protocol):
-    """What the admin API asks of the broker. Pages hold at most `limit` items after `after`."""
-
-    def streams(self, after: str, limit: int) -> list[StreamInfo]:
-        """Streams by name, from the first name greater than `after`."""
-        ...
-
-    def stream(self, name: str) -> StreamInfo:
-        """One stream. Raises StreamNotFound."""
-        ...
-
-    def partitions(self, name: str, after: int, limit: int) -> list[PartitionInfo]:
-        """Partitions by number, from `after` + 1. Raises StreamNotFound."""
-        ...
-
-    def cursors(self, after: str, limit: int) -> list[CursorInfo]:
-        """Cursors by name, from the first name greater than `after`."""
-        ...
-
-    def cursor(self, name: str) -> CursorInfo:
-        """One cursor. Raises CursorNotFound."""
-        ...

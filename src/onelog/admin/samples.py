@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onelog.admin.contract import PAGE_MAX, BrokerView, StreamInfo
+from onelog.admin.contract import PAGE_MAX, StreamInfo
+from onelog.admin.view import AdminView
 from onelog.broker import Broker
 from onelog.observe import Sample
 
 
-def stream_samples(broker: BrokerView | None) -> Iterator[Sample]:
+def stream_samples(broker: AdminView | None) -> Iterator[Sample]:
     """Streams, their partitions, records and bytes; nothing while the broker is not open."""
     if broker is None:
         return
@@ -45,7 +46,7 @@ def stream_samples(broker: BrokerView | None) -> Iterator[Sample]:
     yield Sample("onelog_streams", "Streams that exist.", "gauge", count)
 
 
-def _every_stream(broker: BrokerView) -> Iterator[StreamInfo]:
+def _every_stream(broker: AdminView) -> Iterator[StreamInfo]:
     after = ""
     while page := broker.streams(after, PAGE_MAX):
         yield from page

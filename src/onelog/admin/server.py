@@ -15,8 +15,6 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from onelog.admin.application import build_application
-from onelog.admin.endpoints import Endpoints
 from onelog.base.errors import ConfigError
 from onelog.net import Listener
 from onelog.net.deadline import Deadline
@@ -108,10 +106,3 @@ class HttpServer:
             task, self._task = self._task, None
             await task
         self._listener.close()
-
-
-class AdminServer(HttpServer):
-    """Serves the admin API."""
-
-    def __init__(self, listener: Listener, endpoints: Endpoints, connections_max: int) -> None:
-        super().__init__(listener, build_application(endpoints), connections_max)

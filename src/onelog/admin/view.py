@@ -8,20 +8,42 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from onelog.admin.contract import (
     CursorInfo,
     CursorPosition,
     PartitionInfo,
     RetentionInfo,
+    StoredSegment,
     StreamInfo,
 )
-from onelog.base.errors import CursorNotFound
-from onelog.broker import Broker, Cursor, CursorState, PartitionHandle, Position, Stream
+from onelog.base.errors import CursorNotFound, NotFound
+from onelog.broker import (
+    Broker,
+    Cursor,
+    CursorState,
+    PartitionHandle,
+    Position,
+    RoutedCursor,
+    SegmentInfo,
+    Stream,
+)
+
+Homes = Mapping[str, Stream]
+"""Streams by their id."""
+
+_PREFIXES: Final = {
+    "mqtt/": "mqtt",
+    "mqtt-": "mqtt",
+    "share/": "mqtt",
+    "amqp:": "amqp",
+    "amqp-": "amqp",
+}
 
 
 class AdminView:
-    """What `admin.contract.BrokerView` asks for, over a real broker."""
+    """Rows of streams and cursors."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -41,73 +63,101 @@ class AdminView:
         partitions = self._broker.streams.get(name).partitions
         return [_partition_info(row) for row in partitions[after + 1 : after + 1 + limit]]
 
-    def cursors(self, after: str, limit: int) -> list[CursorInfo]:
-        """Cursors by name, from the first name greater than `after`."""
-        names = self._broker.cursors.names()
-        first = bisect_right(names, after)
-        streams = self._by_id()
-        return [self._cursor(name, streams) for name in names[first : first + limit]]
+    def segments(self, name: str, partition: int, after: int, limit: int) -> list[StoredSegment]:
+        """Segments by base offset, from the first one above `after`. Raises NotFound."""
+        stream = self._broker.streams.get(name)
+        if not 0 <= partition < len(stream.partitions):
+            raise NotFound(
+                f"the stream {name!r} has {len(stream.partitions)} partitions, numbered from 0:"
+                f" there is no partition {partition}"
+            )
+        rows = stream.partitions[partition].segments()
+        first = bisect_right(rows, after, key=lambda row: row.base_offset)
+        return [_segment_row(row) for row in rows[first : first + limit]]
 
-    def cursor(self, name: str) -> CursorInfo:
-        """One cursor. Raises CursorNotFound."""
-        return self._cursor(name, self._by_id())
+    def cursor_names(self) -> list[str]:
+        """Every cursor, open or kept, in no order."""
+        desk = self._broker.cursors
+        return list({*(cursor.name for cursor in desk.open_cursors()), *desk.kept_names()})
 
-    def _by_id(self) -> dict[str, Stream]:
+    def homes(self) -> Homes:
+        """Streams by their id, to show cursors with."""
         return {stream.record.id: stream for stream in self._broker.streams.streams()}
 
-    def _cursor(self, name: str, streams: Mapping[str, Stream]) -> CursorInfo:
+    def cursor(self, name: str, homes: Homes | None = None) -> CursorInfo:
+        """One cursor. Raises CursorNotFound."""
         desk = self._broker.cursors
+        homes = self.homes() if homes is None else homes
         cursor, kept = desk.find(name), desk.kept(name)
         if cursor is not None:
-            return _open_cursor(cursor, streams, durable=kept is not None)
+            return _open_cursor(cursor, homes, durable=kept is not None)
         if kept is not None:
-            return _kept_cursor(kept, streams)
-        raise CursorNotFound(f"there is no cursor {name!r}")
+            return _kept_cursor(kept, homes)
+        raise CursorNotFound(f"there is no cursor {name!r}; GET /api/v1/cursors lists them")
 
 
-def _open_cursor(cursor: Cursor, streams: Mapping[str, Stream], *, durable: bool) -> CursorInfo:
+def _open_cursor(cursor: Cursor, homes: Homes, *, durable: bool) -> CursorInfo:
     return CursorInfo(
         name=cursor.name,
-        kind=cursor.kind.value,
+        kind="routed" if isinstance(cursor, RoutedCursor) else cursor.kind.value,
+        protocol=protocol_of(cursor.name),
         filter=", ".join(cursor.filters),
         durable=durable,
-        positions=_positions(cursor.positions(), streams),
+        positions=_positions(cursor.positions(), homes),
         lag=cursor.lag(),
         pending=cursor.pending(),
         connected=1,
     )
 
 
-def _kept_cursor(kept: CursorState, streams: Mapping[str, Stream]) -> CursorInfo:
+def _kept_cursor(kept: CursorState, homes: Homes) -> CursorInfo:
+    positions = _positions(kept.positions, homes)
     return CursorInfo(
         name=kept.name,
         kind=kept.kind.value,
+        protocol=protocol_of(kept.name),
         filter=", ".join(kept.filters),
         durable=True,
-        positions=_positions(kept.positions, streams),
-        lag=sum(_lag(row, streams.get(row.stream_id)) for row in kept.positions),
+        positions=positions,
+        lag=sum(max(0, row.end - row.offset) for row in positions),
         pending=0,
         connected=0,
     )
 
 
-def _lag(row: Position, stream: Stream | None) -> int:
-    """What came after a position; nothing where the stream is gone."""
-    if stream is None or row.partition >= len(stream.partitions):
-        return 0
-    return max(0, stream.partitions[row.partition].high_watermark - row.offset)
+def protocol_of(cursor: str) -> str:
+    """Who uses a cursor: protocols name theirs with a prefix of their own."""
+    for prefix, protocol in _PREFIXES.items():
+        if cursor.startswith(prefix):
+            return protocol
+    return "embedded"
 
 
-def _positions(
-    rows: Iterable[Position], streams: Mapping[str, Stream]
-) -> tuple[CursorPosition, ...]:
-    return tuple(
-        CursorPosition(
-            stream=row.stream_id if row.stream_id not in streams else streams[row.stream_id].name,
-            partition=row.partition,
-            offset=row.offset,
+def _positions(rows: Iterable[Position], homes: Homes) -> tuple[CursorPosition, ...]:
+    found = []
+    for row in rows:
+        stream = homes.get(row.stream_id)
+        known = stream is not None and row.partition < len(stream.partitions)
+        end = stream.partitions[row.partition].high_watermark if stream and known else row.offset
+        found.append(
+            CursorPosition(
+                stream=row.stream_id if stream is None else stream.name,
+                partition=row.partition,
+                offset=row.offset,
+                end=end,
+            )
         )
-        for row in rows
+    return tuple(found)
+
+
+def _segment_row(row: SegmentInfo) -> StoredSegment:
+    return StoredSegment(
+        base_offset=row.base_offset,
+        end_offset=row.end_offset,
+        size_bytes=row.size_bytes,
+        newest_ms=None if row.max_timestamp_ms < 0 else row.max_timestamp_ms,
+        sealed=row.sealed,
+        created_ms=row.created_ms,
     )
 
 

@@ -57,6 +57,7 @@ from onelog.log.handle import (
     PartitionFacts,
     PartitionHandle,
     ProducerFacts,
+    SegmentInfo,
 )
 from onelog.log.internal import check_known, kept_batches
 from onelog.log.moves import Move, SourceKey
@@ -121,6 +122,7 @@ __all__ = [
     "Ends",
     "PartitionFacts",
     "ProducerFacts",
+    "SegmentInfo",
     "Appended",
     "Cold",
     "Callback",

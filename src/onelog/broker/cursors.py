@@ -376,6 +376,10 @@ class CursorDesk:
         """Every cursor, open or kept, by name."""
         return sorted({*self._open, *self._checkpoints.names()})
 
+    def kept_names(self) -> list[str]:
+        """Every cursor whose state is kept, in no order."""
+        return self._checkpoints.names()
+
     def kept(self, name: str) -> CursorState | None:
         """The kept state of a cursor."""
         return self._checkpoints.kept(name)

@@ -102,6 +102,11 @@ class Publisher:
         """Messages that were written."""
         return self._writing.messages + self._batched
 
+    @property
+    def batched_messages(self) -> int:
+        """Of those: messages that came in batches which their clients built."""
+        return self._batched
+
     def _streams_changed(self) -> None:
         # Staged records were resolved with the old captures: they go to their old home first.
         self.tick()

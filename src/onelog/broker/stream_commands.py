@@ -130,12 +130,15 @@ async def run_stream_command(broker: Broker, defaults: StreamDefaults, message: 
     except msgspec.MsgspecError as error:
         return not_understood(error)
     try:
-        return msgspec.json.encode(await _run(broker, defaults, command))
+        return msgspec.json.encode(await run_stream(broker, defaults, command))
     except OnelogError as error:
         return failed(error)
 
 
-async def _run(broker: Broker, defaults: StreamDefaults, command: StreamCommand) -> StreamAnswer:
+async def run_stream(
+    broker: Broker, defaults: StreamDefaults, command: StreamCommand
+) -> StreamAnswer:
+    """Run a command. Raises its error."""
     streams = broker.streams
     match command:
         case CreateStream():

@@ -132,8 +132,8 @@ class CheckpointStore:
         return self._parts.get(name, {})
 
     def names(self) -> list[str]:
-        """Every cursor with a kept state."""
-        return sorted(self._kept)
+        """Every cursor with a kept state, in no order."""
+        return list(self._kept)
 
     def pins(
         self, open_cursors: Iterable[Cursor], apart: Container[str] = ()

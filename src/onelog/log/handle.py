@@ -25,7 +25,7 @@ from onelog.log.producers import AbortedTxn
 from onelog.log.promises import Appended, LiveFeed
 from onelog.log.wakeup import Callback, Waiter
 from onelog.record.batch import Marker
-from onelog.storage.engine import Cold
+from onelog.storage.engine import Cold, SegmentInfo
 
 __all__ = [
     "AbortedTxn",
@@ -35,6 +35,7 @@ __all__ = [
     "PartitionFacts",
     "PartitionHandle",
     "ProducerFacts",
+    "SegmentInfo",
 ]
 
 T = TypeVar("T")
@@ -147,6 +148,10 @@ class PartitionHandle(Protocol):
 
     def facts(self) -> PartitionFacts:
         """The numbers that operators see."""
+        ...
+
+    def segments(self) -> list[SegmentInfo]:
+        """Its segments in order; the last is the active one."""
         ...
 
     # -- epochs

@@ -24,7 +24,7 @@ from onelog.log.producers import AbortedTxn, Producers
 from onelog.log.promises import Appended, LiveFeed
 from onelog.log.visibility import Visibility
 from onelog.log.wakeup import Callback, Waiter
-from onelog.storage.engine import Cold, PartitionLog, in_place
+from onelog.storage.engine import Cold, PartitionLog, SegmentInfo, in_place
 
 T = TypeVar("T")
 
@@ -90,6 +90,10 @@ class LocalReads:
             segments=len(log.segments()),
             state="running" if stopped is None else f"stopped: {stopped}",
         )
+
+    def segments(self) -> list[SegmentInfo]:
+        """Its segments in order; the last is the active one."""
+        return self.log.segments()
 
     def epoch_at(self, offset: int) -> Epoch:
         """The epoch that wrote at `offset`, or would write there next."""

@@ -23,6 +23,7 @@ from onelog.observe import Sample, Troubles
 from onelog.security.hashing import HashThreads
 from onelog.security.identity import ANONYMOUS, RESERVED_NAMES, Identity
 from onelog.security.passwords import Passwords, PasswordSettings
+from onelog.security.roles import AdminRole
 from onelog.security.scram import MECHANISMS, Account, Mechanism, ScramExchange
 from onelog.security.table import UserTable
 from onelog.security.tokens import Tokens, TokenSettings
@@ -179,6 +180,18 @@ class Authenticator:
     def knows(self, name: str) -> bool:
         """Whether there is a user of this name."""
         return self._table.get(name) is not None
+
+    @property
+    def has_users(self) -> bool:
+        """Whether there is any user, whatever may be known of it."""
+        return not self._table.is_empty
+
+    def role_of(self, name: str) -> AdminRole:
+        """What a user may do over the admin API; nothing when it is disabled or not known."""
+        found = self._table.get(name)
+        if found is None or found.user.disabled:
+            return AdminRole.NONE
+        return found.user.admin_role
 
     def is_administrator(self, name: str) -> bool:
         """Whether an identity may change other users.

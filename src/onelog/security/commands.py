@@ -13,6 +13,7 @@ import msgspec
 
 from onelog.base.commands import failed, not_understood, raise_error
 from onelog.base.errors import InvalidRequest, OnelogError
+from onelog.security.roles import AdminRole
 
 SUBJECT: Final = "user"
 
@@ -30,6 +31,8 @@ class UserInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it may change other users over the management API."""
     groups: tuple[str, ...] = ()
     """What access rules may call it by, beside its name."""
+    role: AdminRole = AdminRole.NONE
+    """What it may do over the admin API."""
 
 
 class AddUser(msgspec.Struct, frozen=True, kw_only=True, tag="user.add"):
@@ -69,6 +72,13 @@ class SetGroups(msgspec.Struct, frozen=True, kw_only=True, tag="user.groups"):
     groups: tuple[str, ...]
 
 
+class SetRole(msgspec.Struct, frozen=True, kw_only=True, tag="user.role"):
+    """Say what a user may do over the admin API."""
+
+    name: str
+    role: AdminRole
+
+
 class RemoveUser(msgspec.Struct, frozen=True, kw_only=True, tag="user.remove"):
     """Forget a user."""
 
@@ -80,7 +90,14 @@ class ListUsers(msgspec.Struct, frozen=True, kw_only=True, tag="user.list"):
 
 
 Command = (
-    AddUser | SetPassword | SetDisabled | SetAdministrator | SetGroups | RemoveUser | ListUsers
+    AddUser
+    | SetPassword
+    | SetDisabled
+    | SetAdministrator
+    | SetGroups
+    | SetRole
+    | RemoveUser
+    | ListUsers
 )
 
 
@@ -116,6 +133,10 @@ class UserDesk(Protocol):
 
     async def set_groups(self, name: str, groups: tuple[str, ...]) -> None:
         """Put a user into these groups and no others."""
+        ...
+
+    async def set_role(self, name: str, role: AdminRole) -> None:
+        """Say what a user may do over the admin API."""
         ...
 
     async def remove(self, name: str) -> None:
@@ -171,6 +192,8 @@ async def _run(desk: UserDesk, command: Command) -> Answer:
             await desk.set_administrator(command.name, command.administrator)
         case SetGroups():
             await desk.set_groups(command.name, command.groups)
+        case SetRole():
+            await desk.set_role(command.name, command.role)
         case RemoveUser():
             await desk.remove(command.name)
         case ListUsers():

@@ -19,6 +19,7 @@ from onelog.metadata.store import Compare, Delete, Entry, MetadataStore, Op, Put
 from onelog.security.commands import UserInfo
 from onelog.security.hashing import NOBODY, PASSWORD_BYTES_MAX, HashThreads, hash_password
 from onelog.security.identity import NAME_BYTES_MAX, check_user_name
+from onelog.security.roles import AdminRole
 from onelog.security.scram import MECHANISMS, ScramCredential, make_credential, prepare
 
 PREFIX: Final = "users/"
@@ -38,9 +39,16 @@ class User(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     changed_ms: int
     disabled: bool = False
     administrator: bool = False
-    """Whether it may change other users over the management API."""
+    """Whether it may change other users over the management API; its role is `admin` then."""
+    role: AdminRole = AdminRole.NONE
+    """What it may do over the admin API, if it is no administrator."""
     groups: tuple[str, ...] = ()
     """What access rules may call it by, beside its name."""
+
+    @property
+    def admin_role(self) -> AdminRole:
+        """What it may do over the admin API."""
+        return AdminRole.ADMIN if self.administrator else self.role
 
 
 def key_of(name: str) -> str:
@@ -93,6 +101,7 @@ class Users:
             disabled=user.disabled,
             administrator=user.administrator if administrator is None else administrator,
             groups=user.groups,
+            role=user.role,
         )
         await self._replace(entry, _put(changed))
 
@@ -108,7 +117,12 @@ class Users:
         """Put a user into these groups and no others. Raises NotFound."""
         await self._change(name, groups=check_groups(groups))
 
-    async def _change(self, name: str, **fields: bool | tuple[str, ...]) -> None:
+    async def set_role(self, name: str, role: AdminRole) -> None:
+        """Say what a user may do over the admin API. Raises NotFound."""
+        is_admin = role is AdminRole.ADMIN
+        await self._change(name, administrator=is_admin, role=AdminRole.NONE if is_admin else role)
+
+    async def _change(self, name: str, **fields: bool | AdminRole | tuple[str, ...]) -> None:
         entry, user = await self._get(name)
         changed = msgspec.structs.replace(user, changed_ms=self._clock.now_ms(), **fields)
         await self._replace(entry, _put(changed))
@@ -159,6 +173,10 @@ class Users:
         """Every user, in the order of their names."""
         found = await self._store.range(PREFIX)
         return tuple(_info(decode_user(entry)) for entry in found.entries)
+
+    async def info(self, name: str) -> UserInfo:
+        """One user. Raises NotFound."""
+        return _info((await self._get(name))[1])
 
     async def _get(self, name: str) -> tuple[Entry, User]:
         entry = None
@@ -253,4 +271,5 @@ def _info(user: User) -> UserInfo:
         scram=tuple(user.scram),
         administrator=user.administrator,
         groups=user.groups,
+        role=user.admin_role,
     )

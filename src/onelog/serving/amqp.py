@@ -8,6 +8,7 @@ from onelog.admin.rabbitmq.application import build_management
 from onelog.admin.rabbitmq.desk import Desk
 from onelog.admin.server import HttpServer
 from onelog.broker import Broker
+from onelog.broker.showing import ProtocolDesk
 from onelog.net import Listener, bind
 from onelog.observe import Sample
 from onelog.protocols.amqp.server import AmqpServer
@@ -33,6 +34,10 @@ class AmqpServing:
         """What is bound, and the address as people write it."""
         own = [(row, f"http://{row.address}/") for row in (self._listener,) if row is not None]
         return self._amqp.listeners + own
+
+    def desk(self) -> ProtocolDesk | None:
+        """What operators see and change; None while it is not served."""
+        return self._amqp.desk()
 
     def bind(self) -> None:
         """Take every port, and answer for the management API; its users are told to wait."""

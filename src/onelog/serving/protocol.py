@@ -9,6 +9,7 @@ from typing import Protocol
 from onelog.admin.contract import ServerInfo
 from onelog.base.clock import Clock
 from onelog.broker import Broker
+from onelog.broker.showing import ProtocolDesk
 from onelog.config import Config
 from onelog.net import Listener
 from onelog.observe import Health, Sample, Troubles
@@ -32,6 +33,10 @@ class ProtocolServer(Protocol):
     @property
     def listeners(self) -> list[tuple[Listener, str]]:
         """What is bound, and the address as clients write it."""
+        ...
+
+    def desk(self) -> ProtocolDesk | None:
+        """What operators see and change; None while it is not served."""
         ...
 
     def bind(self) -> None:

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from onelog.admin.application import BUG
+from onelog.admin.api.errors import BUG
 from onelog.admin.guard import names_loopback
 from onelog.admin.rabbitmq.broker_paths import BrokerPaths
 from onelog.admin.rabbitmq.connection_paths import ConnectionPaths

@@ -17,6 +17,7 @@ from onelog.observe import Sample
 from onelog.protocols.amqp.connection import Connection
 from onelog.protocols.amqp.hub import Hub
 from onelog.protocols.amqp.management.door import Management
+from onelog.protocols.amqp.showing import AmqpDesk
 from onelog.security.authenticator import Authenticator
 
 NAMES = ("amqp", "amqp_tls")
@@ -66,6 +67,10 @@ class AmqpServer:
             self._config.amqp.limits.login_timeout_ms / 1000,
             hub.broker.troubles,
         )
+
+    def desk(self) -> AmqpDesk | None:
+        """What operators see and change; None while it is not served."""
+        return None if self._hub is None else AmqpDesk(self._hub)
 
     async def close(self) -> None:
         """Stop accepting, close every connection. Idempotent."""

@@ -76,6 +76,8 @@ class Connection:
         self.principal: Principal | None = None
         """Who the peer is; None until it has logged in."""
         self.identity: Identity | None = None
+        self.client_id = ""
+        """What the client calls itself, as far as it has said so."""
         self.exchange: SaslExchange | None = None
         """The login in progress."""
         self.on_raw_frame: RawStep | None = None
@@ -303,6 +305,7 @@ class Connection:
             data = bytes(buffer[at:end])
             body = data if key in PRIVATE else decode_request(api, version, data, 0)
             request = Request(api, version, correlation_id, client_id or "", body, self)
+            self.client_id = request.client_id
             self.run(slot, self._serve(slot, request))
 
     def _new_slot(self) -> AnswerSlot:

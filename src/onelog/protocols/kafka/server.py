@@ -17,6 +17,7 @@ from onelog.net import Listener, ProtocolListeners, connection_samples
 from onelog.observe import Sample
 from onelog.protocols.kafka.connection import Connection
 from onelog.protocols.kafka.hub import Hub
+from onelog.protocols.kafka.showing import KafkaDesk
 from onelog.security.authenticator import Authenticator
 
 NAMES = ("kafka", "kafka_tls")
@@ -59,6 +60,10 @@ class KafkaServer:
             await hub.close()
             raise
         self._hub = hub
+
+    def desk(self) -> KafkaDesk | None:
+        """What operators see and change; None while it is not served."""
+        return None if self._hub is None else KafkaDesk(self._hub)
 
     async def close(self) -> None:
         """Accept no more, close every connection. Idempotent."""

@@ -32,6 +32,7 @@ from onelog.protocols.mqtt.delayed import DelayedSettings
 from onelog.protocols.mqtt.features import MqttFeatures, Redirect
 from onelog.protocols.mqtt.hub import Hub
 from onelog.protocols.mqtt.shares import ShareSettings
+from onelog.protocols.mqtt.showing import MqttDesk
 from onelog.protocols.mqtt.system import SystemSettings
 from onelog.queues.consumers import Strategy
 from onelog.security.authenticator import Authenticator
@@ -87,6 +88,10 @@ class MqttServer:
             hub.limits.connect_timeout_ms / 1000,
             hub.broker.troubles,
         )
+
+    def desk(self) -> MqttDesk | None:
+        """What operators see and change; None while it is not served."""
+        return None if self._hub is None else MqttDesk(self._hub)
 
     async def close(self) -> None:
         """Accept no more, disconnect everybody, save sessions. Idempotent."""

@@ -1,0 +1,1 @@
+"""The admin API: one declared table of operations, from which routes and OpenAPI come."""

@@ -1,0 +1,100 @@
+"""What the operations share: the broker and the protocols once they are open, and the process.
+
+Rules: an operation that needs what is not open yet, or no more, is answered 503 by the error that
+the property raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from onelog.admin.api.share import LoopShare
+from onelog.admin.contract import ServerInfo
+from onelog.admin.view import AdminView
+from onelog.base.errors import NotFound, Unavailable
+from onelog.broker import Broker
+from onelog.broker.showing import ProtocolDesk
+from onelog.config import Loaded
+from onelog.observe import Health, Troubles
+from onelog.security.api_tokens import ApiTokens
+from onelog.security.authenticator import Authenticator
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opened:
+    """What there is once the broker is open."""
+
+    broker: Broker
+    authenticator: Authenticator
+    tokens: ApiTokens
+    protocols: Mapping[str, Callable[[], ProtocolDesk | None]]
+    """Each protocol by its name; None while it is not served."""
+    loaded: Loaded
+    """The configuration, and where each value came from."""
+
+
+class AdminDesk:
+    """Set `open` once the broker is served, and `close` before it stops."""
+
+    def __init__(self, health: Health, info: Callable[[], ServerInfo], troubles: Troubles) -> None:
+        self.health = health
+        self.info = info
+        self.troubles = troubles
+        self.share = LoopShare()
+        self._opened: Opened | None = None
+        self._view: AdminView | None = None
+
+    def open(self, opened: Opened) -> None:
+        """The broker is served."""
+        self._opened, self._view = opened, AdminView(opened.broker)
+
+    def close(self) -> None:
+        """The broker is about to stop."""
+        self._opened = self._view = None
+
+    @property
+    def opened(self) -> Opened:
+        """Everything that is open. Raises Unavailable."""
+        if self._opened is None:
+            raise Unavailable("the broker is still starting or already stopping; ask again soon")
+        return self._opened
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a broker."""
+        return self._opened is not None
+
+    @property
+    def broker(self) -> Broker:
+        """The door. Raises Unavailable."""
+        return self.opened.broker
+
+    @property
+    def view(self) -> AdminView:
+        """Streams and cursors as rows. Raises Unavailable."""
+        if self._view is None:
+            return AdminView(self.opened.broker)
+        return self._view
+
+    def find_view(self) -> AdminView | None:
+        """Streams and cursors as rows; None while there is no broker."""
+        return self._view
+
+    def desks(self) -> dict[str, ProtocolDesk]:
+        """The protocols that are served now."""
+        found = ((name, find()) for name, find in self.opened.protocols.items())
+        return {name: desk for name, desk in found if desk is not None}
+
+    def desk(self, protocol: str) -> ProtocolDesk:
+        """One protocol. Raises NotFound, or Unavailable while it is not served."""
+        find = self.opened.protocols.get(protocol)
+        if find is None:
+            raise NotFound(f"there is no protocol {protocol!r} here")
+        desk = find()
+        if desk is None:
+            raise Unavailable(
+                f"{protocol} is not served: its listeners are off, or it could not start"
+                " (GET /health says why)"
+            )
+        return desk

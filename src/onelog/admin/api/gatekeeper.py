@@ -1,0 +1,126 @@
+"""Who asks the API: a token, a login, or nobody, and what that is worth.
+
+Rules: wrong credentials are refused, never taken for none. Without credentials a peer on this
+machine, at a listener of this machine, may look around where `security.anonymous` lets it in; as
+long as there is no user and no token at all it may do everything, because then the whole broker is
+open to this machine. From other machines nobody comes in without a login. A change that a page of
+another site asks for is refused, whatever it shows.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+from onelog.admin.api.declaring import Caller
+from onelog.admin.api.desk import AdminDesk
+from onelog.admin.api.logins import COOKIE, CSRF_HEADER, LoginSessions, is_same
+from onelog.base.errors import NotAuthenticated, NotAuthorized
+from onelog.security.api_tokens import MARK
+from onelog.security.identity import ANONYMOUS_NAME
+from onelog.security.roles import AdminRole, lesser
+
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_OUTSIDER: Final = Caller(ANONYMOUS_NAME, AdminRole.NONE, "anonymous")
+_LOG_IN: Final = (
+    "log in: send `Authorization: Bearer …` with a token of `onelog token create`, or"
+    " POST /api/v1/login"
+)
+
+
+class Gatekeeper:
+    """Finds out who sent a request."""
+
+    def __init__(
+        self, desk: AdminDesk, logins: LoginSessions, *, listener_is_loopback: bool
+    ) -> None:
+        self._desk = desk
+        self.logins = logins
+        self._is_loopback = listener_is_loopback
+
+    def identify(self, request: Request, needed: AdminRole) -> tuple[Caller, str]:
+        """The caller, and the cookie of its session if it showed one.
+
+        Raises NotAuthenticated, NotAuthorized.
+        """
+        if request.method not in _SAFE:
+            _refuse_other_sites(request)
+        header = request.headers.get("authorization")
+        if header is not None:
+            return self._by_token(header), ""
+        cookie = request.cookies.get(COOKIE)
+        if cookie is not None:
+            found = self._by_session(request, cookie)
+            if found is not None:
+                return found, cookie
+        if needed is AdminRole.NONE:
+            return _OUTSIDER, ""
+        if cookie is not None:
+            raise NotAuthenticated("the session is over: log in again (POST /api/v1/login)")
+        return self._anonymous(request), ""
+
+    def _by_token(self, header: str) -> Caller:
+        scheme, _, text = header.partition(" ")
+        if scheme.lower() != "bearer":
+            raise NotAuthenticated(f"only bearer tokens are taken here; {_LOG_IN}")
+        opened, text = self._desk.opened, text.strip()
+        authenticator = opened.authenticator
+        if not text.startswith(MARK) and authenticator.takes_tokens:
+            identity = authenticator.token(text)
+            role = authenticator.role_of(identity.name)
+            return Caller(identity.name, role, "token", identity.expires_ms or None)
+        token = opened.tokens.check(text)
+        role = token.role
+        if token.owner:
+            role = lesser(role, authenticator.role_of(token.owner))
+            if role is AdminRole.NONE:
+                raise NotAuthenticated(
+                    f"the token belongs to {token.owner}, who has no role here any more"
+                )
+        return Caller(token.owner or f"token {token.id}", role, "token", token.expires_ms)
+
+    def _by_session(self, request: Request, cookie: str) -> Caller | None:
+        session = self.logins.find(cookie)
+        if session is None:
+            return None
+        authenticator = self._desk.opened.authenticator
+        name = session.identity.name
+        if not authenticator.is_current(session.identity):
+            self.logins.end(cookie)
+            return None
+        if request.method not in _SAFE and not is_same(
+            request.headers.get(CSRF_HEADER, ""), session.csrf
+        ):
+            raise NotAuthorized(
+                f"a change by a session needs the header {CSRF_HEADER} with the value `csrf` of"
+                " POST /api/v1/login or GET /api/v1/session"
+            )
+        return Caller(name, authenticator.role_of(name), "session", session.expires_ms)
+
+    def _anonymous(self, request: Request) -> Caller:
+        peer = request.client.host if request.client is not None else None
+        if not self._is_loopback:
+            raise NotAuthenticated(f"nobody comes in here without a login; {_LOG_IN}")
+        if not self._desk.is_open:
+            return Caller(ANONYMOUS_NAME, AdminRole.VIEWER, "anonymous")
+        opened = self._desk.opened
+        try:
+            opened.authenticator.anonymous(listener_is_loopback=True, peer_host=peer)
+        except NotAuthenticated:
+            raise NotAuthenticated(
+                f"security.anonymous lets nobody in without a login; {_LOG_IN}"
+            ) from None
+        is_open = not opened.authenticator.has_users and not len(opened.tokens)
+        return Caller(ANONYMOUS_NAME, AdminRole.ADMIN if is_open else AdminRole.VIEWER, "anonymous")
+
+
+def _refuse_other_sites(request: Request) -> None:
+    origin = request.headers.get("origin")
+    host = request.headers.get("host", "")
+    foreign = origin is not None and urlsplit(origin).netloc.lower() != host.lower()
+    if foreign or request.headers.get("sec-fetch-site") in ("cross-site", "same-site"):
+        raise NotAuthorized(
+            f"a page of {(origin or 'another site')[:100]} may not change anything here"
+        )

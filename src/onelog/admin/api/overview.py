@@ -1,0 +1,195 @@
+"""The whole at a glance: the process, its listeners, counts, rates, disk and alarms."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from typing import Final
+
+import msgspec
+
+from onelog.admin.api.declaring import VIEWER, AnyOperation, ApiCall, ApiOperation, NoQuery
+from onelog.admin.api.desk import AdminDesk
+from onelog.admin.api.paging import Page, PageQuery, choose, full_page
+from onelog.admin.api.rates import RateBook, Totals, TrafficRates
+from onelog.admin.contract import ListenerInfo, ServerInfo, TroubleInfo
+from onelog.observe import Trouble
+
+TAG = "overview"
+_DISK_TIMEOUT_S: Final = 1.0
+
+
+class DiskInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The disk that the data lies on."""
+
+    total_bytes: int
+    free_bytes: int
+    full: bool
+    """Whether the broker refuses writes because there is no room."""
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """How many there are."""
+
+    streams: int
+    """Without those of the broker itself."""
+    partitions: int
+    stopped_partitions: int
+    cursors: int
+    sessions: int
+    sessions_attached: int
+    views: int
+    connections: int
+
+
+class Overview(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole at a glance."""
+
+    server: ServerInfo
+    status: str
+    """`ok`, `degraded` when there are troubles, or `failing`."""
+    checks: dict[str, str]
+    alarms: list[TroubleInfo]
+    """What lasts now."""
+    incidents: list[TroubleInfo]
+    """What went wrong, was isolated and is over; the newest last."""
+    counts: Counts
+    size_bytes: int
+    """Bytes of records of all streams."""
+    disk: DiskInfo | None
+    """null: the disk did not answer in time."""
+    totals: Totals
+    rates: TrafficRates
+
+
+class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A node of the cluster."""
+
+    id: int
+    name: str
+    state: str
+    version: str
+    started_ms: int
+    listeners: tuple[ListenerInfo, ...]
+
+
+class OverviewOperations:
+    """Handlers."""
+
+    def __init__(self, desk: AdminDesk, rates: RateBook) -> None:
+        self._desk = desk
+        self._rates = rates
+
+    def table(self) -> list[AnyOperation]:
+        """What is asked where."""
+        rows: list[AnyOperation] = [
+            ApiOperation(
+                method="GET", path="/info", role=VIEWER, tag=TAG,
+                summary="This process: version, uptime, kernel, listeners.", answer=ServerInfo,
+                handler=self.info,
+            ),
+            ApiOperation(
+                method="GET", path="/overview", role=VIEWER, tag=TAG,
+                summary="The whole at a glance.", answer=Overview, handler=self.overview,
+            ),
+            ApiOperation(
+                method="GET", path="/nodes", role=VIEWER, tag=TAG,
+                summary="The nodes of the cluster: this one.", query=PageQuery,
+                answer=Page[NodeInfo], handler=self.nodes,
+            ),
+            ApiOperation(
+                method="GET", path="/listeners", role=VIEWER, tag=TAG,
+                summary="What listens where, by name.", query=PageQuery,
+                answer=Page[ListenerInfo], handler=self.listeners,
+            ),
+        ]  # fmt: skip
+        return rows
+
+    async def info(self, _call: ApiCall[NoQuery, None]) -> ServerInfo:
+        """This process."""
+        return self._desk.info()
+
+    async def nodes(self, call: ApiCall[PageQuery, None]) -> Page[NodeInfo]:
+        """A cluster of one."""
+        info = self._desk.info()
+        node = NodeInfo(
+            id=info.node_id,
+            name=info.node_name,
+            state="running" if self._desk.is_open else "starting",
+            version=info.version,
+            started_ms=info.started_ms,
+            listeners=info.listeners,
+        )
+        rows = await choose(self._desk.share, [node], call.query, lambda row: row.id, kind=int)
+        return full_page(call.query, rows, lambda row: row.id)
+
+    async def listeners(self, call: ApiCall[PageQuery, None]) -> Page[ListenerInfo]:
+        """What listens where."""
+        rows = await choose(
+            self._desk.share, self._desk.info().listeners, call.query, _listener_key, kind=list
+        )
+        return full_page(call.query, rows, _listener_key)
+
+    async def overview(self, _call: ApiCall[NoQuery, None]) -> Overview:
+        """The whole."""
+        desk, broker, desks = self._desk, self._desk.broker, self._desk.desks()
+        streams = broker.streams.streams()
+        size = partitions = own = 0
+        for stream in streams:
+            size += stream.size_bytes
+            if not stream.config.internal:
+                own += 1
+                partitions += len(stream.partitions)
+            await desk.share.breathe()
+        totals, rates = self._rates.sample(broker, desks)
+        report = desk.health.ready()
+        troubles = desk.troubles.rows()
+        return Overview(
+            server=desk.info(),
+            status="failing" if not report.ok else "degraded" if troubles else "ok",
+            checks=report.checks,
+            alarms=[trouble_info(row) for row in troubles if row.standing],
+            incidents=[trouble_info(row) for row in troubles if not row.standing],
+            counts=Counts(
+                streams=own,
+                partitions=partitions,
+                stopped_partitions=len(broker.stopped_partitions()),
+                cursors=len(desk.view.cursor_names()),
+                sessions=broker.sessions.count(),
+                sessions_attached=len(broker.sessions),
+                views=len(broker.views.all()),
+                connections=sum(row.connections for row in totals.protocols.values()),
+            ),
+            size_bytes=size,
+            disk=await self._disk(),
+            totals=totals,
+            rates=rates,
+        )
+
+    async def _disk(self) -> DiskInfo | None:
+        place, broker = self._desk.info().data_dir, self._desk.broker
+        try:
+            async with asyncio.timeout(_DISK_TIMEOUT_S):
+                usage = await broker.in_thread(lambda: shutil.disk_usage(place))
+        except (TimeoutError, OSError):
+            return None
+        full = broker.streams.shared.room.is_full
+        return DiskInfo(total_bytes=usage.total, free_bytes=usage.free, full=full)
+
+
+def _listener_key(row: ListenerInfo) -> list[str]:
+    return [row.name, row.address]
+
+
+def trouble_info(row: Trouble) -> TroubleInfo:
+    """A trouble as it is shown."""
+    return TroubleInfo(
+        kind=row.kind,
+        place=row.place,
+        error=row.error,
+        count=row.count,
+        first_ms=row.first_ms,
+        last_ms=row.last_ms,
+        standing=row.standing,
+        facts=row.facts,
+    )

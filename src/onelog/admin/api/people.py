@@ -1,0 +1,280 @@
+"""Operations on who may come in: login, logout, users, tokens."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from onelog.admin.api.declaring import (
+    ADMIN,
+    NOTHING,
+    VIEWER,
+    AnyOperation,
+    ApiCall,
+    ApiInput,
+    ApiOperation,
+    NoQuery,
+)
+from onelog.admin.api.desk import AdminDesk
+from onelog.admin.api.logins import LoginSessions, cookie_header
+from onelog.admin.api.paging import Page, PageQuery, SearchQuery, choose, contains, full_page
+from onelog.base.errors import Conflict, NotAuthenticated, NotAuthorized, NotFound
+from onelog.security.commands import UserInfo
+from onelog.security.roles import AdminRole
+from onelog.security.token_commands import LIFETIME_MS_DEFAULT, LIFETIME_MS_MAX, TokenInfo
+
+TAG = "people"
+
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
+Password = Annotated[str, Meta(min_length=1, max_length=1024)]
+Given = Literal["none", "viewer", "operator", "admin"]
+
+
+class LoginAsked(ApiInput, frozen=True, kw_only=True):
+    """Who logs in."""
+
+    user: Name
+    password: Password
+
+
+class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is asking, and what that is worth here."""
+
+    name: str
+    role: AdminRole
+    proof: Literal["anonymous", "session", "token"]
+    expires_ms: int | None
+    csrf: str | None
+    """What changes by this session have to carry in the header `X-CSRF-Token`."""
+    open: bool
+    """Whether everybody on this machine may do everything, because there are no users yet."""
+
+
+class NewUser(ApiInput, frozen=True, kw_only=True):
+    """A user to be made."""
+
+    name: Name
+    password: Password
+    role: Given = "none"
+    scram: bool = True
+    """Whether it may log in by SCRAM."""
+
+
+class ChangedUser(ApiInput, frozen=True, kw_only=True):
+    """What changes of a user; what is left out stays."""
+
+    password: Password | None = None
+    role: Given | None = None
+    disabled: bool | None = None
+
+
+class NewToken(ApiInput, frozen=True, kw_only=True):
+    """A token to be made."""
+
+    label: Annotated[str, Meta(min_length=1, max_length=200)]
+    role: Literal["viewer", "operator", "admin"]
+    lifetime_ms: Annotated[int, Meta(ge=1, le=LIFETIME_MS_MAX)] = LIFETIME_MS_DEFAULT
+
+
+class MadeToken(msgspec.Struct, frozen=True, kw_only=True):
+    """A token, shown this once."""
+
+    token: str
+    info: TokenInfo
+
+
+class PeopleOperations:
+    """Handlers."""
+
+    def __init__(self, desk: AdminDesk, logins: LoginSessions) -> None:
+        self._desk = desk
+        self._logins = logins
+
+    def table(self) -> list[AnyOperation]:
+        """What is asked where."""
+        rows: list[AnyOperation] = [
+            ApiOperation(
+                method="POST", path="/login", role=AdminRole.NONE, tag=TAG,
+                summary="Log in by user and password; the answer sets a cookie.", body=LoginAsked,
+                answer=SessionInfo, handler=self.log_in,
+            ),
+            ApiOperation(
+                method="POST", path="/logout", role=AdminRole.NONE, tag=TAG,
+                summary="End the session of the cookie.", answer=NOTHING, status=204,
+                handler=self.log_out,
+            ),
+            ApiOperation(
+                method="GET", path="/session", role=VIEWER, tag=TAG,
+                summary="Who is asking.", answer=SessionInfo, handler=self.session,
+            ),
+            ApiOperation(
+                method="GET", path="/users", role=ADMIN, tag=TAG, summary="Users by name.",
+                query=SearchQuery, answer=Page[UserInfo], handler=self.users,
+            ),
+            ApiOperation(
+                method="POST", path="/users", role=ADMIN, tag=TAG, summary="Make a user.",
+                body=NewUser, answer=UserInfo, status=201, handler=self.add_user,
+            ),
+            ApiOperation(
+                method="GET", path="/users/{user}", role=ADMIN, tag=TAG, summary="One user.",
+                answer=UserInfo, handler=self.user,
+            ),
+            ApiOperation(
+                method="PATCH", path="/users/{user}", role=ADMIN, tag=TAG,
+                summary="Change a user's password, role or state.", body=ChangedUser,
+                answer=UserInfo, handler=self.change_user,
+            ),
+            ApiOperation(
+                method="DELETE", path="/users/{user}", role=ADMIN, tag=TAG,
+                summary="Remove a user; its connections end.", answer=NOTHING, status=204,
+                handler=self.remove_user,
+            ),
+            ApiOperation(
+                method="GET", path="/tokens", role=ADMIN, tag=TAG,
+                summary="Tokens by their id, without their secrets.", query=PageQuery,
+                answer=Page[TokenInfo], handler=self.tokens,
+            ),
+            ApiOperation(
+                method="POST", path="/tokens", role=ADMIN, tag=TAG,
+                summary="Make a token; its text is shown this once.", body=NewToken,
+                answer=MadeToken, status=201, handler=self.make_token,
+            ),
+            ApiOperation(
+                method="DELETE", path="/tokens/{token}", role=ADMIN, tag=TAG,
+                summary="Make a token void.", answer=NOTHING, status=204,
+                handler=self.revoke_token,
+            ),
+        ]  # fmt: skip
+        return rows
+
+    # -- sessions
+
+    async def log_in(self, call: ApiCall[NoQuery, LoginAsked]) -> SessionInfo:
+        """Begin a session."""
+        authenticator = self._desk.opened.authenticator
+        user, password = call.body.user, call.body.password.encode("utf-8", "surrogatepass")
+        identity = authenticator.recall(user, password)
+        if identity is None:
+            try:
+                identity = await authenticator.password(user, password)
+            except NotAuthenticated:
+                raise NotAuthenticated("the user or the password is wrong") from None
+        role = authenticator.role_of(identity.name)
+        if role is AdminRole.NONE:
+            raise NotAuthorized(
+                f"the user {identity.name!r} has no role here; an administrator gives one:"
+                f" `onelog user role {identity.name} viewer`"
+            )
+        cookie, session = self._logins.begin(identity)
+        call.headers["set-cookie"] = cookie_header(cookie, secure=call.secure)
+        return SessionInfo(
+            name=identity.name,
+            role=role,
+            proof="session",
+            expires_ms=session.expires_ms,
+            csrf=session.csrf,
+            open=False,
+        )
+
+    async def log_out(self, call: ApiCall[NoQuery, None]) -> None:
+        """End a session."""
+        self._logins.end(call.credentials)
+        call.headers["set-cookie"] = cookie_header("", secure=call.secure)
+
+    async def session(self, call: ApiCall[NoQuery, None]) -> SessionInfo:
+        """Who asks."""
+        caller = call.caller
+        session = self._logins.find(call.credentials) if call.credentials else None
+        return SessionInfo(
+            name=caller.name,
+            role=caller.role,
+            proof=caller.proof,
+            expires_ms=caller.expires_ms,
+            csrf=None if session is None else session.csrf,
+            open=caller.proof == "anonymous" and caller.role is AdminRole.ADMIN,
+        )
+
+    # -- users
+
+    async def users(self, call: ApiCall[SearchQuery, None]) -> Page[UserInfo]:
+        """A page of users."""
+        query = call.query
+        found = await choose(
+            self._desk.share,
+            await self._desk.opened.authenticator.users.infos(),
+            query,
+            lambda row: row.name,
+            kind=str,
+            wanted=lambda row: contains(query.search, row.name),
+        )
+        return full_page(query, found, lambda row: row.name)
+
+    async def user(self, call: ApiCall[NoQuery, None]) -> UserInfo:
+        """One user."""
+        return await self._user(call.names["user"])
+
+    async def _user(self, name: str) -> UserInfo:
+        return await self._desk.opened.authenticator.users.info(name)
+
+    async def add_user(self, call: ApiCall[NoQuery, NewUser]) -> UserInfo:
+        """Make a user."""
+        body, opened = call.body, self._desk.opened
+        if call.caller.proof == "anonymous" and body.role != "admin":
+            # Afterwards nobody could make an administrator over the API.
+            raise Conflict(
+                "the first user is an administrator: send the role admin, or use `onelog user add`"
+            )
+        users = opened.authenticator.users
+        await users.add(
+            body.name, body.password, scram=body.scram, administrator=body.role == "admin"
+        )
+        if body.role in ("viewer", "operator"):
+            await users.set_role(body.name, AdminRole(body.role))
+        return await self._user(body.name)
+
+    async def change_user(self, call: ApiCall[NoQuery, ChangedUser]) -> UserInfo:
+        """Change a user."""
+        body, name, users = call.body, call.names["user"], self._desk.opened.authenticator.users
+        own = name == call.caller.name and call.caller.proof == "session"
+        if own and (body.disabled or body.role not in (None, call.caller.role)):
+            raise Conflict("nobody takes their own role away: another administrator can")
+        if body.role is not None:
+            await users.set_role(name, AdminRole(body.role))
+        if body.disabled is not None:
+            await users.set_disabled(name, body.disabled)
+        if body.password is not None:
+            await users.set_password(name, body.password)
+        return await self._user(name)
+
+    async def remove_user(self, call: ApiCall[NoQuery, None]) -> None:
+        """Remove a user."""
+        name = call.names["user"]
+        if name == call.caller.name and call.caller.proof == "session":
+            raise Conflict("nobody removes themselves: another administrator can")
+        await self._desk.opened.authenticator.users.remove(name)
+
+    # -- tokens
+
+    async def tokens(self, call: ApiCall[PageQuery, None]) -> Page[TokenInfo]:
+        """A page of tokens."""
+        rows = self._desk.opened.tokens.infos()
+        found = await choose(self._desk.share, rows, call.query, lambda row: row.id, kind=str)
+        return full_page(call.query, found, lambda row: row.id)
+
+    async def make_token(self, call: ApiCall[NoQuery, NewToken]) -> MadeToken:
+        """Make a token; one that a user makes is worth what the user is worth."""
+        body, caller = call.body, call.caller
+        owner = caller.name if self._desk.opened.authenticator.knows(caller.name) else ""
+        text, info = await self._desk.opened.tokens.create(
+            body.label, AdminRole(body.role), body.lifetime_ms, owner
+        )
+        return MadeToken(token=text, info=info)
+
+    async def revoke_token(self, call: ApiCall[NoQuery, None]) -> None:
+        """Make a token void."""
+        token = call.names["token"]
+        if not any(row.id == token for row in self._desk.opened.tokens.infos()):
+            raise NotFound(f"there is no token {token[:40]!r}; GET /api/v1/tokens lists them")
+        await self._desk.opened.tokens.revoke(token)

@@ -1,0 +1,150 @@
+"""From the table of operations to routes: decode, check the role, call, encode.
+
+Rules: a path is split before it is decoded, since names hold slashes (`%2F`). A body is bounded
+before it is read. What does not fit its declaration is refused with the place that is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterable
+from typing import Any, Final
+from urllib.parse import unquote
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from onelog.admin.api.declaring import (
+    NOTHING,
+    PREFIX,
+    AnyEvents,
+    AnyOperation,
+    ApiCall,
+    Caller,
+    EventStream,
+)
+from onelog.admin.api.desk import AdminDesk
+from onelog.admin.api.errors import answer
+from onelog.admin.api.gatekeeper import Gatekeeper
+from onelog.base.errors import InvalidRequest, MessageTooLarge, NotFound
+
+BODY_BYTES_MAX: Final = 2 * 1024 * 1024
+"""Bytes of one request's body."""
+BAD_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+
+
+class ApiRouter:
+    """Makes routes of operations."""
+
+    def __init__(self, desk: AdminDesk, gatekeeper: Gatekeeper) -> None:
+        self._desk = desk
+        self._gatekeeper = gatekeeper
+
+    def routes(
+        self, operations: Iterable[AnyOperation], events: Iterable[AnyEvents]
+    ) -> list[Route]:
+        """One route per path: a path that exists answers 405 to methods that it does not have."""
+        by_path: dict[str, dict[str, AnyOperation | AnyEvents]] = {}
+        for row in operations:
+            by_path.setdefault(row.path, {})[row.method] = row
+        for stream in events:
+            by_path.setdefault(stream.path, {})["GET"] = stream
+        routes = [self._route(path, methods) for path, methods in by_path.items()]
+        # The more a path says by itself, the earlier it is asked.
+        routes.sort(key=lambda route: [part.startswith("{") for part in route.path.split("/")])
+        return routes
+
+    def _route(self, path: str, methods: dict[str, AnyOperation | AnyEvents]) -> Route:
+        async def respond(request: Request) -> Response:
+            row = methods["GET" if request.method == "HEAD" else request.method]
+            caller, credentials = self._gatekeeper.identify(request, row.role)
+            caller.need(row.role, f"{request.method} {request.url.path}")
+            if isinstance(row, EventStream):
+                return await self._stream(request, row, caller)
+            call: ApiCall[Any, Any] = ApiCall(
+                _names(request),
+                _query(request, row.query),
+                await _body(request, row.body),
+                caller,
+                peer_host(request),
+                request.url.scheme == "https",
+                credentials=credentials,
+            )
+            result = await row.handler(call)
+            response = (
+                answer(result, row.status) if row.status != 204 else Response(status_code=204)
+            )
+            response.headers.update(call.headers)
+            return response
+
+        return Route(f"{PREFIX}{path}", respond, methods=list(methods))
+
+    async def _stream(self, request: Request, row: AnyEvents, caller: Caller) -> Response:
+        call: ApiCall[Any, None] = ApiCall(
+            _names(request),
+            _query(request, row.query),
+            None,
+            caller,
+            peer_host(request),
+            request.url.scheme == "https",
+        )
+        source: AsyncIterator[bytes] = await row.handler(call)
+        return StreamingResponse(
+            source,
+            media_type="text/event-stream",
+            headers={"cache-control": "no-store", "x-accel-buffering": "no"},
+        )
+
+
+def peer_host(request: Request) -> str:
+    """The address that a request came from."""
+    return request.client.host if request.client is not None else ""
+
+
+def _names(request: Request) -> dict[str, str]:
+    try:
+        return {name: unquote(text, errors="strict") for name, text in request.path_params.items()}
+    except UnicodeDecodeError:
+        raise NotFound("no name is like that: names are UTF-8") from None
+
+
+def _query(request: Request, kind: type[Any]) -> Any:
+    given = request.query_params
+    for name in given:
+        if len(given.getlist(name)) > 1:
+            raise InvalidRequest(f"the query parameter {name[:40]!r} was given more than once")
+    try:
+        return msgspec.convert(dict(given), kind, strict=False)
+    except msgspec.ValidationError as error:
+        known = ", ".join(kind.__struct_fields__) or "none"
+        raise InvalidRequest(
+            f"the query does not fit: {error}; {request.url.path} takes: {known}"
+        ) from None
+
+
+async def _body(request: Request, kind: type[Any]) -> Any:
+    if kind is NOTHING:
+        return None
+    data = await _bounded(request)
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequest(
+            f"the body does not fit: {error}; GET {PREFIX}/openapi.json says what it has to be"
+        ) from None
+
+
+async def _bounded(request: Request) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        async for piece in request.stream():
+            size += len(piece)
+            if size > BODY_BYTES_MAX:
+                raise MessageTooLarge(f"the body is larger than {BODY_BYTES_MAX} bytes")
+            pieces.append(piece)
+    except ClientDisconnect:
+        raise InvalidRequest("the peer left before it had sent the whole body") from None
+    return b"".join(pieces)

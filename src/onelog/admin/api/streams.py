@@ -1,0 +1,258 @@
+"""Operations on streams, their partitions and segments."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from onelog.admin.api.declaring import (
+    NOTHING,
+    OPERATOR,
+    VIEWER,
+    AnyOperation,
+    ApiCall,
+    ApiInput,
+    ApiOperation,
+    NoQuery,
+)
+from onelog.admin.api.desk import AdminDesk
+from onelog.admin.api.paging import (
+    Page,
+    PageQuery,
+    SearchQuery,
+    choose,
+    contains,
+    decode_key,
+    full_page,
+)
+from onelog.admin.contract import PartitionInfo, StoredSegment, StreamInfo
+from onelog.base.errors import InvalidRequest
+from onelog.broker import Cleanup, Durability, Stream
+from onelog.broker.stream_commands import (
+    AlterStream,
+    CreateStream,
+    DeleteStream,
+    ShowStream,
+    StreamChoice,
+    StreamCommand,
+    run_stream,
+)
+
+TAG = "streams"
+
+Filters = Annotated[tuple[str, ...], Meta(max_length=1000)]
+
+
+class StreamQuery(SearchQuery, frozen=True, kw_only=True):
+    """Which page of which streams."""
+
+    internal: Annotated[
+        bool, Meta(description="Whether to show the streams of the broker itself, too.")
+    ] = False
+
+
+class StreamSettings(ApiInput, frozen=True, kw_only=True):
+    """What may be chosen of a stream; what is left out is the default, or stays as it is."""
+
+    partitions: Annotated[int, Meta(ge=1, le=100_000)] | None = None
+    durability: Durability | None = None
+    retention_age_ms: Annotated[int, Meta(ge=-1, le=2**62)] | None = None
+    """-1: not by age."""
+    retention_bytes: Annotated[int, Meta(ge=-1, le=2**62)] | None = None
+    """-1: not by size."""
+    cleanup: Cleanup | None = None
+
+
+class NewStream(StreamSettings, frozen=True, kw_only=True):
+    """A stream to be made."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=255)]
+    captures: Filters
+    """Filters of the topics that live in it."""
+    engine: str | None = None
+
+
+class ChangedStream(StreamSettings, frozen=True, kw_only=True):
+    """What changes of a stream."""
+
+    capture: Filters = ()
+    """Filters that it captures from now on, too."""
+    release: Filters = ()
+    """Filters that it captures no more; what it holds of them stays readable."""
+
+
+class StreamDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """One stream with every setting."""
+
+    stream: StreamInfo
+    settings: dict[str, Any]
+    """Each setting in force by its dotted name; -1 is no bound."""
+
+
+class TrimAsked(ApiInput, frozen=True, kw_only=True):
+    """Up to where records go."""
+
+    before: Annotated[int, Meta(ge=0, le=2**62)]
+    """Records below this offset are deleted; at most the high watermark."""
+
+
+class StreamOperations:
+    """Handlers."""
+
+    def __init__(self, desk: AdminDesk) -> None:
+        self._desk = desk
+
+    def table(self) -> list[AnyOperation]:
+        """What is asked where."""
+        one, many = "/streams/{stream}", "/streams"
+        parts = "/streams/{stream}/partitions"
+        rows: list[AnyOperation] = [
+            ApiOperation(
+                method="GET", path=many, role=VIEWER, tag=TAG, summary="Streams by name.",
+                query=StreamQuery, answer=Page[StreamInfo], handler=self.streams,
+            ),
+            ApiOperation(
+                method="POST", path=many, role=OPERATOR, tag=TAG, summary="Make a stream.",
+                body=NewStream, answer=StreamDetails, status=201, handler=self.create,
+            ),
+            ApiOperation(
+                method="GET", path=one, role=VIEWER, tag=TAG,
+                summary="One stream with every setting.", answer=StreamDetails,
+                handler=self.stream,
+            ),
+            ApiOperation(
+                method="PATCH", path=one, role=OPERATOR, tag=TAG,
+                summary="Change a stream while it runs.", body=ChangedStream,
+                answer=StreamDetails, handler=self.alter,
+            ),
+            ApiOperation(
+                method="DELETE", path=one, role=OPERATOR, tag=TAG,
+                summary="Delete a stream and its records.", answer=NOTHING, status=204,
+                handler=self.delete,
+            ),
+            ApiOperation(
+                method="GET", path=parts, role=VIEWER, tag=TAG,
+                summary="Partitions of a stream by number.", query=PageQuery,
+                answer=Page[PartitionInfo], handler=self.partitions,
+            ),
+            ApiOperation(
+                method="GET", path=parts + "/{partition}/segments", role=VIEWER, tag=TAG,
+                summary="Segments of a partition by offset.", query=PageQuery,
+                answer=Page[StoredSegment], handler=self.segments,
+            ),
+            ApiOperation(
+                method="POST", path=parts + "/{partition}/trim", role=OPERATOR, tag=TAG,
+                summary="Delete the records of a partition below an offset.", body=TrimAsked,
+                answer=PartitionInfo, handler=self.trim,
+            ),
+        ]  # fmt: skip
+        return rows
+
+    async def streams(self, call: ApiCall[StreamQuery, None]) -> Page[StreamInfo]:
+        """A page of streams."""
+        query, view = call.query, self._desk.view
+
+        def wanted(stream: Stream) -> bool:
+            if stream.config.internal and not query.internal:
+                return False
+            return contains(query.search, stream.name, *stream.config.captures)
+
+        rows = self._desk.broker.streams.streams()
+        found = await choose(
+            self._desk.share, rows, query, lambda row: row.name, kind=str, wanted=wanted
+        )
+        infos = []
+        for row in found:
+            infos.append(view.stream(row.name))
+            await self._desk.share.breathe()
+        return full_page(query, infos, lambda row: row.name)
+
+    async def stream(self, call: ApiCall[NoQuery, None]) -> StreamDetails:
+        """One stream."""
+        return await self._details(call.names["stream"])
+
+    async def _details(self, name: str) -> StreamDetails:
+        answer = await self._run(ShowStream(name=name))
+        assert answer.detail is not None
+        return StreamDetails(stream=self._desk.view.stream(name), settings=answer.detail.settings)
+
+    async def _run(self, command: StreamCommand) -> Any:
+        defaults = self._desk.opened.loaded.config.defaults.stream
+        return await run_stream(self._desk.broker, defaults, command)
+
+    async def create(self, call: ApiCall[NoQuery, NewStream]) -> StreamDetails:
+        """Make a stream."""
+        body = call.body
+        await self._run(
+            CreateStream(name=body.name, captures=body.captures, chosen=_choice(body, body.engine))
+        )
+        return await self._details(body.name)
+
+    async def alter(self, call: ApiCall[NoQuery, ChangedStream]) -> StreamDetails:
+        """Change a stream."""
+        body, name = call.body, call.names["stream"]
+        await self._run(
+            AlterStream(
+                name=name,
+                capture=body.capture,
+                release=body.release,
+                chosen=_choice(body, None),
+            )
+        )
+        return await self._details(name)
+
+    async def delete(self, call: ApiCall[NoQuery, None]) -> None:
+        """Delete a stream."""
+        await self._run(DeleteStream(name=call.names["stream"]))
+
+    async def partitions(self, call: ApiCall[PageQuery, None]) -> Page[PartitionInfo]:
+        """A page of partitions."""
+        after = after_number(call.query)
+        rows = self._desk.view.partitions(call.names["stream"], after, call.query.limit + 1)
+        return full_page(call.query, rows, lambda row: row.partition)
+
+    async def segments(self, call: ApiCall[PageQuery, None]) -> Page[StoredSegment]:
+        """A page of segments."""
+        rows = self._desk.view.segments(
+            call.names["stream"],
+            as_number(call.names["partition"], "a partition"),
+            after_number(call.query),
+            call.query.limit + 1,
+        )
+        return full_page(call.query, rows, lambda row: row.base_offset)
+
+    async def trim(self, call: ApiCall[NoQuery, TrimAsked]) -> PartitionInfo:
+        """Delete records."""
+        name, number = call.names["stream"], as_number(call.names["partition"], "a partition")
+        stream = self._desk.broker.streams.get(name)
+        if stream.config.internal:
+            raise InvalidRequest(f"the stream {name!r} belongs to the broker: leave it alone")
+        self._desk.view.segments(name, number, -1, 0)  # raises when there is no such partition
+        await self._desk.broker.delete_records(name, number, call.body.before)
+        return self._desk.view.partitions(name, number - 1, 1)[0]
+
+
+def _choice(given: StreamSettings, engine: str | None) -> StreamChoice:
+    return StreamChoice(
+        partitions=given.partitions,
+        engine=engine,
+        durability=given.durability,
+        retention_age_ms=given.retention_age_ms,
+        retention_bytes=given.retention_bytes,
+        cleanup=given.cleanup,
+    )
+
+
+def as_number(text: str, what: str) -> int:
+    """A number in a path. Raises InvalidRequest."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        raise InvalidRequest(f"{what} is a number, not {text[:40]!r}")
+    return int(text)
+
+
+def after_number(query: PageQuery) -> int:
+    """The number that a page goes on after; -1 for the first page."""
+    found = decode_key(query.cursor, int)
+    return -1 if found is None else min(found, 2**62)

@@ -1,0 +1,33 @@
+"""The one table: every operation of the API."""
+
+from __future__ import annotations
+
+from onelog.admin.api.connections import ConnectionOperations
+from onelog.admin.api.cursors import CursorOperations
+from onelog.admin.api.declaring import AnyEvents, AnyOperation
+from onelog.admin.api.desk import AdminDesk
+from onelog.admin.api.logins import LoginSessions
+from onelog.admin.api.overview import OverviewOperations
+from onelog.admin.api.people import PeopleOperations
+from onelog.admin.api.rates import RateBook
+from onelog.admin.api.streams import StreamOperations
+from onelog.admin.api.views import ViewOperations
+from onelog.base.clock import Clock
+
+
+def operations(desk: AdminDesk, logins: LoginSessions, clock: Clock) -> list[AnyOperation]:
+    """Everything that can be asked."""
+    return [
+        *OverviewOperations(desk, RateBook(clock)).table(),
+        *ConnectionOperations(desk).table(),
+        *StreamOperations(desk).table(),
+        *CursorOperations(desk).table(),
+        *ViewOperations(desk).table(),
+        *PeopleOperations(desk, logins).table(),
+    ]
+
+
+def event_streams(desk: AdminDesk) -> list[AnyEvents]:
+    """Everything that can be followed."""
+    del desk
+    return []

@@ -1,0 +1,83 @@
+"""Paths beside the API: health for probes, metrics for Prometheus, the index.
+
+Rules: they look at memory and answer at once, whatever the API is busy with. Probes need no login,
+because what asks them has none; the rest is for viewers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from onelog.admin.api.declaring import PREFIX
+from onelog.admin.api.desk import AdminDesk
+from onelog.admin.api.errors import answer
+from onelog.admin.api.gatekeeper import Gatekeeper
+from onelog.admin.api.overview import trouble_info
+from onelog.admin.samples import stream_samples
+from onelog.observe import HealthReport, Registry
+from onelog.observe.metrics import CONTENT_TYPE
+from onelog.security.roles import AdminRole
+
+PATHS: Final = ("/", "/health", "/health/live", "/health/ready", "/metrics")
+
+
+class Probes:
+    """The handlers."""
+
+    def __init__(self, desk: AdminDesk, metrics: Registry, gatekeeper: Gatekeeper) -> None:
+        self._desk = desk
+        self._metrics = metrics
+        self._gatekeeper = gatekeeper
+        metrics.register("streams", lambda: stream_samples(desk.find_view()))
+
+    def routes(self) -> list[Route]:
+        """Path → handler."""
+        handlers = (self.index, self.health, self.live, self.ready, self.metrics)
+        table: dict[str, Callable[[Request], Awaitable[Response]]] = dict(
+            zip(PATHS, handlers, strict=True)
+        )
+        return [Route(path, handler, methods=["GET"]) for path, handler in table.items()]
+
+    async def index(self, _request: Request) -> Response:
+        """Where to go on."""
+        return answer({"name": "onelog", "api": f"{PREFIX}/openapi.json", "paths": list(PATHS)})
+
+    async def health(self, request: Request) -> Response:
+        """Every check, and what went wrong inside and was survived; 503 as for readiness."""
+        self._viewer(request)
+        report = self._desk.health.ready()
+        troubles = self._desk.troubles.rows()
+        status = "failing" if not report.ok else "degraded" if troubles else "ok"
+        body = {
+            "status": status,
+            "checks": report.checks,
+            "troubles": [trouble_info(row) for row in troubles],
+        }
+        return answer(body, 200 if report.ok else 503)
+
+    async def live(self, _request: Request) -> Response:
+        """200 as long as the loop answers."""
+        return _health_answer(self._desk.health.live())
+
+    async def ready(self, _request: Request) -> Response:
+        """200 when every check passes, 503 with the reasons otherwise."""
+        return _health_answer(self._desk.health.ready())
+
+    async def metrics(self, request: Request) -> Response:
+        """Prometheus text."""
+        self._viewer(request)
+        return StreamingResponse(self._metrics.render(), headers={"content-type": CONTENT_TYPE})
+
+    def _viewer(self, request: Request) -> None:
+        caller, _cookie = self._gatekeeper.identify(request, AdminRole.VIEWER)
+        caller.need(AdminRole.VIEWER, f"GET {request.url.path}")
+
+
+def _health_answer(report: HealthReport) -> Response:
+    status = "ok" if report.ok else "failing"
+    return answer({"status": status, "checks": report.checks}, 200 if report.ok else 503)

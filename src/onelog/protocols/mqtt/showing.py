@@ -1,0 +1,69 @@
+"""MQTT as operators see it: connections, and what they count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onelog.broker.showing import ConnectionRow, Traffic, connection_id
+from onelog.protocols.mqtt.connection import Connection
+from onelog.protocols.mqtt.hub import Hub
+from onelog.protocols.mqtt.properties import Properties
+from onelog.protocols.mqtt.reasons import ReasonCode
+from onelog.protocols.mqtt.state import State
+
+_VERSIONS = {3: "3.1", 4: "3.1.1", 5: "5.0"}
+
+
+class MqttDesk:
+    """What there is of MQTT now."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    def traffic(self) -> Traffic:
+        """Its counters now."""
+        hub = self._hub
+        return Traffic(
+            connections=len(hub.connections),
+            received_messages=hub.received_messages,
+            sent_messages=hub.delivered_messages,
+            received_bytes=hub.turn.received_bytes,
+            sent_bytes=hub.sent_bytes,
+        )
+
+    def connections(self) -> Iterator[ConnectionRow]:
+        """Every connection."""
+        return map(_row, list(self._hub.connections))
+
+    def kick(self, connection: str, reason: str) -> int:
+        """Disconnect the peers of this id (0x98)."""
+        found = [row for row in self._hub.connections if _id(row) == connection]
+        for row in found:
+            if row.state is State.CONNECTED:
+                row.end(ReasonCode.ADMINISTRATIVE_ACTION, Properties(reason_string=reason))
+            else:
+                row.transport.abort()
+        return len(found)
+
+
+def _id(connection: Connection) -> str:
+    return connection_id(connection.peer.listener, connection.peer.address)
+
+
+def _row(connection: Connection) -> ConnectionRow:
+    peer, session = connection.peer, connection.session
+    return ConnectionRow(
+        id=_id(connection),
+        protocol="mqtt",
+        listener=peer.listener,
+        address=peer.address,
+        via=peer.via,
+        user=None if connection.identity is None else connection.identity.name,
+        client_id="" if session is None else session.client_id,
+        state=connection.state.value,
+        version=_VERSIONS.get(connection.version, ""),
+        connected_ms=None,
+        received_bytes=None,
+        sent_bytes=None,
+        subscriptions=0 if session is None else len(session.subscriptions),
+    )
