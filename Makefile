@@ -33,7 +33,7 @@ SHORT := -m "not fault_long and not kafka_peer and not rabbitmq_peer and not spa
 
 .DEFAULT_GOAL := help
 .PHONY: help run example-iot example-pipeline spark setup check check-types check-rest format test test-pure conformance conformance-kafka \
-        conformance-amqp conformance-spark constraints fuzz fault soak dev-python dev-js dev-java bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark bench-against bench-lockstep package docs clean
+        conformance-amqp conformance-spark constraints fuzz fault soak dev-python dev-js dev-java bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark bench-against bench-lockstep package docs site clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -137,12 +137,15 @@ package: $(STAMP)-dev ## Build wheel and sdist into dist/; install both in empty
 	$(PY) tools/package.py dist
 	$(PYTEST) tests/conformance/test_packages.py $(ARGS)
 
-constraints: $(STAMP)-dev ## Write constraints.txt anew: the versions that are installed here
+constraints: $(STAMP)-dev $(STAMP)-site ## Write constraints.txt anew: the versions that are installed here
 	$(PY) tools/pin.py
 
 docs: $(STAMP)-dev ## Write the generated reference pages anew
 	$(PY) tools/gen_config_docs.py
 	$(PY) tools/gen_limits_docs.py
+
+site: $(STAMP)-site ## Build the documentation as a site with search, into build/site
+	@$(PY) tools/site.py build/site
 
 clean: ## Remove the environment and everything that was built (not ./data)
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -173,6 +176,11 @@ $(STAMP)-run: $(STAMP)-venv pyproject.toml $(CONSTRAINTS) $(KERNEL)
 # The clients that the example of the guide is written with.
 $(STAMP)-clients: $(STAMP)-run
 	@$(PY) tools/dev_requirements.py paho-mqtt confluent-kafka pika | $(PIP) $(PINNED)
+	@touch $@
+
+# Nothing of OneLog itself: pages are built where no kernel is.
+$(STAMP)-site: $(STAMP)-venv pyproject.toml $(CONSTRAINTS)
+	@$(PY) tools/dev_requirements.py --site | $(PIP) $(PINNED)
 	@touch $@
 
 $(STAMP)-spark: $(STAMP)-run
