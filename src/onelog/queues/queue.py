@@ -93,7 +93,7 @@ class Queue:
         self._pumping = False
         self._batch = 1
         self._at_once: set[int] = set()
-        """The message that came while a consumer had room for it: it goes out, even when its TTL is
+        """Places that came while a consumer had room for them: they go out, even when their TTL is
         0 or the queue's limit is reached."""
         self._purge = Purge(self)
         self.uncertain: dict[int, int] = {}

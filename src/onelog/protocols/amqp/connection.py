@@ -297,7 +297,7 @@ class Connection:
     def resume_writing(self) -> None:
         """The peer reads again."""
         self._writing = True
-        self.pauses.heard = True  # the peer may have been heard from, but was not read meanwhile
+        self.pauses.heard = True  # it was perhaps not read meanwhile, and is not silent
         channels = list(self.channels.values())
         if channels:
             # Each time another channel is the first, because one alone could fill the socket.
