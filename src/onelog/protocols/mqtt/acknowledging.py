@@ -1,7 +1,7 @@
 """PUBACKs of publishes that were staged: they wait for the partitions that hold the messages.
 
-Rules: a PUBACK goes out when its message is durable (I4) and when those of its connection before it
-went out (MQTT5 4.6.0-2); the kernel keeps that order. A connection waits for no partition that it
+Rules: a PUBACK goes out when its message is durable (I4), after the earlier PUBACKs of its
+connection (MQTT5 4.6.0-2); the kernel keeps that order. A connection waits for no partition that it
 did not publish to.
 """
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Acknowledging:
-    """Those of one pass that wait for one partition."""
+    """The acknowledgements of one pass that wait for one partition."""
 
     __slots__ = ("_number", "_waiting")
 
@@ -27,18 +27,19 @@ class Acknowledging:
     def __init__(self, waiting: list[MqttAcks], number: int) -> None:
         self._waiting = waiting
         self._number = number
-        """Of the partition's stage in the pass."""
+        """The number of the partition's stage in the pass."""
 
     def finish(self, count: int, error: OnelogError | None) -> None:
-        """The partition shows the messages, or never will."""
+        """The messages are visible in the partition, or failed with this error."""
         del count
         reason = None if error is None else int(reason_for(error, PacketType.PUBACK))
         settle_acks(self._waiting, self._number, reason)
 
 
 def await_partitions(turn: MqttPass, dirty: list[Stage]) -> None:
-    """The pass ends: let its acknowledgements wait for what is about to be written."""
+    """The pass ends: let its acknowledgements wait for the partitions that are about to be
+    written."""
     for number, waiting in enumerate(turn.take_acks()):
         if waiting is not None:
-            # As `Publisher.await_stage` does it, without a call more for each partition.
+            # As `Publisher.await_stage`, without an extra call for each partition.
             dirty[number].owner.rows.append((Acknowledging(waiting, number), 0, 0))

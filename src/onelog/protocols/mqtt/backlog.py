@@ -1,8 +1,8 @@
-"""The bound of what waits for a client that comes back: its newest messages, the others skipped.
+"""The bound of the messages that wait for a client: the newest ones stay, older ones are skipped.
 
-Rules: what counts is what the session would get: messages that match, that have not expired and
-that are not its own where it does not want those. Nothing is counted while fewer
-records were written at all. Reading goes on in pages, so that others have a turn in between.
+Rules: only messages that the session would get count: they match, have not expired, and are not the
+client's own where it does not want those. Nothing is counted while fewer records were written at
+all. Reading goes on in pages, so that others have a turn in between.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ PAGE_RECORDS: Final = 1000
 async def newest_positions(
     reading: Reading, matcher: Matcher, most: int, now_ms: int
 ) -> list[Position] | None:
-    """Where the newest `most` messages begin; None when there are no more than that.
+    """Where the newest `most` messages begin; None: there are no more than that.
 
     Reads to the end. Messages of several partitions are compared by their times.
     """
     if reading.lag() <= most:
         return None
     newest: list[tuple[int, int, int]] = []
-    """(time, source, offset) as a heap; in a partition the time never goes back."""
+    """(time, source, offset) as a heap. In a partition the time never goes back."""
     times: dict[int, int] = {}
     skipped = False
     while reading.is_behind():

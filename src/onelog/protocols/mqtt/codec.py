@@ -2,8 +2,8 @@
 
 Rules: whatever the bytes are, decoding returns a packet or raises MqttError with the reason code
 that the specification names. The caller cuts the stream into packets (first byte and body) and
-bounds their size. What depends on the connection's history (packet ids in use, topic aliases,
-receive maximum) is not known here.
+bounds their size. The codec does not know the connection's history (packet ids in use, topic
+aliases, receive maximum).
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def decode_packet(
 ) -> Packet:
     """The packet of a first byte and a whole body, as `sender` may send it in `version`.
 
-    CONNECT says its own version; `version` is not looked at then.
+    CONNECT has its own version in its body; `version` is ignored then.
     """
     number, flags = first_byte >> 4, first_byte & 0x0F
     if number == 0 or (number == _P.AUTH and version != Version.V5):
@@ -126,9 +126,9 @@ def decode_packet(
 
 
 def encode_packet(packet: Packet, version: int) -> bytes:
-    """The whole packet in `version`; what the version cannot say is left out.
+    """The whole packet in `version`. Fields that the version does not have are left out.
 
-    Raises InvalidRequest, LimitExceeded or MessageTooLarge for what MQTT cannot write at all.
+    Raises InvalidRequest, LimitExceeded or MessageTooLarge for values that MQTT cannot write.
     """
     flags, body = _ENCODERS[packet.type](packet, version)
     return bytes((packet.type << 4 | flags,)) + write_varint(len(body)) + body

@@ -1,7 +1,7 @@
 """CONNECT and CONNACK: the opening of a connection (MQTT5 3.1, 3.2).
 
-Rules: MQTT 3.1 is read as loosely as its text is (unused bits are ignored, a missing user name is
-none), 3.1.1 and 5 strictly.
+Rules: MQTT 3.1 is read loosely, as its specification is loose (unused bits are ignored, a missing
+user name means none); 3.1.1 and 5 are read strictly.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ _USERNAME: Final = 0x80
 
 
 def answer_version(body: bytes | memoryview) -> Version:
-    """The version in whose words a CONNECT is answered, also one that cannot be decoded.
+    """The version in which a CONNECT is answered, also one that cannot be decoded.
 
-    A level that is not known yet is answered in the newest words (3.1.2-2), except with the high
-    bit set: that is how bridges of version 3 mark themselves.
+    An unknown level is answered in the newest version (3.1.2-2), unless its high bit is set:
+    bridges of version 3 mark themselves so.
     """
     raw = bytes(body[:16])
     if raw.startswith(b"\0\6MQIsdp"):
@@ -54,7 +54,7 @@ def answer_version(body: bytes | memoryview) -> Version:
 
 
 def decode_connect(reader: PacketReader, _flags: int, _version: int, _sender: Side) -> Connect:
-    """Read CONNECT; it says its own version."""
+    """Read CONNECT; its version is in its body."""
     version = _read_version(reader)
     flags = reader.u8("connect flags")
     _check_flags(flags, version)
@@ -68,7 +68,7 @@ def decode_connect(reader: PacketReader, _flags: int, _version: int, _sender: Si
     clean = bool(flags & _CLEAN)
     _check_client_id(client_id, clean, version)
     will = _read_will(reader, flags, version) if flags & _WILL else None
-    # 3.1: the remaining length beats the flag, a missing user name or password is none.
+    # 3.1: the remaining length counts more than the flag; a missing user name or password is none.
     loose = version == Version.V31
     username = password = None
     if flags & _USERNAME and (reader.left or not loose):

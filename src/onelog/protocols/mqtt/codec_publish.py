@@ -41,7 +41,8 @@ def write_packet_id(packet_id: int) -> bytes:
 
 
 def decode_publish(reader: PacketReader, flags: int, version: int, sender: Side) -> Publish:
-    """Read PUBLISH; a topic alias is left to the session, which knows the connection's aliases."""
+    """Read PUBLISH. The session resolves a topic alias, because it knows the connection's
+    aliases."""
     qos = flags >> 1 & 3
     if qos == 3:
         raise malformed("PUBLISH has QoS 3")  # 3.3.1-4

@@ -1,10 +1,11 @@
-"""CONNECT, AUTH and DISCONNECT: who a client is, its session, and how it leaves.
+"""CONNECT, AUTH and DISCONNECT: the identity of a client, its session, and how it leaves.
 
 Rules:
-- The old connection of a client id is told (0x8E) and gone before the new one is accepted.
-- Nothing of a session is promised before it can be kept: CONNACK of a persistent session waits
-  until its row in `~sessions` is durable.
-- A will is published unless the client said goodbye; its delay ends with the session at the latest.
+- The old connection of a client id is closed (0x8E) before the new one is accepted.
+- A session is promised only when it is kept: CONNACK of a persistent session waits until its row in
+  `~sessions` is durable.
+- A will is published unless the client sent DISCONNECT; its delay ends with the session at the
+  latest.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ RECEIVE_MAXIMUM_DEFAULT: Final = 65_535
 
 
 class KeptBody(msgspec.Struct, array_like=True):
-    """What `~sessions` keeps of a session beside its cursor."""
+    """The part of a session that `~sessions` keeps, beside its cursor."""
 
     subscriptions: list[Subscribed] = []
 
@@ -68,7 +69,7 @@ def on_connect(connection: Connection, packet: Connect) -> None:
 
 
 def on_auth(connection: Connection, packet: Auth) -> None:
-    """Go on with an enhanced authentication, or begin one anew on a live connection."""
+    """Go on with an enhanced authentication, or begin a new one on a live connection."""
     exchange = connection.exchange
     method = packet.properties.authentication_method
     if connection.state is State.CONNECTED and packet.reason is ReasonCode.REAUTHENTICATE:
@@ -118,7 +119,7 @@ async def _identify(connection: Connection, packet: Connect) -> Identity:
             return authenticator.anonymous(
                 listener_is_loopback=peer.listener_is_loopback, peer_host=peer.host
             )
-        except NotAuthenticated as error:  # nothing that could be bad was given
+        except NotAuthenticated as error:  # no credentials were given
             raise MqttError(ReasonCode.NOT_AUTHORIZED, str(error)) from None
     password = packet.password or b""
     known = authenticator.recall(packet.username, password)
@@ -165,7 +166,7 @@ async def _accept(
     finally:
         connection.entered.set()
     if connection.state is State.CLOSED or connection.transport.is_closing():
-        connection.will = None  # nobody was accepted
+        connection.will = None  # the client was not accepted
         await hub.leave(connection)
         return
     assert connection.door is not None
@@ -182,7 +183,7 @@ async def _accept(
 async def _enter(
     connection: Connection, packet: Connect, client_id: str, expiry_ms: int
 ) -> MqttSession:
-    """Attach the client's session; whoever takes it over or lets it go waits for that."""
+    """Attach the client's session. A connection that takes over or lets go waits for this."""
     hub, limits, output = connection.hub, connection.hub.limits, connection.output
     try:
         door = await hub.broker.sessions.attach(
@@ -217,7 +218,7 @@ async def _enter(
             session.is_kept = True
     except OnelogError:
         hub.wills.forget(client_id)
-        # What waits for a client from before outlives a connection that we could not accept.
+        # Messages that wait for a resumed session outlive a connection that was not accepted.
         await hub.broker.sessions.detach(door, expiry_ms=None if door.resumed else 0)
         connection.session = None
         raise
@@ -232,7 +233,7 @@ async def _restore(connection: Connection, session: MqttSession, body: bytes) ->
         try:
             if row.exclusive:
                 hub.exclusive.claim(row.filter, session.client_id)
-        except OnelogError as error:  # another client has it by now
+        except OnelogError as error:  # another client has subscribed by now
             _log.info("a subscription ended", filter=row.filter, reason=str(error))
             continue
         if parse_address(row.filter).kind == "plain":
@@ -248,19 +249,19 @@ async def _restore(connection: Connection, session: MqttSession, body: bytes) ->
             session.specials[row.filter] = await hub.open_special(
                 session, row, connection.principal
             )
-        except OnelogError as error:  # refused by now, or its group cannot be read
+        except OnelogError as error:  # no longer allowed, or its group cannot be read
             _log.warning("a subscription ended", filter=row.filter, reason=str(error))
 
 
 def _check_room(connection: Connection, client_id: str, expiry_ms: int) -> None:
-    """Refuse one kept session too many: a client chooses its id and may go at once (I8)."""
+    """Refuse one kept session too many: a client chooses its id and may leave at once (I8)."""
     sessions, most = connection.hub.broker.sessions, connection.hub.limits.kept_sessions
     if expiry_ms and sessions.kept_count >= most and not sessions.keeps(client_id):
         raise MqttError(ReasonCode.QUOTA_EXCEEDED, f"the broker keeps {most} sessions already")
 
 
 def _check_will(connection: Connection, will: Will | None) -> None:
-    """Refuse now what could not be published later."""
+    """Refuse now a will that could not be published later."""
     if will is None:
         return
     if len(will.payload) > connection.hub.limits.will_bytes:
@@ -287,7 +288,7 @@ def _client_id(connection: Connection, packet: Connect) -> tuple[str, str | None
 
 
 def _session_expiry(connection: Connection, packet: Connect) -> tuple[int, int | None]:
-    """How long the session outlives its connection in ms, and what the client is told in s."""
+    """How long the session outlives its connection in ms, and the seconds to tell the client."""
     most_s = connection.hub.limits.session_expiry_max_s
     if connection.version != Version.V5:
         return (0 if packet.clean_start else _granted_ms(EXPIRY_NEVER_S, most_s)), None
@@ -309,7 +310,7 @@ def _keep_alive(connection: Connection, packet: Connect) -> tuple[int, int | Non
 
 
 def on_disconnect(connection: Connection, packet: Disconnect) -> None:
-    """The client says goodbye; its will goes unless it asks for it (MQTT5 3.14.4-3)."""
+    """The client leaves; its will is dropped unless the packet asks for it (MQTT5 3.14.4-3)."""
     if packet.reason is ReasonCode.SUCCESS:
         connection.will = None
     expiry_s = packet.properties.session_expiry_s
@@ -321,7 +322,8 @@ def on_disconnect(connection: Connection, packet: Disconnect) -> None:
         granted_ms = _granted_ms(expiry_s, connection.hub.limits.session_expiry_max_s)
         door.record = msgspec.structs.replace(door.record, expiry_ms=granted_ms)
     if connection.will is None and connection.session is not None:
-        # At once: its session is saved first, and a broker that dies meanwhile would publish it.
+        # At once: saving the session comes first, and a broker that dies meanwhile would publish
+        # it.
         connection.hub.wills.forget(connection.session.client_id)
     connection.send_no_more()
     connection.transport.close()

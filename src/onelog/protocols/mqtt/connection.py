@@ -2,11 +2,11 @@
 
 Rules:
 - `data_received` is one kernel call for all plain packets of a read; the rest is dispatched by the
-  table of `handlers`, in order. A handler that has to wait suspends the connection: what was
-  received after it stays unread until it is done.
+  table of `handlers`, in order. A handler that has to wait suspends the connection: packets that
+  came after it are not handled until it is done.
 - Bad bytes end this connection with MQTT's own code and nothing else (I10).
-- A peer that does not read is sent nothing more, and its session reads the log later (I8); how long
-  it may stand still, and when it is not read either, is the affair of `net/pace.py`.
+- A peer that does not read is sent nothing more, and its session reads the log later (I8).
+  `net/pace.py` decides how long such a peer may stay, and when it is not read either.
 - The last packet is followed by a half close, so that the peer reads it before the socket goes.
 """
 
@@ -55,16 +55,16 @@ from onelog.security.scram import ScramExchange
 _log = get_logger("mqtt")
 
 PACKETS_PER_PASS: Final = 64
-"""Packets of a read that the kernel leaves to us and that are dealt with before others have a turn:
-a read holds more than a hundred thousand of the smallest ones."""
+"""Packets of a read, other than those that the kernel handles, that are handled before others have
+a turn: a read may have more than a hundred thousand of the smallest ones."""
 _LOOKS: Final = 4
-"""How often one looks whether a peer is silent before its keep-alive is over."""
+"""How often a silent peer is checked before its keep-alive is over."""
 _TURN: Final = "the others have their turn"
 _WORK: Final = "a handler waits"
 
 
 class Connection:
-    """One MQTT connection, over whatever transport."""
+    """One MQTT connection, over any transport."""
 
     __slots__ = (
         "__weakref__", "_is_lost", "_pauses", "_taken", "_tasks", "_unread", "_writable",
@@ -97,31 +97,31 @@ class Connection:
         self.gone = asyncio.Event()
         self._unread = bytearray()
         self._taken = 0
-        """Packets that the kernel left to us."""
+        """Packets that the kernel left to Python."""
         self._pauses = Pauses()
         self._tasks = OwnedTasks(hub.loop)
         self._is_lost = False
         self.is_entering = False
-        """Whether its session is being attached: that is finished, whatever the socket does."""
+        """Whether its session is being attached. That is finished, even when the socket is lost."""
         self.entered = asyncio.Event()
-        """Set when it is attached, or not: only then can the session be let go."""
+        """Set when the session is attached, or could not be: only then can it be released."""
         self.deadline = Deadline(hub.loop)
-        """Of CONNECT, then of the keep-alive."""
+        """The deadline of CONNECT, then of the keep-alive."""
         limits = hub.limits
         self.output = MqttOutput(None, 0, limits.inflight)
         self.input = MqttInput(self.output, {}, _no_route, limits.connect_packet_bytes)
         self.input.join(self, hub.turn)
         self.data_received = self.input.receive
-        """A read is one call of the kernel."""
+        """One call of the kernel per read."""
         self.published = 0
-        """Publishes that the kernel left to us."""
+        """Publishes that the kernel left to Python."""
         self._written = 0
-        """How many publishes of all are known to be visible, or to have failed."""
+        """How many of these publishes are visible, or have failed."""
 
     # -- the transport's side
 
     def connection_made(self, transport: StreamTransport) -> None:
-        """The socket stands; CONNECT has to come in time."""
+        """The socket is connected; CONNECT has to come in time."""
         self.transport = transport
         self._pauses.begin(transport)
         self.hub.connections.add(self)
@@ -129,12 +129,12 @@ class Connection:
         self.deadline.start(self.hub.limits.connect_timeout_ms / 1000, transport.abort)
 
     def keep_unread(self, data: bytes) -> None:
-        """Bytes came while a handler waits, or after the end."""
+        """Keep bytes that came while a handler waits, or after the end."""
         if self.state is not State.CLOSED:
             self._unread += data
 
     def take_packets(self, event: tuple[int, bytes] | None) -> None:
-        """Deal with packets that the kernel leaves to us, in order, until one has to wait."""
+        """Handle packets that the kernel left to Python, in order, until one has to wait."""
         try:
             while event is not None:
                 self._packet(*event)
@@ -150,7 +150,7 @@ class Connection:
             self._fault(error)
 
     async def _turn_of_others(self) -> None:
-        """Between packets: others have a turn, and a peer takes its answers before it gets more."""
+        """Between packets: others have a turn, and the peer reads its answers first."""
         await asyncio.sleep(0)
         if self.is_slow and not self._is_lost:
             self._writable = asyncio.Event()
@@ -167,7 +167,7 @@ class Connection:
             self.session.catch_up()
 
     def rest(self) -> None:
-        """This connection has read its share of the pass: the others have a turn."""
+        """This connection has read its share of the pass: others have a turn."""
         if _TURN not in self._pauses.reasons and not self.transport.is_closing():
             self._pauses.pause(_TURN)
             self.hub.loop.call_soon(self._pauses.resume, _TURN)
@@ -179,8 +179,8 @@ class Connection:
     def pause_writing(self) -> None:
         """The peer reads too slowly: its session reads the log later."""
         self.is_slow = True
-        # Not at once: this may be in the middle of a delivery, and where the feed is says only
-        # after it what this client has.
+        # Not at once: this call may come in the middle of a delivery, and the position of the feed
+        # is right for this client only after it.
         self.hub.loop.call_soon(self._follow_no_more)
 
     def _follow_no_more(self) -> None:
@@ -210,13 +210,13 @@ class Connection:
         self._part()
 
     def _part(self) -> None:
-        """The hub knows the connection until nothing of it is under way: closing waits for that."""
+        """Leave the hub once no work of the connection is under way: closing waits for that."""
         if self._is_lost and not self._tasks and not self.gone.is_set():
             self.hub.connections.discard(self)
-            if self.input.version:  # it was opened up
+            if self.input.version:  # it was accepted
                 self.hub.routes.leave(self.principal)
             self.gone.set()
-            # What holds a connection lets go of it here: the cycle collector comes too seldom.
+            # Release references here: the cycle collector comes too seldom.
             self.input.owner = None
             self.door = None
             self.deadline.stop()
@@ -232,11 +232,11 @@ class Connection:
         HANDLERS[packet.type](self, packet)
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run what has to wait; what the peer sent behind it stays unread until it is done."""
+        """Run a coroutine; later packets of the peer are not handled until it is done."""
         self.input.suspended = True
         self._pauses.pause(_WORK)
         task = self._tasks.run(self._finish(work), self._fault)
-        task.add_done_callback(lambda _task: work.close())  # it may be ended before it began
+        task.add_done_callback(lambda _task: work.close())  # it may be cancelled before it began
         task.add_done_callback(lambda _task: self._part())
 
     async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
@@ -247,7 +247,7 @@ class Connection:
         except Exception as error:  # noqa: BLE001 - as in `take_packets`
             self._fault(error)
         if self.state is State.CLOSED:
-            return  # what the peer still sends stays unread
+            return  # later packets of the peer are not handled
         self.input.suspended = False
         self._pauses.resume(_WORK)
         data = bytes(self._unread)
@@ -255,7 +255,7 @@ class Connection:
         self.input.receive(data)
 
     def send(self, packet: Packet) -> None:
-        """Send a packet, without words that the client has no room for (MQTT5 3.1.2-24)."""
+        """Send a packet; leave out explanations that the client has no room for (3.1.2-24)."""
         data = fit_packet(packet, self.version or Version.V311, self.output.packet_bytes_max)
         if data is not None:
             self.hub.counters.sent_bytes += len(data)
@@ -264,7 +264,7 @@ class Connection:
             self.end(ReasonCode.PACKET_TOO_LARGE)
 
     def send_explained(self, packet: Puback | Pubrec | Suback, error: OnelogError | None) -> None:
-        """Send an answer, with the reason in words where the client wants it (MQTT5 3.1.2-29)."""
+        """Send an answer, with a reason string if the client wants it (MQTT5 3.1.2-29)."""
         asked = self.connect_packet
         told = asked is None or asked.properties.request_problem_information is not False
         if error is not None and told and self.version == Version.V5:
@@ -286,7 +286,7 @@ class Connection:
             self.transport.writelines(chunks)
 
     def open_up(self) -> None:
-        """The client is accepted: let the kernel take its plain packets."""
+        """The client is accepted: let the kernel handle its plain packets."""
         hub = self.hub
         self.join_routes()
         self.input.packet_bytes_max = hub.limits.packet_bytes
@@ -297,13 +297,13 @@ class Connection:
         self.tag_publishes()
 
     def join_routes(self) -> None:
-        """Let the kernel look among the routes of the client's principal."""
+        """Let the kernel use the routes of the client's principal."""
         hub, principal = self.hub, self.principal
         self.input.routes = hub.routes.join(principal)
         self.input.resolve = lambda topic: hub.resolve(principal, topic)
 
     def _charge(self, messages: int, size_bytes: int) -> None:
-        """Count what the kernel staged of a read; what comes beyond the quota is looked at."""
+        """Count publishes that the kernel staged; beyond the quota, each one is checked."""
         if self.hub.broker.publisher.charge(self.principal, messages, size_bytes) is not None:
             self.hub.routes.forget_of(self.principal)
 
@@ -317,7 +317,7 @@ class Connection:
         self.input.publisher = session.client_id.encode() if needed else b""
 
     def after_saving(self, answer: Callable[[], None], *more: Cursor) -> None:
-        """Answer when the session's state is durable, if it is to be, and that of `more`."""
+        """Answer when the session's state is durable, if it is kept, and that of `more`."""
         if self.session is None or not self.session.is_kept:
             answer()
             return
@@ -328,11 +328,11 @@ class Connection:
 
     @property
     def is_publishing(self) -> bool:
-        """Whether the client published what may not be visible yet."""
+        """Whether the client has publishes that may not be visible yet."""
         return self.input.staged + self.published != self._written
 
     async def wait_published(self) -> None:
-        """Wait until everything that the client published is visible, or has failed."""
+        """Wait until all publishes of the client are visible, or have failed."""
         session, count = self.session, self.input.staged + self.published
         written = asyncio.Event()
         self.hub.broker.publisher.when_written(written.set)
@@ -343,11 +343,11 @@ class Connection:
 
     @property
     def keeps(self) -> bool:
-        """Whether the session's subscriptions are to be durable."""
+        """Whether the session's subscriptions are kept."""
         return self.session is not None and self.door is not None and self.door.is_kept
 
     async def keep(self) -> None:
-        """Make the session's subscriptions durable, if they are to be."""
+        """Make the session's subscriptions durable, if they are kept."""
         session, door = self.session, self.door
         if session is None or door is None or not door.is_kept:
             return
@@ -360,11 +360,11 @@ class Connection:
     # -- acknowledgements
 
     def begin_answer(self, packet_id: int, qos: int) -> None:
-        """A publish came that the kernel left to us; raises 0x93 when too many wait (MQTT5 4.9)."""
+        """A publish came that the kernel left to Python; 0x93 if too many wait (MQTT5 4.9)."""
         if qos == 0 or (qos == 2 and packet_id in self.receiving):
             return
         most = self.hub.limits.receive_maximum
-        # Older clients are not told: of theirs only QoS 2 counts, which costs memory meanwhile.
+        # Older clients do not know the limit: only their QoS 2 publishes count, which take memory.
         counted = self.input.unanswered if self.version == Version.V5 else len(self.receiving)
         if counted >= most and (qos == 2 or self.version == Version.V5):
             raise MqttError(
@@ -383,7 +383,7 @@ class Connection:
             self.input.unanswered -= 1
 
     def acknowledge_some(self, acks: bytes, reasons: dict[int, int]) -> None:
-        """Acknowledge publishes of which some failed; version 3 has no word for that."""
+        """Acknowledge publishes of which some failed. Version 3 has no code for that."""
         if self.version == Version.V5:
             self.write(self.input.answer(acks, reasons))
             return
@@ -397,7 +397,7 @@ class Connection:
     # -- time
 
     def accept(self, keep_alive_s: float) -> None:
-        """CONNECT was accepted in time; from now on it is the keep-alive that counts."""
+        """CONNECT came in time; from now on the keep-alive counts."""
         self.deadline.stop()
         if keep_alive_s:
             is_reading, on_silent = self.transport.is_reading, self._fell_silent
@@ -411,7 +411,7 @@ class Connection:
     # -- the end
 
     def fail(self, error: OnelogError) -> None:
-        """End the connection because of an error, with the code that tells it."""
+        """End the connection with the reason code of an error."""
         if isinstance(error, MessageTooLarge):
             error = MqttError(ReasonCode.PACKET_TOO_LARGE, str(error))
         elif isinstance(error, ProtocolViolation) and not isinstance(error, MqttError):
@@ -419,7 +419,7 @@ class Connection:
         user = "" if self.identity is None else self.identity.name
         _log.info("connection ended", peer=self.peer.address, user=user, reason=str(error))
         if self.state in (State.NEW, State.AUTHENTICATING):
-            # Of a CONNECT that cannot be read nobody knows how long an answer it takes.
+            # If a CONNECT cannot be read, nobody knows how long an answer the client accepts.
             known = self.state is State.AUTHENTICATING
             words = explained(error) if known else NO_PROPERTIES
             self.refuse(reason_for(error, PacketType.CONNACK), words)
@@ -427,25 +427,25 @@ class Connection:
             self.end(reason_for(error, PacketType.DISCONNECT), explained(error))
 
     def _fault(self, error: BaseException) -> None:
-        """A fault of ours: it ends this connection, is told, and nobody else sees it."""
+        """An unexpected error: it is reported, and ends this connection only."""
         self.hub.broker.troubles.note("mqtt-connection", self.state.value, error)
         try:
-            self.fail(OnelogError("the broker could not deal with this; its log says why"))
+            self.fail(OnelogError("the broker could not handle this packet; its log says why"))
         except Exception as again:  # noqa: BLE001 - then without a word
             self.hub.broker.troubles.note("mqtt-connection", "end", again)
             self.transport.abort()
 
     def refuse(self, reason: ReasonCode, properties: Properties = NO_PROPERTIES) -> None:
-        """Refuse CONNECT; a peer that never sent one is closed without a word."""
+        """Refuse CONNECT. A peer that never sent one is closed without an answer."""
         self.hub.counters.refused += 1
-        # Known from the first byte of a CONNECT on, however bad the rest is. Version 3 has no word
-        # for some reasons: there the end is the answer (MQTT311 3.1.4-1).
+        # The version is known from the first byte of a CONNECT, however bad the rest is. Version 3
+        # has no code for some reasons: there the close is the answer (MQTT311 3.1.4-1).
         if self.version == Version.V5 or (self.version and RETURN_CODES[reason] is not None):
             self.send(Connack(reason=reason, properties=properties))
         self._close()
 
     def end(self, reason: ReasonCode, properties: Properties = NO_PROPERTIES) -> None:
-        """Disconnect the peer; version 5 is told why."""
+        """Disconnect the peer; version 5 gets the reason."""
         if self.state is State.CLOSED:
             return
         if self.version == Version.V5 and self.state is State.CONNECTED:
@@ -453,12 +453,12 @@ class Connection:
         self._close()
 
     async def taken_over(self) -> None:
-        """Another connection speaks for the client: tell this one and let go of the session."""
+        """Another connection speaks for the client: close this one and release the session."""
         self.end(ReasonCode.SESSION_TAKEN_OVER)
         await self.hub.let_go(self, taken_over=True)
 
     def user_changed(self) -> None:
-        """The client's user was changed or removed, and would not be let in as it is: end."""
+        """The client's user was changed or removed, and could not log in any more: end."""
         error = NotAuthenticated(f"the user {self.principal.name!r} was changed; log in again")
         if self.state is State.CONNECTED:
             self.end(ReasonCode.ADMINISTRATIVE_ACTION, Properties(reason_string=str(error)))
@@ -473,7 +473,7 @@ class Connection:
             self._close()
 
     def send_no_more(self) -> None:
-        """Nothing is delivered from here on: what comes waits for the session's next connection."""
+        """Deliver nothing more: new messages wait for the session's next connection."""
         self.state = State.CLOSED
         self.is_slow = True
         if self.session is not None:
@@ -482,12 +482,12 @@ class Connection:
 
     def _close(self) -> None:
         self.send_no_more()
-        self.input.suspended = True  # what the peer still sends stays unread
+        self.input.suspended = True  # later packets of the peer are not handled
         if self.transport.is_closing():
             return
         self.deadline.stop()
-        # Closing with unread input makes the kernel reset the connection, and the peer may lose
-        # the last packet: half close, let it read, then close. TLS has no half close.
+        # The system resets a connection that is closed with unread input, and the peer may lose
+        # the last packet: half close, let the peer read, then close. TLS has no half close.
         if self.transport.get_extra_info("ssl_object") is None:
             self.transport.part()
         else:

@@ -2,13 +2,14 @@
 
 Rules:
 - The message is durable in the internal stream `~delayed` before it is answered (I4), with its
-  properties, QoS and retain flag, and who published it. At its time it is published to its topic
-  as that principal: whoever may no longer publish there does not. Its expiry counts from then on.
-- A timer runs for the nearest one. Memory holds the nearest `nearest_max` and one bit for each
-  other; those are found in the log again when their turn comes (I8).
-- A published message leaves by a tombstone, and compaction takes both. When the broker dies after
-  the publish and before the tombstone, the next start looks for the message in its topic: it is
-  repeated only if retention has taken it there by then.
+  properties, QoS, retain flag and publisher. At its time it is published to its topic as that
+  principal: if the principal may no longer publish there, it is dropped. Its expiry counts from
+  then on.
+- A timer runs for the nearest one. Memory holds the nearest `nearest_max` messages and one bit for
+  each other; the others are read from the log when their turn comes (I8).
+- After a message is published, a tombstone is written for it, and compaction removes both. When the
+  broker dies after the publish and before the tombstone, the next start looks for the message in
+  its topic: it is published again only if retention has removed it there.
 """
 
 from __future__ import annotations
@@ -75,13 +76,13 @@ STREAM_CONFIG: Final = StreamConfig(
 DUE: Final = b"~du"
 """When to publish: milliseconds since the Unix epoch."""
 BY: Final = b"~by"
-"""Who published."""
+"""The publisher's name."""
 PROOF: Final = b"~bp"
-"""What else access rules ask of who published: the client id, a certificate, a token's claims."""
+"""Other facts of the publisher for access rules: the client id, a certificate, a token's claims."""
 DONE: Final = b"~do"
-"""Of a tombstone: the offset of the message that is done with."""
+"""In a tombstone: the offset of the message that is done."""
 NAME: Final = b"~di"
-"""Of the message as published: what it was called while it waited."""
+"""In the message as published: its name while it waited."""
 
 PASS_RECORDS: Final = 256
 _READ_BYTES: Final = 1024 * 1024
@@ -105,7 +106,7 @@ class DelayedSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_delayed(topic: str, now_ms: int, delay_max_s: int) -> tuple[int, str]:
-    """When and where to publish; raises InvalidName when the topic does not say it."""
+    """When and where to publish. Raises InvalidName when the topic has another form."""
     when, slash, inner = topic[len(PREFIX) :].partition("/")
     number = when.removeprefix("@")
     if not (number.isascii() and number.isdigit() and len(number) <= _NUMBER_CHARS_MAX and slash):
@@ -136,7 +137,7 @@ class Delayed:
         """Offsets that are being published."""
         self._nearest: list[tuple[int, int]] = []
         self._horizon_ms = _NEVER
-        """Everything that is due before it is among the nearest."""
+        """All messages that are due before this time are among the nearest."""
         self._done: list[tuple[bytes, int]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
@@ -146,7 +147,8 @@ class Delayed:
         self._closed = False
 
     async def open(self) -> None:
-        """Find what waits; overdue messages go out soon. Raises Unavailable when it is damaged."""
+        """Find waiting messages; overdue ones go out soon. Raises Unavailable when the stream is
+        damaged."""
         streams = self._broker.streams
         self._stream = streams.find(STREAM) or await streams.create(STREAM_CONFIG)
         self._partition = self._stream.partitions[0]
@@ -166,7 +168,7 @@ class Delayed:
     def take(
         self, publish: Publish | Will, topic: str, principal: Principal, own: Headers = ()
     ) -> tuple[Home, Message]:
-        """What to put where; raises when it could not be published in the end."""
+        """The message to put, and where. Raises when it could not be published in the end."""
         now_ms = self._clock.now_ms()
         due_ms, inner = parse_delayed(topic, now_ms, self._settings.delay_max_s)
         if len(self._pending) >= self._settings.pending_max:
@@ -183,7 +185,7 @@ class Delayed:
         self.look_again()
 
     def _note(self, slices: Slices) -> None:
-        """See what a batch says."""
+        """Read the rows of a batch."""
         for index in range(len(slices)):
             offset, _time, _key, value, headers = slices.record(index)
             done = read_number(headers, DONE, OFFSET_MAX)
@@ -200,14 +202,15 @@ class Delayed:
         most = self._settings.nearest_max
         if len(self._nearest) > most + most // 4:
             self._nearest.sort()
-            # Of one time either all are here or none; the first time is always here.
+            # Either all messages of one time are in memory or none; those of the first time always
+            # are.
             self._horizon_ms = max(self._nearest[most][0], self._nearest[0][0] + 1)
             del self._nearest[bisect_left(self._nearest, (self._horizon_ms, 0)) :]
 
     # -- publishing
 
     def look_again(self) -> None:
-        """Set the timer for the next message as the clock stands now."""
+        """Set the timer for the next message by the current clock."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -258,7 +261,7 @@ class Delayed:
         headers = tuple(pair for pair in record.headers if pair[0] not in own)
         due_ms = read_number(record.headers, DUE) or 0
         by = read_text(record.headers, BY)
-        # The time is never before the due one: the next start looks from there on.
+        # The time is never before the due one, because the next start looks from there on.
         message = Message(
             record.topic,
             record.value,
@@ -285,7 +288,7 @@ class Delayed:
             done(error)
 
     def _finish(self, name: bytes, offset: int) -> None:
-        """Write down that a message is done with; all of a pass in one batch."""
+        """Write that a message is done; all of a pass in one batch."""
         self._pending.discard(offset)
         self._done.append((name, offset))
         if len(self._done) == 1:
@@ -305,14 +308,14 @@ class Delayed:
         except OnelogError as error:
             _log.error("delayed messages may be published again", reason=str(error))
 
-    # -- what cannot be done at once
+    # -- work that takes time
 
     def _start(self) -> None:
         if self._task is None and not self._closed:
             self._task = self._loop.create_task(self._work())
 
     async def _work(self) -> None:
-        """Look for more in the log, and for what an earlier run may have published."""
+        """Read more from the log, and look for messages that an earlier run may have published."""
         try:
             if not self._nearest:
                 await self._reload()
@@ -339,7 +342,7 @@ class Delayed:
             await asyncio.sleep(0)
 
     async def _publish_doubtful(self) -> None:
-        """Overdue messages of before the start: published unless their topic has them."""
+        """Publish overdue messages from before the start, unless their topic has them."""
         for _due_ms, offset in list(self._take_due()):
             record = self._record(offset)
             if record is None:
@@ -371,7 +374,7 @@ class Delayed:
             reading.close()
 
     async def close(self) -> None:
-        """Publish no more; what waits goes out after the next start."""
+        """Publish no more; waiting messages go out after the next start."""
         self._closed = True
         if self._is_following:
             self._partition.unfollow(self._appended)

@@ -1,8 +1,8 @@
-"""MQTT's own error, and the total table from the house's errors to MQTT reason codes.
+"""MQTT's own error, and the complete table from the errors of `base` to MQTT reason codes.
 
-Rules: every class of the error tree has a row; a class without one fails a test. Each code is
-legal in the packet of its column. A version 3 client has no codes in PUBACK and UNSUBACK: there
-the publish is answered by closing (an error must not look like success).
+Rules: every class of the error tree has a row; a class without one fails a test. Each code is legal
+in the packet of its column. PUBACK and UNSUBACK have no codes in version 3: there a failed publish
+closes the connection (an error must not look like success).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from onelog.protocols.mqtt.reasons import LEGAL, ReasonCode
 class MqttError(errors.ProtocolViolation):
     """A peer broke a rule of MQTT; `reason` is the code that the specification names for it.
 
-    Where it names none, MQTT5 1.2 decides: what cannot be parsed is malformed (0x81), what was
-    parsed and is not allowed is a protocol error (0x82).
+    Where it names none, MQTT5 1.2 decides: bytes that cannot be parsed are malformed (0x81); a
+    packet that was parsed and is not allowed is a protocol error (0x82).
     """
 
     def __init__(self, reason: ReasonCode, text: str) -> None:
@@ -32,7 +32,7 @@ def malformed(text: str) -> MqttError:
 
 
 def protocol_error(text: str) -> MqttError:
-    """The error for what is well formed and not allowed (0x82)."""
+    """The error for a packet that is well formed and not allowed (0x82)."""
     return MqttError(ReasonCode.PROTOCOL_ERROR, text)
 
 
@@ -129,7 +129,7 @@ _COLUMNS: Final[dict[PacketType, int]] = {
 
 
 def reason_for(error: errors.OnelogError, packet: PacketType) -> ReasonCode:
-    """The code that tells `error` in `packet`, one that answers (PUBACK, SUBACK, CONNACK, …)."""
+    """The code for `error` in an answering packet (PUBACK, SUBACK, CONNACK, …)."""
     if isinstance(error, MqttError) and packet in LEGAL[error.reason]:
         return error.reason
     for kind in type(error).__mro__:

@@ -1,7 +1,7 @@
-"""Packets of ours in the size that the client takes (MQTT5 3.1.2-24).
+"""Packets to a client in the size that it accepts (MQTT5 3.1.2-24).
 
-Rules: what explains (reason string, user properties) is left out first: 3.2.2-19, 3.2.2-20 and the
-same rule of every other packet that answers. What is still too large is not sent at all.
+Rules: explanations (reason string, user properties) are left out first: 3.2.2-19, 3.2.2-20 and the
+same rule of every other answering packet. A packet that is still too large is not sent at all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ REASON_CHARS_MAX: Final = 200
 
 
 def explained(error: OnelogError) -> Properties:
-    """The reason for people; an answer to bad credentials says nothing that its code does not."""
+    """The reason for people. After bad credentials it says no more than the code."""
     if isinstance(error, NotAuthenticated):
         return NO_PROPERTIES
     text = str(error)[:REASON_CHARS_MAX]
@@ -28,7 +28,7 @@ def explained(error: OnelogError) -> Properties:
 
 
 def fit_packet(packet: Packet, version: int, bytes_max: int) -> bytes | None:
-    """The packet in at most `bytes_max` bytes (0: any number); None when it needs more."""
+    """The packet in at most `bytes_max` bytes (0: no bound); None: it needs more."""
     data = encode_packet(packet, version)
     if not bytes_max or len(data) <= bytes_max:
         return data

@@ -1,11 +1,12 @@
 """The retained messages for one new subscription, sent as the client takes them (I8).
 
 Rules:
-- A kept session keeps how far its greetings came, from before the SUBSCRIBE is answered on: what
-  the client did not get before its connection ended comes with the next one, as any message that
-  waits for it (MQTT5 4.1). After a restart of the broker a greeting that was not over begins anew.
-- Topics that were retained after the subscription was made are not part of it: their messages
-  came as the subscription's own.
+- A kept session keeps how far its greetings came, starting before the SUBSCRIBE is answered.
+  Retained messages that the client did not get before its connection ended come with the next one,
+  like any waiting message (MQTT5 4.1). After a restart of the broker an unfinished greeting begins
+  again.
+- Messages that were retained after the subscription was made are not part of it: the subscription
+  delivers them itself.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ PAGE_BYTES: Final = 64 * 1024
 
 
 class Greeting:
-    """What one subscription found retained."""
+    """The retained messages that one subscription matches."""
 
     def __init__(
         self, table: TableCursor, run: str, session: MqttSession, text: str, numbers: array[int]
@@ -39,20 +40,20 @@ class Greeting:
         self._session = session
         self._filter = text
         self._numbers = numbers
-        """Of the topics, ascending."""
+        """The numbers of the topics, ascending."""
         self._next = 0
 
     def __len__(self) -> int:
         return len(self._numbers) - self._next
 
     def skip(self, row: GreetingRow) -> None:
-        """Go on where an earlier connection was."""
+        """Go on where an earlier connection stopped."""
         if row.run == self._run:
             del self._numbers[bisect_left(self._numbers, row.end_number) :]
             self._next = bisect_left(self._numbers, row.next_number)
 
     def row(self) -> GreetingRow:
-        """What to keep of it."""
+        """The state to keep."""
         assert self._next < len(self._numbers), "one that is over is not kept"
         first, last = self._numbers[self._next], self._numbers[-1]
         return GreetingRow(self._filter, self._run, first, last + 1)

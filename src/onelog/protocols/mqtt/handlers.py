@@ -1,8 +1,8 @@
-"""Which function deals with which packet of a client: one table, one function per packet.
+"""The function for each packet of a client: one table, one function per packet.
 
-Rules: a handler runs at once or hands a coroutine to `connection.start`. It may raise any of the
-house's errors: the connection then ends with the code that `errors` gives it. Legality by state
-was checked before.
+Rules: a handler runs at once or hands a coroutine to `connection.start`. It may raise any error of
+`base`: the connection then ends with the code that `errors` has for it. `state` has checked before
+that the packet may come now.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 Rules:
 - A read of N plain publishes is one kernel call; the door's tick writes one batch per partition;
-  acknowledgements go out when what the connection published is durable (`acknowledging`, I4).
-- A batch that became visible is encoded once per shape for all who follow the end. Whoever
-  cannot keep up falls behind and reads the log (I8).
+  acknowledgements go out when the connection's messages are durable (`acknowledging`, I4).
+- A batch that became visible is encoded once per shape for all sessions that follow the end. A
+  session that cannot keep up falls behind and reads the log (I8).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ PASS_BYTES_MAX: Final = 1024 * 1024
 
 
 class Counters(ConnectionCounters):
-    """Plain numbers. `sent_bytes` are those that the kernel did not write."""
+    """Plain numbers. `sent_bytes` leaves out bytes that the kernel wrote."""
 
     __slots__ = ("caught_up", "fallen_behind", "published", "refused")
 
@@ -60,7 +60,7 @@ class Counters(ConnectionCounters):
         self.refused = 0
         self.fallen_behind = 0
         self.published = 0
-        """Messages from clients that the kernel left to us."""
+        """Messages from clients that the kernel left to Python."""
         self.caught_up = 0
         """Messages to clients that the fan-out did not send."""
 
@@ -88,7 +88,7 @@ class Hub:
         self.loop = asyncio.get_running_loop()
         self.counters = Counters()
         self.deliveries: Deliveries | None = None
-        """Asked for each delivery; None while the authorizer has no opinion on them."""
+        """Asked for each delivery; None while the authorizer does not decide on deliveries."""
         self.fanout = MqttFanout(delivery_properties, self._may_have)
         self._choose_deliveries()
         self.sessions: dict[str, MqttSession] = {}
@@ -118,20 +118,20 @@ class Hub:
         hang(self._undo, broker.authorizer.on_change, self._permissions_changed)
         self._opened = asyncio.Event()
         self.is_abandoned = False
-        """Whether it could not be opened. Who connects is then told so, and nothing else."""
+        """Whether it could not be opened. Then every client is refused."""
         self._guard = ExitStack()
         hang(self._guard, broker.maintenance.before_trim, self._before_trim)
         hang(self._guard, broker.maintenance.before_compaction, self._before_compaction)
 
     async def open(self) -> None:
-        """Bring what is derived from the log up to date; connections may come after it."""
+        """Bring the state that derives from the log up to date. Connections may come after that."""
         try:
             self.broker.sessions.check_known()
             self.retained = await Retained.open(
                 self.broker, self.live, self.clock, self.limits.retained_messages
             )
             await self.retained.catch_up()
-            # Nothing runs between the two: what comes from here on, the feed tells it.
+            # Nothing runs between the two: the feed has all records from here on.
             self.live.start(self)
             await self.producer_ids.open()
             await self.shares.open()
@@ -141,9 +141,9 @@ class Hub:
             self._opened.set()  # retention goes on, or fails and takes nothing
 
     async def abandon(self) -> None:
-        """It could not be opened: let go of everything, so that another can be.
+        """It could not be opened: release everything, so that another can be opened.
 
-        What is retained stays guarded, until `unguard`: nothing leaves that nobody could copy.
+        Retained messages stay guarded until `unguard`: nothing leaves that nobody could copy.
         """
         self.is_abandoned = True
         self._undo.close()
@@ -154,7 +154,7 @@ class Hub:
             self.broker.cursors.abandon(table)
 
     def unguard(self) -> None:
-        """Another guards what is retained."""
+        """Another hub guards the retained messages."""
         self._guard.close()
 
     async def _before_trim(self, partition: PartitionHandle, start: Offset) -> None:
@@ -195,13 +195,14 @@ class Hub:
         return len(topic) <= limits.topic_bytes and topic.count(b"/") < limits.topic_levels
 
     def may_write(self, topic: str) -> bool:
-        """Whether clients may publish to a topic: one that begins with $ is a queue's, or ours."""
+        """Whether clients may publish to a topic: one that begins with $ belongs to a queue or to
+        us."""
         if has_own_stream(topic):
-            return self.broker.streams.home(topic).name != MAIN  # nobody made it yet
+            return self.broker.streams.home(topic).name != MAIN  # no client has made its stream yet
         return is_writable(topic)
 
     def resolve(self, principal: Principal, topic: bytes) -> MqttRoute | None:
-        """The route of a topic; None when each publish to it needs a look."""
+        """The route of a topic; None: each publish to it needs a check."""
         if not check_topic(topic) or topic.startswith(b"$") or not self.fits(topic):
             return None
         text: str | None = topic.decode()
@@ -220,7 +221,7 @@ class Hub:
         return route
 
     def _permissions_changed(self) -> None:
-        self.routes.forget()  # they say who may publish
+        self.routes.forget()  # they include the right to publish
         self._choose_deliveries()
         look_anew(self)
 
@@ -231,7 +232,7 @@ class Hub:
         self.fanout.forget_plans()
 
     def _may_have(self, session: MqttSession, topic: bytes) -> bool:
-        """Whether a session may have a topic; the fan-out remembers it with the topic's plan."""
+        """Whether a session may have a topic. The fan-out remembers it with the topic's plan."""
         return self.deliveries is None or self.deliveries.allows_session(session, topic)
 
     def _streams_changed(self) -> None:
@@ -246,7 +247,7 @@ class Hub:
     # -- the way out
 
     def deliver(self, source: LiveSource, data: bytes | bytearray) -> int:
-        """Give batches that became visible to everybody who follows."""
+        """Give batches that became visible to all sessions that follow the end."""
         topic = source.fixed_topic
         following, touched, fallen = self.fanout.deliver(
             data, source.number, source.position, self.clock.now_ms(), topic
@@ -259,7 +260,7 @@ class Hub:
         return following
 
     def deliver_records(self, source: LiveSource, records: list[Record]) -> None:
-        """Give records that were read from the log to everybody who follows."""
+        """Give records that were read from the log to all sessions that follow the end."""
         touched: list[MqttOutput] = []
         fallen: list[tuple[MqttOutput, int]] = []
         now_ms = self.clock.now_ms()
@@ -276,11 +277,11 @@ class Hub:
                 )
                 self.retained.note_record(source, record)
                 source.position = record.offset + 1
-        finally:  # whatever a record was, those before it go out
+        finally:  # whatever a record does, earlier ones go out
             self._finish(source, touched, fallen)
 
     def release(self, numbers: set[int]) -> set[int]:
-        """Partitions are gone: those of which messages are in flight."""
+        """Partitions are gone. Returns those of which messages are in flight."""
         held: set[int] = set()
         for session in (*self.sessions.values(), *self._parting):
             if session.output.pending:
@@ -304,7 +305,7 @@ class Hub:
                 self._broke(output, error)
 
     def _isolated(self, output: MqttOutput, act: Callable[..., None], *said: object) -> None:
-        """Let the owner of an output act; one that raises loses its connection, nobody else."""
+        """Let the owner of an output act. If it raises, only its connection ends."""
         try:
             act(*said)
         except Exception as error:  # noqa: BLE001
@@ -333,13 +334,14 @@ class Hub:
         await self.let_go(connection, taken_over=False)
 
     async def let_go(self, connection: Connection, *, taken_over: bool) -> None:
-        """Part a session from its connection; a will goes out unless the client said goodbye."""
-        if connection.is_entering:  # a cursor that is still to be opened cannot be closed
+        """Separate a session from its connection. A will is published unless the client sent
+        DISCONNECT."""
+        if connection.is_entering:  # a cursor that is still being opened cannot be closed
             await connection.entered.wait()
         session, door = connection.session, connection.door
         if session is None or door is None:
             left = self._leaving.get(connection)
-            if left is not None:  # whoever takes over needs what is being saved
+            if left is not None:  # the next connection needs the state that is being saved
                 await left.wait()
             return
         connection.session = None
@@ -368,7 +370,7 @@ class Hub:
     # -- the end
 
     def dismiss(self) -> None:
-        """Tell everybody to leave."""
+        """Disconnect everybody."""
         for connection in list(self.connections):
             connection.shut_down()
 

@@ -1,8 +1,9 @@
-"""Since when share groups have no members, so that their time runs on while the broker is down.
+"""Since when share groups have had no members, so that their idle time goes on while the broker is
+down.
 
 Rules: a group without members has a row in the internal stream `~shares`, which is made with the
-first row. Rows change with every first and last member, too often for the metadata store, where a
-version before this one kept them: a start takes those over, and they leave the store when they are
+first row. Rows change with every first and last member, too often for the metadata store, where an
+older version kept them. A start takes those over, and deletes them in the store when they are
 durable in the stream.
 """
 
@@ -27,7 +28,7 @@ class IdleGroups:
         self._opening = asyncio.Lock()
 
     async def open(self) -> dict[str, int]:
-        """Since when each group is without members, in ms, as far as that is kept."""
+        """Since when each group has been without members, in ms, as far as that is kept."""
         entries = (await self._broker.store.range(_OLD_PREFIX)).entries
         old = {entry.key.removeprefix(_OLD_PREFIX): int(entry.value) for entry in entries}
         if not old and self._broker.streams.find(STREAM) is None:
@@ -39,7 +40,7 @@ class IdleGroups:
         return kept | old
 
     async def note(self, since_ms: Mapping[str, int]) -> None:
-        """These groups are without members since then."""
+        """These groups have been without members since then."""
         if since_ms:
             table = self._table or await self._opened()
             await table.put([(name.encode(), b"%d" % ms) for name, ms in since_ms.items()])

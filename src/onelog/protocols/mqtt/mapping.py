@@ -10,8 +10,9 @@ Rules, out of the log, also for records that other protocols wrote:
 - a header value that is not an MQTT string (not UTF-8, or with U+0000) comes as base64 under its
   name with `;base64` behind it;
 - a header name that is not an MQTT string has its bad bytes written as `\\xHH`;
-- a header that MQTT's 65 535 bytes cannot hold is left out, and so is a content type, reply-to or
-  correlation that MQTT cannot say (a reply-to with a wildcard, a content type that is not text);
+- a header longer than MQTT's 65 535 bytes is left out, and so is a content type, reply-to or
+  correlation that MQTT cannot express (a reply-to with a wildcard, a content type that is not
+  text);
 - a reserved header that cannot be read counts as absent.
 """
 
@@ -52,7 +53,7 @@ _PAYLOAD_FORMATS: Final[dict[bytes | None, int]] = {b"0": 0, b"1": 1}
 
 
 def to_message(publish: Publish | Will, *, topic: str, now_ms: int) -> Message:
-    """The message of a PUBLISH or a will; `topic` is what an alias or a rewrite made of its own."""
+    """The message of a PUBLISH or a will; `topic` is the topic after alias and rewrite."""
     return Message(
         topic=topic,
         value=publish.payload,
@@ -79,7 +80,7 @@ def to_headers(publish: Publish | Will, *, now_ms: int) -> Headers:
         headers.append((CORRELATION, properties.correlation_data))
     if properties.message_expiry_s is not None:
         headers.append((EXPIRY, b"%d" % (now_ms + properties.message_expiry_s * 1000)))
-    if properties.payload_format is not None:  # 0 is said, too (3.3.2-4)
+    if properties.payload_format is not None:  # 0 is stored, too (3.3.2-4)
         headers.append((PAYLOAD_FORMAT, b"%d" % properties.payload_format))
     headers += (
         (stored_name(name.encode()), value.encode()) for name, value in properties.user_properties
@@ -97,7 +98,7 @@ def from_record(
     dup: bool = False,
     subscription_ids: tuple[int, ...] = (),
 ) -> Publish | None:
-    """The PUBLISH that delivers a record; None when it has expired or MQTT cannot say its topic.
+    """The PUBLISH that delivers a record; None: it has expired, or MQTT cannot express its topic.
 
     The QoS is the smaller of the publisher's and the subscription's (`qos_max`). `retain` None
     leaves the flag as it was published. The packet id and DUP are dropped at QoS 0.
@@ -153,7 +154,7 @@ def to_properties(
 
 
 def _has_no_properties(headers: Headers) -> bool:
-    """Whether a record says nothing beside what a PUBLISH has in its fixed header: most do."""
+    """Whether a record needs no properties beside the fixed header of a PUBLISH: most do not."""
     for name, _value in headers:  # noqa: SIM110 - twice as fast as `all`, and asked per message
         if name not in _FIXED:
             return False
@@ -177,7 +178,7 @@ def user_properties(headers: Headers) -> tuple[tuple[str, str], ...]:
 
 
 def stored_qos(headers: Headers) -> int:
-    """The QoS of the publish; 0 when it is not said."""
+    """The QoS of the publish; 0 when the record has none."""
     return _STORED_QOS.get(find_header(headers, QOS) or b"", 0)
 
 
@@ -192,7 +193,7 @@ def expiry_ms(headers: Headers) -> int | None:
 
 
 def remaining_expiry_s(headers: Headers, *, now_ms: int) -> int | None:
-    """The seconds left, at least 1 while there is any; 0 when expired, None when it never does."""
+    """The seconds left, at least 1 until it expires; 0: expired, None: it never does."""
     end_ms = expiry_ms(headers)
     if end_ms is None:
         return None
@@ -200,7 +201,7 @@ def remaining_expiry_s(headers: Headers, *, now_ms: int) -> int | None:
 
 
 def _text(raw: bytes | None) -> str | None:
-    """`raw` as an MQTT string; None when MQTT has no way to say it."""
+    """`raw` as an MQTT string; None: MQTT cannot express it."""
     if raw is None or len(raw) > FIELD_BYTES_MAX or not check_utf8(raw):
         return None
     return raw.decode()

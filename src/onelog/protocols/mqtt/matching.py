@@ -1,7 +1,7 @@
-"""Which subscriptions of a session a record read from the log is for, and what they make of it.
+"""Which subscriptions of a session match a record that was read from the log, and its PUBLISH.
 
-Rules: overlapping subscriptions give one message, at the highest QoS, with every identifier
-(MQTT5 3.3.4). A subscription that was made while the session read older records begins later.
+Rules: overlapping subscriptions give one message, at the highest QoS, with every identifier (MQTT5
+3.3.4). A subscription that was made while the session read older records begins later.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class Matcher:
         row = self._rows[0] if len(self._rows) == 1 else None
         plain = row is not None and not (row.no_local or row.retain_as_published or row.identifier)
         self._only = row if plain else None
-        """The one subscription, when it wants every record that was read for it as it is."""
+        """The only subscription, when it takes every record that was read for it unchanged."""
         self._trie = TopicTrie()
         for number, text in enumerate(subscriptions):
             self._trie.add(text.encode(), number)
 
     def publish(self, key: tuple[str, int], record: Record, now_ms: int) -> Publish | None:
-        """The PUBLISH of a record of a source; None when it is for no subscription, or expired."""
+        """The PUBLISH of a record of a source; None: no subscription matches, or it has expired."""
         only = self._only
         if only is not None and not only.since:
             return from_record(record, now_ms=now_ms, qos_max=only.qos, retain=False, packet_id=1)

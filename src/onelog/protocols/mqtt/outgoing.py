@@ -1,7 +1,7 @@
-"""One message on its way to one client, off the kernel's path: packet id, bytes, size.
+"""One message for one client, outside of the kernel's path: packet id, bytes, size.
 
-Rules: a topic alias is put in when the packet is queued, not before: a packet that waits for the
-session to be saved may be overtaken by another one of the same topic.
+Rules: a topic alias is set when the packet is queued, not before: a packet that waits for the
+session to be saved may be overtaken by another packet of the same topic.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Outgoing(NamedTuple):
 
     @property
     def packet_id(self) -> int:
-        """What the client answers with; 0 at QoS 0."""
+        """The id that the client answers with; 0 at QoS 0."""
         return self.publish.packet_id
 
     @property
@@ -33,7 +33,7 @@ class Outgoing(NamedTuple):
         return self.publish.qos
 
     def push(self, output: MqttOutput) -> None:
-        """Queue it behind what waits already, with the alias of its topic if it has one."""
+        """Queue it behind waiting packets, with the alias of its topic if there is one."""
         if not output.alias_maximum:
             output.push(self.data)
             return
@@ -45,7 +45,7 @@ class Outgoing(NamedTuple):
             return
         data = encode_packet(_named(self.publish, alias, known=bool(known)), output.version)
         if 0 < output.packet_bytes_max < len(data):
-            data = self.data  # an alias that is new makes it longer
+            data = self.data  # a new alias makes it longer
         elif not known:
             output.give_alias(topic)
         output.push(data)
@@ -54,8 +54,8 @@ class Outgoing(NamedTuple):
 def prepare(output: MqttOutput, publish: Publish, place: tuple[int, int]) -> Outgoing | None:
     """Take a packet id if the QoS needs one, and encode.
 
-    None when the window is full, or when the client takes no packet that large: that counts as
-    sent (MQTT5 3.1.2-25). `place` is the source number and offset that the id stands for.
+    None when the window is full, or when the client does not accept a packet that large: that
+    counts as sent (MQTT5 3.1.2-25). `place` is the source number and offset that the id stands for.
     """
     packet_id = 0
     if publish.qos:

@@ -1,7 +1,7 @@
 """The fifteen packets of MQTT as values: what the codec reads and writes.
 
-Rules: one shape for all versions; what a version cannot say is left out when encoded. Text is
-`str`, payloads are `bytes`. A packet id of 0 is "none" (a PUBLISH of QoS 0).
+Rules: one shape for all versions; fields that a version does not have are left out when encoding.
+Text is `str`, payloads are `bytes`. A packet id of 0 is "none" (a PUBLISH of QoS 0).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Will(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Connect(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A client opens a session; `version` is what it speaks from here on."""
+    """A client opens a session; `version` is its version from here on."""
 
     type: ClassVar[PacketType] = PacketType.CONNECT
     client_id: str

@@ -1,12 +1,13 @@
 """What clients may do, as the authorizer says: deliveries, sessions, share groups.
 
 Rules:
-- A hook that has no opinion on delivery is never asked, and costs nothing. One that has is asked
-  once per user and topic until it says that its answers changed; a hook that fails has said no.
-- When answers changed, what is open is looked at anew: a client that may not have its kept session
-  any more is disconnected, and one that may not have a share group leaves it.
-- A client id is part of the principal only while an answer depends on client ids: else all clients
-  of a user share their routes.
+- A hook that does not decide on deliveries is never asked, and costs nothing. One that does is
+  asked once per user and topic until it reports that its answers changed; a hook that raises
+  refuses.
+- When answers changed, open sessions are checked again: a client that may no longer have its kept
+  session is disconnected, and one that may no longer have a share group leaves it.
+- A client id is part of the principal only while an answer depends on client ids: otherwise all
+  clients of a user share their routes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ FAILED: Final = "authorizer"
 
 
 class Deliveries:
-    """Who may have what."""
+    """Which user may have messages of which topics."""
 
     def __init__(self, authorizer: Authorizer, troubles: Troubles) -> None:
         self._authorizer = authorizer
@@ -53,7 +54,7 @@ class Deliveries:
         return answer
 
     def allows_session(self, session: MqttSession, topic: bytes) -> bool:
-        """The same, as the fan-out asks."""
+        """The same, for the fan-out."""
         return self.allows(session.principal, topic.decode(errors="replace"))
 
     def _ask(self, principal: Principal, topic: str) -> bool:
@@ -64,11 +65,11 @@ class Deliveries:
             return False
 
 
-# -- what a client is and owns
+# -- principals and their cursors
 
 
 def principal_of(hub: Hub, identity: Identity, client_id: str) -> Principal:
-    """Who asks, when this client does."""
+    """The principal of a client."""
     apart = hub.broker.authorizer.tells_clients_apart
     return identity.principal("mqtt", client_id if apart else "")
 
@@ -80,17 +81,17 @@ def check_owner(hub: Hub, principal: Principal, cursor: str) -> None:
 
 
 def session_cursor(client_id: str) -> str:
-    """What rules call the kept session of a client."""
+    """The name of a client's kept session in access rules."""
     return f"session/{client_id}"
 
 
 def share_cursor(group: str) -> str:
-    """What rules call a share group."""
+    """The name of a share group in access rules."""
     return f"share/{group}"
 
 
 def look_anew(hub: Hub) -> None:
-    """Answers changed: whoever has what it may not have any more loses it."""
+    """Answers changed: a client loses what it may no longer have."""
     for connection in list(hub.connections):
         if connection.state is State.CONNECTED and connection.session is not None:
             _act_as_known(connection, connection.session)
@@ -98,7 +99,7 @@ def look_anew(hub: Hub) -> None:
 
 
 def _act_as_known(connection: Connection, session: MqttSession) -> None:
-    """Have the client id in the principal, or not, as answers now depend on it."""
+    """Put the client id into the principal, or take it out, as answers now depend on it."""
     hub, identity = connection.hub, connection.identity
     assert identity is not None
     principal = principal_of(hub, identity, session.client_id)

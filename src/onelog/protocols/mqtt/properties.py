@@ -1,7 +1,7 @@
 """The 27 properties of MQTT 5 as one table; it drives decoding, encoding and every check.
 
 Rules: a property that does not belong into the packet, or an unknown number, is malformed (MQTT5
-2.2.2.2); one that may stand once and stands twice, or has a value that is not allowed, is a
+2.2.2.2); a property that may occur once and occurs twice, or has a value that is not allowed, is a
 protocol error unless its row names another code. Absent is None (or an empty tuple).
 """
 
@@ -31,7 +31,8 @@ from onelog.protocols.mqtt.wire import (
 )
 
 USER_PROPERTIES_MAX: Final = HEADERS_PER_RECORD_MAX - 32
-"""User properties of one packet: they become record headers, and ours need room beside them."""
+"""User properties of one packet: they become record headers, and OneLog's own headers need room,
+too."""
 
 SUBSCRIPTION_IDS_MAX: Final = 65_535
 """Subscription identifiers of one PUBLISH."""
@@ -86,18 +87,18 @@ class PropertyType(Enum):
 
 
 class PropertyRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One property: what it is, where it may stand and which values it may have."""
+    """One property: its type, where it may occur and which values it may have."""
 
     number: int
     name: str
-    """As the specification calls it."""
+    """Its name in the specification."""
     field: str
     """The attribute of `Properties`."""
     type: PropertyType
     places: frozenset[int]
     """Packet types (and WILL) where it is legal."""
     repeats_in: frozenset[int] = frozenset()
-    """Those of them where it may stand more than once."""
+    """Packet types where it may occur more than once."""
     repeats_max: int = 1
     least: int | None = None
     most: int | None = None
@@ -294,7 +295,8 @@ def _add(values: list[Any], value: Any, row: PropertyRow, place: int) -> None:
 
 
 def encode_properties(properties: Properties, place: int) -> bytes:
-    """The property block of a packet; raises InvalidRequest for what may not stand there."""
+    """The property block of a packet. Raises InvalidRequest for properties that may not occur
+    there."""
     if properties is NO_PROPERTIES:
         return b"\0"
     out = bytearray()

@@ -1,11 +1,12 @@
-"""Publishes that need a look (properties, QoS 2, special topics), and acknowledgements.
+"""Publishes that the kernel leaves to Python (properties, QoS 2, special topics), and
+acknowledgements.
 
 Rules:
 - PUBACK and PUBREC go out when the message is durable (I4). A QoS 2 packet id that was received
   and not released is answered again and published once (`receiving`).
-- PUBACKs go out in the order of their publishes (MQTT5 4.6.0-2), those of refused ones as well:
-  the kernel keeps the order of a connection, whoever staged the message.
-- A publish that is refused is answered with the reason in version 5; version 3 has no word for it,
+- PUBACKs go out in the order of their publishes (MQTT5 4.6.0-2), also those of refused ones: the
+  kernel keeps the order of a connection, whether it or Python staged the message.
+- A publish that is refused is answered with the reason in version 5; version 3 has no code for it,
   so the connection ends.
 """
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def on_publish(connection: Connection, packet: Publish) -> None:
-    """Publish a message that the kernel left to us."""
+    """Publish a message that the kernel left to Python."""
     session = connection.session
     assert session is not None
     connection.hub.counters.published += 1
@@ -81,7 +82,7 @@ def _publish(connection: Connection, packet: Publish, topic: str) -> None:
 
 
 def _topic_of(connection: Connection, packet: Publish) -> str:
-    """The topic, by alias if it has one (MQTT5 3.3.2.3.4)."""
+    """The topic, resolved if it is an alias (MQTT5 3.3.2.3.4)."""
     alias = packet.properties.topic_alias
     if alias is None:
         return packet.topic
@@ -97,7 +98,7 @@ def _topic_of(connection: Connection, packet: Publish) -> str:
 
 
 def _received(connection: Connection, packet: Publish, error: OnelogError | None) -> None:
-    """A message of QoS 2 is durable, or never will be."""
+    """A message of QoS 2 is durable, or has failed."""
     if connection.session is None:
         return
     if error is not None:
@@ -108,7 +109,7 @@ def _received(connection: Connection, packet: Publish, error: OnelogError | None
 
 def _refuse(connection: Connection, packet: Publish, error: OnelogError) -> None:
     if packet.qos == 0:
-        return  # there is nowhere to say it; the message is dropped
+        return  # no packet can report it; the message is dropped
     if connection.version != Version.V5:
         connection.fail(error)
         return
@@ -129,13 +130,13 @@ def _refuse_now(connection: Connection, packet_id: int, error: OnelogError) -> N
 
 
 def on_puback(connection: Connection, packet: Puback) -> None:
-    """The client is done with a message of QoS 1."""
+    """The client acknowledged a message of QoS 1."""
     _check_step(connection, packet)
     _settle(connection, packet.packet_id, packet.reason)
 
 
 def on_pubrec(connection: Connection, packet: Pubrec) -> None:
-    """The client has a message of QoS 2, or refuses it (MQTT5 4.3.3)."""
+    """The client received a message of QoS 2, or refuses it (MQTT5 4.3.3)."""
     session = connection.session
     assert session is not None
     _check_step(connection, packet)
@@ -150,13 +151,14 @@ def on_pubrec(connection: Connection, packet: Pubrec) -> None:
 
 
 def on_pubcomp(connection: Connection, packet: Pubcomp) -> None:
-    """The client has forgotten a packet id of QoS 2."""
+    """The client completed a message of QoS 2."""
     _check_step(connection, packet)
     _settle(connection, packet.packet_id, ReasonCode.SUCCESS)
 
 
 def _check_step(connection: Connection, packet: Puback | Pubrec | Pubcomp) -> None:
-    """Refuse an answer that the message in flight does not wait for (MQTT5 4.3.2-3, 4.3.3-3).
+    """Refuse an answer that does not fit the step of the message in flight (MQTT5 4.3.2-3,
+    4.3.3-3).
 
     An id that is not in flight is no error: the answer may cross with the end of a session.
     """
@@ -171,7 +173,7 @@ def _check_step(connection: Connection, packet: Puback | Pubrec | Pubcomp) -> No
 
 
 def _repeats(packet: Puback | Pubrec | Pubcomp) -> bool:
-    """Whether a client says again that it has a message of QoS 2: it did not get our release."""
+    """Whether a client repeats its PUBREC, because it did not get our PUBREL."""
     return isinstance(packet, Pubrec) and packet.reason < ReasonCode.UNSPECIFIED_ERROR
 
 
@@ -191,7 +193,7 @@ def _complete(connection: Connection, packet_id: int, reason: ReasonCode) -> Non
 
 
 def on_pubrel(connection: Connection, packet: Pubrel) -> None:
-    """The client releases a publish of QoS 2: its packet id may come again."""
+    """The client releases a publish of QoS 2: its packet id may be used again."""
     session = connection.session
     assert session is not None
     if session.inbound.is_open(packet.packet_id):
@@ -201,13 +203,13 @@ def on_pubrel(connection: Connection, packet: Pubrel) -> None:
 
 
 async def _release_answered(connection: Connection, packet_id: int) -> None:
-    """Release a publish whose PUBREC is still to come: that goes first (MQTT5 4.3.3, figure 4.3).
+    """Release a publish after its PUBREC, which is still to be sent (MQTT5 4.3.3, figure 4.3).
 
-    The client is not read meanwhile, so that however many it sends cost nothing.
+    No packet of the client is handled meanwhile, so that many of them cost nothing.
     """
     assert connection.session is not None
     await connection.session.inbound.finish()
-    if connection.session is not None:  # else it is released by the client's next connection
+    if connection.session is not None:  # otherwise the client's next connection releases it
         _release(connection, packet_id)
 
 
@@ -216,6 +218,6 @@ def _release(connection: Connection, packet_id: int) -> None:
     assert session is not None
     known = session.inbound.release(packet_id)
     reason = ReasonCode.SUCCESS if known else ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
-    # Durably: the id may come again for another message as soon as this is answered. One that is
-    # not known may be one whose release is just being saved.
+    # Durably: the id may be used for another message as soon as this is answered. An unknown id may
+    # be one whose release is just being saved.
     connection.after_saving(lambda: _complete(connection, packet_id, reason))

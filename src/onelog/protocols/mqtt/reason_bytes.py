@@ -12,7 +12,7 @@ _CODES: Final[dict[int, ReasonCode]] = {int(code): code for code in ReasonCode}
 
 
 def decode_reason(byte: int, packet: PacketType, sender: Side) -> ReasonCode:
-    """The code of a byte; raises a protocol error where it may not stand (MQTT5 2.4)."""
+    """The code of a byte. Raises a protocol error where it is not allowed (MQTT5 2.4)."""
     code = _CODES.get(byte)
     if code is None or not is_legal(code, packet, sender):
         raise protocol_error(f"a {sender.value} may not send {packet.name} with code 0x{byte:02X}")

@@ -1,7 +1,7 @@
 """The reason codes of MQTT 5, where each is legal, and the return codes of MQTT 3.
 
-Rules: `LEGAL` has a row for each code. `RETURN_CODES` has one too: what a version 3 client is told
-in CONNACK, or None where version 3 has no word and the server closes without one (MQTT 3.2.2-6).
+Rules: `LEGAL` has a row for each code. `RETURN_CODES` has one too: the return code of a version 3
+CONNACK, or None where version 3 has none and the server closes without an answer (MQTT 3.2.2-6).
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ LEGAL: Final[dict[ReasonCode, frozenset[PacketType]]] = {
     _R.SUBSCRIPTION_IDENTIFIERS_NOT_SUPPORTED: _SUBACK | _DISCONNECT,
     _R.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED: _SUBACK | _DISCONNECT,
 }
-"""In which packets a code may stand (MQTT5 2.4, table 2-6)."""
+"""The packets in which each code is allowed (MQTT5 2.4, table 2-6)."""
 
 _SERVER_DISCONNECTS: Final = (
     _R.NOT_AUTHORIZED,
@@ -156,7 +156,7 @@ ONE_SENDER: Final[dict[tuple[PacketType, ReasonCode], Side]] = {
     (_P.AUTH, _R.SUCCESS): Side.SERVER,
     (_P.AUTH, _R.REAUTHENTICATE): Side.CLIENT,
 }
-"""The codes that only one side may send in a packet that both may (MQTT5 3.14.2.1, 3.15.2.1)."""
+"""Codes that only one side may send, in packets that both may send (MQTT5 3.14.2.1, 3.15.2.1)."""
 
 _REFUSED: Final = ReturnCode.SERVER_UNAVAILABLE
 
@@ -189,7 +189,7 @@ REASONS_OF_RETURN_CODES: Final[dict[ReturnCode, ReasonCode]] = {
     ReturnCode.BAD_USER_NAME_OR_PASSWORD: _R.BAD_USER_NAME_OR_PASSWORD,
     ReturnCode.NOT_AUTHORIZED: _R.NOT_AUTHORIZED,
 }
-"""What a client reads out of a version 3 CONNACK."""
+"""The reason that a version 3 return code stands for."""
 
 
 def is_legal(code: ReasonCode, packet: PacketType, sender: Side) -> bool:

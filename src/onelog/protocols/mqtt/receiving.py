@@ -2,11 +2,11 @@
 
 Rules (MQTT5 4.3.3):
 - A packet id that was received and not released is answered again and not published again.
-- It is released when its PUBREC was sent: a PUBREL that comes sooner waits for that.
-- A kept session writes down, before it appends, which place a packet id stands for: partition,
-  producer id and sequence. After a crash the partition itself says whether that was appended. What
-  was not is forgotten, so that the client's next try is published; what was, is only answered.
-- A session that ends with its connection has nothing to come back to and writes nothing down.
+- It is released after its PUBREC was sent: a PUBREL that comes sooner waits for that.
+- Before it appends, a kept session saves what a packet id stands for: partition, producer id and
+  sequence. After a crash the partition says whether that was appended. If it was not, the id is
+  forgotten, so that the client's next try is published; if it was, the next try is only answered.
+- A session that ends with its connection saves nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SEQUENCE_MODULUS: Final = 2**31
 
 
 class Received(msgspec.Struct, array_like=True, frozen=True):
-    """A packet id that waits for its release, and where its message is."""
+    """A packet id that waits for its release, and the place of its message."""
 
     packet_id: int
     stream_id: str = ""
@@ -62,20 +62,21 @@ class Inbound:
         return len(self._received)
 
     def is_open(self, packet_id: int) -> bool:
-        """Whether its message is on the way and the answer will come."""
+        """Whether its message is being written and the answer will come."""
         return packet_id in self._open
 
     def rows(self) -> list[Received]:
-        """What to keep."""
+        """The rows to keep."""
         return list(self._received.values())
 
     def restore(self, rows: Iterable[Received], producer_id: int) -> None:
-        """Take over what an earlier connection received, as far as the log has it."""
+        """Take over the packet ids of an earlier connection, as far as the log has their
+        messages."""
         self.producer_id = producer_id
         streams = {s.record.id: s for s in self._hub.broker.streams.streams()}
         for row in rows:
             stream = streams.get(row.stream_id)
-            # Of a stream that was deleted nobody can tell: the message went with it.
+            # If the stream was deleted, nobody can tell: the message was deleted with it.
             if row.producer_id < 0 or stream is None or _is_appended(stream, row):
                 self._received[row.packet_id] = row
 
@@ -88,7 +89,7 @@ class Inbound:
         home: Home,
         done: Done,
     ) -> None:
-        """Append to `home` once; `done` is called when it is durable, or with the error."""
+        """Append to `home` once. `done` is called when it is durable, or with the error."""
         session = self._session()
         assert session is not None, "only the session itself publishes"
         stream, partition, _topic = home
@@ -117,7 +118,8 @@ class Inbound:
                 finished(error)
 
         if session.is_kept:
-            # Not saved, it is not appended either: the connection ends, and the client tries again.
+            # If it cannot be saved, it is not appended: the connection ends, and the client tries
+            # again.
             self._saver.then(append, undone=lambda: self._close(packet_id, appended=False))
         else:
             append()
@@ -133,7 +135,7 @@ class Inbound:
             self._idle.set()
         if not appended:
             self._received.pop(packet_id, None)
-            self._sequences.clear()  # what was not appended is not counted
+            self._sequences.clear()  # messages that were not appended are not counted
 
     def _next_sequence(self, key: tuple[str, int], partition: PartitionHandle) -> int:
         if self.producer_id < 0:
@@ -142,7 +144,7 @@ class Inbound:
         if sequence is None:
             last = partition.last_sequence(self.producer_id)
             sequence = 0 if last is None else last + 1
-        if sequence >= SEQUENCE_MODULUS:  # a sequence that wraps says nothing about before
+        if sequence >= SEQUENCE_MODULUS:  # after a wrap, a sequence says nothing of earlier ones
             self.producer_id = self._hub.producer_ids.take()
             self._sequences.clear()
             sequence = 0
@@ -150,11 +152,12 @@ class Inbound:
         return sequence
 
     def release(self, packet_id: int) -> bool:
-        """The client forgets the message: its id may come again; False when it is not known."""
+        """The client releases the message: its id may be used again. Returns False for an unknown
+        id."""
         return self._received.pop(packet_id, None) is not None
 
     async def finish(self) -> None:
-        """Wait until everything begun is durable or has failed."""
+        """Wait until every message that has begun is durable or has failed."""
         await self._saver.finish()
         await self._idle.wait()
 

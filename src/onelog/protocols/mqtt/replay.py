@@ -1,14 +1,15 @@
-"""Replay: `$replay/<from>/<filter>` gives history from a point on, then what comes, in order.
+"""Replay: `$replay/<from>/<filter>` delivers history from a point on, then new messages, in order.
 
 `<from>` is `earliest`, `latest`, `offset:<number>`, milliseconds since the Unix epoch, or an
 ISO 8601 time (without a `+`, which a filter cannot hold; a time without a zone is UTC).
 
 Rules:
-- Each subscription reads the log by itself, from its first message to its last, so nothing is lost
-  or comes twice between history and now. It shares the window of its session.
+- Each subscription reads the log itself, from its first message to its last, so no message is lost
+  or repeated between history and new messages. It shares the window of its session.
 - A topic's messages come in their order. A filter that reads several partitions mixes them.
-- It is independent of the client's other subscriptions: what two of them match comes twice.
-- A persistent session goes on where it stood, not at `<from>` again.
+- It is independent of the client's other subscriptions: a message that matches two of them comes
+  twice.
+- A persistent session goes on where it stopped, not at `<from>` again.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _log = get_logger("mqtt")
 
 
 def parse_start(text: str) -> Start:
-    """Where a replay begins; raises InvalidName when the text says no such place."""
+    """Where a replay begins. Raises InvalidName when the text is no such point."""
     if text == "earliest":
         return EARLIEST
     if text == "latest":
@@ -64,7 +65,7 @@ def _is_number(text: str) -> bool:
 def open_replay(
     hub: Hub, session: MqttSession, row: Subscribed, address: SubscribeAddress
 ) -> Replay:
-    """A replay from where the session stood, or from where the client asks for."""
+    """A replay from where the session stopped, or from where the client asks."""
     filters = (address.filter,)
     positions = session.kept_positions(row.filter)
     if positions is None:
@@ -91,7 +92,7 @@ class Replay:
         self.go_on()
 
     def go_on(self) -> None:
-        """Read while the client takes it, then wait for news."""
+        """Read while the client has room, then wait for news."""
         session = self._session
         connection = session.connection
         self._stop_waiting()
@@ -153,12 +154,12 @@ class Replay:
         return prepare(session.output, publish, (source.number, record.offset))
 
     def settle(self, tag: int, *, accepted: bool) -> Cursor | None:
-        """Nothing: its packet ids are the session's own."""
+        """Nothing: its packet ids belong to the session."""
         del tag, accepted
         return None
 
     def positions(self) -> list[Position]:
-        """Where it reads on from."""
+        """The positions to read on from."""
         return self._reading.positions()
 
     def park(self) -> None:

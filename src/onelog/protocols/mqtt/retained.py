@@ -1,8 +1,8 @@
-"""Retained messages: a table cursor over what was published with the retain flag.
+"""Retained messages: a table cursor over messages that were published with the retain flag.
 
-Rules: it holds places, not messages. While the broker runs it is fed by the live feed, which sees
-every batch anyway; after a start it reads what came since its checkpoint. An empty payload clears.
-A message is retained for longer than its stream holds its records (`retained_copies`).
+Rules: it holds places, not messages. While the broker runs, the live feed updates it, because it
+sees every batch anyway; after a start it reads the records since its checkpoint. An empty payload
+clears. A message stays retained even after its stream has dropped its record (`retained_copies`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Retained:
         self._copies = copies
         self._most = most
         self._run = secrets.token_hex(8)
-        """Numbers of topics mean something in this run of the broker only."""
+        """The run of the broker: numbers of topics are valid in one run only."""
         self.refused = 0
         """Messages that were not retained because there are too many."""
 
@@ -79,11 +79,11 @@ class Retained:
         return len(self._table)
 
     async def catch_up(self) -> None:
-        """Read to the end of the log; at the end it returns without letting others run."""
+        """Read to the end of the log. At the end it returns without letting others run."""
         await self._table.start_following(once=True)
 
     def note_batches(self, source: LiveSource, data: bytes | bytearray, upto: int) -> None:
-        """Plain batches became visible: see what they retain, below an offset."""
+        """Plain batches became visible: note the messages below an offset that they retain."""
         if _MARK not in data:
             return
         fixed = source.fixed_topic
@@ -98,13 +98,13 @@ class Retained:
                     self._note(topic, source, offset, present=bool(value))
 
     def note_record(self, source: LiveSource, record: Record) -> None:
-        """A record became visible: see whether it is retained."""
+        """A record became visible: note whether it is retained."""
         if is_retained(record.headers):
             self._note(record.topic.encode(), source, record.offset, present=bool(record.value))
 
     def _note(self, name: bytes, source: LiveSource, offset: int, *, present: bool) -> None:
         if not check_topic(name):
-            return  # no subscriber could be told of it
+            return  # no subscriber could get it
         topic = name.decode()
         if present and len(self._table) >= self._most and topic not in self._table:
             self.refused += 1
@@ -116,12 +116,12 @@ class Retained:
     # -- records that leave
 
     async def before_trim(self, partition: PartitionHandle, start: Offset) -> None:
-        """Retention takes records below an offset: what is retained stays."""
+        """Retention takes records below an offset: copy the retained ones."""
         key = (self._broker.streams.get(partition.stream).record.id, int(partition.id))
         await self._copies.carry(key, start, lambda _record: True)
 
     async def before_compaction(self, partition: PartitionHandle, upto: Offset) -> None:
-        """Compaction takes what a later message of its topic follows, retained or not."""
+        """Compaction takes records that a later message of their topic follows, retained or not."""
         stream = self._broker.streams.get(partition.stream)
         source = Source(stream, partition)
         if stream.config.internal:
@@ -135,7 +135,7 @@ class Retained:
     # -- greetings
 
     def greet(self, session: MqttSession, text: str, row: GreetingRow | None = None) -> None:
-        """Let a session send what a subscription finds retained, or the rest of it."""
+        """Let a session send the retained messages of a subscription, or the rest of them."""
         greeting = Greeting(
             self._table, self._run, session, text, array("Q", sorted(self._table.matching(text)))
         )

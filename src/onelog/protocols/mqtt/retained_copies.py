@@ -4,9 +4,9 @@ Rules:
 - A retained message is written once, to its home stream (I1). Only when retention is about to take
   that record, or compaction may, it is copied here, and the table points to the copy from then on.
 - The copy and the table are durable before the record leaves.
-- A copy says which stream it is of, and ends with that stream. A time to live that the stream gave
-  its messages stays with the copy as the message's own expiry.
-- A copy that a newer retained message replaces, or that is cleared, leaves by a tombstone.
+- A copy names the stream of its original, and ends with that stream. A time to live of the stream
+  becomes the expiry of the copy.
+- When a newer retained message replaces a copy, or clears it, a tombstone removes the copy.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ STREAM_CONFIG: Final = StreamConfig(
 )
 
 ORIGIN: Final = b"~ro"
-"""Of a copy: the id of the stream that the message was published to."""
+"""In a copy: the id of the stream that the message was published to."""
 
 CHUNK_RECORDS: Final = 256
 CHUNK_BYTES: Final = 1024 * 1024
@@ -70,9 +70,9 @@ class Copies:
 
     @classmethod
     async def open(cls, broker: Broker, live: Live, clock: Clock, table: TableCursor) -> Copies:
-        """Let the table read copies; the stream is created on the first start.
+        """Let the table read copies. The stream is created at the first start.
 
-        Raises Unavailable when it is damaged.
+        Raises Unavailable when the stream is damaged.
         """
         stream = broker.streams.find(STREAM) or await broker.streams.create(STREAM_CONFIG)
         check_known(stream.partitions[0])
@@ -89,7 +89,7 @@ class Copies:
         return (place.stream_id, place.partition) == self._source.key
 
     def read(self, place: Position) -> Record | None:
-        """The copy at a place; None when it is none, or of a stream that is gone."""
+        """The copy at a place; None: it is no copy, or its stream is gone."""
         if not self._is_own(place):
             return None
         record = self._broker.cursors.record_at(self._source, place.offset)
@@ -103,7 +103,8 @@ class Copies:
     async def carry(
         self, key: tuple[str, int], upto: int, is_wanted: Callable[[Record], bool]
     ) -> None:
-        """Copy the retained messages of a partition below an offset; durable when it returns."""
+        """Copy the retained messages of a partition below an offset. They are durable when it
+        returns."""
         rows: list[_Row] = []
         size_bytes = carried = 0
         for at, number in enumerate(self._table.numbers()):
@@ -153,7 +154,7 @@ class Copies:
     # -- dropping
 
     def drop(self, topic: str) -> None:
-        """A copy is needed no more; all of a pass leave in one batch."""
+        """A copy is no longer needed; all of a pass are removed in one batch."""
         self._dropped.append(topic)
         if len(self._dropped) == 1:
             asyncio.get_running_loop().call_soon(self._write_dropped)
@@ -165,5 +166,5 @@ class Copies:
         builder.extend([(None, topic.encode(), None, (), now_ms) for topic in dropped])
         try:
             self._source.partition.append_built(builder, index_topics=False)
-        except OnelogError as error:  # the table knows: what is left costs disk only
+        except OnelogError as error:  # the table knows: a copy that is left costs disk only
             _log.warning("copies of retained messages are left", reason=str(error))

@@ -1,13 +1,13 @@
-"""Topic rewrite: rules of the operator turn topics of publishes and filters of subscriptions.
+"""Topic rewrite: rules of the operator change topics of publishes and filters of subscriptions.
 
 Rules:
-- The first rule that matches is applied, once. A rule matches by a filter, and by a regular
-  expression on top if it has one. `$1`… are the expression's groups, or without one what the
-  filter's wildcards stand for (`+` a level, `#` the rest).
+- The first rule that matches is applied, once. A rule matches by a filter, and also by a regular
+  expression if it has one. `$1`… are the groups of the expression; without one, the levels that the
+  filter's wildcards stand for (`+` one level, `#` the rest).
 - A subscription is matched as it is written: its own wildcards count as levels.
-- What is special (`$share/…`, `$replay/…`, `$exclusive/…`, `$delayed/…`) stays; the filter or topic
-  behind it is rewritten. Other topics that begin with `$` never are.
-- What comes out has to be a topic or a filter, else the client is refused.
+- Special prefixes (`$share/…`, `$replay/…`, `$exclusive/…`, `$delayed/…`) stay; the filter or topic
+  behind them is rewritten. Other topics that begin with `$` never are.
+- The result must be a valid topic or filter; otherwise the client is refused.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Rule:
         self.names_client = names_client(check_template(rule.to, groups))
 
     def match(self, text: str, use: Use) -> Sequence[str] | None:
-        """What `$1`… stand for; None when the rule is not for this text."""
+        """The values of `$1`…; None: the rule does not match this text."""
         rule = self.rule
         if rule.applies not in ("all", use) or not covers(rule.filter, text):
             return None
@@ -85,7 +85,7 @@ class Rewriter:
         return head + (topic if text is None else check_topic(text))
 
     def route(self, topic: str, user: str) -> str | None:
-        """The same for every client of a user; None when it depends on the client."""
+        """The same for every client of a user; None: it depends on the client."""
         for rule in self._rules:
             groups = rule.match(topic, "publish")
             if groups is not None:
@@ -95,7 +95,7 @@ class Rewriter:
         return topic
 
     def address(self, address: SubscribeAddress, client_id: str, user: str) -> SubscribeAddress:
-        """What a SUBSCRIBE or UNSUBSCRIBE is for."""
+        """The address of a SUBSCRIBE or UNSUBSCRIBE after rewriting."""
         if not self._rules:
             return address
         text = self._apply(address.filter, "subscribe", client_id, user)

@@ -1,12 +1,11 @@
-"""Routes: which way the plain publishes of a topic go, remembered per principal for the kernel.
+"""Routes: where the plain publishes of a topic go, remembered per principal for the kernel.
 
 Rules:
-- Whether a principal may publish is part of the answer, so each has its own; all its connections
-  share them, and they go with the last one (I8).
-- What is remembered is bounded, for each and for all together. Who asks for too many topics loses
-  his own first.
-- A change of streams drops the routes of topics that it touches, where they go to: a topic may have
-  been rewritten.
+- A route includes the right to publish, so each principal has its own. All connections of a
+  principal share them, and they are dropped with the last one (I8).
+- The number of routes is bounded, per principal and for all together. A principal that asks for too
+  many topics loses its own first.
+- A change of streams drops the routes whose targets it touches: a topic may have been rewritten.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from onelog.broker import Principal, Touched
 from onelog.kernel import MqttRoute, TopicFilter
 
 ROUTES_MAX: Final = 100_000
-"""Topics whose way into the log is remembered per principal."""
+"""Topics whose routes are remembered per principal."""
 
 ALL_ROUTES_MAX: Final = 400_000
 """The same for all principals together."""
@@ -31,30 +30,31 @@ class Routes:
 
     def __init__(self) -> None:
         self.by_topic: dict[bytes, MqttRoute] = {}
-        """Where the kernel looks: it needs a plain dict, and always the same."""
+        """The kernel looks here: always the same plain dict."""
         self.connections = 0
 
 
 class RouteTable:
-    """The routes of everybody who is connected."""
+    """The routes of all connected principals."""
 
     def __init__(self, *, is_rewritten: bool) -> None:
         self._is_rewritten = is_rewritten
-        """Whether a topic may go elsewhere than it says."""
+        """Whether a rule may send a topic elsewhere."""
         self._known: dict[Principal, Routes] = {}
         self._count = 0
-        """Routes of all: exact, as only this class adds and removes any."""
+        """The number of all routes. It is exact, because only this class adds and removes any."""
 
     def __len__(self) -> int:
         return self._count
 
     @property
     def principals(self) -> int:
-        """How many have routes, or may have."""
+        """How many principals are connected."""
         return len(self._known)
 
     def join(self, principal: Principal) -> dict[bytes, MqttRoute]:
-        """A connection of a principal begins, and looks in these; it calls `leave` at its end."""
+        """A connection of a principal begins, and uses these routes; it calls `leave` at its
+        end."""
         routes = self._known.get(principal)
         if routes is None:
             routes = self._known[principal] = Routes()
@@ -80,12 +80,13 @@ class RouteTable:
         routes.by_topic[topic] = route
 
     def forget(self) -> None:
-        """Nothing that is known need be true any more."""
+        """Forget all routes: none of them need be true any more."""
         for routes in self._known.values():
             self._clear(routes)
 
     def forget_of(self, principal: Principal) -> None:
-        """Each publish of a principal that is connected needs a look, until it has routes again."""
+        """Forget the routes of a principal: each of its publishes is checked until it has routes
+        again."""
         self._clear(self._known[principal])
 
     def drop(self, change: Touched) -> None:
@@ -97,12 +98,12 @@ class RouteTable:
                     self._count -= 1
 
     def _found(self, by_topic: dict[bytes, MqttRoute], text: str) -> list[bytes]:
-        """The topics whose messages go to where a filter matches."""
+        """The topics whose messages go to topics that a filter matches."""
         wanted = text.encode()
         if is_exact(text) and not self._is_rewritten:
             return [wanted] if wanted in by_topic else []
         matches = TopicFilter(wanted).matches
-        # What it begins with is compared first: that is far cheaper.
+        # The prefix is compared first: that is far cheaper.
         begins = wanted.partition(b"+")[0].partition(b"#")[0].removesuffix(b"/")
         return [
             topic

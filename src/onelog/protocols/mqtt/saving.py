@@ -1,9 +1,9 @@
 """What a session does only after its state is durable: one save serves everything that waits.
 
-Rules: actions run in the order in which they were asked for. When saving fails the connection
-ends, and what waited is not done: the client asks again. Whoever has to know that is told. A client
-is not read while a thousand of its packets wait here (I8). The session is not held from here, so
-that it goes when its connection has let go of it.
+Rules: actions run in the order in which they were asked for. When saving fails, the connection ends
+and the actions are not run: the client asks again. An action may have an `undone` callback for
+that. A client is not read while a thousand of its packets wait here (I8). This object has no strong
+reference to the session, so that the session is freed when its connection releases it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from onelog.protocols.mqtt.session import MqttSession
 
 WAITING_MAX: Final = 1000
-"""Actions that wait for one save before the client is not read: a disk may hang."""
+"""Actions that may wait for one save before the client is not read: a disk may hang."""
 
 
 class _Waiting(NamedTuple):
@@ -43,7 +43,7 @@ class Saver:
         *more: Cursor,
         undone: Callable[[], None] = lambda: None,
     ) -> None:
-        """Run `action` when the state as it is now is durable, and that of `more` cursors.
+        """Run `action` when the current state, and that of `more` cursors, is durable.
 
         `undone` is called instead when it cannot be made durable.
         """
@@ -56,7 +56,7 @@ class Saver:
 
     @property
     def is_full(self) -> bool:
-        """Whether so much waits that no more should be asked for."""
+        """Whether so many actions wait that no more should be asked for."""
         return len(self._waiting) >= WAITING_MAX
 
     async def _run(self, session: MqttSession) -> None:
@@ -83,6 +83,6 @@ class Saver:
         session.hub.broker.troubles.tell("session-answer", [row.undone for row in waiting])
 
     async def finish(self) -> None:
-        """Wait until nothing waits."""
+        """Wait until no action waits."""
         while self._task is not None:
             await asyncio.wait((self._task,))

@@ -1,9 +1,9 @@
 """MQTT on one node: its listeners as the configuration says, and the hub behind them.
 
-Rules: ports are bound, and certificates read, before the broker recovers; nobody is accepted
-before the hub is open. Where it cannot be opened, who connects is refused with 0x88 until it can.
-At the end nobody new is accepted, then everybody is told to leave (0x8B), then sessions are saved;
-the broker closes after that.
+Rules: ports are bound, and certificates read, before the broker recovers; no client is accepted
+before the hub is open. While it cannot be opened, every client is refused with 0x88. At the end no
+new client is accepted, then all are disconnected (0x8B), then sessions are saved; the broker closes
+after that.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ class MqttServer:
         self._listeners = ProtocolListeners(clock, config.mqtt.limits, alpn=("mqtt", "http/1.1"))
         self._hub: Hub | None = None
         self._failed: Hub | None = None
-        """One that could not be opened, and that guards what is retained."""
+        """A hub that could not be opened, and that guards the retained messages."""
         self._refusing = Refusing(self._serve)
 
     @property
     def listeners(self) -> list[tuple[Listener, str]]:
-        """What is bound, and the address as clients write it."""
+        """The bound listeners, each with its address for clients."""
         return [(bound.listener, _url(bound)) for bound in self._listeners.bound]
 
     def bind(self) -> None:
-        """Take every port. Raises Conflict or ConfigError, and then holds none."""
+        """Bind every port. Raises Conflict or ConfigError, and then holds none."""
         listeners = self._config.listeners
         self._listeners.bind(
             {name: getattr(listeners, name) for name in NAMES},
@@ -94,7 +94,7 @@ class MqttServer:
         return None if self._hub is None else MqttDesk(self._hub)
 
     async def close(self) -> None:
-        """Accept no more, disconnect everybody, save sessions. Idempotent."""
+        """Stop accepting, disconnect everybody, save sessions. Idempotent."""
         await self._listeners.stop_accepting()
         hub, self._hub = self._hub, None
         if hub is not None:
@@ -192,7 +192,7 @@ def _websocket(settings: StreamListener, config: Config) -> WebSocketSettings | 
     path: str | None = getattr(settings, "path", None)
     if path is None:
         return None
-    # A certificate proves the name. Without one a name is as good as the credentials behind it.
+    # A certificate proves the name. Without one, a name is only as good as its credentials.
     proven = hasattr(settings, "tls")
     needs_login = config.security.anonymous == "never" or not (
         config.security.anonymous == "always" or is_loopback(settings.host)

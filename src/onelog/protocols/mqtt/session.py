@@ -1,13 +1,13 @@
-"""A session: a client's subscriptions, what is in flight to it, and where it reads.
+"""A session: a client's subscriptions, its messages in flight, and its positions.
 
 Rules:
 - While it follows the end, its position is the live feed's: it costs nothing to keep up. When it
-  falls behind, or its connection goes, it remembers the positions and reads the log from there.
-- Nothing is copied: what is in flight is a packet id and a place in the log.
+  falls behind, or its connection ends, it remembers the positions and reads the log from there.
+- Nothing is copied: a message in flight is a packet id and a place in the log.
 - It is a cursor of kind `session`: its state is kept in `~cursors` like any other, and pins
   retention.
-- A subscription counts from when it was made, also when the session reads an older part of the
-  log at that time.
+- A subscription counts from the time when it was made, even when the session reads an older part of
+  the log then.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ class MqttSession:
         output.owner = self
         self.subscriptions: dict[str, Subscribed] = {}
         self.specials: dict[str, Special] = {}
-        """Subscriptions that deliver by themselves, by what the client wrote."""
+        """Subscriptions that deliver by themselves, by the text that the client wrote."""
         self.owned: dict[int, tuple[Special, int]] = {}
-        """Packet ids that such a subscription settles, and its own tag for each."""
+        """Packet ids that such a subscription settles, each with the subscription's own tag."""
         self.saver = Saver(self)
         self._posting = 0
         """Runs of packets that wait for the state to be durable."""
         self.greetings: dict[str, Greeting] = {}
-        """Subscriptions that have not got all that was retained, by filter."""
+        """Subscriptions that have not got all retained messages, by filter."""
         self._greeting_rows: list[GreetingRow] = []
         self._hungry: list[Hungry] = []
         self._special_positions: dict[str, list[Position]] = {}
@@ -100,11 +100,11 @@ class MqttSession:
 
     @property
     def filters(self) -> tuple[str, ...]:
-        """What it reads."""
+        """The filters that it reads."""
         return tuple(sorted(self.subscriptions))
 
     def state(self) -> CursorState:
-        """What to keep of it."""
+        """The state to keep."""
         body = SessionBody(
             self._read_positions(),
             self._in_flight_rows(),
@@ -118,7 +118,7 @@ class MqttSession:
         return CursorState(self.name, self.kind, self.filters, needed, msgspec.msgpack.encode(body))
 
     def positions(self) -> list[Position]:
-        """Where it stands, per partition."""
+        """Its position in each partition."""
         return self.state().positions
 
     def pending(self) -> int:
@@ -126,11 +126,11 @@ class MqttSession:
         return self.output.pending
 
     def lag(self) -> int:
-        """Offsets between where it reads and the end."""
+        """Offsets between its positions and the ends."""
         return 0 if self._reading is None else self._reading.lag()
 
     def close(self) -> None:
-        """Stop reading and following; its state stays what it is now."""
+        """Stop reading and following. The state stays as it is."""
         self._closed_at = self._read_positions()
         self.output.live = False
         for text in self.subscriptions:
@@ -148,7 +148,7 @@ class MqttSession:
         return rows
 
     def _read_positions(self) -> list[Position]:
-        """Where it would read on from."""
+        """The positions to read on from."""
         if self._closed_at is not None:
             return self._closed_at
         if self._reading is not None:
@@ -158,7 +158,7 @@ class MqttSession:
         return self._live_positions(*self.subscriptions)
 
     def restore(self, state: CursorState) -> None:
-        """Take up what an earlier connection left."""
+        """Take over the state that an earlier connection left."""
         body = msgspec.msgpack.decode(state.body, type=SessionBody)
         self.inbound.restore(body.inbound, body.producer_id)
         rows = []
@@ -175,7 +175,7 @@ class MqttSession:
             self._reading = self.hub.broker.cursors.reading(self.filters, body.positions)
 
     async def bound_backlog(self) -> None:
-        """Skip the oldest of what waits, if that is more than the limit."""
+        """Skip the oldest waiting messages, if there are more than the limit."""
         most, reading = self.hub.limits.queued, self._reading
         if not most or reading is None:
             return
@@ -193,7 +193,7 @@ class MqttSession:
     # -- subscriptions
 
     def subscribe(self, wanted: Subscribed) -> bool:
-        """Add or replace a subscription; whether it is new."""
+        """Add or replace a subscription. Returns whether it is new."""
         known = self.subscriptions.get(wanted.filter)
         if self._reading is not None:
             wanted.since = known.since if known is not None else self._live_positions(wanted.filter)
@@ -210,7 +210,7 @@ class MqttSession:
         return new
 
     def unsubscribe(self, text: str) -> bool:
-        """Remove a subscription; False when there is none."""
+        """Remove a subscription. Returns False when there is none."""
         row = self.subscriptions.pop(text, None)
         if row is None:
             return False
@@ -224,13 +224,13 @@ class MqttSession:
     # -- special subscriptions
 
     def kept_positions(self, text: str) -> list[Position] | None:
-        """Where a special subscription of an earlier connection stood."""
+        """The positions of a special subscription of an earlier connection."""
         return self._special_positions.get(text)
 
     def ask_for_room(self, special: Hungry) -> None:
-        """The window is full: go on with this one when there is room.
+        """The window is full: call `go_on` of this subscription when there is room.
 
-        The kernel tells of acknowledgements only who does not follow the end.
+        The kernel reports acknowledgements only to sessions that do not follow the end.
         """
         if special not in self._hungry:
             self._hungry.append(special)
@@ -242,7 +242,7 @@ class MqttSession:
             special.go_on()
 
     def settle_owned(self, packet_id: int, *, accepted: bool) -> Cursor | None:
-        """A packet id of a special subscription was answered; the cursor that changed by it."""
+        """The client answered a packet id of a special subscription: the cursor that changed."""
         special, tag = self.owned.pop(packet_id, (None, 0))
         return None if special is None else special.settle(tag, accepted=accepted)
 
@@ -277,7 +277,7 @@ class MqttSession:
         return deliveries is None or deliveries.allows(self.principal, topic)
 
     def begin(self, connection: Connection) -> None:
-        """A connection speaks for it: redeliver what is in flight, then read on or follow."""
+        """A connection speaks for it: send messages in flight again, then read on or follow."""
         self.connection = connection
         self.output.writer = connection.transport.write
         self.output.kept = self.is_kept
@@ -307,7 +307,7 @@ class MqttSession:
             greeting.go_on()
 
     def _redeliver(self) -> None:
-        """Messages again in their order, releases where the message itself is received (4.4)."""
+        """Messages again in their order; only releases where the client has the message (4.4)."""
         version = self.output.version
         for packet_id, number, offset, qos, stage in self.output.in_flight():
             if stage:
@@ -328,7 +328,7 @@ class MqttSession:
         self.write_out()
 
     def _publish_of(self, key: tuple[str, int], record: Record) -> Publish | None:
-        """The PUBLISH of a record that was sent before; its subscription may be gone since."""
+        """The PUBLISH of a record that was sent before. Its subscription may be gone since."""
         if not self.may_have(record.topic):
             return None
         now_ms = self.hub.clock.now_ms()
@@ -336,7 +336,7 @@ class MqttSession:
         return known or from_record(record, now_ms=now_ms, retain=False)
 
     def write_out(self) -> None:
-        """Send what waits."""
+        """Send waiting bytes."""
         chunks = self.output.take()
         if chunks and self.connection is not None:
             self.hub.counters.sent_bytes += sum(map(len, chunks))
@@ -361,7 +361,7 @@ class MqttSession:
             self._push(packets)
             self.catch_up()
 
-        self.stop_following()  # what comes meanwhile must not overtake
+        self.stop_following()  # new messages must not overtake these
         self._posting += 1
         self.saver.then(send)
 
@@ -377,7 +377,7 @@ class MqttSession:
         return self._posting > 0
 
     def fall_behind(self, source: LiveSource, offset: int) -> None:
-        """Follow no more: read the log from `offset` of this source, and of the others from now."""
+        """Stop following: read the log from `offset` of this source, and from now of the others."""
         self.output.live = False
         positions = [
             Position(row.stream_id, row.partition, offset)
@@ -390,7 +390,7 @@ class MqttSession:
             self.hub.loop.call_soon(self.catch_up)
 
     def stop_following(self) -> None:
-        """The peer reads too slowly: remember where, and read the log later."""
+        """The peer reads too slowly: remember the positions, and read the log later."""
         if self.output.live:
             self.output.live = False
             if self.subscriptions:
@@ -398,7 +398,7 @@ class MqttSession:
                 self._reading = self.hub.broker.cursors.reading(self.filters, positions)
 
     def catch_up(self) -> None:
-        """Read the log while the client takes it; follow the end again once there."""
+        """Read the log while the client has room. Follow the end again once it is reached."""
         connection, reading = self.connection, self._reading
         if self._wait is not None:
             self._wait.cancel()
@@ -409,12 +409,12 @@ class MqttSession:
             self._feed_hungry()
         room = min(self.output.room, CATCH_UP_RECORDS)
         if room == 0 or self.is_saving:
-            return  # the next acknowledgement calls again, or who saves
+            return  # the next acknowledgement or the saver calls again
         if reading is None:
             self.output.live = True
             return
         if self._hungry:
-            room = (room + 1) // 2  # they have a share of the window
+            room = (room + 1) // 2  # special subscriptions have a share of the window
         try:
             self._read_some(reading, room)
         except Closed:
@@ -452,7 +452,7 @@ class MqttSession:
         return self._matcher
 
     def _read_some(self, reading: Reading, room: int) -> None:
-        """Read and send what fits."""
+        """Read and send as much as fits."""
         matcher = self._matching()
         now_ms = self.hub.clock.now_ms()
         packets: list[Outgoing] = []
@@ -479,7 +479,7 @@ class MqttSession:
             self._reading = None
 
     def park(self) -> None:
-        """The connection is gone: remember where it stands."""
+        """The connection is gone: remember the positions."""
         self.stop_following()
         self.output.writer = None
         self.connection = None
@@ -494,7 +494,7 @@ class MqttSession:
         self.output.take()
 
     def let_go(self) -> None:
-        """Its state is kept, or nobody wants it: hold nothing that holds it."""
+        """The state is kept or not needed: release every reference that holds the session."""
         self.output.owner = None
         for held in (self.specials, self.owned, self.greetings):
             held.clear()

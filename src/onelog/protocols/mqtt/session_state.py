@@ -31,7 +31,7 @@ class GreetingRow(msgspec.Struct, array_like=True, frozen=True):
 
 
 class SessionBody(msgspec.Struct, array_like=True):
-    """What only MQTT understands of a kept session."""
+    """The part of a kept session that only MQTT understands."""
 
     positions: list[Position]
     in_flight: list[InFlightRow]
@@ -39,9 +39,9 @@ class SessionBody(msgspec.Struct, array_like=True):
     inbound: list[Received]
     """QoS 2 publishes that wait for their release."""
     producer_id: int = -1
-    """What the client's QoS 2 publishes are numbered under."""
+    """The producer id of the client's QoS 2 publishes."""
     specials: list[tuple[str, list[Position]]] = []
-    """Where special subscriptions read on."""
+    """The positions of special subscriptions."""
     greetings: list[GreetingRow] = []
 
 
@@ -51,7 +51,7 @@ def cursor_name(client_id: str) -> str:
 
 
 def needed_positions(body: SessionBody) -> list[Position]:
-    """The lowest offset per partition that the session still needs: what pins retention."""
+    """The lowest offset per partition that the session still needs. It pins retention."""
     places = [Position(row.stream_id, row.partition, row.offset) for row in body.in_flight]
     needed: dict[tuple[str, int], int] = {}
     for rows in (body.positions, places, *(rows for _text, rows in body.specials)):

@@ -4,11 +4,13 @@ members drain.
 Rules:
 - A group is its name and its filter; its backlog is kept while no member is connected, and begins
   at the first subscription. Retained messages are never sent (MQTT5 4.8.2).
-- A message is with one member at a time. PUBACK or PUBREC settles it, with an error code too: the
-  message is then given up and not offered to others (4.8.2-6). QoS 0 is settled when it is sent.
-- What a member has not acknowledged when its connection goes, goes to another, lowest offset first.
-- A member without room, or whose client cannot take a packet that large, is passed over. What no
-  member can take is given up.
+- A message is with one member at a time. PUBACK or PUBREC settles it, also with an error code: then
+  the message is given up and not offered to others (4.8.2-6). A message of QoS 0 is settled when it
+  is sent.
+- When the connection of a member ends, its unacknowledged messages go to others, lowest offset
+  first.
+- A member without room, or whose client does not accept a packet that large, is passed over. A
+  message that no member can take is given up.
 - A group without members is deleted after `idle_expiry_ms`; the time that the broker was down
   counts.
 """
@@ -79,9 +81,9 @@ class ShareMember(FilterConsumer):
         self.row = row
         self.tag = session.client_id
         self._held: dict[int, int] = {}
-        """Place in the queue → packet id, of what the client has not acknowledged."""
+        """Place in the queue → packet id, of messages that the client has not acknowledged."""
 
-    # -- what the queue asks
+    # -- called by the queue
 
     @property
     def room(self) -> int:
@@ -91,13 +93,12 @@ class ShareMember(FilterConsumer):
 
     @property
     def unacked(self) -> int:
-        """Messages that its client holds, of other subscriptions too."""
+        """Unacknowledged messages of its client, of all subscriptions."""
         return self.session.output.pending
 
     def take(self, delivery: Delivery) -> bool:
-        """Send a message; False when the client may not have it, or it does not fit its window
-        or packet size.
-        """
+        """Send a message; False: the client may not have it, or it does not fit the window or
+        packet size."""
         session, row = self.session, self.row
         if not session.may_have(delivery.record.topic):
             return False
@@ -124,24 +125,24 @@ class ShareMember(FilterConsumer):
         return True
 
     def flush(self) -> None:
-        """Write out what it took."""
+        """Write out the messages of this pass."""
         self.session.write_out()
 
     def ask_for_room(self) -> None:
-        """Be called when the session has room."""
+        """Wake the queue when the session has room."""
         self.session.ask_for_room(self)
 
     def queue_gone(self) -> None:
-        """Nothing: the next subscription begins the group anew."""
+        """Nothing: the next subscription begins the group again."""
 
-    # -- what the session asks
+    # -- called by the session
 
     def begin(self) -> None:
-        """Be offered messages."""
+        """Begin to take messages."""
         self.queue.add_consumer(self)
 
     def go_on(self) -> None:
-        """Be offered messages again."""
+        """Take messages again."""
         self.queue.wake()
 
     def settle(self, tag: int, *, accepted: bool) -> Cursor | None:
@@ -155,11 +156,11 @@ class ShareMember(FilterConsumer):
         return self.queue.cursor
 
     def positions(self) -> list[Position]:
-        """None: the group's cursor keeps them."""
+        """None: the cursor of the group keeps them."""
         return []
 
     def park(self) -> None:
-        """Leave, and let others have what was not acknowledged."""
+        """Leave, and let others have the unacknowledged messages."""
         self.end()
         for packet_id in self._held.values():
             self.session.owned.pop(packet_id, None)
@@ -168,7 +169,7 @@ class ShareMember(FilterConsumer):
         self._held.clear()
 
     def end(self) -> None:
-        """Leave; what is in flight to the client is completed."""
+        """Leave; messages in flight to the client are completed."""
         self.queue.remove_consumer(self)
         if not self.queue.consumers:
             self._shares.left_alone(self.queue)
@@ -182,20 +183,20 @@ class Shares:
         self.settings = settings
         self.groups: dict[str, FilterQueue] = {}
         self._names: set[str] = set()
-        """Of all groups, also those that nobody came back to since the start."""
+        """The names of all groups, also of those without members since the start."""
         self._idle = IdleGroups(hub.broker)
         self._opening = asyncio.Lock()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Let the backlogs of groups that nobody comes back to end in their time."""
+        """Let the backlogs of groups without members expire in time."""
         now_ms = self.hub.clock.now_ms()
         since = await self._idle.open()
         self._names = {name for name in self.hub.broker.cursors.names() if name.startswith(_CURSOR)}
-        # Of the others, the broker went before their members.
+        # The members of all other groups were connected when the broker stopped.
         await self._idle.note(dict.fromkeys(self._names - since.keys(), now_ms))
-        for name in since.keys() - self._names:  # groups that somebody deleted
+        for name in since.keys() - self._names:  # groups that were deleted
             await self._idle.forget(name)
         for name in self._names:
             self._arm(name, since.get(name, now_ms))
@@ -203,7 +204,7 @@ class Shares:
     async def join(
         self, session: MqttSession, row: Subscribed, address: SubscribeAddress, principal: Principal
     ) -> ShareMember:
-        """Make a session a member; the group begins now if it is new."""
+        """Make a session a member. A new group begins now."""
         name = f"{_CURSOR}{address.argument}/{address.filter}"
         cursors = self.hub.broker.cursors
         async with self._opening:

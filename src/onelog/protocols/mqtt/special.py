@@ -1,10 +1,10 @@
-"""Subscriptions that are more than a filter: how they are written, and what a session asks of them.
+"""Subscriptions that are more than a filter: their form, and what a session asks of them.
 
 `$share/<group>/<filter>`, `$replay/<from>/<filter>` and `$exclusive/<filter>`.
 
-Rules: what is special about a subscription stands before its filter and is taken off before
-anything looks at the filter. A special subscription delivers by itself, through the window and
-the bytes of its session; it asks for room when the window is full and is called when there is.
+Rules: the special prefix stands before the filter, and is removed before anything looks at the
+filter. A special subscription delivers by itself, through the window and the output of its session.
+It asks for room when the window is full, and is called when there is some.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Kind = Literal["plain", "share", "replay", "exclusive"]
 
 
 class SubscribeAddress(msgspec.Struct, frozen=True):
-    """What a SUBSCRIBE names: the kind, what the kind needs to know, and the filter."""
+    """The address of a SUBSCRIBE: the kind, the argument of the kind, and the filter."""
 
     kind: Kind
     argument: str
@@ -36,7 +36,7 @@ class SubscribeAddress(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """As the client wrote it."""
+        """The text as the client wrote it."""
         if self.kind == "plain":
             return self.filter
         parts = [f"${self.kind}", self.argument, self.filter]
@@ -44,12 +44,12 @@ class SubscribeAddress(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """What a session keeps the subscription under; an exclusive one is a plain one."""
+        """The key of the subscription in its session; an exclusive one is a plain one."""
         return self.filter if self.kind == "exclusive" else self.text
 
 
 def parse_address(text: str) -> SubscribeAddress:
-    """Take a filter apart; raises InvalidName or MqttError when it names nothing."""
+    """Parse a filter with its prefix. Raises InvalidName or MqttError."""
     if text.startswith(SHARE_PREFIX):
         group, inner = split_share(text)
         assert group is not None, "it has the prefix"
@@ -68,7 +68,7 @@ def parse_address(text: str) -> SubscribeAddress:
 
 
 class Hungry(Protocol):
-    """What waits for room in the window of a session."""
+    """Waits for room in the window of a session."""
 
     def go_on(self) -> None:
         """There is room again."""
@@ -81,15 +81,16 @@ class Special(Hungry, Protocol):
     row: Subscribed
 
     def begin(self) -> None:
-        """Deliver from now on: the client was answered."""
+        """Deliver from now on: the SUBACK was sent."""
         ...
 
     def settle(self, tag: int, *, accepted: bool) -> Cursor | None:
-        """The client is done with what was sent under `tag`; the cursor that changed."""
+        """The client answered the message sent under `tag`. Returns the cursor that changed."""
         ...
 
     def positions(self) -> list[Position]:
-        """Where to read on from after a restart; empty when that is not the session's to keep."""
+        """The positions to read on from after a restart; empty when the session does not keep
+        them."""
         ...
 
     def park(self) -> None:
@@ -97,5 +98,5 @@ class Special(Hungry, Protocol):
         ...
 
     def end(self) -> None:
-        """The client wants no more; what is in flight is completed (MQTT5 3.10.4-3)."""
+        """The client has unsubscribed; messages in flight are completed (MQTT5 3.10.4-3)."""
         ...

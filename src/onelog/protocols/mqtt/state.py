@@ -3,8 +3,8 @@
 A connection is NEW until its first packet, which must be CONNECT (MQTT5 3.1.0-1). From there until
 the server sends CONNACK it is AUTHENTICATING: the server checks the password, or exchanges AUTH
 packets. A client that named an authentication method may send only AUTH and DISCONNECT then
-(3.1.2-30). A client that did not may send on at once without waiting (3.1.4): the session leaves
-those packets unread until it has answered, so that the table stays true for both.
+(3.1.2-30). A client that did not may send further packets without waiting (3.1.4): the connection
+does not handle them until it has answered, so that the table is true for both.
 
 CONNECTED takes everything that a client may send, except a second CONNECT (3.1.0-2). AUTH there
 is a re-authentication and does not stop the traffic (4.12.1). DISCONNECT from either side, or a
@@ -23,7 +23,7 @@ from onelog.protocols.mqtt.packet_types import PacketType
 
 
 class State(Enum):
-    """Where a connection is."""
+    """The state of a connection."""
 
     NEW = "new"
     AUTHENTICATING = "authenticating"
@@ -56,7 +56,7 @@ RECEIVED: Final[dict[State, dict[PacketType, State]]] = {
     },
     _S.CLOSED: {},
 }
-"""What the client's packets do."""
+"""Transitions by packets of the client."""
 
 SENT: Final[dict[State, dict[PacketType, State]]] = {
     _S.NEW: {},
@@ -78,11 +78,12 @@ SENT: Final[dict[State, dict[PacketType, State]]] = {
     },
     _S.CLOSED: {},
 }
-"""What our own packets do; CONNACK stands here for one that accepts. One that refuses closes."""
+"""Transitions by packets of the server. CONNACK here is one that accepts; one that refuses
+closes."""
 
 
 def advance(state: State, packet: PacketType) -> State:
-    """The state after the client's packet; raises a protocol error where it is not legal."""
+    """The state after a packet of the client. Raises a protocol error where it is not legal."""
     after = RECEIVED[state].get(packet)
     if after is None:
         raise protocol_error(f"{packet.name} is not allowed while the connection is {state.value}")
@@ -90,7 +91,7 @@ def advance(state: State, packet: PacketType) -> State:
 
 
 def advance_sent(state: State, packet: PacketType) -> State:
-    """The state after a packet of ours; sending one that is not legal is a fault of ours."""
+    """The state after a packet of the server. Sending one that is not legal is our own error."""
     after = SENT[state].get(packet)
     assert after is not None, f"{packet.name} may not be sent while {state.value}"
     return after

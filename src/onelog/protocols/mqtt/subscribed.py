@@ -12,13 +12,13 @@ class Subscribed(msgspec.Struct, array_like=True):
     """One subscription of a session."""
 
     filter: str
-    """As the client wrote it; of an exclusive one the filter alone."""
+    """As the client wrote it; for an exclusive one, the filter alone."""
     qos: int = 0
     no_local: bool = False
     retain_as_published: bool = False
     identifier: int = 0
     since: list[Position] = []
-    """Where it begins, when the session was reading older records at that time."""
+    """Where it begins, if the session was reading older records when it was made."""
     exclusive: bool = False
 
     @classmethod

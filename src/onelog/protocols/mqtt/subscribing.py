@@ -1,9 +1,10 @@
-"""SUBSCRIBE and UNSUBSCRIBE: one answer per row, in order; then what is retained.
+"""SUBSCRIBE and UNSUBSCRIBE: one answer per row, in order; then retained messages.
 
-Rules: a row that is refused does not stop the others. A persistent session's subscriptions are
-kept before they are answered. Retained messages follow the answer, as each row asks (3.3.1.3);
-special subscriptions get none, and begin to deliver after the answer. What the client published
-before is done with first: a new subscription finds it retained at most, an old one gets it.
+Rules: a row that is refused does not stop the others. A persistent session's subscriptions are kept
+before they are answered. Retained messages follow the answer, as each row asks (3.3.1.3). Special
+subscriptions get none, and begin to deliver after the answer. The client's earlier publishes are
+completed first: a new subscription gets them only as retained messages, an old one gets them
+itself.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Subscribing:
-    """The rows of one SUBSCRIBE: what was granted, and what is to be done before and after."""
+    """The rows of one SUBSCRIBE: which are granted, and the work before and after the answer."""
 
     def __init__(self, connection: Connection, identifier: int) -> None:
         assert connection.session is not None
@@ -44,7 +45,7 @@ class Subscribing:
         self._retained: list[Subscribed] = []
         self.reasons: list[ReasonCode] = []
         self.error: OnelogError | None = None
-        """Why the first row that was refused was."""
+        """The error of the first refused row."""
 
     def add(self, row: Subscription) -> None:
         """Grant or refuse one row."""
@@ -68,7 +69,7 @@ class Subscribing:
         wanted = Subscribed.of(row, self._identifier)
         wanted.filter = address.key
         if address.kind == "replay":
-            parse_start(address.argument)  # refuse it before the answer
+            parse_start(address.argument)  # so that it is refused before the answer
         if address.kind in ("share", "replay"):
             self._opening.append((len(self.reasons), wanted))
             return ReasonCode(row.qos)
@@ -119,7 +120,7 @@ class Subscribing:
                 self.reasons[number] = reason_for(error, PacketType.SUBACK)
 
     def begin(self) -> None:
-        """The client was answered: send what is retained, let special subscriptions deliver."""
+        """The SUBACK was sent: send retained messages, let special subscriptions deliver."""
         hub = self._connection.hub
         for wanted in self._retained:
             greeting = self._session.greetings.get(wanted.filter)

@@ -1,8 +1,9 @@
 """`$SYS/broker/…`: numbers of the broker as topics, for those who subscribe to them.
 
-Rules: nothing is written to the log. The values are made when somebody subscribes, and again each
-`interval_s` while somebody does; they come with QoS 0, at first with the retain flag as a retained
-message does. The names are Mosquitto's where it has the number. Clients cannot publish there.
+Rules: nothing is written to the log. The values are computed when a client subscribes, and every
+`interval_s` while any client is subscribed. They have QoS 0; the first ones have the retain flag,
+as retained messages do. The names are Mosquitto's where it has the number. Clients cannot publish
+there.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _WINDOWS_S: Final = (("1min", 60.0), ("5min", 300.0), ("15min", 900.0))
 
 
 class SystemSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How often the numbers are made anew."""
+    """How often the numbers are computed."""
 
     interval_s: float = 10.0
 
@@ -56,7 +57,7 @@ class _Load:
 
 
 class System:
-    """The numbers of a hub, and who wants them."""
+    """The numbers of a hub, and the sessions that subscribed to them."""
 
     def __init__(self, hub: Hub, settings: SystemSettings) -> None:
         self._hub = hub
@@ -73,10 +74,10 @@ class System:
 
     @property
     def is_running(self) -> bool:
-        """Whether anybody subscribes."""
+        """Whether any session is subscribed."""
         return self._timer is not None
 
-    # -- who wants them
+    # -- subscribers
 
     def watch(self, session: MqttSession) -> None:
         """A session subscribes to these topics, or came back with such a subscription."""
@@ -85,7 +86,7 @@ class System:
             self._arm()
 
     def send(self, connection: Connection, wanted: Subscribed) -> None:
-        """Send the values as they are now to a new subscription."""
+        """Send the current values to a new subscription."""
         session = connection.session
         if session is None:
             return
@@ -106,7 +107,7 @@ class System:
         self._timer = self._hub.loop.call_later(self._settings.interval_s, self.refresh)
 
     def refresh(self) -> None:
-        """Give everybody who subscribes the values of now; rest when nobody does."""
+        """Send the current values to all subscribers; stop when there are none."""
         self._timer = None
         self._watchers = {
             session
@@ -117,7 +118,7 @@ class System:
         if not self._watchers:
             return
         touched: list[MqttOutput] = []
-        fallen: list[tuple[MqttOutput, int]] = []  # nobody falls behind at QoS 0
+        fallen: list[tuple[MqttOutput, int]] = []  # no session falls behind at QoS 0
         now_ms = self._hub.clock.now_ms()
         for topic, value in self.values().items():
             self._hub.fanout.deliver_record(

@@ -1,7 +1,7 @@
-"""Names with holes: `%c` is the client id, `%u` the user, `$1` the first match of a rule.
+"""Names with placeholders: `%c` is the client id, `%u` the user, `$1` the first match of a rule.
 
-Rules: what fills a hole is one level, never a wildcard: a client id with `/`, `+` or `#` cannot
-reach what belongs to others. `%%` and `$$` are the characters themselves.
+Rules: a value is one level, never a wildcard: a client id with `/`, `+` or `#` cannot reach topics
+of others. `%%` and `$$` are the characters themselves.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ _FORBIDDEN: Final = frozenset("/+#\0")
 
 
 def expand(template: str, client_id: str, user: str, groups: Sequence[str] = ()) -> str:
-    """Fill the holes; InvalidName when a client id or user would be more than one level."""
+    """Fill the placeholders. Raises InvalidName when a client id or user would be more than one
+    level."""
 
     def fill(hole: re.Match[str]) -> str:
         letter, number = hole.groups()
@@ -34,12 +35,12 @@ def expand(template: str, client_id: str, user: str, groups: Sequence[str] = ())
 
 
 def names_client(template: str) -> bool:
-    """Whether the client id is in it."""
+    """Whether the template contains the client id."""
     return any(hole[1] == "c" for hole in _HOLE.finditer(template))
 
 
 def check_template(template: str, groups: int = 0) -> str:
-    """The template, if it can be filled with so many matches; ConfigError otherwise."""
+    """The template, if `groups` matches can fill it. Raises ConfigError otherwise."""
     for hole in _HOLE.finditer(template):
         if hole[2] is not None and hole[2] != "$" and int(hole[2]) > groups:
             raise ConfigError(f"{template!r} names ${hole[2]}, but its rule matches {groups} parts")

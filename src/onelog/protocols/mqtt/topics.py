@@ -1,8 +1,8 @@
 """Topic names and filters as MQTT checks them, and the `$share` form (MQTT5 4.7, 4.8).
 
-Rules: only what the specification forbids is refused here, as malformed: 0x90 and 0x8F are for
-names that are well formed and not accepted (2.4). The house's own bounds on length and levels are
-applied where a topic enters the door.
+Rules: this module refuses only what the specification forbids, as malformed: 0x90 and 0x8F are for
+names that are well formed and not accepted (2.4). OneLog's own bounds on length and levels are
+applied by the door.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Wills: published when a client goes without a goodbye, after their delay.
+"""Wills: published, after their delay, when a client leaves without DISCONNECT.
 
 Rules:
-- A client that comes back before the delay is over takes its will back (MQTT5 3.1.2-8, 3.1.3.2.2).
+- When a client comes back before the delay is over, its will is dropped (MQTT5 3.1.2-8, 3.1.3.2.2).
   The delay is never longer than the session lives.
 - A will is in the internal stream `~wills` before CONNECT is answered, and leaves it when it is
-  published or void. So it outlives the broker: after a start, a will that waited goes out at its
-  time, and who was connected when the broker died counts as gone from then on (3.1.2.5).
+  published or void. So it outlives the broker: after a start, a waiting will goes out at its time,
+  and a client that was connected when the broker died counts as gone from the start on (3.1.2.5).
 - Closing waits until a will that is being published is durable and its row is gone, so that it is
-  published once; what begins after that goes out after the next start. When the broker dies in
-  between, the will is published again.
+  published once; later wills go out after the next start. When the broker dies in between, the will
+  is published again.
 - A will that the disk refuses keeps its row and goes out after the next start.
 """
 
@@ -47,9 +47,9 @@ class KeptWill(msgspec.Struct, array_like=True, frozen=True):
     due_ms: int | None = None
     """When to publish it; None while its client is connected."""
     certificate: bool = False
-    """Whether a certificate proved who the user is."""
+    """Whether a certificate proved the user's name."""
     claims: tuple[str, ...] = ()
-    """Of the user's token, as access rules know them."""
+    """Claims of the user's token, for access rules."""
 
     @classmethod
     def of(cls, principal: Principal, will: Will) -> KeptWill:
@@ -57,12 +57,12 @@ class KeptWill(msgspec.Struct, array_like=True, frozen=True):
         return cls(principal.name, will, certificate=principal.certificate, claims=principal.claims)
 
     def principal(self, client_id: str) -> Principal:
-        """Who publishes it."""
+        """The principal that publishes it."""
         return Principal(self.user, "mqtt", client_id, self.certificate, self.claims)
 
 
 class Wills:
-    """The wills of all clients that did not say goodbye yet."""
+    """The wills of all clients that have not disconnected properly yet."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -77,7 +77,7 @@ class Wills:
         self._closed = False
 
     async def open(self) -> None:
-        """Take up what an earlier run left."""
+        """Take over the wills of an earlier run."""
         self._table = await self._hub.broker.open_kept(STREAM)
         for key, value in self._table.rows():
             client_id, row = key.decode(), msgspec.msgpack.decode(value, type=KeptWill)
@@ -97,12 +97,12 @@ class Wills:
         await self._table.put([(client_id.encode(), msgspec.msgpack.encode(row))])
 
     def forget(self, client_id: str) -> None:
-        """A client said goodbye, or its will is published."""
+        """A client sent DISCONNECT, or its will is published."""
         if self._kept.pop(client_id, None) is not None:
             self._put(client_id, None)
 
     def leave(self, client_id: str, principal: Principal, will: Will, expiry_ms: int) -> None:
-        """A client went without a goodbye."""
+        """A client left without DISCONNECT."""
         row = self._kept.get(client_id) or KeptWill.of(principal, will)
         self._leave(client_id, row, expiry_ms)
 
@@ -126,7 +126,7 @@ class Wills:
         self._waiting[client_id] = (timer, row)
 
     def back(self, client_id: str, *, clean: bool) -> None:
-        """The client is back: its will is void, unless the session that it belongs to ends now."""
+        """The client is back: its will is void, unless its session ends now."""
         found = self._waiting.pop(client_id, None)
         if found is None:
             return
@@ -138,7 +138,7 @@ class Wills:
     def _publish(self, client_id: str, row: KeptWill) -> None:
         self._waiting.pop(client_id, None)
         if self._closed:
-            return  # its row is there: it goes out after the next start
+            return  # its row stays: it goes out after the next start
         hub, will, principal = self._hub, row.will, row.principal(client_id)
         self._begin()
 
@@ -147,7 +147,7 @@ class Wills:
             if error is not None:
                 _log.warning("a will could not be published", client=client_id, reason=str(error))
             over = error is None or isinstance(error, delayed.HOPELESS)
-            if over and self._kept.get(client_id) is row:  # it is no later connection's
+            if over and self._kept.get(client_id) is row:  # not the row of a later connection
                 self.forget(client_id)
             self._end()
 
@@ -164,7 +164,7 @@ class Wills:
             done(error)
 
     def _put(self, client_id: str, value: bytes | None) -> None:
-        """Change a row without waiting for it: what is lost by a crash is done again."""
+        """Change a row without waiting: a change that a crash loses is made again."""
         self._begin()
         try:
             self._table.put([(client_id.encode(), value)]).add_done_callback(self._was_put)
@@ -188,7 +188,7 @@ class Wills:
             self._idle.set()
 
     async def close(self) -> None:
-        """Finish what is being published; what waits goes out after the next start."""
+        """Finish wills that are being published; waiting ones go out after the next start."""
         self._closed = True
         for timer, _row in self._waiting.values():
             timer.cancel()

@@ -1,7 +1,7 @@
 """The data types of MQTT on the wire: integers, strings, binary data (MQTT5 1.5).
 
-Rules: reading checks every bound before it reads; what does not fit raises a malformed packet.
-Writing refuses what MQTT cannot say, so that no peer ever gets it from us.
+Rules: reading checks every bound first; a field that does not fit is a malformed packet. Writing
+refuses values that MQTT cannot express.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class PacketReader:
         raise malformed(f"the {field} of {self._what} has more than four bytes")
 
     def binary(self, field: str) -> bytes:
-        """Bytes behind their length as u16."""
+        """Bytes with their length before them as u16."""
         size = self.u16(field)
         start = self._take(size, field)
         return self._raw[start : start + size]
@@ -96,7 +96,7 @@ class PacketReader:
         return PacketReader(self._raw, f"the {field} of {self._what}", start, start + size)
 
     def finish(self) -> None:
-        """Refuse bytes behind the last field."""
+        """Refuse bytes after the last field."""
         if self.left:
             raise malformed(f"{self._what} has {self.left} bytes behind its last field")
 
@@ -128,14 +128,14 @@ def _fixed(value: int, size: int) -> bytes:
 
 
 def write_binary(data: bytes) -> bytes:
-    """Bytes behind their length as u16."""
+    """Bytes with their length before them as u16."""
     if len(data) > FIELD_BYTES_MAX:
         raise LimitExceeded(f"a field of {len(data)} bytes is longer than MQTT's {FIELD_BYTES_MAX}")
     return len(data).to_bytes(2, "big") + data
 
 
 def write_text(text: str) -> bytes:
-    """A string; raises InvalidRequest where MQTT has no way to write it."""
+    """A string. Raises InvalidRequest when MQTT cannot express it."""
     try:
         raw = text.encode()
     except UnicodeEncodeError:
