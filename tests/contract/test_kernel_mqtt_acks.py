@@ -18,7 +18,7 @@ class Pass:
     def __init__(self, kernel, count):
         self.kernel = kernel
         self.dirty = []
-        self.turn = kernel.MqttPass(self.dirty, lambda: 1000, lambda: None, 1 << 20)
+        self.turn = kernel.MqttPass(self.dirty, lambda: 1000, lambda: None, 1 << 20, reason_of=int)
         self.stages = {
             topic: kernel.Stage(topic, kernel.BatchBuilder(True), self.dirty)
             for topic in (b"a", b"b", b"c")
@@ -47,10 +47,11 @@ class Pass:
         for stage in self.dirty:
             stage.take()
         self.dirty.clear()
-        return {topic: (waiting[at], at) for at, topic in enumerate(topics)}
+        return dict(zip(topics, waiting, strict=True))
 
-    def settle(self, row, reason=None):
-        self.kernel.settle_acks(*row, reason)
+    def settle(self, waiting, reason=None):
+        assert waiting.results is None
+        waiting.finish(1, reason)
 
 
 class Peer:
@@ -102,7 +103,7 @@ def test_a_stage_that_holds_no_publish_of_qos_1_has_nobody_waiting(kernel):
     shared = Pass(kernel, 1)
     shared.stages[b"c"].touch()
     shared.publish(0, (b"a", 1))
-    assert shared.end()[b"c"] == (None, 0)
+    assert shared.end()[b"c"] is None
 
 
 def test_acks_of_a_connection_go_out_in_the_order_of_its_publishes(kernel):

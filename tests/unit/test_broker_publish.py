@@ -426,11 +426,11 @@ async def test_who_is_woken_in_the_middle_of_a_tick_and_publishes_waits_for_its_
         writes = 0
         append = Partition.append_built
 
-        def fail_third(partition: Partition, builder: BatchBuilder, **options: bool) -> object:
+        def fail_third(partition: Partition, builder: BatchBuilder, index_topics: bool) -> object:
             nonlocal writes
             writes += 1
             if writes != 3:
-                return append(partition, builder, **options)
+                return append(partition, builder, index_topics)
             builder.seal(0, 0)
             raise StorageFull("the disk is full")
 

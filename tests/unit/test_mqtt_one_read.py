@@ -75,9 +75,9 @@ async def test_a_write_that_fails_in_the_middle_of_a_read_is_not_acknowledged(
 
         append = Partition.append_built
 
-        def append_or_fail(partition, builder, **options):
+        def append_or_fail(partition, builder, index_topics):
             if partition is not stream.partition(0):
-                return append(partition, builder, **options)
+                return append(partition, builder, index_topics)
             builder.seal(0, 0)
             raise StorageError("the disk is gone")
 

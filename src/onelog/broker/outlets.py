@@ -67,7 +67,7 @@ class LocalOutlet:
         """Append; `done` is called when the partition shows the last record."""
         partition = self.partition
         try:
-            appended = partition.append_built(builder, index_topics=self._index_topics)
+            appended = partition.append_built(builder, self._index_topics)
         except Exception as error:  # noqa: BLE001 - who waits for this write is told, nobody else
             failure = error if isinstance(error, OnelogError) else StorageError(str(error))
             done(_NO_OFFSET, without_frames(failure))

@@ -330,7 +330,7 @@ class Publisher:
         resource = topic or stream.config.single_topic or stream.name
         if not self._authorizer.allows(principal, Action.PUBLISH, resource):
             raise NotAuthorized(f"{principal.name} may not publish to {resource}")
-        if stream.config.internal:
+        if stream.is_internal:
             raise NotAuthorized(f"the stream {stream.name} belongs to the broker")
         repeated = target.check_batch(info)
         if repeated is None:

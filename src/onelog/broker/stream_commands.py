@@ -164,7 +164,7 @@ async def run_stream(
             await streams.start_over(command.name)
             return StreamAnswer()
         case ListStreams():
-            shown = [stream for stream in streams.streams() if not stream.config.internal]
+            shown = [stream for stream in streams.streams() if not stream.is_internal]
             return StreamAnswer(streams=tuple(map(_row, shown)))
         case ShowStream():
             found = streams.get(command.name)

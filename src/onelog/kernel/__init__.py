@@ -41,7 +41,6 @@ if TYPE_CHECKING:
         AmqpInput,
         AmqpRoute,
         BatchBuilder,
-        MqttAcks,
         MqttFanout,
         MqttInput,
         MqttOutput,
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
         MqttRoute,
         Slices,
         Stage,
+        StageAcks,
         TopicFilter,
         TopicTrie,
         batch_topics,
@@ -88,7 +88,6 @@ if TYPE_CHECKING:
         scan_batches,
         scan_valid,
         select_records,
-        settle_acks,
         sort_topic_entries,
         split_amqp,
         split_frames,
@@ -110,7 +109,7 @@ else:
 COMPILED = not BatchBuilder.__module__.startswith("onelog.kernel.pure")
 
 __all__ = [
-    "MqttAcks",
+    "StageAcks",
     "MqttFanout",
     "MqttInput",
     "MqttOutput",
@@ -118,7 +117,6 @@ __all__ = [
     "MqttRoute",
     "Stage",
     "encode_acks",
-    "settle_acks",
     "encode_publish",
     "AmqpEnvelopes",
     "AmqpInput",

@@ -283,7 +283,7 @@ class Catalog:
     async def _delete(self, name: str) -> None:
         async with self._changes.lock:
             stream = self.get(name)
-            if stream.config.internal:
+            if stream.is_internal:
                 raise NotAuthorized(f"the stream {name!r} belongs to the broker and stays")
             record = stream.record
             deleting = Deleting(record.id, record.config.engine, len(stream.partitions))

@@ -171,7 +171,7 @@ class PartitionHandle(Protocol):
 
     # -- reading
 
-    def read_now(self, offset: Offset, max_bytes: int, *, committed: bool = False) -> memoryview:
+    def read_now(self, offset: Offset, max_bytes: int, committed: bool = False) -> memoryview:
         """Whole batches from `offset` on that readers may see; empty when there are none yet.
 
         Raises Cold, OffsetOutOfRange, and the error of a stopped partition.
@@ -267,7 +267,7 @@ class PartitionHandle(Protocol):
 
     # -- writing
 
-    def append_built(self, builder: BatchBuilder, *, index_topics: bool) -> Appended:
+    def append_built(self, builder: BatchBuilder, index_topics: bool) -> Appended:
         """Seal what `builder` staged as one batch at the end of the log.
 
         Whatever happens, the builder is empty afterwards.

@@ -28,6 +28,8 @@ from onelog.storage.engine import Cold, PartitionLog, SegmentInfo, in_place
 
 T = TypeVar("T")
 
+_new = tuple.__new__
+
 
 class LocalReads:
     """A partition as its readers see it."""
@@ -57,7 +59,9 @@ class LocalReads:
     def ends(self) -> Ends:
         """Where it begins and ends now."""
         visible = self.visible
-        return Ends(self.log.start_offset, visible.last_stable_offset, visible.high_watermark)
+        mark = visible.high_watermark
+        # Every fetch asks: a tuple that is made so costs half of what a call of `Ends` costs.
+        return _new(Ends, (self.log.start_offset, visible.last_stable_offset, mark))
 
     @property
     def start_offset(self) -> Offset:

@@ -43,7 +43,7 @@ class Lookup:
         self._stop = stop
         """Called with the damage that a read found."""
 
-    def read(self, offset: Offset, max_bytes: int, *, committed: bool = False) -> memoryview:
+    def read(self, offset: Offset, max_bytes: int, committed: bool = False) -> memoryview:
         """Whole batches from `offset` on that readers may see; empty when there are none yet."""
         visible = self._visible
         upto = visible.last_stable_offset if committed else visible.high_watermark

@@ -131,7 +131,7 @@ class Partition(LocalReads):
 
     # -- writing
 
-    def append_built(self, builder: BatchBuilder, *, index_topics: bool) -> Appended:
+    def append_built(self, builder: BatchBuilder, index_topics: bool) -> Appended:
         """Seal what `builder` staged as one batch at the end of the log.
 
         Whatever happens, the builder is empty afterwards.
@@ -141,7 +141,7 @@ class Partition(LocalReads):
         base, count, epoch = self.end_offset, builder.count, self.leader_epoch
         topics = builder.topics() if index_topics and self.visible.topics_wanted else None
         try:
-            data = self.log.append_built(builder, epoch, index_topics=index_topics)
+            data = self.log.append_built(builder, epoch, index_topics)
         except StorageError as error:
             self._refused(error)
             raise

@@ -33,9 +33,7 @@ class StoppedLog:
         """Refused."""
         self._refuse()
 
-    def append_built(
-        self, builder: BatchBuilder, leader_epoch: int, *, index_topics: bool
-    ) -> bytes:
+    def append_built(self, builder: BatchBuilder, leader_epoch: int, index_topics: bool) -> bytes:
         """Refused."""
         self._refuse()
 

@@ -168,9 +168,9 @@ class Visibility:
             self.high_watermark = end
             self.producers.settle(end)
             self._waiters.advance(end)
-            if self._stable_waiters:
+            if self._stable_waiters.rows:
                 self._stable_waiters.advance(self.last_stable_offset)
-            if self._unseen or self._has_gap:
+            if self._unseen or self._gap_start < self._gap_end:
                 self._feed()
 
     # -- feeds

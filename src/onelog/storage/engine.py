@@ -181,9 +181,7 @@ class PartitionLog(Protocol):
         """
         ...
 
-    def append_built(
-        self, builder: BatchBuilder, leader_epoch: int, *, index_topics: bool
-    ) -> bytes:
+    def append_built(self, builder: BatchBuilder, leader_epoch: int, index_topics: bool) -> bytes:
         """Seal what is staged as one batch at `end_offset` and append it; the batch.
 
         With `index_topics` the builder knows the records' topics, else they are derived as

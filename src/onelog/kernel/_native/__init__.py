@@ -46,9 +46,8 @@ from onelog.kernel._native.keep import (
     keep_records,
 )
 from onelog.kernel._native.mqtt_acks import (
-    MqttAcks,
     MqttPass,
-    settle_acks,
+    StageAcks,
 )
 from onelog.kernel._native.mqtt_fanout import (
     MqttFanout,
@@ -102,7 +101,7 @@ from onelog.kernel._native.wire import (
 )
 
 __all__ = [
-    "MqttAcks",
+    "StageAcks",
     "MqttFanout",
     "MqttInput",
     "MqttOutput",
@@ -110,7 +109,6 @@ __all__ = [
     "MqttRoute",
     "Stage",
     "encode_acks",
-    "settle_acks",
     "encode_publish",
     "AmqpEnvelopes",
     "AmqpInput",

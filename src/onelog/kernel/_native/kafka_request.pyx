@@ -24,6 +24,7 @@ from onelog.kernel._native.kafka_wire cimport (
     take_number,
     take_tag,
 )
+from onelog.kernel._native.named cimport named
 
 from onelog.base.errors import InvalidRequest
 from onelog.kernel.types import FetchRequest, ProduceRequest
@@ -35,7 +36,6 @@ from onelog.kernel.violation import (
     violation,
 )
 
-cdef object _new = tuple.__new__
 cdef object _ProduceRequest = ProduceRequest
 cdef object _FetchRequest = FetchRequest
 cdef int _PRODUCE_FIRST = PRODUCE_VERSIONS.start
@@ -182,7 +182,7 @@ def parse_produce(buf, Py_ssize_t start, Py_ssize_t end, int version):
             must(&reader, skip_tags(&reader))
             topics.append((name, partitions))
         must(&reader, skip_tags(&reader))
-        return _new(_ProduceRequest, (transactional_id, acks, timeout_ms, topics))
+        return named(_ProduceRequest, (transactional_id, acks, timeout_ms, topics))
     finally:
         PyBuffer_Release(&view)
 
@@ -295,7 +295,7 @@ def parse_fetch(buf, Py_ssize_t start, Py_ssize_t end, int version):
             _replica_tags(&reader, &replica_id)
         else:
             must(&reader, skip_tags(&reader))
-        return _new(
+        return named(
             _FetchRequest,
             (
                 replica_id, max_wait_ms, min_bytes, max_bytes, isolation,

@@ -8,24 +8,40 @@ from onelog.kernel._native.mqtt_output cimport MqttOutput
 cdef enum:
     STAGES_MAX = 65536
 
+cdef class MqttAcks
+
 cdef class MqttPass:
     cdef readonly list dirty
     cdef readonly list acking
     cdef object clock
     cdef object tick_soon
+    cdef object reason_of
     cdef readonly Py_ssize_t bytes_max
     cdef readonly int64_t received_bytes
     cdef readonly int64_t received_messages
     cdef readonly int64_t answered_bytes
     cdef int64_t now_ms
 
+    cdef int _spread(
+        self, MqttAcks acks, list waiting, Py_ssize_t *seen, Py_ssize_t turn
+    ) except -1
+
 cdef class MqttAnswers
+
+cdef class StageAcks:
+    cdef list waiting
+    # Of the stage in the pass.
+    cdef Py_ssize_t number
+    cdef object reason_of
 
 @cython.freelist(64)
 cdef class MqttAcks:
     cdef MqttAnswers row
-    # Packet id and stage number of each; None: `act` answers instead.
-    cdef bytes packets
+    # Packet id and stage number of each.
+    cdef unsigned char *packets
+    cdef Py_ssize_t used
+    cdef Py_ssize_t room
+    # Answers instead of them, if it is not None.
     cdef object act
     # Stages that are not written yet.
     cdef Py_ssize_t left
@@ -46,12 +62,15 @@ cdef class MqttAnswers:
     cdef MqttAcks first
     cdef list behind
     cdef Py_ssize_t sent
+    # One that was sent, for the next that wait.
+    cdef MqttAcks spare
 
     cdef int ack_space(self) except -1
     cdef int note_ack(self, int packet_id, Py_ssize_t number) except -1
     cdef bytes _take(self)
     cdef MqttAcks wait(self, Py_ssize_t left)
     cdef int _append(self, MqttAcks acks) except -1
+    cdef int _keep_spare(self, MqttAcks acks) except -1
     cdef int send_ready(self) except -1
     cdef int _step(self) except -1
     cdef int _send(self, MqttAcks acks) except -1

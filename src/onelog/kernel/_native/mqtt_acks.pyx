@@ -6,11 +6,11 @@ Rules:
 - Nobody waits for a stage that holds only records of others.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint16_t
 from libc.stdlib cimport calloc, free, realloc
 
-from onelog.kernel._native.format cimport bytes_at, ol_get16, ol_put16
+from onelog.kernel._native.format cimport ol_get16, ol_put16
 from onelog.kernel._native.mqtt_output cimport MqttOutput, puback_packets
 from onelog.kernel._native.stage cimport Stage
 
@@ -26,26 +26,31 @@ cdef class MqttPass:
     """What all connections share in one pass of the loop.
 
     `dirty` is the door's list of stages, `acking` gets the inputs that have acknowledgements to
-    wait for; the time is asked for once a pass that writes.
+    wait for; the time is asked for once a pass that writes. `reason_of` gives the reason code of an
+    error.
     """
 
-    def __init__(self, list dirty not None, clock, tick_soon, Py_ssize_t bytes_max):
+    def __init__(
+        self, list dirty not None, clock, tick_soon, Py_ssize_t bytes_max, reason_of=None
+    ):
         self.dirty = dirty
+        self.reason_of = reason_of
         self.acking = []
         self.clock = clock
         self.tick_soon = tick_soon
         self.bytes_max = bytes_max
 
     def take_acks(self):
-        """Per dirty stage the acknowledgements that wait for it, for `settle_acks`; or None."""
-        cdef list waiting = [None] * len(self.dirty), alone
+        """Per dirty stage the acknowledgements that wait for it; None: there are none."""
+        cdef list waiting = [None] * len(self.dirty)
+        cdef StageAcks alone
         cdef Py_ssize_t *seen
         cdef Py_ssize_t turn = 0
         cdef MqttAnswers row
         if len(waiting) == 1:
-            alone = []
+            alone = _stage_acks(self, 0)
             for row in self.acking:
-                alone.append(row.wait(1))
+                alone.waiting.append(row.wait(1))
             waiting[0] = alone
         elif self.acking:
             seen = <Py_ssize_t *> calloc(len(waiting), sizeof(Py_ssize_t))
@@ -54,31 +59,74 @@ cdef class MqttPass:
             try:
                 for row in self.acking:
                     turn += 1
-                    _spread(row.wait(0), waiting, seen, turn)
+                    self._spread(row.wait(0), waiting, seen, turn)
             finally:
                 free(seen)
         self.acking.clear()
         return waiting
 
+    cdef int _spread(
+        self, MqttAcks acks, list waiting, Py_ssize_t *seen, Py_ssize_t turn
+    ) except -1:
+        """Let acknowledgements wait for each of their stages, once."""
+        cdef Py_ssize_t position, number
+        cdef StageAcks found
+        for position in range(2, acks.used, 4):
+            number = ol_get16(acks.packets + position)
+            assert number < len(waiting), "it was noted in an earlier pass"
+            if seen[number] != turn:
+                seen[number] = turn
+                acks.left += 1
+                if waiting[number] is None:
+                    waiting[number] = _stage_acks(self, number)
+                found = <StageAcks> waiting[number]
+                found.waiting.append(acks)
+        return 0
 
-cdef int _spread(MqttAcks acks, list waiting, Py_ssize_t *seen, Py_ssize_t turn) except -1:
-    """Let acknowledgements wait for each of their stages, once."""
-    cdef bytes_at at = <bytes_at> PyBytes_AS_STRING(acks.packets)
-    cdef Py_ssize_t position, number
-    for position in range(2, PyBytes_GET_SIZE(acks.packets), 4):
-        number = ol_get16(at + position)
-        assert number < len(waiting), "it was noted in an earlier pass"
-        if seen[number] != turn:
-            seen[number] = turn
-            acks.left += 1
-            if waiting[number] is None:
-                waiting[number] = []
-            (<list> waiting[number]).append(acks)
-    return 0
+
+cdef class StageAcks:
+    """Acknowledgements of a pass that wait for one stage: the publisher tells them of its end."""
+
+    results = None
+
+    def finish(self, Py_ssize_t count, error):
+        """The stage is written, or has failed: send what waits for nothing any more.
+
+        A connection that raises keeps none of the others from theirs; the first error is raised
+        then.
+        """
+        cdef MqttAcks acks
+        cdef object problem = None, reason = None
+        if error is not None:
+            reason = self.reason_of(error)
+        for acks in self.waiting:
+            if reason is not None:
+                if acks.failed is None:
+                    acks.failed = {}
+                acks.failed[self.number] = reason
+            acks.left -= 1
+            if acks.left == 0:
+                try:
+                    acks.row.send_ready()
+                except Exception as raised:
+                    problem = problem or raised
+        if problem is not None:
+            raise problem
+
+
+cdef StageAcks _stage_acks(MqttPass turn, Py_ssize_t number):
+    cdef StageAcks made = StageAcks.__new__(StageAcks)
+    made.waiting = []
+    made.number = number
+    made.reason_of = turn.reason_of
+    return made
 
 
 cdef class MqttAcks:
     """Acknowledgements of a connection that go out together, behind those before them."""
+
+    def __dealloc__(self):
+        free(self.packets)
 
 
 cdef class MqttAnswers:
@@ -122,12 +170,32 @@ cdef class MqttAnswers:
 
     cdef MqttAcks wait(self, Py_ssize_t left):
         """Let what is noted wait for so many stages, behind what waits already."""
-        cdef MqttAcks acks = MqttAcks.__new__(MqttAcks)
+        cdef MqttAcks acks = self.spare
+        cdef unsigned char *packets
+        cdef Py_ssize_t room
+        if acks is None:
+            acks = MqttAcks.__new__(MqttAcks)
+        else:
+            self.spare = None
+        # The two change buffers: nothing is allocated for a client that publishes all the time.
+        packets, room = acks.packets, acks.room
+        acks.packets, acks.used, acks.room = self.acks, self.acks_used, self.acks_room
+        self.acks, self.acks_used, self.acks_room = packets, 0, room
         acks.row = self
-        acks.packets = self._take()
         acks.left = left
         self._append(acks)
         return acks
+
+    cdef int _keep_spare(self, MqttAcks acks) except -1:
+        """Keep what was sent for the next ones, if it is small."""
+        acks.row = None
+        acks.failed = None
+        if acks.room > ACKS_BYTES_KEPT:
+            free(acks.packets)
+            acks.packets = NULL
+            acks.room = 0
+        self.spare = acks
+        return 0
 
     cdef int _append(self, MqttAcks acks) except -1:
         if self.first is None:
@@ -175,18 +243,22 @@ cdef class MqttAnswers:
         return 0
 
     cdef int _send(self, MqttAcks acks) except -1:
-        if acks.packets is None:
+        cdef bytes out
+        if acks.act is not None:
             acks.act()
-        elif acks.failed is not None:
+            return 0
+        if acks.failed is not None:
             if self.owner is not None:  # else its connection is gone
-                self.owner.acknowledge_some(acks.packets, acks.failed)
+                out = PyBytes_FromStringAndSize(<const char *> acks.packets, acks.used)
+                self.owner.acknowledge_some(out, acks.failed)
         else:
-            self.unanswered -= PyBytes_GET_SIZE(acks.packets) // 4
+            self.unanswered -= acks.used // 4
             if self.output.writer is not None:
-                self.output.writer(puback_packets(acks.packets))
+                out = puback_packets(acks.packets, acks.used // 4)
                 if self.turn is not None:
-                    # A PUBACK has four bytes, too.
-                    self.turn.answered_bytes += PyBytes_GET_SIZE(acks.packets)
+                    self.turn.answered_bytes += acks.used  # a PUBACK has four bytes, too
+                self.output.writer(out)
+        self._keep_spare(acks)
         return 0
 
     def take_acks(self):
@@ -209,25 +281,3 @@ cdef class MqttAnswers:
         if self.turn is not None:
             self.turn.answered_bytes += PyBytes_GET_SIZE(out)
         return out
-
-
-def settle_acks(list waiting not None, int number, reason=None):
-    """The stage of this number is written, or failed for a reason: send what waits no more.
-
-    A connection that raises keeps none of the others from theirs; the first error is raised then.
-    """
-    cdef MqttAcks acks
-    cdef object problem = None
-    for acks in waiting:
-        if reason is not None:
-            if acks.failed is None:
-                acks.failed = {}
-            acks.failed[number] = reason
-        acks.left -= 1
-        if acks.left == 0:
-            try:
-                acks.row.send_ready()
-            except Exception as error:
-                problem = problem or error
-    if problem is not None:
-        raise problem

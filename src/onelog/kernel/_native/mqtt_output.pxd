@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int32_t, int64_t
 
+from onelog.kernel._native.format cimport bytes_at
 from onelog.kernel._native.mqtt_flight cimport Flight
 from onelog.kernel._native.mqtt_sink cimport Sink
 
@@ -33,4 +34,4 @@ cdef class MqttOutput:
     cdef unsigned char *block(self, Py_ssize_t size) except NULL
     cdef int _append(self, bytes chunk) except -1
 
-cdef bytes puback_packets(bytes acks)
+cdef bytes puback_packets(bytes_at p, Py_ssize_t count)

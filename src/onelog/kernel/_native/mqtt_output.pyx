@@ -287,10 +287,9 @@ def encode_publish(
     return sink_close(&sink)
 
 
-cdef bytes puback_packets(bytes acks):
+cdef bytes puback_packets(bytes_at p, Py_ssize_t count):
     """PUBACK packets in order, all of them for publishes that were written."""
-    cdef Py_ssize_t count = PyBytes_GET_SIZE(acks) // 4, at
-    cdef bytes_at p = <bytes_at> PyBytes_AS_STRING(acks)
+    cdef Py_ssize_t at
     cdef bytes out = PyBytes_FromStringAndSize(NULL, 4 * count)
     cdef unsigned char *to = <unsigned char *> PyBytes_AS_STRING(out)
     for at in range(count):
@@ -305,11 +304,9 @@ cdef bytes puback_packets(bytes acks):
 
 def encode_acks(bytes acks not None, dict failed=None):
     """PUBACK packets in order; `failed` has the v5 reason code of stages that could not write."""
-    if failed:
-        return _encode_failed(
-            <bytes_at> PyBytes_AS_STRING(acks), PyBytes_GET_SIZE(acks) // 4, failed
-        )
-    return puback_packets(acks)
+    cdef bytes_at p = <bytes_at> PyBytes_AS_STRING(acks)
+    cdef Py_ssize_t count = PyBytes_GET_SIZE(acks) // 4
+    return _encode_failed(p, count, failed) if failed else puback_packets(p, count)
 
 
 cdef bytes _encode_failed(bytes_at p, Py_ssize_t count, dict failed):

@@ -20,12 +20,12 @@ from onelog.kernel._native.format cimport (
     ol_put64,
     read_head,
 )
+from onelog.kernel._native.named cimport named
 
 from onelog.base.errors import InvalidRequest
 from onelog.kernel.corruption import corrupt, explain
 from onelog.kernel.types import BatchInfo
 
-cdef object _new = tuple.__new__
 cdef object _BatchInfo = BatchInfo
 
 
@@ -37,7 +37,7 @@ cdef int _check(bytes_at p, Py_ssize_t left, bint check_crc, Head *head) noexcep
 
 
 cdef object info_of(Py_ssize_t position, const Head *head):
-    return _new(
+    return named(
         _BatchInfo,
         (
             position, head.size, head.base_offset, head.base_offset + head.last_delta,

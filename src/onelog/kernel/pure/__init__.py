@@ -48,16 +48,15 @@ from onelog.kernel.pure.kafka_view import (
     view_batches,
 )
 from onelog.kernel.pure.mqtt import (
-    MqttAcks,
     MqttFanout,
     MqttInput,
     MqttOutput,
     MqttPass,
     MqttRoute,
     Stage,
+    StageAcks,
     encode_acks,
     encode_publish,
-    settle_acks,
 )
 from onelog.kernel.pure.records import (
     Slices,
@@ -98,7 +97,7 @@ from onelog.kernel.pure.wire import (
 )
 
 __all__ = [
-    "MqttAcks",
+    "StageAcks",
     "MqttFanout",
     "MqttInput",
     "MqttOutput",
@@ -106,7 +105,6 @@ __all__ = [
     "MqttRoute",
     "Stage",
     "encode_acks",
-    "settle_acks",
     "encode_publish",
     "AmqpEnvelopes",
     "AmqpInput",

@@ -31,14 +31,13 @@ if TYPE_CHECKING:
     from onelog.kernel.types import Header
 
 __all__ = [
-    "MqttAcks",
     "MqttFanout",
     "MqttInput",
     "MqttOutput",
     "MqttRoute",
     "Stage",
+    "StageAcks",
     "encode_acks",
-    "settle_acks",
     "encode_publish",
 ]
 
@@ -104,6 +103,7 @@ class MqttPass:
         "clock",
         "dirty",
         "now_ms",
+        "reason_of",
         "received_bytes",
         "received_messages",
         "tick_soon",
@@ -115,8 +115,11 @@ class MqttPass:
         clock: Callable[[], int],
         tick_soon: Callable[[], None],
         bytes_max: int,
+        reason_of: Callable[[OnelogError], int] | None = None,
     ) -> None:
         self.dirty = dirty
+        self.reason_of = reason_of
+        """Gives the reason code of an error."""
         self.acking: list[MqttInput] = []
         self.clock = clock
         self.tick_soon = tick_soon
@@ -129,19 +132,57 @@ class MqttPass:
         """Bytes of the answers to them."""
         self.now_ms = 0
 
-    def take_acks(self) -> list[list[MqttAcks] | None]:
-        """Per dirty stage the acknowledgements that wait for it, for `settle_acks`; or None."""
-        waiting: list[list[MqttAcks] | None] = [None] * len(self.dirty)
+    def take_acks(self) -> list[StageAcks | None]:
+        """Per dirty stage the acknowledgements that wait for it; None: there are none."""
+        waiting: list[StageAcks | None] = [None] * len(self.dirty)
         for row in self.acking:
             acks = row.wait()
             for number in acks.numbers:
                 assert number < len(waiting), "it was noted in an earlier pass"
                 found = waiting[number]
                 if found is None:
-                    found = waiting[number] = []
-                found.append(acks)
+                    found = waiting[number] = StageAcks(number, self.reason_of)
+                found.waiting.append(acks)
         self.acking.clear()
         return waiting
+
+
+class StageAcks:
+    """Acknowledgements of a pass that wait for one stage: the publisher tells them of its end."""
+
+    __slots__ = ("_number", "_reason_of", "waiting")
+
+    results: None = None
+
+    def __init__(self, number: int, reason_of: Callable[[OnelogError], int] | None) -> None:
+        self._number = number
+        """Of the stage in the pass."""
+        self._reason_of = reason_of
+        self.waiting: list[MqttAcks] = []
+
+    def finish(self, count: int, error: OnelogError | None) -> None:
+        """The stage is written, or has failed: send what waits for nothing any more.
+
+        A connection that raises keeps none of the others from theirs; the first error is raised
+        then.
+        """
+        del count
+        problem: Exception | None = None
+        reason = None
+        if error is not None:
+            assert self._reason_of is not None, "who publishes says what an error is called"
+            reason = self._reason_of(error)
+        for acks in self.waiting:
+            if reason is not None:
+                acks.failed = {**(acks.failed or {}), self._number: reason}
+            acks.left -= 1
+            if not acks.left:
+                try:
+                    acks.row.send_ready()
+                except Exception as raised:  # noqa: BLE001 - raised when all had their turn
+                    problem = problem or raised
+        if problem is not None:
+            raise problem
 
 
 class MqttAcks:
@@ -434,25 +475,6 @@ class MqttInput:
         if self._turn is not None:
             self._turn.answered_bytes += len(out)
         return out
-
-
-def settle_acks(waiting: list[MqttAcks], number: int, reason: int | None = None) -> None:
-    """The stage of this number is written, or failed for a reason: send what waits no more.
-
-    A connection that raises keeps none of the others from theirs; the first error is raised then.
-    """
-    problem: Exception | None = None
-    for acks in waiting:
-        if reason is not None:
-            acks.failed = {**(acks.failed or {}), number: reason}
-        acks.left -= 1
-        if not acks.left:
-            try:
-                acks.row.send_ready()
-            except Exception as error:  # noqa: BLE001 - raised when all had their turn
-                problem = problem or error
-    if problem is not None:
-        raise problem
 
 
 def encode_acks(acks: bytes, failed: dict[int, int] | None = None) -> bytes:

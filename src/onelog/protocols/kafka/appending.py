@@ -144,7 +144,8 @@ class Appends:
                 self._settle(produce)
             return
         number, start = target.number, int(target.log.start_offset)
-        for (_produce, rows, at), info in zip(parts, placed, strict=True):
+        for index, (_produce, rows, at) in enumerate(parts):
+            info = placed[index]
             rows[at] = (number, 0, info.base_offset, append_time_of(info), start, None, ())
         self._wait(number, target.log, placed[-1].last_offset + 1, parts)
 

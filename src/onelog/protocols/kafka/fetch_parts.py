@@ -38,6 +38,7 @@ class Wanted:
         "_waits_at",
         "cold",
         "error",
+        "fetched",
         "heard_to",
         "max_bytes",
         "number",
@@ -56,6 +57,8 @@ class Wanted:
         """Of a view: up to here there is nothing to show, so that nobody looks there again."""
         self.cold: Cold | None = None
         """What its records wait for, on their way from the disk."""
+        self.fetched = NOTHING
+        """What was read of it last."""
         self._waits_at = 0
         self._waiter: Waiter | None = None
         if topic is not None:
@@ -94,25 +97,26 @@ class Wanted:
 
     # -- reading
 
-    def read_and_mark(self, left: int, *, first: bool, committed: bool, may_bring: bool) -> Fetched:
+    def read_and_mark(self, left: int, first: bool, committed: bool, may_bring: bool) -> Fetched:
         """As `read`; what comes from now on is news, also before anybody listens."""
         self.heard_to = _NOT_SAID
-        fetched = self.read(left, first=first, committed=committed, may_bring=may_bring)
+        fetched = self.read(left, first, committed, may_bring)
         if self.heard_to == _NOT_SAID:
             self.heard_to = self._end(committed=committed)
         return fetched
 
-    def read(self, left: int, *, first: bool, committed: bool, may_bring: bool) -> Fetched:
+    def read(self, left: int, first: bool, committed: bool, may_bring: bool) -> Fetched:
         """What fits into `left` bytes; of the `first` that has something, one batch always.
 
         What is not in memory is brought, unless the fetch waits for enough of that already.
         """
         self.cold = None
+        self.fetched = NOTHING
         if self.error is not None or self.target is None or left <= 0:
             return NOTHING
-        budget = min(self.max_bytes, left)
+        budget = left if left < self.max_bytes else self.max_bytes
         try:
-            fetched = self.target.fetch(self.passed_to, budget, committed=committed)
+            fetched = self.target.fetch(self.passed_to, budget, committed)
         except Cold as cold:
             # If others have something to send, the client finds this with its next fetch.
             if may_bring:
@@ -124,18 +128,20 @@ class Wanted:
             return NOTHING
         self.note(fetched)
         # One batch always comes; unless it is the only thing sent, it must fit.
-        return fetched if first or fetched.size_bytes <= budget else NOTHING
+        if not first and fetched.size_bytes > budget:
+            self.fetched = NOTHING
+        return self.fetched
 
-    def note(self, fetched: Fetched) -> Fetched:
-        """Remember how far a look through a view went."""
+    def note(self, fetched: Fetched) -> None:
+        """Keep what was read, and remember how far a look through a view went."""
+        self.fetched = fetched
         self.heard_to = fetched.reached or _NOT_SAID
-        if not fetched.records:
-            self.passed_to = max(self.passed_to, fetched.reached)
-        return fetched
+        if not fetched.records and fetched.reached > self.passed_to:
+            self.passed_to = fetched.reached
 
-    def row(self, fetched: Fetched, *, committed: bool) -> Row:
+    def row(self, committed: bool) -> Row:
         """What is told of it."""
-        target = self.target
+        target, fetched = self.target, self.fetched
         if self.error is not None or target is None:
             code = ErrorCode.unknown_server_error if self.error is None else code_of(self.error)
             start = stable = mark = _UNKNOWN

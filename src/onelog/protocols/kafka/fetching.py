@@ -26,7 +26,7 @@ from onelog.broker import Action
 from onelog.kernel import encode_fetch_response, parse_fetch
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.fetch_parts import Asked, Row, Wanted
-from onelog.protocols.kafka.topics import Fetched, KafkaTopic, Rest
+from onelog.protocols.kafka.topics import KafkaTopic, Rest
 from onelog.protocols.kafka.turns import RequestTurns
 from onelog.protocols.kafka.views.looking import RUN_BYTES
 
@@ -132,39 +132,23 @@ class _Fetch:
         """Answer if there is enough; True when the answer goes."""
         left, total, failed, rests, colds = self._max_bytes, 0, False, False, 0
         committed = self._committed
-        found: list[list[Fetched]] = []
         for _name, wanted in self._topics:
-            row = []
             for part in wanted:
-                fetched = part.read(
-                    left if total else max(left, 1),
-                    first=not total,
-                    committed=committed,
-                    may_bring=colds < COLD_AT_ONCE,
-                )
+                # Of the first that has something one batch goes out, whatever the limit is.
+                room = left if total or left > 0 else 1
+                fetched = part.read(room, not total, committed, colds < COLD_AT_ONCE)
                 colds += part.cold is not None
                 failed = failed or part.error is not None
                 total += fetched.size_bytes
                 left -= fetched.size_bytes
                 rests = rests or fetched.rest is not None
-                row.append(fetched)
-            found.append(row)
         if rests:
-            self._connection.run(self._slot, self._look_and_send(found, total))
+            self._connection.run(self._slot, self._look_and_send(total))
             return True
         if self._is_too_little(total, failed=failed, last_try=last_try):
             return False
         self._send(
-            [
-                (
-                    name,
-                    [
-                        part.row(fetched, committed=committed)
-                        for part, fetched in zip(wanted, row, strict=True)
-                    ],
-                )
-                for (name, wanted), row in zip(self._topics, found, strict=True)
-            ]
+            [(name, [part.row(committed) for part in wanted]) for name, wanted in self._topics]
         )
         return True
 
@@ -261,28 +245,19 @@ class _Fetch:
     async def _answer_in_turns(self, turns: RequestTurns, *, last_try: bool) -> bool:
         """Answer if there is enough; True when the answer went."""
         left, total, failed, rests, colds = self._max_bytes, 0, False, False, 0
-        found: list[list[Fetched]] = []
-        async for _name, wanted in turns.timed(self._topics):
-            row = []
-            async for part in turns.timed(wanted):
-                fetched = part.read_and_mark(
-                    left if total else max(left, 1),
-                    first=not total,
-                    committed=self._committed,
-                    may_bring=colds < COLD_AT_ONCE,
-                )
-                colds += part.cold is not None
-                failed = failed or part.error is not None
-                total += fetched.size_bytes
-                left -= fetched.size_bytes + _ABORTED_BYTES * len(fetched.aborted)
-                rests = rests or fetched.rest is not None
-                row.append(fetched)
-            found.append(row)
+        async for part in turns.timed(self._parts()):
+            room = left if total or left > 0 else 1
+            fetched = part.read_and_mark(room, not total, self._committed, colds < COLD_AT_ONCE)
+            colds += part.cold is not None
+            failed = failed or part.error is not None
+            total += fetched.size_bytes
+            left -= fetched.size_bytes + _ABORTED_BYTES * len(fetched.aborted)
+            rests = rests or fetched.rest is not None
         if rests:
-            await self._look_on(found, total, turns)
+            await self._look_on(total, turns)
         elif self._is_too_little(total, failed=failed, last_try=last_try):
             return False
-        await self._send_in_turns(found, turns)
+        await self._send_in_turns(turns)
         return True
 
     async def _wait_in_turns(self, turns: RequestTurns, ends_at: float) -> None:
@@ -299,18 +274,18 @@ class _Fetch:
             async for part in turns.timed(self._parts()):
                 part.hear()
 
-    async def _look_and_send(self, found: list[list[Fetched]], total: int) -> None:
+    async def _look_and_send(self, total: int) -> None:
         turns = RequestTurns()
-        await self._look_on(found, total, turns)
-        await self._send_in_turns(found, turns)
+        await self._look_on(total, turns)
+        await self._send_in_turns(turns)
 
-    async def _look_on(self, found: list[list[Fetched]], total: int, turns: RequestTurns) -> None:
+    async def _look_on(self, total: int, turns: RequestTurns) -> None:
         """Go on with looks through views, all of them a part of the way."""
-        rests: list[tuple[Wanted, list[Fetched], int, Rest]] = []
-        async for (_name, wanted), row in turns.timed(zip(self._topics, found, strict=True)):
-            async for at, part in turns.timed(enumerate(wanted)):
-                if (rest := row[at].rest) is not None:
-                    rests.append((part, row, at, rest))
+        rests: list[tuple[Wanted, Rest]] = [
+            (part, part.fetched.rest)
+            async for part in turns.timed(self._parts())
+            if part.fetched.rest is not None
+        ]
         if len(rests) > _LOOKS:  # others than the last time, as the number of the request says
             first = self._correlation_id * _LOOKS % len(rests)
             rests = (rests + rests)[first : first + _LOOKS]
@@ -318,24 +293,23 @@ class _Fetch:
 
         def work() -> None:
             room = self._max_bytes - total
-            for _part, row, at, rest in rests:
-                before = row[at].size_bytes
+            for part, rest in rests:
+                before = part.fetched.size_bytes
                 room -= rest.go_on(share, before + max(room, 1)) - before
                 if room <= 0:
                     break
 
         await self._connection.hub.views.in_thread(work)
-        for part, row, at, rest in rests:
+        for part, rest in rests:
             try:
-                row[at] = part.note(rest.fetched())
+                part.note(rest.fetched())
             except OnelogError as error:
                 part.error = error
 
-    async def _send_in_turns(self, found: list[list[Fetched]], turns: RequestTurns) -> None:
+    async def _send_in_turns(self, turns: RequestTurns) -> None:
         topics: list[tuple[str | bytes, list[Row]]] = []
-        async for (name, wanted), row in turns.timed(zip(self._topics, found, strict=True)):
-            pairs = turns.timed(zip(wanted, row, strict=True))
-            rows = [part.row(fetched, committed=self._committed) async for part, fetched in pairs]
+        async for name, wanted in turns.timed(self._topics):
+            rows = [part.row(self._committed) async for part in turns.timed(wanted)]
             topics.append((name, rows))
         self._send(topics)
 

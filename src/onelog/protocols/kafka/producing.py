@@ -120,7 +120,8 @@ class Produce(AnswerSlot):
                 try:
                     if stranger is not None:
                         raise stranger.with_traceback(None)  # which would grow with each row
-                    self._check_acks()
+                    if self.acks not in _ACKS:
+                        raise self._bad_acks()
                     try:
                         topic = find(name)
                     except OnelogError as error:
@@ -135,11 +136,8 @@ class Produce(AnswerSlot):
                     self.refuse(rows, at, number, error)
                     self._left -= 1
 
-    def _check_acks(self) -> None:
-        if self.acks not in _ACKS:
-            raise KafkaError(
-                ErrorCode.invalid_required_acks, f"acks is -1, 0 or 1, not {self.acks}"
-            )
+    def _bad_acks(self) -> KafkaError:
+        return KafkaError(ErrorCode.invalid_required_acks, f"acks is -1, 0 or 1, not {self.acks}")
 
     def _take_batch(
         self,

@@ -127,7 +127,7 @@ class TopicPartition(Protocol):
         """May run in a thread: a batch with these records, inflated, as it is appended."""
         ...
 
-    def fetch(self, offset: int, max_bytes: int, *, committed: bool) -> Fetched:
+    def fetch(self, offset: int, max_bytes: int, committed: bool) -> Fetched:
         """Whole batches from `offset` on, at least one when there is one."""
         ...
 
@@ -212,7 +212,7 @@ class StreamPartition:
         """The end for one kind of readers."""
         return self.log.last_stable_offset if committed else self.log.high_watermark
 
-    def fetch(self, offset: int, max_bytes: int, *, committed: bool) -> Fetched:
+    def fetch(self, offset: int, max_bytes: int, committed: bool) -> Fetched:
         """Whole batches from `offset` on, at least one when there is one."""
         log = self.log
         end = log.high_watermark
@@ -224,7 +224,7 @@ class StreamPartition:
             raise OffsetOutOfRange(
                 f"offset {offset} of {log.stream}/{log.id} is not in {log.start_offset} to {end}"
             )
-        view = log.read_now(Offset(offset), max_bytes, committed=committed)
+        view = log.read_now(Offset(offset), max_bytes, committed)
         if not view:
             return NOTHING
         return Fetched([view], len(view), self._aborted(offset, view) if committed else NO_ABORTED)
@@ -332,7 +332,7 @@ def kafka_name(stream: Stream) -> str | None:
     One that holds a single topic, but is not where it always lived, is part of a view.
     """
     topic = stream.config.single_topic
-    if stream.config.internal or topic is None or stream.tags_topics:
+    if stream.is_internal or topic is None or stream.tags_topics:
         return None
     try:
         return to_dotted(topic)

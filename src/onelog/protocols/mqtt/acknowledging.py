@@ -7,33 +7,15 @@ did not publish to.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from onelog.kernel import MqttAcks, MqttPass, Stage, settle_acks
+from onelog.base.errors import OnelogError
+from onelog.kernel import MqttPass, Stage
 from onelog.protocols.mqtt.errors import reason_for
 from onelog.protocols.mqtt.packet_types import PacketType
 
-if TYPE_CHECKING:
-    from onelog.base.errors import OnelogError
 
-
-class Acknowledging:
-    """The acknowledgements of one pass that wait for one partition."""
-
-    __slots__ = ("_number", "_waiting")
-
-    results: None = None
-
-    def __init__(self, waiting: list[MqttAcks], number: int) -> None:
-        self._waiting = waiting
-        self._number = number
-        """The number of the partition's stage in the pass."""
-
-    def finish(self, count: int, error: OnelogError | None) -> None:
-        """The messages are visible in the partition, or failed with this error."""
-        del count
-        reason = None if error is None else int(reason_for(error, PacketType.PUBACK))
-        settle_acks(self._waiting, self._number, reason)
+def puback_reason(error: OnelogError) -> int:
+    """What a PUBACK says of a message that a partition did not take."""
+    return int(reason_for(error, PacketType.PUBACK))
 
 
 def await_partitions(turn: MqttPass, dirty: list[Stage]) -> None:
@@ -41,5 +23,5 @@ def await_partitions(turn: MqttPass, dirty: list[Stage]) -> None:
     written."""
     for number, waiting in enumerate(turn.take_acks()):
         if waiting is not None:
-            # As `Publisher.await_stage`, without an extra call for each partition.
-            dirty[number].owner.rows.append((Acknowledging(waiting, number), 0, 0))
+            # As `Publisher.await_stage` does it, without a call more for each partition.
+            dirty[number].owner.rows.append((waiting, 0, 0))

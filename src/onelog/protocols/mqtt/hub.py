@@ -22,7 +22,7 @@ from onelog.broker.hanging import hang
 from onelog.broker.producer_ids import ProducerIds
 from onelog.kernel import MqttFanout, MqttOutput, MqttPass, MqttRoute, Stage, check_topic
 from onelog.net import ConnectionCounters, Connections
-from onelog.protocols.mqtt.acknowledging import await_partitions
+from onelog.protocols.mqtt.acknowledging import await_partitions, puback_reason
 from onelog.protocols.mqtt.delayed import Delayed
 from onelog.protocols.mqtt.delivery import delivery_properties
 from onelog.protocols.mqtt.exclusive import Exclusive
@@ -83,7 +83,11 @@ class Hub:
         self.limits = limits
         self.clock = clock
         self.turn = MqttPass(
-            broker.publisher.dirty, clock.now_ms, broker.publisher.tick_soon, PASS_BYTES_MAX
+            broker.publisher.dirty,
+            clock.now_ms,
+            broker.publisher.tick_soon,
+            PASS_BYTES_MAX,
+            puback_reason,
         )
         self.loop = asyncio.get_running_loop()
         self.counters = Counters()

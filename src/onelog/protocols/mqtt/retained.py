@@ -124,7 +124,7 @@ class Retained:
         """Compaction takes records that a later message of their topic follows, retained or not."""
         stream = self._broker.streams.get(partition.stream)
         source = Source(stream, partition)
-        if stream.config.internal:
+        if stream.is_internal:
             return
 
         def is_followed(record: Record) -> bool:

@@ -140,7 +140,7 @@ class System:
             "messages/received": sum(
                 partition.records_appended
                 for stream in hub.broker.streams.streams()
-                if not stream.config.internal
+                if not stream.is_internal
                 for partition in stream.partitions
             ),
             "messages/sent": hub.delivered_messages,

@@ -152,9 +152,7 @@ class KvLog:
             self._layout.end = batches[-1].last_offset + 1
             self._changed = True
 
-    def append_built(
-        self, builder: BatchBuilder, leader_epoch: int, *, index_topics: bool
-    ) -> bytes:
+    def append_built(self, builder: BatchBuilder, leader_epoch: int, index_topics: bool) -> bytes:
         """Seal what is staged as one batch at the end and append it; the batch."""
         return seal_and_append(self, builder, leader_epoch, index_topics=index_topics)
 

@@ -111,9 +111,7 @@ class MemoryLog:
             self._end = segment.end_offset
             self._make_room()
 
-    def append_built(
-        self, builder: BatchBuilder, leader_epoch: int, *, index_topics: bool
-    ) -> bytes:
+    def append_built(self, builder: BatchBuilder, leader_epoch: int, index_topics: bool) -> bytes:
         """Seal what is staged as one batch at the end and append it; the batch."""
         return seal_and_append(self, builder, leader_epoch, index_topics=index_topics)
 

@@ -89,7 +89,7 @@ class LogEnds:
         cut = in_place(LogReader(held), lambda: truncation.find_cut(segments, end))
         start, new_end = held.start, max(cut.end_offset, min(held.start, end))
         if new_end <= start:  # nothing that may be read is left
-            cut, start = truncation.Cut([], None, 0, new_end), new_end
+            cut, start = truncation.Cut([], None, 0, new_end), Offset(new_end)
         active = held.empty_segment(new_end)
         kept = list(cut.kept)
         rows = [segment.row() for segment in kept]

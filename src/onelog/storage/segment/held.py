@@ -18,6 +18,7 @@ from onelog.base.errors import (
     StorageError,
     StorageFull,
 )
+from onelog.base.ids import Offset
 from onelog.storage.engine import LogSettings
 from onelog.storage.segment.checkpoint import SegmentRow
 from onelog.storage.segment.files import is_full
@@ -40,7 +41,8 @@ class PartitionState:
         self.settings = settings
         self.lock = threading.RLock()
         self.maintenance = threading.RLock()
-        self.start = self.end = self.durable = 0
+        self.start = Offset(0)
+        self.end = self.durable = 0
         self.segments: tuple[list[int], list[Segment]] = ([], [])
         """Base offsets and segments, for readers without a lock: replaced as a whole."""
         self.sealed_bytes = 0

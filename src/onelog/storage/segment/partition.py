@@ -44,7 +44,7 @@ class SegmentLog:
     ) -> None:
         held = self._held = PartitionState(directory, shared, settings)
         found = LogRecovery(directory, shared, held.lock, settings).run(trusted)
-        held.start = found.checkpoint.start_offset
+        held.start = Offset(found.checkpoint.start_offset)
         held.end = held.durable = found.end_offset
         held.publish(found.segments)
         self.recovery = found.stats
@@ -62,7 +62,7 @@ class SegmentLog:
     @property
     def start_offset(self) -> Offset:
         """First offset that may be read."""
-        return Offset(self._held.start)
+        return self._held.start
 
     @property
     def end_offset(self) -> Offset:
@@ -130,9 +130,7 @@ class SegmentLog:
             durability.unsaved_bytes += size
             held.end = last + 1
 
-    def append_built(
-        self, builder: BatchBuilder, leader_epoch: int, *, index_topics: bool
-    ) -> bytes:
+    def append_built(self, builder: BatchBuilder, leader_epoch: int, index_topics: bool) -> bytes:
         """Seal what is staged as one batch at the end and append it; the batch."""
         held = self._held
         with held.lock:

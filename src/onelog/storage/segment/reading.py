@@ -61,7 +61,8 @@ class LogReader:
         held = self._held
 
         def look(bases: list[int], segments: list[Segment]) -> memoryview:
-            for number in range(max(0, bisect_right(bases, offset) - 1), len(segments)):
+            first = bisect_right(bases, offset) - 1
+            for number in range(first if first > 0 else 0, len(segments)):
                 segment = segments[number]
                 limit = segment.size_bytes
                 found = segment.read(offset, limit, max_bytes, below) if limit else None
@@ -74,7 +75,7 @@ class LogReader:
             raise OffsetOutOfRange(
                 f"offset {offset} of {held.directory}: the log holds {held.start} to {end}"
             )
-        below = min(upto, end)
+        below = upto if upto < end else end
         if offset >= below:
             return _EMPTY
         return self._look(look)

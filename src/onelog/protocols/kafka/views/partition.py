@@ -113,7 +113,7 @@ class ViewPartition:
 
     # -- reading
 
-    def fetch(self, offset: int, max_bytes: int, *, committed: bool) -> Fetched:
+    def fetch(self, offset: int, max_bytes: int, committed: bool) -> Fetched:
         """Batches that show the view from `offset` on; with a `rest` when the look is not over."""
         del committed  # everybody sees what is committed
         if self.log.stopped is not None:
