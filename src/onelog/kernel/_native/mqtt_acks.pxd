@@ -1,8 +1,9 @@
 """C face of MQTT's acknowledgements."""
 
 cimport cython
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint16_t
 
+from onelog.kernel._native.format cimport ol_put16
 from onelog.kernel._native.mqtt_output cimport MqttOutput
 
 cdef enum:
@@ -65,8 +66,8 @@ cdef class MqttAnswers:
     # One that was sent, for the next that wait.
     cdef MqttAcks spare
 
-    cdef int ack_space(self) except -1
-    cdef int note_ack(self, int packet_id, Py_ssize_t number) except -1
+    cdef int grow_acks(self) except -1
+    cdef int join_pass(self) except -1
     cdef bytes _take(self)
     cdef MqttAcks wait(self, Py_ssize_t left)
     cdef int _append(self, MqttAcks acks) except -1
@@ -74,3 +75,19 @@ cdef class MqttAnswers:
     cdef int send_ready(self) except -1
     cdef int _step(self) except -1
     cdef int _send(self, MqttAcks acks) except -1
+
+
+cdef inline int need_ack_space(MqttAnswers row) except -1:
+    """Have room for one more, before a publish is staged that is to be acknowledged."""
+    return row.grow_acks() if row.acks_used + 4 > row.acks_room else 0
+
+
+cdef inline int note_ack(MqttAnswers row, int packet_id, Py_ssize_t number) except -1:
+    """Acknowledge a publish when the stage of this number is written; there is room."""
+    cdef unsigned char *to = row.acks + row.acks_used
+    if row.acks_used == 0:
+        row.join_pass()
+    ol_put16(to, <uint16_t> packet_id)
+    ol_put16(to + 2, <uint16_t> number)
+    row.acks_used += 4
+    return 0

@@ -7,10 +7,9 @@ Rules:
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport uint16_t
 from libc.stdlib cimport calloc, free, realloc
 
-from onelog.kernel._native.format cimport ol_get16, ol_put16
+from onelog.kernel._native.format cimport bytes_at, ol_get16
 from onelog.kernel._native.mqtt_output cimport MqttOutput, puback_packets
 from onelog.kernel._native.stage cimport Stage
 
@@ -69,10 +68,14 @@ cdef class MqttPass:
         self, MqttAcks acks, list waiting, Py_ssize_t *seen, Py_ssize_t turn
     ) except -1:
         """Let acknowledgements wait for each of their stages, once."""
-        cdef Py_ssize_t position, number
+        cdef bytes_at packets = acks.packets
+        cdef Py_ssize_t position, number, last = -1
         cdef StageAcks found
         for position in range(2, acks.used, 4):
-            number = ol_get16(acks.packets + position)
+            number = ol_get16(packets + position)
+            if number == last:
+                continue
+            last = number
             assert number < len(waiting), "it was noted in an earlier pass"
             if seen[number] != turn:
                 seen[number] = turn
@@ -135,33 +138,27 @@ cdef class MqttAnswers:
     def __dealloc__(self):
         free(self.acks)
 
-    cdef int ack_space(self) except -1:
-        cdef Py_ssize_t room
-        cdef void *moved
-        if self.acks_used + 4 > self.acks_room:
-            room = max(2 * self.acks_room, <Py_ssize_t> 64)
-            moved = realloc(self.acks, room)
-            if moved is NULL:
-                raise MemoryError
-            self.acks = <unsigned char *> moved
-            self.acks_room = room
+    cdef int grow_acks(self) except -1:
+        cdef Py_ssize_t room = max(2 * self.acks_room, <Py_ssize_t> 64)
+        cdef void *moved = realloc(self.acks, room)
+        if moved is NULL:
+            raise MemoryError
+        self.acks = <unsigned char *> moved
+        self.acks_room = room
         return 0
 
-    cdef int note_ack(self, int packet_id, Py_ssize_t number) except -1:
-        if self.acks_used == 0 and self.turn is not None:
-            # At once: whoever ends the pass takes what is staged and who waits for it together.
+    cdef int join_pass(self) except -1:
+        """The first of a pass: whoever ends it takes what is staged and who waits together."""
+        if self.turn is not None:
             self.turn.acking.append(self)
-        ol_put16(self.acks + self.acks_used, <uint16_t> packet_id)
-        ol_put16(self.acks + self.acks_used + 2, <uint16_t> number)
-        self.acks_used += 4
         return 0
 
     def await_ack(self, int packet_id, Stage stage not None):
         """Acknowledge a publish that the caller staged, and counted, in its turn."""
         if not 0 <= stage.number < STAGES_MAX:
             raise InvalidRequest(f"a stage of number {stage.number} holds no such publish")
-        self.ack_space()
-        self.note_ack(packet_id, stage.number)
+        need_ack_space(self)
+        note_ack(self, packet_id, stage.number)
 
     @property
     def has_acks(self):

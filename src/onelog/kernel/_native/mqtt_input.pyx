@@ -24,7 +24,13 @@ from libc.string cimport memcmp, memcpy
 
 from onelog.kernel._native.build cimport ADD_MEMORY, RawHeaders, Slice
 from onelog.kernel._native.format cimport bytes_at, ol_get16
-from onelog.kernel._native.mqtt_acks cimport STAGES_MAX, MqttAnswers, MqttPass
+from onelog.kernel._native.mqtt_acks cimport (
+    STAGES_MAX,
+    MqttAnswers,
+    MqttPass,
+    need_ack_space,
+    note_ack,
+)
 from onelog.kernel._native.mqtt_output cimport MqttOutput
 from onelog.kernel._native.stage cimport MqttRoute, Stage
 
@@ -350,7 +356,7 @@ cdef class MqttInput(MqttAnswers):
         ):
             return False
         if qos:
-            self.ack_space()
+            need_ack_space(self)
         topic.at = <bytes_at> PyBytes_AS_STRING(route.topic)
         topic.size = PyBytes_GET_SIZE(route.topic)
         index = stage.builder.add_raw(
@@ -362,7 +368,7 @@ cdef class MqttInput(MqttAnswers):
             return False
         stage.join()
         if qos:
-            self.note_ack(packet_id, stage.number)
+            note_ack(self, packet_id, stage.number)
             self.unanswered += 1
         self.staged += 1
         self.staged_bytes += topic.size + value.size
