@@ -1,5 +1,8 @@
 """What both kernels promise about PUBACKs: for whom they wait, and in which order they go out."""
 
+import gc
+import weakref
+
 import pytest
 
 from onelog.base.errors import InvalidRequest
@@ -170,6 +173,22 @@ def test_the_owner_answers_when_some_of_a_connection_s_stages_failed(kernel):
     shared.publish(0, (b"a", 4))
     shared.settle(shared.end()[b"a"], 0x97)
     assert len(shared.written) == 2
+
+
+def test_acks_outlive_their_connection(kernel):
+    """Only what waits holds on to it then, and lets go of it in the middle of the answer."""
+    shared = Pass(kernel, 300)
+    for number in range(300):
+        shared.publish(number, (b"a", 7))
+    waiting = shared.end()
+    gone = weakref.ref(shared.peers[0])
+    for peer in shared.peers:
+        peer.input.resolve = None  # which knows the connection
+    shared.peers.clear()
+    gc.collect()
+    assert gone() is None
+    shared.settle(waiting[b"a"])
+    assert shared.written == [(number, puback(7)) for number in range(300)]
 
 
 def test_a_connection_that_raises_keeps_no_other_from_its_acks(kernel):

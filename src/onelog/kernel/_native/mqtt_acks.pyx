@@ -99,6 +99,7 @@ cdef class StageAcks:
         then.
         """
         cdef MqttAcks acks
+        cdef MqttAnswers row
         cdef object problem = None, reason = None
         if error is not None:
             reason = self.reason_of(error)
@@ -109,8 +110,10 @@ cdef class StageAcks:
                 acks.failed[self.number] = reason
             acks.left -= 1
             if acks.left == 0:
+                # Held here: of a connection that is gone, what was sent lets go of the row.
+                row = acks.row
                 try:
-                    acks.row.send_ready()
+                    row.send_ready()
                 except Exception as raised:
                     problem = problem or raised
         if problem is not None:
