@@ -1,4 +1,4 @@
-"""The place of an answer: answers leave a connection in the order of their requests."""
+"""The slot of an answer: answers leave a connection in the order of their requests."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ if TYPE_CHECKING:
 
 
 class AnswerSlot:
-    """The place of one answer in the order of answers."""
+    """The slot of one answer in the order of answers."""
 
     __slots__ = ("cancel", "connection", "is_produce", "pieces")
 
     def __init__(self, connection: Connection, *, is_produce: bool = False) -> None:
         self.connection = connection
         self.is_produce = is_produce
-        """Whether the next produce may begin before this is answered."""
+        """Whether the next produce may begin before this one is answered."""
         self.pieces: Pieces | None = None
-        """What is written one after the other, once it is known; nothing: there is no answer."""
+        """The pieces to write, one after the other; None: not known yet, empty: no answer is
+        sent."""
         self.cancel: Callable[[], object] | None = None
-        """Called when the connection ends before the answer is there."""
+        """Called when the connection ends before the answer is ready."""
 
     def finish(self, pieces: Pieces) -> None:
-        """The answer is there; no pieces: there is none to send."""
+        """The answer is ready; no pieces: none is sent."""
         if self.pieces is None:
             self.pieces = pieces
             self.cancel = None

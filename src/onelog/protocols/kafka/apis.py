@@ -1,7 +1,7 @@
 """Every API that is served: its key, the versions that are advertised, and when it is allowed.
 
-Rules: what is not in these tables does not exist for clients. The ranges follow what the clients in
-use send (docs/reference/kafka.md); none is advertised half-done.
+Rules: an API that is not in these tables does not exist for clients. The ranges follow the clients
+in use (docs/reference/kafka.md); no version is advertised that is only partly served.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Api(NamedTuple):
     flexible: int
     """The version from which the request header has tags."""
     served: int = 0
-    """The least version that is really served; below it the connection ends, as in Kafka."""
+    """The least version that is served; below it the connection ends, as in Kafka."""
     before_login: bool = False
 
 
@@ -83,7 +83,7 @@ _NEVER: Final = 1000
 _K = ApiKey
 
 _ROWS: Final = (
-    # Clients of librdkafka before 2.11.1 turn compression off where Produce v0 is missing.
+    # librdkafka before 2.11.1 turns compression off where Produce v0 is missing.
     Api(_K.PRODUCE, 0, 11, 9, served=3),
     Api(_K.FETCH, 4, 17, 12),
     Api(_K.LIST_OFFSETS, 1, 10, 6),
@@ -138,7 +138,7 @@ APIS: Final[dict[int, Api]] = {int(row.key): row for row in _ROWS}
 _PRIVATE_ROWS: Final = (Api(_K.LINK, 0, 0, _NEVER), Api(_K.NAMES, 0, 0, _NEVER))
 
 PRIVATE: Final[dict[int, Api]] = {int(row.key): row for row in _PRIVATE_ROWS}
-"""What our own clients ask for. Not advertised, so that no other client meets a key that it does
-not know; far above Kafka's numbers. The body is read by its handler."""
+"""Private APIs for OneLog's own clients. They are not advertised, so that no other client meets a
+key that it does not know, and are far above Kafka's numbers. Their handlers read the bodies."""
 
 SERVED: Final[dict[int, Api]] = APIS | PRIVATE

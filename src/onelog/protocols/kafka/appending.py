@@ -1,13 +1,13 @@
 """Appends of one pass of the loop: the batches of all clients for one partition are one write.
 
 Rules:
-- A batch is judged when it comes, and written with all others of its partition at the end of the
-  pass; no timer, no added latency. Batches of one connection keep their order.
-- A run holds one batch of an idempotent producer at most: the next one is judged by what the first
-  left behind, so the run is written before. A batch of a transaction is written at once: the end
-  of its transaction may come in this same pass.
-- An answer goes when all of its request is durable (I4); answers of a pass to one client are one
-  write, too.
+- A batch is checked when it comes, and written with all others of its partition at the end of the
+  pass: no timer, no added latency. Batches of one connection keep their order.
+- A write holds at most one batch of an idempotent producer: the next batch can be checked only
+  after the first is written. A batch of a transaction is written at once: the end of its
+  transaction may come in this same pass.
+- An answer goes out when all batches of its request are durable (I4); answers of a pass to one
+  client are one write, too.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from onelog.protocols.kafka.producing import Produce, Row
 
     Part = tuple[Produce, list[Row], int]
-    """A partition of a request: where its row of the answer is to stand."""
+    """A partition of a request: the slot for its row of the answer."""
 
 RUN_BYTES_MAX: Final = 1024 * 1024
-"""Bytes of a run that are written before the pass ends."""
+"""Bytes for a partition after which they are written before the pass ends."""
 
 _NO_OFFSET: Final = Offset(-1)
 
 
 class _PartitionWrite:
-    """Batches for one partition that were judged and are not written yet."""
+    """Batches for one partition that were checked and are not written yet."""
 
     __slots__ = ("data", "parts", "senders", "target")
 
@@ -50,7 +50,7 @@ class _PartitionWrite:
 
 
 class Appends:
-    """What the connections of a hub bring in a pass."""
+    """The batches that the connections of a hub bring in a pass."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -60,7 +60,7 @@ class Appends:
         hub.broker.streams.before_change.append(self._write_all)
 
     def close(self) -> None:
-        """Hear of changes no more."""
+        """Stop listening for changes."""
         self._hub.broker.streams.before_change.remove(self._write_all)
 
     def add(
@@ -107,7 +107,7 @@ class Appends:
         if run is not None:
             self._write(run)
         appended, log = target.append(bytearray(data), info._replace(position=0), principal)
-        if log is not target.log:  # an offset of another partition would say nothing here
+        if log is not target.log:  # an offset in another partition would mean nothing here
             appended = appended._replace(base_offset=_NO_OFFSET)
         self._place(part, target, appended)
         self._wait(target.number, log, appended.end_offset, [part])
@@ -128,7 +128,7 @@ class Appends:
         self._write_all()
         self._flushing = False
         if self._runs:
-            self._flush_soon()  # what came while this was written
+            self._flush_soon()  # batches that came while this was written
         ready, self._ready = self._ready, {}
         for connection in ready:
             connection.answers_ready()
@@ -157,7 +157,8 @@ class Appends:
     # -- answers
 
     def _wait(self, number: int, log: PartitionHandle, end: int, parts: list[Part]) -> None:
-        """Settle parts once everything below `end` is durable; who asked for no answer does now."""
+        """Settle parts once everything below `end` is durable; those with acks=0 are settled
+        now."""
         if end <= log.high_watermark:
             for produce, _rows, _at in parts:
                 self._settle(produce)

@@ -1,11 +1,11 @@
 """Control messages: bytes to kio's typed requests, and version-neutral answers to bytes.
 
 Rules:
-- A handler answers with a `Body`: a dict in kio's field names that knows nothing of versions. What
-  a version lacks is dropped here, what the handler left out takes the protocol's default. A name
-  that no version has is a bug and raises.
-- Tagged fields of a request that nobody here knows are passed over (KIP-482); no control request
-  that is served has one that is known.
+- A handler answers with a `Body`: a dict in kio's field names, without a version. A field that a
+  version does not have is dropped here; a field that the handler left out has the protocol's
+  default. A name that no version has is a bug and raises.
+- Unknown tagged fields of a request are skipped (KIP-482); no control request that is served has a
+  known one.
 - Durations and times are milliseconds as integers on our side.
 - Produce and Fetch have their own path (the kernel's).
 """
@@ -29,17 +29,17 @@ from onelog.protocols.kafka.encoding import structure_writer
 from onelog.protocols.kafka.schema import WireField, fields_of
 
 Body = dict[str, Any]
-"""An answer in kio's field names, whatever the version."""
+"""An answer in kio's field names, for any version."""
 
 _FRAME: Final = struct.Struct(">ii")
 _FRAME_TAGGED: Final = struct.Struct(">iib")
-"""With an empty list of tags behind."""
+"""Followed by an empty list of tags."""
 _NO_TAGS: Final = b"\0"
 _NEVER_FLEXIBLE: Final = 255
 _DURATION_MS_MAX: Final = 2**53
-"""Nearly what kio can hold, in both directions."""
+"""Nearly the largest duration that kio can hold, in both directions."""
 _TIMES: Final = ("timedelta_i64", "datetime_i64")
-"""Types of kio that cannot hold all that 64 bits can."""
+"""Types of kio that hold less than 64 bits can."""
 
 LONG_ROWS: Final = 1000
 """Rows of an answer that are written at once: a few milliseconds."""
@@ -48,13 +48,13 @@ FLEXIBLE_FROM: Final = bytes(
     min(APIS[key].flexible, _NEVER_FLEXIBLE) if key in APIS else _NEVER_FLEXIBLE
     for key in range(max(APIS) + 1)
 )
-"""Per API the version from which its request header has tags, for the kernel."""
+"""For each API, the version from which its request header has tags; for the kernel."""
 
 
 def decode_request(api: Api, version: int, frame: bytes, at: int) -> Any:
     """The typed request of a control API. Raises ProtocolViolation."""
-    # kio makes room for as many elements as an array says; a wrong count would end the process.
-    # It also refuses every tag that it does not know, so those are cut out.
+    # kio allocates as many elements as an array announces; a wrong count would end the process. It
+    # also refuses every unknown tag, so tags are cut out.
     _end, tagged = check_shape(
         frame, at, len(frame), _shape(api.key, version), version >= api.flexible
     )
@@ -82,8 +82,8 @@ def _without(frame: bytes, at: int, tagged: list[tuple[int, int]]) -> bytes:
 
 
 def _saturated(frame: bytes, at: int) -> bytes:
-    """A request with a number of milliseconds at `at` that kio can hold: every client may send
-    what it likes, and 285,000 years are as good as for ever."""
+    """A request whose milliseconds at `at` are reduced to what kio can hold: a client may send any
+    number, and 285,000 years are as good as for ever."""
     value = int.from_bytes(frame[at : at + 8], "big", signed=True)
     held = max(-_DURATION_MS_MAX, min(value, _DURATION_MS_MAX))
     if held == value:
@@ -93,7 +93,7 @@ def _saturated(frame: bytes, at: int) -> bytes:
 
 @cache
 def _durations(key: ApiKey, version: int) -> tuple[bytes, ...]:
-    """Of each duration of 64 bits in a request: the shape of what lies before it."""
+    """For each duration of 64 bits in a request: the shape of the bytes before it."""
     schema: Any = load_request_schema(int(key), version)
     before, found = b"", []
     for field in fields_of(schema):
@@ -115,12 +115,12 @@ def _has_time(schema: Any) -> bool:
 
 @cache
 def _shape(key: ApiKey, version: int) -> bytes:
-    """What a request looks like, for the kernel (`kernel/pure/kafka_shape.py`)."""
+    """The shape of a request, for the kernel (`kernel/pure/kafka_shape.py`)."""
     return _shape_of(load_request_schema(int(key), version))[0]
 
 
 def _shape_of(schema: Any) -> tuple[bytes, int]:
-    """The program of a structure, and the least bytes that it has."""
+    """The program of a structure, and its least number of bytes."""
     flexible = bool(schema.__flexible__)
     program, least = b"", 0
     for field in fields_of(schema):
@@ -133,7 +133,7 @@ def _shape_of(schema: Any) -> tuple[bytes, int]:
 
 
 def _field_shape(field: WireField, flexible: bool) -> tuple[bytes, int]:
-    """The program of a field, and the least bytes that it has."""
+    """The program of a field, and its least number of bytes."""
     part, least = _SHAPES[field.kind] if field.structure is None else _shape_of(field.structure)
     if part in (b"S", b"B"):
         least = 1 if flexible else least
@@ -167,7 +167,7 @@ _SHAPES: Final[dict[str, tuple[bytes, int]]] = {
     "bytes": (b"B", 4),
     "records": (b"B", 4),
 }
-"""How each type of the protocol's schemas is passed over, and its least bytes."""
+"""How to skip each type of the protocol's schemas, and its least number of bytes."""
 
 
 @cache
@@ -179,7 +179,7 @@ def _reader(key: ApiKey, version: int) -> Callable[[Any, int], tuple[Any, int]]:
 
 
 def given(body: Any, name: str, default: Any) -> Any:
-    """A field that older versions of a request lack."""
+    """A field that older versions of a request do not have."""
     return getattr(body, name, default)
 
 
@@ -196,11 +196,11 @@ def millis(value: datetime.timedelta | datetime.datetime | None, default: int = 
 
 
 def encode_response(api: Api, version: int, correlation_id: int, body: Body | bytes) -> bytes:
-    """The whole frame of an answer; its body as fields, or written by its handler already."""
-    # ApiVersions is answered with the old header at every version: the client asks it before it
-    # knows what the broker speaks.
+    """The whole frame of an answer, from fields or from a body that its handler has encoded."""
+    # ApiVersions has the old header at every version: the client asks it before it knows the
+    # versions of the broker.
     tagged = version >= api.flexible and api.key is not ApiKey.API_VERSIONS
-    if isinstance(body, bytes):  # it may be large, and is copied once
+    if isinstance(body, bytes):  # it may be large: copied once
         end = _NO_TAGS if tagged else b""
         return _FRAME.pack(4 + len(end) + len(body), correlation_id) + end + body
     out = bytearray(_FRAME_TAGGED.size if tagged else _FRAME.size)
@@ -210,7 +210,7 @@ def encode_response(api: Api, version: int, correlation_id: int, body: Body | by
 
 
 def is_long(body: Body | bytes | None) -> bool:
-    """Whether an answer has so many rows that to write them would hold the loop."""
+    """Whether an answer has so many rows that encoding them would hold the loop."""
     left, inside = LONG_ROWS, [body]
     while inside:
         part = inside.pop()
@@ -232,7 +232,7 @@ def _response_writer(key: ApiKey, version: int) -> Callable[[bytearray, Body], N
 
 @cache
 def element_writer(key: ApiKey, version: int, *path: str) -> Callable[[Body], bytes]:
-    """Writes one element of an answer's array by itself; `path` are the names of the arrays."""
+    """Encodes one element of an answer's array alone; `path` are the names of the arrays."""
     schema: Any = load_response_schema(int(key), version)
     for name in path:
         (schema,) = (field.structure for field in fields_of(schema) if field.name == name)

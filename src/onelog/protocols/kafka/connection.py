@@ -1,9 +1,9 @@
 """One client connection: frames in, answers out in the order of the requests.
 
 Rules:
-- A produce may begin while earlier produces wait to be durable. Everything else begins when all
-  before it is answered, as Kafka does it, so that a client's requests take effect in their order.
-- Requests that wait are bounded in number and bytes: past that nothing is read from the peer (I8).
+- A produce may begin while earlier produces wait to be durable. Any other request begins when all
+  earlier ones are answered, as in Kafka, so that a client's requests take effect in their order.
+- Waiting requests are bounded in number and bytes: beyond that nothing is read from the peer (I8).
   While the peer does not read its answers, nothing new begins.
 - A frame that cannot be read ends this connection and no other (I10).
 """
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _log = get_logger("kafka")
 BUG: Final = "kafka-request"
-"""Incidents: a request met a fault of ours, which ended its connection."""
+"""Incidents: an unexpected error in a request ended its connection."""
 
 Frame = tuple[bytes | bytearray, int, int]
 """A request: the buffer that holds it, where it begins and where it ends in it."""
@@ -61,7 +61,7 @@ _TURN: Final = "the others have their turn"
 _WAITING: Final = "requests that wait"
 _WRITE_HIGH_BYTES: Final = 4 * 1024 * 1024
 _READ_BYTES_MAX: Final = 1024 * 1024
-"""Bytes that are read from one peer before it is the others' turn."""
+"""Bytes that are read from one peer before others have their turn."""
 
 
 class Connection:
@@ -74,14 +74,14 @@ class Connection:
         self.number = 0
         """Later connections have greater numbers."""
         self.principal: Principal | None = None
-        """Who the peer is; None until it has logged in."""
+        """The identity of the peer; None until it has logged in."""
         self.identity: Identity | None = None
         self.client_id = ""
         """What the client calls itself, as far as it has said so."""
         self.exchange: SaslExchange | None = None
         """The login in progress."""
         self.on_raw_frame: RawStep | None = None
-        """Set while tokens of a login come without a request around them (SASL handshake v0)."""
+        """Set while tokens of a login come as bare frames (SASL handshake v0)."""
         self._transport: StreamTransport | None = None
         self._buffer = bytearray()
         self._frames: deque[Frame] = deque()
@@ -93,15 +93,16 @@ class Connection:
         self._writing = True
         self._closed = False
         self.ends_after_answer = False
-        """Whether the answer to the request at hand is the last one."""
+        """Whether the answer to the current request is the last one."""
         self._beginning = False
         self._last_request_at = 0.0
         self._deadline = Deadline(hub.loop)
-        """Of the login, then of a peer that is idle."""
+        """The deadline of the login, then of an idle peer."""
 
     @property
     def advertised(self) -> tuple[str, int]:
-        """Where this client is told to connect to: as configured, or where it came to."""
+        """The address that this client gets in metadata: as configured, or the one it connected
+        to."""
         if self.listener.advertised:
             host, _, port = self.listener.advertised.rpartition(":")
             return host.strip("[]"), int(port)
@@ -125,7 +126,7 @@ class Connection:
         self._watch(hub.limits.login_timeout_ms if self.principal is None else hub.limits.idle_ms)
 
     def _log_in_by_network(self) -> None:
-        """A client certificate says who the peer is; where that is allowed, nobody has to."""
+        """Log in by a client certificate, or anonymously where that is allowed."""
         ask, peer = self.hub.authenticator, self.peer
         with contextlib.suppress(NotAuthenticated):
             if peer.certificate is not None:
@@ -137,7 +138,7 @@ class Connection:
             )
 
     def log_in(self, identity: Identity) -> None:
-        """The peer has proved who it is."""
+        """The peer has logged in."""
         self.identity = identity
         self.principal = identity.principal("kafka")
 
@@ -169,7 +170,7 @@ class Connection:
             buffer = self._buffer
         try:
             whole, rest, needed = split_frames(buffer, 0, self.frame_bytes_max)
-            # Whole frames are handed over without a copy; what comes next has a new buffer.
+            # Whole frames are passed on without a copy; the next bytes get a new buffer.
             if rest or buffer is data:
                 self._buffer = bytearray(buffer[rest:])
             for start, end in whole:
@@ -222,7 +223,7 @@ class Connection:
 
     def _begin_frames(self) -> None:
         if self._beginning:
-            return  # an answer that was there at once; the loop below goes on
+            return  # the answer was ready at once; the loop below goes on
         self._beginning = True
         try:
             while self._frames and self._may_begin():
@@ -238,7 +239,7 @@ class Connection:
             self._pace_reading()
 
     def _may_begin(self) -> bool:
-        """Whether the next request's turn has come."""
+        """Whether the next request may begin."""
         slots = self._slots
         if self._closed or not self._writing or len(slots) >= self.hub.limits.requests_waiting:
             return False
@@ -270,7 +271,7 @@ class Connection:
             pauses.resume(_WAITING)
 
     def _read_on(self) -> None:
-        """The others had their turn."""
+        """Others had their turn."""
         self._read_bytes = 0
         self._pace_reading()
         self._pauses.resume(_TURN)
@@ -327,7 +328,7 @@ class Connection:
                 f"{api.key.name} version {version} is not served,"
                 f" {max(api.first, api.served)} to {api.last} are"
             )
-        # KIP-511: the answer has the form of version 0, and says what is there.
+        # KIP-511: the answer has the form of version 0, and lists the served versions.
         body = self.hub.api_versions(ErrorCode.unsupported_version)
         slot.finish([encode_response(api, 0, correlation_id, body)])
 
@@ -336,7 +337,7 @@ class Connection:
         slot.cancel = self._tasks.run(work, self._broke).cancel
 
     def _broke(self, error: BaseException) -> None:
-        """A slot stays empty, and nothing behind it could be answered."""
+        """A slot stays empty, so no later request could be answered: close."""
         if not isinstance(error, OnelogError):
             self.hub.broker.troubles.note(BUG, "raw", error)
         self.fail(error)
@@ -386,7 +387,7 @@ class Connection:
     # -- answers
 
     def answers_ready(self) -> None:
-        """Send every answer whose turn it is, and begin what waited for that."""
+        """Send every answer whose turn it is, and begin requests that waited for that."""
         if not self._beginning:
             self._send_ready()
             if self._frames:
@@ -409,23 +410,23 @@ class Connection:
     # -- the end
 
     def fail(self, error: BaseException) -> None:
-        """The peer did what cannot be answered: end this connection."""
+        """The peer sent something that cannot be answered: end this connection."""
         if not self._closed:
             self.hub.counters.protocol_errors += 1
             self.close(str(error))
 
     def close_after_answer(self) -> None:
-        """The answer to the request at hand is the last one."""
+        """The answer to the current request is the last one."""
         self.ends_after_answer = True
 
     def user_changed(self) -> None:
-        """The client's user was changed or removed, and would not be let in as it is: end."""
+        """The client's user was changed or removed, and could not log in any more: end."""
         assert self.identity is not None
-        if not self.ends_after_answer:  # else it changed this itself, and is to hear of it
+        if not self.ends_after_answer:  # otherwise it changed itself, and gets the answer first
             self.close(f"the user {self.identity.name} was changed")
 
     def close(self, why: str) -> None:
-        """Send what is ready, then end."""
+        """Send answers that are ready, then end."""
         if not self._closed:
             self._closed = True
             user = "" if self.principal is None else self.principal.name

@@ -1,8 +1,8 @@
 """Answers of control APIs: version-neutral bodies to bytes, by a plan made from kio's schemas.
 
-Rules: a body is a dict in kio's field names. What a version lacks is left out, what the handler
-left out is the protocol's default, written from bytes that were made once. A name that no version
-has is a bug and raises. A tagged field is written only when it is not its default.
+Rules: a body is a dict in kio's field names. A field that a version does not have is left out; a
+field that the handler left out has the protocol's default, from bytes that were made once. A name
+that no version has is a bug and raises. A tagged field is written only when it is not its default.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ _PLAIN: Final[dict[str, Write]] = {
     "datetime_i64": _milliseconds(">q"),
     "uuid": _uuid,
 }
-"""Types that are written alike at every version."""
+"""Types that are encoded alike at every version."""
 _LEGACY: Final[dict[str, Write]] = {
     "string": _sized(">h"),
     "bytes": _sized(">i"),
@@ -101,7 +101,7 @@ _COMPACT: Final[dict[str, Write]] = {"string": _compact, "bytes": _compact, "rec
 
 @cache
 def structure_writer(schema: Any) -> Callable[[bytearray, Mapping[str, Any]], None]:
-    """Appends a body as a kio class lays it out."""
+    """Appends a body in the layout of a kio class."""
     flexible = bool(schema.__flexible__)
     plan: list[tuple[str, Write, bytes]] = []
     tagged: list[tuple[WireField, Write]] = []

@@ -1,4 +1,4 @@
-"""Leader epochs: whether a client and this node agree on who leads a partition since when."""
+"""Leader epochs: whether a client and this node agree on the leader of a partition."""
 
 from __future__ import annotations
 

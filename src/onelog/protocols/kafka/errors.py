@@ -1,4 +1,4 @@
-"""Kafka's own error, and the total table from the house's errors to Kafka's error codes.
+"""Kafka's own error, and the complete table from the errors of `base` to Kafka's error codes.
 
 Rules: every class of the error tree has a row; a class without one fails a test. A code that a
 client takes as retriable is used only where trying again may help.
@@ -16,7 +16,7 @@ __all__ = ["CODES", "ErrorCode", "KafkaError", "code_of"]
 
 
 class KafkaError(errors.OnelogError):
-    """A request, or a part of one, cannot be served; `code` is what the client is told."""
+    """A request, or a part of one, cannot be served; `code` goes to the client."""
 
     def __init__(self, code: ErrorCode, text: str) -> None:
         super().__init__(text)
@@ -68,7 +68,7 @@ CODES: Final[dict[type[errors.OnelogError], ErrorCode]] = {
 
 
 def code_of(error: errors.OnelogError) -> ErrorCode:
-    """What a client is told of an error."""
+    """The code of an error for the client."""
     if isinstance(error, KafkaError):
         return error.code
     return next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)

@@ -1,4 +1,4 @@
-"""One partition that a fetch asks for: what is read of it, what is told of it, and its wake-up."""
+"""One partition of a fetch: its reads, its row in the answer, and its wake-up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Asked: TypeAlias = "tuple[int, int, int, int, int, int]"
 Row: TypeAlias = (
     "tuple[int, int, int, int, int, Sequence[tuple[int, int]] | None, int, list[Buffer] | bytes]"
 )
-"""As the kernel takes it (`kernel.types.FetchedRow`)."""
+"""A row in the kernel's form (`kernel.types.FetchedRow`)."""
 
 
 def _ignore(_error: OnelogError | None) -> None:
@@ -52,11 +52,11 @@ class Wanted:
         self.target: TopicPartition | None = None
         self.error = refusal
         self.heard_to = _NOT_SAID
-        """Up to here it was looked at; news come behind it. Not said: all there is."""
+        """The offset up to which it was read; news come behind it. None: everything was read."""
         self.passed_to = self.offset
-        """Of a view: up to here there is nothing to show, so that nobody looks there again."""
+        """For a view: up to here there is nothing to show, so that nobody looks there again."""
         self.cold: Cold | None = None
-        """What its records wait for, on their way from the disk."""
+        """Set while its records are cold."""
         self.fetched = NOTHING
         """What was read of it last."""
         self._waits_at = 0
@@ -71,11 +71,11 @@ class Wanted:
     # -- waiting
 
     def _end(self, *, committed: bool) -> int:
-        """Where a reader's records end now."""
+        """The end of a reader's records now."""
         return 0 if self.target is None else self.target.end(committed=committed)
 
     def listen(self, callback: Callback, *, committed: bool) -> None:
-        """Be told of the next record, or of the one that is on its way from the disk."""
+        """Be called for the next record, or when cold bytes are in memory."""
         target = self.target
         if target is None:
             return
@@ -88,7 +88,7 @@ class Wanted:
             self._waiter = target.when_news(offset, committed=committed, callback=callback)
 
     def hear(self) -> None:
-        """Wait no more; what was passed over meanwhile was for others."""
+        """Stop waiting; records that were skipped meanwhile were for others."""
         waiter, self._waiter = self._waiter, None
         if waiter is not None:
             waiter.cancel()
@@ -98,7 +98,7 @@ class Wanted:
     # -- reading
 
     def read_and_mark(self, left: int, first: bool, committed: bool, may_bring: bool) -> Fetched:
-        """As `read`; what comes from now on is news, also before anybody listens."""
+        """As `read`; records from now on are news, also before anybody listens."""
         self.heard_to = _NOT_SAID
         fetched = self.read(left, first, committed, may_bring)
         if self.heard_to == _NOT_SAID:
@@ -106,9 +106,9 @@ class Wanted:
         return fetched
 
     def read(self, left: int, first: bool, committed: bool, may_bring: bool) -> Fetched:
-        """What fits into `left` bytes; of the `first` that has something, one batch always.
+        """What fits into `left` bytes; for the `first` partition with records, at least one batch.
 
-        What is not in memory is brought, unless the fetch waits for enough of that already.
+        Cold bytes are brought, unless the fetch waits for enough of them already.
         """
         self.cold = None
         self.fetched = NOTHING
@@ -118,7 +118,7 @@ class Wanted:
         try:
             fetched = self.target.fetch(self.passed_to, budget, committed)
         except Cold as cold:
-            # If others have something to send, the client finds this with its next fetch.
+            # If other partitions have something to send, the client gets this with its next fetch.
             if may_bring:
                 self.cold = cold
                 self.target.log.when_here(cold, _ignore)
@@ -127,7 +127,7 @@ class Wanted:
             self.error = error
             return NOTHING
         self.note(fetched)
-        # One batch always comes; unless it is the only thing sent, it must fit.
+        # At least one batch goes out; if it is not the only one, it must fit.
         if not first and fetched.size_bytes > budget:
             self.fetched = NOTHING
         return self.fetched
@@ -140,7 +140,7 @@ class Wanted:
             self.passed_to = fetched.reached
 
     def row(self, committed: bool) -> Row:
-        """What is told of it."""
+        """Its row in the answer."""
         target, fetched = self.target, self.fetched
         if self.error is not None or target is None:
             code = ErrorCode.unknown_server_error if self.error is None else code_of(self.error)

@@ -1,16 +1,16 @@
 """Fetch: stored batches as they are, at once or as soon as there is something to send.
 
 Rules:
-- An answer goes when `min_bytes` are there, when `max_wait_ms` is over, or when a partition has an
-  error to tell. Waiting is by wake-up of the partitions that were asked for, never by polling.
-- At least one batch goes out where there is one, also when it is larger than every limit (KIP-74),
-  so that no consumer stands still; a batch is never cut.
-- A look through a view that is not over in a moment goes on in a thread, and then the answer goes,
-  whatever was found. Where a view has nothing to show, a filler goes out with the answer.
-- Records that are not in memory are brought from the disk by a thread, those of `COLD_AT_ONCE`
-  partitions at once, so that others do not wait long for the disk. An answer that would be empty
-  waits for the first of them, `max_wait_ms` or not, but not for ever.
-- A fetch of many partitions does each of its steps in turns with the others on the loop (I8).
+- An answer goes out when there are `min_bytes`, when `max_wait_ms` is over, or when a partition has
+  an error. Waiting is by wake-up of the requested partitions, never by polling.
+- If there is any batch, at least one goes out, even when it is larger than every limit (KIP-74), so
+  that no consumer gets stuck; a batch is never cut.
+- A look through a view that takes long goes on in a thread, and then the answer goes out, whatever
+  was found. If a view has nothing to show, a filler goes out with the answer.
+- A thread brings cold records from the disk, for `COLD_AT_ONCE` partitions at a time, so that
+  others do not wait long for the disk. An answer that would be empty waits for the first of them,
+  even beyond `max_wait_ms`, but not for ever.
+- A fetch of many partitions lets others on the loop have their turn between its steps (I8).
 - No fetch session is kept: session id 0 says so, and every client then sends whole fetches.
 """
 
@@ -43,9 +43,9 @@ LOOK_BYTES: Final = 32 * 1024 * 1024
 _LOOKS: Final = LOOK_BYTES // RUN_BYTES
 """Partitions of views that such a look can go into."""
 COLD_WAIT_S: Final = 5.0
-"""How long an answer waits for the disk beyond the client's patience."""
+"""How long an answer waits for the disk beyond the client's `max_wait_ms`."""
 COLD_AT_ONCE: Final = 32
-"""Partitions whose records one fetch has brought from the disk at a time."""
+"""Partitions whose cold records one fetch has brought at a time."""
 AT_ONCE: Final = 200
 """Topics and partitions, together, of a fetch that is served in one pass of the loop."""
 
@@ -96,11 +96,11 @@ class _Fetch:
         self._timer: asyncio.TimerHandle | None = None
         self._woken = False
         self._is_late = False
-        """Whether the client's patience is over."""
+        """Whether the client's `max_wait_ms` is over."""
         self._waits_for_disk = True
 
     def _find(self, name: str | bytes) -> tuple[KafkaTopic | None, OnelogError | None]:
-        """A topic that is asked for, or why it is not served."""
+        """A requested topic, or the error why it is not served."""
         hub = self._connection.hub
         try:
             if isinstance(name, bytes):
@@ -121,7 +121,7 @@ class _Fetch:
     # -- in one pass
 
     def begin(self, topics: Topics) -> None:
-        """Find what is asked for. Answer now, or when there is something to send."""
+        """Find the requested partitions. Answer now, or when there is something to send."""
         for name, rows in topics:
             found = self._find(name)
             self._topics.append((name, [Wanted(row, *found) for row in rows]))
@@ -129,7 +129,7 @@ class _Fetch:
             self._wait()
 
     def _try_answer(self, *, last_try: bool) -> bool:
-        """Answer if there is enough; True when the answer goes."""
+        """Answer if there is enough. Returns whether the answer goes out."""
         left, total, failed, rests, colds = self._max_bytes, 0, False, False, 0
         committed = self._committed
         for _name, wanted in self._topics:
@@ -158,7 +158,7 @@ class _Fetch:
             if total or failed or not self._waits_for_disk:
                 return False
             return any(part.cold is not None for part in self._parts())
-        # Who asks for nothing (a client that ends its session) waits for nothing.
+        # A request without topics (a client ends its session) waits for nothing.
         return total < self._min_bytes and bool(self._topics) and not failed
 
     def _send(self, topics: list[tuple[str | bytes, list[Row]]]) -> None:
@@ -175,14 +175,14 @@ class _Fetch:
     # -- waiting
 
     def _wait(self) -> None:
-        """Answer when there is news, or when the client's patience ends."""
+        """Answer when there is news, or when `max_wait_ms` is over."""
         loop = self._connection.hub.loop
         self._slot.cancel = self._cancel
         self._timer = loop.call_later(self.wait_ms / 1000, self._time_is_over)
         self._listen()
 
     def _listen(self) -> None:
-        """Be told of the next record in any partition that was asked for."""
+        """Be called for the next record in any requested partition."""
         self._woken = False
         for _name, wanted in self._topics:
             for part in wanted:
@@ -190,13 +190,13 @@ class _Fetch:
 
     def _wake(self, _error: OnelogError | None) -> None:
         if not self._woken:
-            # All that becomes visible in this pass of the loop goes into one answer.
+            # All records that become visible in this pass go into one answer.
             self._woken = True
             self._connection.hub.loop.call_soon(self._look)
 
     def _look(self) -> None:
         if self._timer is None:
-            return  # answered or given up meanwhile
+            return  # answered or cancelled meanwhile
         self._forget_waiters()
         if self._try_answer(last_try=self._is_late):
             self._timer.cancel()
@@ -243,7 +243,7 @@ class _Fetch:
             self._waits_for_disk = loop.time() < ends_at + COLD_WAIT_S
 
     async def _answer_in_turns(self, turns: RequestTurns, *, last_try: bool) -> bool:
-        """Answer if there is enough; True when the answer went."""
+        """Answer if there is enough. Returns whether the answer went out."""
         left, total, failed, rests, colds = self._max_bytes, 0, False, False, 0
         async for part in turns.timed(self._parts()):
             room = left if total or left > 0 else 1
@@ -261,7 +261,7 @@ class _Fetch:
         return True
 
     async def _wait_in_turns(self, turns: RequestTurns, ends_at: float) -> None:
-        """Until there is news, or the client's patience ends."""
+        """Wait until there is news, or `max_wait_ms` is over."""
         woken = asyncio.Event()
         try:
             async for part in turns.timed(self._parts()):
@@ -280,13 +280,13 @@ class _Fetch:
         await self._send_in_turns(turns)
 
     async def _look_on(self, total: int, turns: RequestTurns) -> None:
-        """Go on with looks through views, all of them a part of the way."""
+        """Go on with looks through views, each a part of the way."""
         rests: list[tuple[Wanted, Rest]] = [
             (part, part.fetched.rest)
             async for part in turns.timed(self._parts())
             if part.fetched.rest is not None
         ]
-        if len(rests) > _LOOKS:  # others than the last time, as the number of the request says
+        if len(rests) > _LOOKS:  # others than the last time: the request's number decides
             first = self._correlation_id * _LOOKS % len(rests)
             rests = (rests + rests)[first : first + _LOOKS]
         share = LOOK_BYTES // len(rests)

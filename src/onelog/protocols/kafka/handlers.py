@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 
 
 async def api_versions(hub: Hub, request: Request) -> Body:
-    """What is served here."""
+    """The APIs and versions that are served."""
     del request
     return hub.api_versions()
 

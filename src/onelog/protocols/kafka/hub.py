@@ -1,7 +1,8 @@
 """What all Kafka connections share: the broker, topics, groups, transactions, settings, counters.
 
-Rules: opened once the broker is; groups and transactions are recovered before anybody is accepted.
-Where the stream of one is damaged, who asks for it is refused (`recovered.py`); the rest is served.
+Rules: opened after the broker; groups and transactions are recovered before the first connection is
+accepted. If the stream of one is damaged, requests that need it are refused (`recovered.py`); the
+rest is served.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _CLUSTER_ID_KEY: Final = "kafka/cluster_id"
 
 
 class Counters(ConnectionCounters):
-    """Plain numbers, read when the metrics are."""
+    """Plain numbers, read by the metrics."""
 
     __slots__ = ("logins", "protocol_errors", "received_bytes", "requests")
 
@@ -88,13 +89,13 @@ class Hub:
         self._groups = RecoveredState[Groups](GROUPS, broker.troubles)
         self._transactions = RecoveredState[Coordinator](TRANSACTIONS, broker.troubles)
         self._opened = AsyncExitStack()
-        """How to close what is open, the last first."""
+        """Closes everything that is open, the last first."""
         self._opened.callback(self.views.close)
         self._opened.callback(self.topics.close)
         self._opened.callback(self.appends.close)
 
     async def open(self) -> None:
-        """Recover what clients left here."""
+        """Recover groups and transactions."""
         self.cluster_id = await self._load_cluster_id()
         await self.producer_ids.open()
         self._opened.push_async_callback(self.producer_ids.close)
@@ -130,7 +131,7 @@ class Hub:
         return self._transactions.get()
 
     def samples(self) -> Iterator[Sample]:
-        """Numbers of what is known, for the metrics."""
+        """Numbers of known groups and transactions, for the metrics."""
         for state in (self._groups.find(), self._transactions.find()):
             if state is not None:
                 yield from state.samples()
@@ -140,7 +141,7 @@ class Hub:
         return (await written_once(self.broker.store, _CLUSTER_ID_KEY, made)).decode()
 
     async def close(self) -> None:
-        """Let go of every connection, and of all that was opened."""
+        """Close every connection, and everything that was opened."""
         for connection in list(self.connections):
             connection.close("the broker stops")
         await self._opened.aclose()
@@ -165,7 +166,8 @@ class Hub:
             )
 
     def stream_name(self, topic: str) -> str:
-        """The name of a new topic's stream: its own, unless a stream of other topics has that."""
+        """The name of a new topic's stream: the topic's name, unless a stream of other topics has
+        it."""
         name, number = topic, 1
         while self.broker.streams.find(name) is not None:
             number += 1
@@ -173,7 +175,7 @@ class Hub:
         return name
 
     def authorize(self, principal: Principal | None, action: Action, topic: KafkaTopic) -> None:
-        """Refuse what the principal may not do to a topic."""
+        """Refuse an action that the principal may not do to a topic."""
         assert principal is not None, "nothing is asked before the login"
         if not self.broker.authorizer.allows(principal, action, topic.address):
             raise KafkaError(
@@ -182,7 +184,7 @@ class Hub:
             )
 
     def api_versions(self, error: ErrorCode = ErrorCode.none) -> Body:
-        """What is served, as ApiVersions tells it."""
+        """The answer to ApiVersions."""
         return {
             "error_code": error,
             "api_keys": [

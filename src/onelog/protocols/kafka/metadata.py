@@ -1,8 +1,8 @@
-"""Metadata and DescribeCluster: which topics there are, and who leads them (this node).
+"""Metadata and DescribeCluster: the topics and their leader (this node).
 
-Rules: a topic that nobody made is made when the client and the settings both allow it. One topic's
-error stands beside that topic and leaves the others alone. A topic that is named often is told of
-once, as Kafka does.
+Rules: an unknown topic is created when the client and the settings both allow it. The error of one
+topic does not affect the others. A topic that is named several times is in the answer once, as in
+Kafka.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
 
 _ALL_TOPICS_VERSION: Final = 1
-"""From here on an empty list asks for no topic; before, for all of them."""
+"""From this version on, an empty list asks for no topic; before, for all of them."""
 _BY_ID_VERSION: Final = 12
-"""From here on a topic may be asked for by its id: before, no answer can be without a name."""
+"""From this version on, a topic may be asked for by its id; before, every answer needs a name."""
 OPERATIONS_NOT_ASKED: Final = -(2**31)
 TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
-"""What anybody may do to a topic where nothing is restricted, as Kafka numbers operations."""
+"""The operations that are allowed on a topic where nothing is restricted, in Kafka's numbers."""
 CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 """The same for a cluster: nobody writes or reads one."""
 _ENDPOINT_BROKERS: Final = 1
@@ -134,7 +134,7 @@ async def _create(hub: Hub, request: Request, name: str) -> KafkaTopic | None:
         principal, Action.CREATE, address
     ):
         return None
-    with contextlib.suppress(AlreadyExists):  # somebody else was faster
+    with contextlib.suppress(AlreadyExists):  # another client was faster
         await hub.make_topic(name, hub.settings.topics.partitions)
     return hub.topics.find(name)
 

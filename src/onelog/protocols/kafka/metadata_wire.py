@@ -47,12 +47,12 @@ class TopicRow(NamedTuple):
     operations: int
     partition_count: int = 0
     partitions: bytes = b""
-    """They are written already (`MetadataWriter.partitions`)."""
+    """Encoded already (`MetadataWriter.partitions`)."""
 
 
 class MetadataWriter:
-    """Writes an answer at a version, topic by topic: an answer of a million partitions is never
-    there as anything but its bytes."""
+    """Encodes an answer at a version, topic by topic: an answer of a million partitions exists only
+    as its bytes."""
 
     def __init__(self, version: int, node: NodeRow) -> None:
         self._version = version
@@ -72,7 +72,7 @@ class MetadataWriter:
         if version >= _TOPIC_ID_VERSION:
             out += (row.topic_id or _NO_ID).bytes
         if version >= 1:
-            out += b"\0"  # the broker's own streams are no topics
+            out += b"\0"  # internal streams are no topics
         out += self._count(row.partition_count) + row.partitions
         if version >= _OPERATIONS_VERSION:
             out += _I32.pack(row.operations)
@@ -101,7 +101,7 @@ class MetadataWriter:
 def _forms(
     version: int,
 ) -> tuple[Callable[[str | None], bytes], Callable[[int], bytes], bytes]:
-    """How strings, lengths of arrays and ends of structs are written."""
+    """How strings, lengths of arrays and ends of structures are encoded."""
     if version >= _FLEXIBLE_VERSION:
         return _compact_string, lambda count: encode_uvarint(count + 1), b"\0"
     return _string, _I32.pack, b""

@@ -1,10 +1,11 @@
-"""A produced batch that has to be opened: inflated, its records checked, compressed anew.
+"""A produced batch that has to be opened: inflated, its records checked, compressed again.
 
 Rules:
-- A batch is refused as a whole, and the records that are to blame are named (KIP-467): those
-  without a key where only the last of each key is kept, and those whose time is out of bounds.
-  `BLAMED_MAX` of them at most, so that an answer stays small beside its request (I8).
-- Compressed anew is only what its partition wants in another codec; records stay as they are (I6).
+- A batch is refused as a whole, and the answer names the bad records (KIP-467): those without a key
+  in a compacted topic, and those whose time is out of bounds. It names `BLAMED_MAX` of them at
+  most, so that an answer stays small (I8).
+- A batch is compressed again only if its partition wants another codec; records stay as they are
+  (I6).
 - It blocks, so a large batch is opened in a thread.
 """
 
@@ -32,7 +33,7 @@ _NO_KEY: Final = "the record has no key, and its topic is compacted by key"
 
 
 class RecordsRefused(KafkaError):
-    """A batch is refused for some of its records: (index, why) of each."""
+    """A batch is refused because of some of its records: (index, reason) of each."""
 
     def __init__(self, code: ErrorCode, text: str, blamed: tuple[tuple[int, str], ...]) -> None:
         super().__init__(code, text)
@@ -47,7 +48,7 @@ class TimeBounds(NamedTuple):
 
 
 class Unopened(NamedTuple):
-    """A batch that has to be opened, and where its row of the answer stands."""
+    """A batch that has to be opened, and the slot for its row of the answer."""
 
     topic: str
     target: TopicPartition
@@ -58,7 +59,7 @@ class Unopened(NamedTuple):
     at: int
 
     def open(self, limit: int = INFLATED_BYTES_MAX) -> tuple[Buffer, BatchInfo]:
-        """Look into it: the batch as its partition wants it. Raises OnelogError."""
+        """Open it. Returns the batch as its partition wants it. Raises OnelogError."""
         target, info = self.target, self.info._replace(position=0)
         if info.size_bytes > target.log.message_bytes_max:
             raise MessageTooLarge(
@@ -70,7 +71,7 @@ class Unopened(NamedTuple):
             latest_ms = validate_records(self.data, 0, records, target.needs_keys)
         except InvalidRecords:
             if target.needs_keys:
-                validate_records(self.data, 0, records)  # anything else is told of the batch
+                validate_records(self.data, 0, records)  # any other error concerns the whole batch
                 self._refuse(records, ErrorCode.invalid_record, _has_no_key)
             raise
         if target.time_bounds is not None:
@@ -79,16 +80,16 @@ class Unopened(NamedTuple):
         return target.unpack(*timed(self.data, info, latest_ms), records)
 
     def try_open(self) -> tuple[Buffer, BatchInfo] | OnelogError:
-        """The same in a thread: what is wrong is given, not raised."""
+        """The same in a thread: returns the error instead of raising it."""
         try:
             return self.open()
         except OnelogError as error:
-            return error.with_traceback(None)  # which holds what was inflated
+            return error.with_traceback(None)  # the traceback would hold the inflated bytes
 
     def _refuse(
         self, records: bytes | None, code: ErrorCode, judge: Callable[[Slices, int], str]
     ) -> None:
-        """Raise RecordsRefused when a record is to blame; `judge` says what for, or nothing."""
+        """Raise RecordsRefused when a record is bad; `judge` returns the reason, or nothing."""
         slices = decode_batch(self.data, 0, records, False)
         blamed: list[tuple[int, str]] = []
         total = 0
@@ -125,9 +126,9 @@ def _out_of(bounds: TimeBounds, now_ms: int) -> Callable[[Slices, int], str]:
 def check_without_keys(
     target: TopicPartition, buffer: bytes | bytearray, first: int, last: int, error: InvalidRecords
 ) -> tuple[BatchInfo, int]:
-    """A batch that was refused, if that was only for its keys: it is opened to see which.
+    """Open a batch that was refused only because of missing keys, to find the records.
 
-    Raises what is wrong with the batch as a whole.
+    Raises any error of the batch as a whole.
     """
     if not target.needs_keys:
         raise error
@@ -135,7 +136,7 @@ def check_without_keys(
 
 
 def timed(data: memoryview, info: BatchInfo, latest_ms: int) -> tuple[Buffer, BatchInfo]:
-    """A batch whose header tells the latest time of its records: itself, or a mended copy."""
+    """A batch whose header has the latest time of its records: itself, or a corrected copy."""
     if latest_ms == info.max_timestamp_ms:
         return data, info
     mended = bytearray(data)

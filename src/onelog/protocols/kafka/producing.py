@@ -1,12 +1,13 @@
 """Produce: a client's record batches, checked, appended as they came, answered when durable.
 
 Rules:
-- A batch is opaque: CRC, counts, offsets and sequence are checked, and its bytes are stored as
-  they are, compressed ones too. Only to check what compression hides is it opened (`opening.py`):
-  a small one at once, a large one off the loop. Only where its header tells a wrong latest time is
-  it mended, and only where its topic wants another codec is it compressed anew.
+- A batch is opaque: CRC, counts, offsets and sequence are checked, and its bytes are stored as they
+  are, compressed ones too. It is opened only to check what compression hides (`opening.py`): a
+  small one at once, a large one off the loop. It is corrected only if its header has a wrong latest
+  time, and compressed again only if its topic wants another codec.
 - Each partition of a request succeeds or fails alone; a refused one appends nothing.
-- `acks` 0 gets no answer; then an error ends the connection, for there is no other way to tell.
+- `acks` 0 gets no answer; then an error ends the connection, because there is no other way to
+  report it.
 """
 
 from __future__ import annotations
@@ -43,24 +44,24 @@ _ABORTABLE_FROM: Final = 11
 """The version from which clients know that they may abort their transaction and go on."""
 
 Row = tuple[int, int, int, int, int, str | None, Sequence[tuple[int, str]]]
-"""(partition, error code, base offset, append time, log start, message, records that are to blame),
-as the kernel takes it."""
+"""(partition, error code, base offset, append time, log start, message, bad records), in the
+kernel's form."""
 NO_BLAME: Final[tuple[tuple[int, str], ...]] = ()
 
 _OWN_TIME: Final = "the time of the append is the broker's to write"
 _OWN_HORIZON: Final = "how long a tombstone stays is the broker's to write"
 _NO_RECORDS: Final = "there are no records to append"
 INFLATED_HERE_BYTES: Final = 64 * 1024
-"""A batch of no more bytes, inflated or not, is inflated on the loop."""
+"""A batch of at most so many bytes, inflated or not, is inflated on the loop."""
 OPENED_HERE_BYTES: Final = 8 * 1024
-"""The same where each record is looked at, or where it is compressed anew."""
+"""The same where each record is checked, or where the batch is compressed again."""
 WORK_OF_A_TURN: Final = 500
-"""Partitions of a request that are served before it is the others' turn."""
+"""Partitions of a request that are served before others have their turn."""
 _WORK_OF_A_STRANGER: Final = 10
-"""What it costs more to find out that there is no such topic."""
+"""The extra cost of finding out that a topic does not exist, in partitions."""
 _OVER: Final = object()
 _SLICED_BYTES: Final = 4096
-"""Up to so many bytes a copy costs less than a view."""
+"""Up to so many bytes, a copy costs less than a view."""
 
 
 class Produce(AnswerSlot):
@@ -78,7 +79,7 @@ class Produce(AnswerSlot):
         self._topics: list[tuple[str, list[Row]]] = []
 
     def begin(self, buffer: bytes | bytearray, start: int, end: int) -> None:
-        """Append what the request brings. Raises ProtocolViolation when it cannot be read."""
+        """Append the batches of the request. Raises ProtocolViolation when it cannot be read."""
         self._transactional_id, self.acks, _timeout_ms, topics = parse_produce(
             buffer, start, end, self._version
         )
@@ -87,7 +88,7 @@ class Produce(AnswerSlot):
         if next(taking, _OVER) is _OVER:
             self._take_unopened(unopened)
         else:
-            # What comes next from this client waits, so that its batches keep their order.
+            # Later requests of this client wait, so that its batches keep their order.
             self.is_produce = False
             self.connection.run(self, self._take_in_turns(taking, unopened))
 
@@ -104,7 +105,7 @@ class Produce(AnswerSlot):
         topics: Iterable[tuple[str, list[tuple[int, int, int]]]],
         unopened: list[Unopened],
     ) -> Iterator[None]:
-        """Append what need not be opened elsewhere; it stops where others have their turn."""
+        """Append batches that need not be opened elsewhere; stops where others have their turn."""
         find, work = self.connection.hub.topics.get, 0
         for name, partitions in topics:
             rows: list[Row] = []
@@ -174,15 +175,16 @@ class Produce(AnswerSlot):
         return None
 
     def _take_unopened(self, unopened: list[Unopened]) -> None:
-        """Append what was left, or be done."""
+        """Open and append the batches that were left, or finish."""
         if unopened:
-            self.is_produce = False  # what comes next waits here, too
+            self.is_produce = False  # later requests wait here, too
             self.connection.run(self, self._open_and_append(unopened))
         else:
             self.settle()
 
     def _append_small(self, batch: Unopened, *, opens: bool) -> bool:
-        """Append a batch that is opened faster than a thread is asked; False when it is large.
+        """Append a batch that is opened faster than a thread is asked. Returns False when it is
+        large.
 
         Raises OnelogError.
         """
@@ -247,7 +249,7 @@ class Produce(AnswerSlot):
             self.connection.fail(error)
 
     def settle(self) -> bool:
-        """One partition is done; True when the answer is there."""
+        """One partition is done. Returns whether the answer is ready."""
         self._left -= 1
         if self._left:
             return False
@@ -264,5 +266,5 @@ def _transactions(hub: Hub) -> Coordinator:
     try:
         return hub.transactions
     except StateUnknown as error:
-        # As Kafka tells it that a transaction cannot be verified now: producers send it again.
+        # Kafka's code for a transaction that cannot be verified now: producers send again.
         raise KafkaError(ErrorCode.not_enough_replicas, str(error)) from None

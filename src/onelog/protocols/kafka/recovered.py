@@ -1,9 +1,8 @@
 """State that is recovered from an internal stream, or known to be unknown.
 
-Rules: who asks for state that could not be read is told so, every time, by StateUnknown. There is
-no way around the question, so no request is served on a guess (I9). It is a standing trouble that
-keeps the process from being ready; what does not need the state is served. Only a restart with
-restored files ends it.
+Rules: a request for state that could not be read gets StateUnknown, every time, so no request is
+served on a guess (I9). It is a standing trouble, and the process is not ready; requests that do not
+need the state are served. Only a restart with restored files ends it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ State = TypeVar("State")
 
 
 class RecoveredState(Generic[State]):
-    """What one internal stream keeps. `open` it, then `get` it."""
+    """The state that one internal stream keeps. `open` it, then `get` it."""
 
     __slots__ = ("_state", "_stream", "_troubles", "_why")
 
@@ -30,7 +29,7 @@ class RecoveredState(Generic[State]):
         self._why = f"what {stream} keeps has not been read"
 
     async def open(self, opening: Awaitable[State]) -> State | None:
-        """Recover it; None when that cannot be done. Other errors than StateUnknown are raised."""
+        """Recover it; None: its state is unknown. Other errors than StateUnknown are raised."""
         try:
             self._state = await opening
         except StateUnknown as error:
@@ -41,7 +40,7 @@ class RecoveredState(Generic[State]):
         return self._state
 
     def find(self) -> State | None:
-        """The state where it is known: for those who only look."""
+        """The state if it is known, for callers that only look."""
         return self._state
 
     def get(self) -> State:

@@ -1,7 +1,7 @@
-"""How a whole request is refused: the error that its handler raised, where the API has room for it.
+"""How a whole request is refused: its error, in the field that the API has for it.
 
 Rules: an API without a row here ends the connection, so every API that needs a coordinator has one:
-a group or a transaction that cannot be served now is an error that clients wait with.
+clients try again after the error of a group or transaction that cannot be served now.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _each_transaction(request: Request, error: OnelogError) -> Body:
 def _offset_fetch(request: Request, error: OnelogError) -> Body:
     code, body = code_of(error), request.body
     if code is ErrorCode.coordinator_not_available:
-        # Most clients give up on that code here, and all of them try again after this one.
+        # Most clients fail on that code here, and all of them try again after this one.
         code = ErrorCode.coordinator_load_in_progress
     if request.version >= _FETCH_BATCHED:
         return {
@@ -115,6 +115,6 @@ REFUSALS: Final[dict[ApiKey, Refuse]] = {
 
 
 def error_body(request: Request, error: OnelogError) -> Body | None:
-    """The answer that refuses a whole request; None where the API has no place for it."""
+    """The answer that refuses a whole request; None: the API has no field for an error."""
     refuse = REFUSALS.get(request.api.key)
     return None if refuse is None else refuse(request, error)

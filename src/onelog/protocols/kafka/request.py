@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Request:
-    """A typed request and who sent it."""
+    """A typed request and its connection."""
 
     __slots__ = ("api", "body", "client_id", "connection", "correlation_id", "version")
 
@@ -36,4 +36,4 @@ class Request:
 
 
 Handler = Callable[["Hub", Request], Awaitable[Body | bytes | None]]
-"""Serves one request; None sends no answer, bytes are a body that is written already."""
+"""Serves one request; None sends no answer, bytes are an encoded body."""

@@ -1,9 +1,9 @@
-"""The room of one answer: what many small rows of a request may make of it.
+"""The room of one answer: a bound on what a small request can ask for.
 
-Rules: a request of some bytes can ask for the settings, members or partitions of the same thing a
-hundred thousand times. What an answer tells of is counted, and what comes when `ANSWER_BYTES_MAX`
-are used up is refused beside its name (I8): the client asks for fewer at once. What an answer tells
-first is told however large it is, so that nothing is too large to be seen.
+Rules: a small request can ask for the settings, members or partitions of the same thing a hundred
+thousand times. The bytes of an answer are counted, and rows after `ANSWER_BYTES_MAX` are refused by
+name (I8): the client asks for fewer at once. The first row always has room, however large it is, so
+that nothing is too large to be seen.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from onelog.base.limits import ANSWER_BYTES_MAX
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 
 FULL = ErrorCode.policy_violation
-"""What is told of a row that has no room."""
+"""The error of a row that has no room."""
 
 
 class AnswerRoom:
-    """What is left of an answer."""
+    """The bytes that are left of an answer."""
 
     __slots__ = ("_left_bytes",)
 
@@ -25,11 +25,11 @@ class AnswerRoom:
 
     @property
     def is_left(self) -> bool:
-        """Whether anything more may be told."""
+        """Whether there is room for more."""
         return self._left_bytes > 0
 
     def take(self, size_bytes: int) -> None:
-        """Tell of something of this size. Raises KafkaError when there is no room any more."""
+        """Use room for a row of this size. Raises KafkaError when there is none left."""
         if self._left_bytes <= 0:
             raise KafkaError(
                 FULL,

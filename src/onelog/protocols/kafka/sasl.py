@@ -1,11 +1,11 @@
-"""SASL: who a Kafka client is. PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and OAUTHBEARER.
+"""SASL: the login of a Kafka client by PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER.
 
 Rules:
 - A login is a handshake that names the mechanism, then one exchange. After a handshake of version 0
   its tokens come as bare frames; after version 1 in SaslAuthenticate.
-- A failed login is answered and the connection ends. Where a session lasts only so long (a token,
-  `reauth_ms`), the client is told, and logs in again on the same connection as the same user
-  (KIP-368).
+- A failed login is answered and the connection ends. If a session has a limited lifetime (a token,
+  `reauth_ms`), the answer says so, and the client logs in again on the same connection as the same
+  user (KIP-368).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SaslExchange(Protocol):
 
     @property
     def identity(self) -> Identity | None:
-        """Who the peer is, once it has proved that."""
+        """The identity of the peer, once it is proved."""
         ...
 
     async def step(self, message: bytes) -> bytes:
@@ -74,14 +74,14 @@ class PlainExchange:
 
 
 class ScramExchangeStep:
-    """RFC 5802: the password is proved and not sent."""
+    """RFC 5802: the client proves that it knows the password, without sending it."""
 
     def __init__(self, authenticator: Authenticator, mechanism: str) -> None:
         self._exchange = authenticator.scram(mechanism)
 
     @property
     def identity(self) -> Identity | None:
-        """Who the peer is, once it has proved that."""
+        """The identity of the peer, once it is proved."""
         return self._exchange.identity
 
     async def step(self, message: bytes) -> bytes:
@@ -90,7 +90,8 @@ class ScramExchangeStep:
 
 
 class BearerExchange:
-    """RFC 7628: one message with a signed token; a refused one is told, then the login fails."""
+    """RFC 7628: one message with a signed token. A refused token is answered, then the login
+    fails."""
 
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
@@ -125,7 +126,7 @@ def _bearer_token(message: bytes) -> str:
 
 
 def mechanisms(authenticator: Authenticator) -> dict[str, Callable[[], SaslExchange]]:
-    """What a client may choose."""
+    """The mechanisms that a client may choose."""
     found: dict[str, Callable[[], SaslExchange]] = {PLAIN: lambda: PlainExchange(authenticator)}
     for name in authenticator.scram_mechanisms:
         found[name] = partial(ScramExchangeStep, authenticator, name)
@@ -161,7 +162,7 @@ async def sasl_authenticate(hub: Hub, request: Request) -> Body:
     except ProtocolViolation:
         raise
     except OnelogError as error:
-        # The client is told, and the connection ends: a guess costs a connection.
+        # The client gets the error, and the connection ends: each guess costs a connection.
         connection.close_after_answer()
         raise KafkaError(ErrorCode.sasl_authentication_failed, str(error)) from None
     return {
@@ -172,7 +173,7 @@ async def sasl_authenticate(hub: Hub, request: Request) -> Body:
 
 
 def _lifetime_ms(hub: Hub, connection: Connection) -> int:
-    """How long the login counts; 0 for ever, or while it is under way."""
+    """How long the login is valid; 0: for ever, or while it is in progress."""
     identity = connection.identity
     if connection.exchange is not None or identity is None or not identity.expires_ms:
         return 0

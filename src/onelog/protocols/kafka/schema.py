@@ -1,4 +1,4 @@
-"""What kio's classes say of a message: its fields, their types, defaults and tags."""
+"""The fields of a message from kio's classes: their types, defaults and tags."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _IMPLICIT: Final[dict[str, Any]] = {
     "uuid": uuid.UUID(int=0),
     "float64": 0.0,
 }
-"""What a field has that neither the handler nor kio gives a value; every other type has 0."""
+"""The default of a field that neither the handler nor kio gives a value; any other type has 0."""
 
 
 class WireField(NamedTuple):
@@ -40,7 +40,7 @@ class WireField(NamedTuple):
 
     @property
     def may_be_absent(self) -> bool:
-        """Whether it is one structure, and a byte before it says whether it is there."""
+        """Whether it is a structure with a byte before it that says whether it is present."""
         return self.is_nullable and self.structure is not None and not self.is_array
 
 
@@ -63,7 +63,7 @@ def fields_of(schema: Any) -> tuple[WireField, ...]:
 
 
 def _inner(hint: Any) -> tuple[Any, bool]:
-    """The type inside of optionals and arrays, and whether it is an array."""
+    """The type inside optionals and arrays, and whether it is an array."""
     origin = get_origin(hint)
     if origin in (UnionType, Union):
         (rest,) = (arg for arg in get_args(hint) if arg is not NoneType)

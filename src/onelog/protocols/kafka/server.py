@@ -1,7 +1,8 @@
 """The Kafka protocol on one node: its listeners as the configuration says, and the hub behind them.
 
-Rules: as for every protocol. Ports are bound before the broker recovers; nobody is accepted before
-groups and transactions are recovered; at the end nobody new comes in, then connections are closed.
+Rules: as for every protocol. Ports are bound before the broker recovers. No connection is accepted
+before groups and transactions are recovered. At the end no new connection is accepted, then all are
+closed.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ class KafkaServer:
 
     @property
     def listeners(self) -> list[tuple[Listener, str]]:
-        """What is bound, and the address as people write it."""
+        """The bound listeners, each with its address for people."""
         return self._listeners.addresses("kafka")
 
     def bind(self) -> None:
-        """Take every port. Raises Conflict or ConfigError, and then holds none."""
+        """Bind every port. Raises Conflict or ConfigError, and then holds none."""
         listeners = self._config.listeners
         self._listeners.bind({name: getattr(listeners, name) for name in NAMES})
 
@@ -66,7 +67,7 @@ class KafkaServer:
         return None if self._hub is None else KafkaDesk(self._hub)
 
     async def close(self) -> None:
-        """Accept no more, close every connection. Idempotent."""
+        """Stop accepting, close every connection. Idempotent."""
         await self._listeners.stop_accepting()
         hub, self._hub = self._hub, None
         if hub is not None:

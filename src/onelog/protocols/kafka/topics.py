@@ -3,11 +3,12 @@
 Rules:
 - A stream that was made for exactly one topic is the Kafka topic of that topic's name; its
   partitions are the stream's. Every other name that decodes to a known topic or to a filter is a
-  view: it shows what is stored elsewhere, with the offsets that it has there (`views/`).
+  view: it shows records that are stored elsewhere, with the offsets that they have there
+  (`views/`).
 - A name that is not canonical is refused (docs/reference/names.md), so two names never show one
   topic (I7).
-- A topic's id belongs to its stream's id, or to the view's filter: what was deleted and made anew
-  has another one.
+- A topic's id derives from its stream's id, or from the view's filter: a topic that was deleted and
+  made again has another one.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ NO_ABORTED: Final[list[tuple[int, int]]] = []
 
 
 class Fetched:
-    """What a partition gives to a fetch."""
+    """The records of a partition for a fetch."""
 
     __slots__ = ("aborted", "filler", "reached", "records", "rest", "size_bytes")
 
@@ -61,24 +62,27 @@ class Fetched:
         self.records = records
         self.size_bytes = size_bytes
         self.aborted = aborted
-        """Of a reader of committed records: (producer id, first offset) of aborted transactions."""
+        """For a reader of committed records: (producer id, first offset) of aborted
+        transactions."""
         self.reached = reached
-        """Of a view: everything below was looked at."""
+        """For a view: everything below was looked at."""
         self.rest: Rest | None = None
-        """Of a view: what is left to look at, when that would hold the loop."""
+        """For a view: the rest of a look that would hold the loop."""
         self.filler: Callable[[int], bytes] | None = None
-        """Of a view that shows nothing: the batch that leads from an offset to what it reached."""
+        """For a view that shows nothing: the batch that leads from an offset to the one it
+        reached."""
 
 
 class Rest(Protocol):
     """A look through a view that takes longer than the loop can wait."""
 
     def go_on(self, scan_bytes: int, max_bytes: int) -> int:
-        """In a thread: look on, at so many bytes, for so many; how many there are by now."""
+        """In a thread: look at up to `scan_bytes` more. Returns how many bytes it has found by
+        now."""
         ...
 
     def fetched(self) -> Fetched:
-        """On the loop: what it found. Raises OnelogError."""
+        """On the loop: the records that it found. Raises OnelogError."""
         ...
 
 
@@ -86,23 +90,23 @@ NOTHING: Final = Fetched([], 0, NO_ABORTED)
 
 
 class TopicPartition(Protocol):
-    """One partition of a Kafka topic, whatever is behind it."""
+    """One partition of a Kafka topic, stored or shown."""
 
     number: int
     log: PartitionHandle
-    """Where its records lie."""
+    """The partition that holds its records."""
 
     def ends(self) -> Ends:
         """Where it begins and ends for readers, now."""
         ...
 
     def end(self, *, committed: bool) -> int:
-        """The end for one kind of readers."""
+        """The end for one kind of reader."""
         ...
 
     @property
     def needs_keys(self) -> bool:
-        """Whether every record must have a key, because only the last of each is kept."""
+        """Whether every record must have a key, because the stream is compacted."""
         ...
 
     @property
@@ -112,23 +116,23 @@ class TopicPartition(Protocol):
 
     @property
     def time_bounds(self) -> TimeBounds | None:
-        """Where the times of records may lie; None: anywhere."""
+        """The allowed times of records; None: any."""
         ...
 
     def append(
         self, data: bytearray, info: BatchInfo, principal: Principal
     ) -> tuple[Appended, PartitionHandle]:
-        """Append one batch that was checked, now; where it lies. Raises OnelogError."""
+        """Append one checked batch, now. Returns where it lies. Raises OnelogError."""
         ...
 
     def unpack(
         self, data: Buffer, info: BatchInfo, records: bytes | None
     ) -> tuple[Buffer, BatchInfo]:
-        """May run in a thread: a batch with these records, inflated, as it is appended."""
+        """May run in a thread: a batch with these inflated records, in the form to append."""
         ...
 
     def fetch(self, offset: int, max_bytes: int, committed: bool) -> Fetched:
-        """Whole batches from `offset` on, at least one when there is one."""
+        """Whole batches from `offset` on; at least one if there is any."""
         ...
 
     def when_news(self, offset: int, *, committed: bool, callback: Callback) -> Waiter | None:
@@ -136,7 +140,7 @@ class TopicPartition(Protocol):
         ...
 
     async def offset_for_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
-        """Where a consumer begins that wants records from this time on."""
+        """The offset at which a consumer begins that wants records from this time on."""
         ...
 
     def max_timestamp(self) -> tuple[Offset, TimestampMs] | None:
@@ -166,7 +170,7 @@ class StreamPartition:
         self.number = int(log.id)
         self.log = log
         self.ends = log.ends
-        # When the configuration changes, the topic is made anew.
+        # When the configuration changes, this object is made again.
         config = stream.config
         self._resource = config.single_topic or config.name
         self.needs_keys = config.cleanup.compacts
@@ -181,13 +185,13 @@ class StreamPartition:
         )
 
     def write(self, data: bytearray) -> list[BatchInfo]:
-        """Append batches that were judged, now; as they then are. Raises OnelogError."""
+        """Append checked batches, now. Returns them as stored. Raises OnelogError."""
         return self._broker.publisher.put_batches(self.log, data)
 
     def append(
         self, data: bytearray, info: BatchInfo, principal: Principal
     ) -> tuple[Appended, PartitionHandle]:
-        """Append one batch that was checked, now; where it lies. Raises OnelogError."""
+        """Append one checked batch, now. Returns where it lies. Raises OnelogError."""
         appended = self._broker.publisher.publish_batch(
             self._stream, self.log, data, info, principal=principal
         )
@@ -196,7 +200,7 @@ class StreamPartition:
     def unpack(
         self, data: Buffer, info: BatchInfo, records: bytes | None
     ) -> tuple[Buffer, BatchInfo]:
-        """As it came, or in the codec that the topic asks for."""
+        """As it came, or in the codec that the topic wants."""
         codec = self._compression.wanted
         if codec is None or codec == info.attributes & ATTR_CODEC_MASK:
             return data, info
@@ -209,15 +213,15 @@ class StreamPartition:
         return made, scan_batches(made, 0, False)[0]
 
     def end(self, *, committed: bool) -> int:
-        """The end for one kind of readers."""
+        """The end for one kind of reader."""
         return self.log.last_stable_offset if committed else self.log.high_watermark
 
     def fetch(self, offset: int, max_bytes: int, committed: bool) -> Fetched:
-        """Whole batches from `offset` on, at least one when there is one."""
+        """Whole batches from `offset` on; at least one if there is any."""
         log = self.log
         end = log.high_watermark
         if offset == end and log.stopped is None:
-            return NOTHING  # at the end, as most are that a consumer of many asks for
+            return NOTHING  # at the end, as most partitions of a large fetch are
         if not log.start_offset <= offset <= end:
             if log.stopped is not None:
                 raise again(log.stopped)
@@ -243,7 +247,7 @@ class StreamPartition:
         return self.log.when_visible(Offset(offset), callback)
 
     async def offset_for_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
-        """Where a consumer begins that wants records from this time on."""
+        """The offset at which a consumer begins that wants records from this time on."""
         return await self.log.find_time(timestamp_ms)
 
     def max_timestamp(self) -> tuple[Offset, TimestampMs] | None:
@@ -274,7 +278,7 @@ class KafkaTopic(Protocol):
         ...
 
     def partition(self, number: int) -> TopicPartition:
-        """One of them. Raises KafkaError."""
+        """A partition by number. Raises KafkaError."""
         ...
 
 
@@ -294,7 +298,7 @@ class StreamTopic:
         ]
 
     def is_current(self, stream: Stream) -> bool:
-        """Whether this is still what a stream is."""
+        """Whether this object still describes a stream."""
         return (
             self.stream is stream
             and self._config is stream.config
@@ -307,7 +311,7 @@ class StreamTopic:
         return len(self._partitions)
 
     def partition(self, number: int) -> StreamPartition:
-        """One of them. Raises KafkaError."""
+        """A partition by number. Raises KafkaError."""
         if not 0 <= number < len(self._partitions):
             raise no_partition(self.name, number, len(self._partitions))
         return self._partitions[number]
@@ -322,14 +326,14 @@ def no_partition(name: str, number: int, count: int) -> KafkaError:
 
 
 def topic_id(text: str) -> uuid.UUID:
-    """The id of what a text names, the same after every restart."""
+    """The id of a text, the same after every restart."""
     return uuid.uuid5(_ID_SPACE, text)
 
 
 def kafka_name(stream: Stream) -> str | None:
-    """The Kafka topic that a stream is; None when it holds many topics or is the broker's.
+    """The Kafka topic that a stream is; None: it holds many topics or is internal.
 
-    One that holds a single topic, but is not where it always lived, is part of a view.
+    A stream that holds a single topic, but not from its beginning, is part of a view.
     """
     topic = stream.config.single_topic
     if stream.is_internal or topic is None or stream.tags_topics:
@@ -341,18 +345,18 @@ def kafka_name(stream: Stream) -> str | None:
 
 
 class ViewTopics(Protocol):
-    """Topics that show what lies elsewhere."""
+    """Topics that show records of other streams."""
 
     def find(self, name: str) -> KafkaTopic | None:
         """The view of this name, if it is one."""
         ...
 
     def by_id(self, wanted: uuid.UUID) -> KafkaTopic | None:
-        """The view of this id, if a client was told of it lately."""
+        """The view of this id, if a client got the id lately."""
         ...
 
     def listed(self) -> Iterator[KafkaTopic]:
-        """Views that were given a name."""
+        """Views that have a name."""
         ...
 
 
@@ -367,13 +371,13 @@ class Topics:
         self._names: dict[str, str] = {}
         """Stream → the Kafka topic that it is."""
         self.changes = 0
-        """How often streams changed."""
+        """Counts changes of streams."""
         for stream in broker.streams.streams():
             self._look_at(stream.name)
         broker.streams.on_change.append(self._refresh)
 
     def close(self) -> None:
-        """Hear of changes no more."""
+        """Stop listening for changes."""
         self._broker.streams.on_change.remove(self._refresh)
 
     def _refresh(self) -> None:
@@ -400,7 +404,7 @@ class Topics:
             self._ids[topic.id] = topic
 
     def find(self, name: str) -> KafkaTopic | None:
-        """The topic of a name; None when it is not known. Raises KafkaError for a bad name."""
+        """The topic of a name; None: there is none. Raises KafkaError for a bad name."""
         found: KafkaTopic | None = self._streams.get(name)
         if found is None:
             check_name(name)
@@ -417,12 +421,12 @@ class Topics:
         return found
 
     def by_id(self, wanted: uuid.UUID) -> KafkaTopic | None:
-        """The topic of an id that a client was told."""
+        """The topic of an id that a client got."""
         found = self._ids.get(wanted)
         return self.views.by_id(wanted) if found is None and self.views is not None else found
 
     def listed(self) -> Iterator[KafkaTopic]:
-        """Every topic with a stream of its own, and every view that was given a name."""
+        """Every topic with a stream of its own, and every view that has a name."""
         yield from self._streams.values()
         if self.views is not None:
             # A stream that was made for the name since then comes first, as in `find`.
@@ -430,7 +434,7 @@ class Topics:
 
 
 def check_name(name: str) -> str:
-    """The topic or filter that a name stands for. Raises KafkaError when it is none."""
+    """The topic or filter of a name. Raises KafkaError for a bad name."""
     try:
         return from_dotted(name)
     except OnelogError as error:

@@ -1,9 +1,9 @@
-"""Requests of many rows: the broker serves others in between, and looks for each name once.
+"""Requests with many rows: the broker serves others in between, and looks up each name once.
 
-Rules: a request may name `PARTITIONS_PER_REQUEST_MAX` topics and partitions, and to find out that
-there is no such topic takes a look at the log. So who goes through the rows of a request lets
-others have their turn (I8), after so many rows or so much time, whichever comes first; and a topic
-that is not there is looked for once in a request.
+Rules: a request may name `PARTITIONS_PER_REQUEST_MAX` topics and partitions, and finding out that a
+topic does not exist means a look at the log. So the code that goes through the rows of a request
+lets others have their turn (I8), after so many rows or so much time, whichever comes first. A topic
+that does not exist is looked up once per request.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from onelog.protocols.kafka.topics import KafkaTopic
 
 ROWS: Final = 50
-"""Rows of a request that are served before it is the others' turn: a few milliseconds."""
+"""Rows of a request that are served before others have their turn: a few milliseconds."""
 TURN_S: Final = 0.005
-"""Seconds after which it is the others' turn, however few rows that were."""
+"""Seconds after which others have their turn, however few rows that were."""
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class RequestTurns:
         self._ends_at = perf_counter() + TURN_S
 
     async def over(self, rows: Iterable[T]) -> AsyncIterator[T]:
-        """Each row; others have their turn before every so many, or after so much time."""
+        """Each row; others have their turn after every so many rows, or after so much time."""
         for row in rows:
             self._rows += 1
             if not self._rows % ROWS or perf_counter() > self._ends_at:
@@ -58,7 +58,8 @@ class RequestTurns:
             yield row
 
     async def timed(self, rows: Iterable[T]) -> AsyncIterator[T]:
-        """Each row; others have their turn after so much time only: rows are mostly cheap."""
+        """Each row; others have their turn only after so much time, because rows are mostly
+        cheap."""
         for row in rows:
             if perf_counter() > self._ends_at:
                 await self.rest()
@@ -66,7 +67,7 @@ class RequestTurns:
 
 
 class Asked:
-    """The topics that one request names, as far as its sender may do something to them."""
+    """The topics that one request names, if its sender may act on them."""
 
     __slots__ = ("_action", "_hub", "_principal", "_refused")
 

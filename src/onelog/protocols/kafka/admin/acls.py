@@ -1,7 +1,7 @@
-"""DescribeAcls, CreateAcls and DeleteAcls: there are no access lists, and that is the answer.
+"""DescribeAcls, CreateAcls and DeleteAcls: OneLog has no access lists, and answers so.
 
-Rules: SECURITY_DISABLED, as a Kafka without an authorizer says it, so that a tool knows that there
-is nothing to compare or to copy, and does not take the answer for an empty list.
+Rules: the answer is SECURITY_DISABLED, as from a Kafka without an authorizer, so that a tool knows
+that there is nothing to compare or copy, and does not take the answer for an empty list.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _DISABLED: Final[Body] = {
 
 
 async def describe_acls(hub: Hub, request: Request) -> Body:
-    """No list."""
+    """There is no list."""
     del hub, request
     return _DISABLED
 
 
 async def create_acls(hub: Hub, request: Request) -> Body:
-    """Each is refused."""
+    """Refuse each."""
     del hub
     return {"results": [_DISABLED] * len(request.body.creations)}
 
 
 async def delete_acls(hub: Hub, request: Request) -> Body:
-    """Each is refused."""
+    """Refuse each."""
     del hub
     return {"filter_results": [_DISABLED] * len(request.body.filters)}

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
 
 Change = Callable[[StreamConfig, StreamConfig, Any], StreamConfig]
-"""(what is, the defaults, what was asked for) → what is to be. Raises KafkaError."""
+"""(current configuration, defaults, request) → new configuration. Raises KafkaError."""
 
 
 class Operation(IntEnum):
@@ -51,12 +51,12 @@ class Operation(IntEnum):
 
 
 async def alter_configs(hub: Hub, request: Request) -> Body:
-    """All settings of resources: what is not named goes back to its default."""
+    """Set all settings of resources: those that are not named go back to their defaults."""
     return await _alter(hub, request, _replaced)
 
 
 async def incremental_alter_configs(hub: Hub, request: Request) -> Body:
-    """Some settings of resources."""
+    """Set some settings of resources."""
     return await _alter(hub, request, _changed)
 
 
@@ -154,7 +154,7 @@ def _changed(old: StreamConfig, defaults: StreamConfig, rows: Any) -> StreamConf
                 ErrorCode.invalid_request, f"there is no operation {row.config_operation}"
             ) from None
         if operation is Operation.DELETE:
-            if row.name in TOPIC_SETTINGS:  # what there is not need not be deleted
+            if row.name in TOPIC_SETTINGS:  # a setting that does not exist need not be deleted
                 config = with_default(config, row.name, defaults)
             continue
         setting = setting_of(row.name)

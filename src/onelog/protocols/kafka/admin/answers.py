@@ -20,7 +20,7 @@ _ROWS_REMEMBERED: Final = 10_000
 
 
 class Shown(NamedTuple):
-    """One setting as it is shown."""
+    """One setting in an answer."""
 
     name: str
     value: str
@@ -28,7 +28,7 @@ class Shown(NamedTuple):
     about: str
     read_only: bool
     synonyms: tuple[tuple[str, str, ValueSource], ...]
-    """Where its value comes from, first, and where it would come from else."""
+    """Where its value comes from, then the sources of lower rank."""
 
     @property
     def source(self) -> ValueSource:
@@ -71,7 +71,8 @@ def created_row(version: int, row: Shown) -> bytes:
 
 
 def element(key: ApiKey, version: int, array: str, body: Body, rows: Sequence[bytes]) -> bytes:
-    """An element of an answer whose last field is an array, given as rows that are written."""
+    """An element of an answer whose last field is an array, given as rows that are encoded
+    already."""
     written = element_writer(key, version, array)(body)
     if not rows:
         return written

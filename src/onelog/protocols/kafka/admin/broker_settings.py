@@ -1,7 +1,7 @@
-"""The table of broker settings: what this node was told, under the names that Kafka has for it.
+"""The table of broker settings: the configuration of this node, under Kafka's names.
 
-Rules: they are read from the configuration file, and changed there. What gives a topic setting its
-default comes from the table of topic settings, so that both never say different things.
+Rules: they are read from the configuration file, and changed there. A broker setting that is the
+default of a topic setting comes from the table of topic settings, so that both always agree.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from onelog.protocols.kafka.admin.values import ValueType, shown
 
 _MINUTE_MS: Final = 60_000
 _UNBOUNDED: Final = 2**31 - 1
-"""How Kafka writes that there is no limit, where we write 0."""
+"""Kafka's number for "no limit", where OneLog has 0."""
 
 
 class BrokerSetting(NamedTuple):
@@ -30,7 +30,7 @@ class BrokerSetting(NamedTuple):
     about: str
     read: Callable[[Config], object]
     is_said: Callable[[Config], bool] = lambda _: False
-    """Whether the configuration says it, also where it says what would be without it."""
+    """Whether the configuration sets it, even to its default."""
 
     def text(self, config: Config) -> str:
         """Its value, as Kafka writes it."""

@@ -1,4 +1,4 @@
-"""A topic's settings as a whole: defaults, what was chosen, and what goes back to the default."""
+"""The settings of a topic as a whole: defaults, chosen values, and the way back to a default."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 def default_config(
     defaults: StreamDefaults, name: str, topic: str, partitions: int
 ) -> StreamConfig:
-    """A stream for one topic, as the broker's configuration wants it."""
+    """A stream for one topic, with the defaults of the broker's configuration."""
     return default_stream(defaults, name, (topic,), partitions)
 
 
@@ -50,10 +50,10 @@ def put_all(config: StreamConfig, values: Mapping[str, str]) -> StreamConfig:
 
 
 def with_default(config: StreamConfig, name: str, defaults: StreamConfig) -> StreamConfig:
-    """The stream as if nobody had chosen a setting; what is chosen at creation only stays."""
+    """The stream without a chosen setting. Settings that are fixed at creation stay."""
     row = setting_of(name)
     chosen = tuple(word for word in config.chosen if word != name)
-    # Where another setting that was chosen speaks of the same field, that one holds.
+    # If another chosen setting sets the same field, that one counts.
     held = {path for word in chosen for path in TOPIC_SETTINGS[word].fields}
     for path in row.fields:
         if path not in held and not row.at_creation:

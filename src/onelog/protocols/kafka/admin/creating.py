@@ -1,7 +1,7 @@
 """CreateTopics and CreatePartitions: topics with streams of their own, and views with a name.
 
-Rules: one topic's error stands beside that topic and leaves the others alone. There is one replica
-of everything, on this node; who asks for more is refused, and not given less silently (I9).
+Rules: the error of one topic does not affect the others. Everything has one replica, on this node;
+a request for more is refused, not silently served with less (I9).
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
 
 _Made = tuple[Body, list[Shown]]
-"""What is answered for a topic, and its settings."""
+"""The row of a topic in the answer, and its settings."""
 
 _DEFAULT: Final = -1
 _SETTINGS_VERSION: Final = 5
-"""From here on an answer tells the settings of the new topic."""
+"""From this version on, an answer has the settings of the new topic."""
 _REPLICAS: Final = 1
 
 
 async def create_topics(hub: Hub, request: Request) -> bytes:
-    """Topics, each with its own stream; or views, where a filter is given."""
+    """Create topics, each with its own stream, or views, if a filter is given."""
     named, room = Counter(row.name for row in request.body.topics), AnswerRoom()
     answers = []
     for row in {row.name: row for row in request.body.topics}.values():
@@ -53,12 +53,12 @@ async def create_topics(hub: Hub, request: Request) -> bytes:
         except OnelogError as error:
             body = {"name": row.name, "error_code": code_of(error), "error_message": str(error)}
         answers.append(_told(request.version, body, rows, room))
-        await asyncio.sleep(0)  # there may be thousands, and others have their turn
+        await asyncio.sleep(0)  # there may be thousands: others have their turn
     return answer(ApiKey.CREATE_TOPICS, request.version, answers)
 
 
 def _told(version: int, body: Body, rows: list[Shown], room: AnswerRoom) -> bytes:
-    """A topic in the answer, with its settings where the version and the room allow it."""
+    """A topic in the answer, with its settings if the version and the room allow it."""
     written: list[bytes] = []
     if rows and version >= _SETTINGS_VERSION:
         if room.is_left:

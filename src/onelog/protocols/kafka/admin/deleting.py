@@ -1,7 +1,7 @@
-"""DeleteTopics and DeleteRecords: what an administrator takes out of the log.
+"""DeleteTopics and DeleteRecords: what an administrator deletes from the log.
 
-Rules: a topic is gone for everybody when the answer goes; who waits for one of its partitions is
-told UNKNOWN_TOPIC_OR_PARTITION. A view holds nothing: only its name can be taken away.
+Rules: a topic is gone for everybody when the answer goes out; requests that wait for one of its
+partitions get UNKNOWN_TOPIC_OR_PARTITION. A view holds no records: only its name can be deleted.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ async def _delete(
         hub.authorize(request.connection.principal, Action.DELETE, topic)
         answer |= {"name": topic.name, "topic_id": topic.id}
         if topic.stream is not None:
-            _ = hub.groups  # what they committed in it goes with it, or a new one would have it
+            _ = hub.groups  # its committed offsets go, too: a new topic must not have them
             await hub.broker.streams.delete(topic.stream.name)
         else:
             await hub.views.delete(topic.name)
@@ -82,7 +82,7 @@ def _find(hub: Hub, name: str | None, wanted: uuid.UUID | None) -> KafkaTopic:
 
 
 async def delete_records(hub: Hub, request: Request) -> Body:
-    """What lies below an offset of partitions."""
+    """Delete the records below an offset of partitions."""
     asked, turns = Asked(hub, request, Action.DELETE), RequestTurns()
     topics = []
     for topic in request.body.topics:

@@ -1,7 +1,7 @@
 """DescribeConfigs: every known setting of a topic or of this node, and where its value comes from.
 
-Rules: a name that is not known is left out, as Kafka does. A view shows the settings of the stream
-that its records lie in, where there is one such stream, and can change none.
+Rules: a name that is not known is left out, as Kafka does. A view whose records lie in one stream
+shows the settings of that stream, and can change none.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _KEY: Final = ApiKey.DESCRIBE_CONFIGS
 
 
 async def describe_configs(hub: Hub, request: Request) -> bytes:
-    """Settings of resources."""
+    """Describe settings of resources."""
     described, room = [], AnswerRoom()
     for resource in request.body.resources:
         described.append(_describe(hub, request, resource, room))
@@ -78,7 +78,7 @@ def _settings(hub: Hub, request: Request, kind: int, name: str) -> list[Shown]:
     if kind == ResourceType.BROKER:
         check_broker(hub, request, name)
         if not name:
-            return []  # what was chosen for all brokers at once: nothing can be
+            return []  # settings for all brokers at once: there are none
         return [_broker_row(hub.config, row) for row in BROKER_SETTINGS.values()]
     raise no_resource(kind)
 
@@ -119,7 +119,8 @@ def _defaults(defaults: StreamDefaults, stream: StreamConfig) -> StreamConfig:
 def _topic_row(
     row: TopicSetting, stream: StreamConfig, now: StreamConfig, always: StreamConfig
 ) -> Shown:
-    """`now` are the defaults of this broker's configuration, `always` those without one."""
+    """`now` are the defaults of this broker's configuration, `always` those without a
+    configuration."""
     value, default, built_in = row.text(stream), row.text(now), row.text(always)
     origin = row.synonym or row.name
     synonyms = [(origin, built_in, ValueSource.DEFAULT)]

@@ -1,6 +1,6 @@
-"""DescribeLogDirs: where the data lies, how much of it each partition holds, and what is free.
+"""DescribeLogDirs: the data directory, the bytes of each partition, and the free space.
 
-Rules: there is one directory. A view holds nothing and is not named.
+Rules: there is one directory. A view holds no records and is not named.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Where replicas lie and who leads them: ElectLeaders, reassignments, AlterReplicaLogDirs.
 
-Rules: there is one node, which leads every partition, and one directory. What asks for just that is
-done already; what asks for anything else is refused with the error that Kafka has for it. A
-partition that is stopped has no leader, and none can be elected.
+Rules: there is one node, which leads every partition, and one directory. A request for exactly that
+is done already; any other is refused with Kafka's error for it. A partition that is stopped has no
+leader, and none can be elected.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ async def elect_leaders(hub: Hub, request: Request) -> Body:
     if kind not in (_PREFERRED, _UNCLEAN):
         raise KafkaError(ErrorCode.invalid_request, f"there is no kind {kind} of election")
     asked = request.body.topic_partitions
-    if asked is None:  # all of them: only those are told of where something was to be done
+    if asked is None:  # all of them: only those are named where something was to be done
         return {"error_code": ErrorCode.none, "replica_election_results": []}
     topics, turns = Asked(hub, request, Action.CONFIGURE), RequestTurns()
     results = []
@@ -72,7 +72,7 @@ def _told(error: OnelogError | None) -> Body:
 
 
 async def alter_partition_reassignments(hub: Hub, request: Request) -> Body:
-    """Partitions stay on this node."""
+    """Refuse to move partitions from this node."""
     check_cluster(hub, request)
     topics, turns = Asked(hub, request, Action.CONFIGURE), RequestTurns()
     responses = []
@@ -112,7 +112,7 @@ def _reassign(hub: Hub, topics: Asked, name: str, row: Any) -> OnelogError | Non
 
 
 async def list_partition_reassignments(hub: Hub, request: Request) -> Body:
-    """None is under way."""
+    """No reassignment is under way."""
     check_cluster(hub, request)
     return {"error_code": ErrorCode.none, "error_message": None, "topics": []}
 
@@ -121,7 +121,7 @@ async def list_partition_reassignments(hub: Hub, request: Request) -> Body:
 
 
 async def alter_replica_log_dirs(hub: Hub, request: Request) -> Body:
-    """Replicas stay in the one directory."""
+    """Refuse to move replicas from the one directory."""
     topics, turns = Asked(hub, request, Action.CONFIGURE), RequestTurns()
     results = []
     for row in request.body.dirs:

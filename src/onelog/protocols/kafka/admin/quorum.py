@@ -1,6 +1,6 @@
-"""DescribeQuorum: who keeps the metadata. One node does, and has all of it.
+"""DescribeQuorum: the nodes that keep the metadata. One node does, and has all of it.
 
-Rules: `__cluster_metadata` is the only topic that has a quorum. How far its log is, is the revision
+Rules: `__cluster_metadata` is the only topic that has a quorum. The end of its log is the revision
 of the metadata store.
 """
 
@@ -23,7 +23,7 @@ _LISTENER: Final = "KAFKA"
 
 
 async def describe_quorum(hub: Hub, request: Request) -> Body:
-    """This node leads, and is its only voter."""
+    """This node leads, and is the only voter."""
     check_cluster(hub, request)
     revision = (await hub.broker.store.range("kafka/", 1)).revision
     host, port = request.connection.advertised

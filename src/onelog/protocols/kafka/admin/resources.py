@@ -1,4 +1,4 @@
-"""What settings belong to: a topic, or this node; and who may see or change them."""
+"""Resources that have settings: a topic, or this node; and who may see or change them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ResourceType(IntEnum):
-    """What has settings, as the protocol numbers it. There are more; these are served."""
+    """The kinds of resources, as the protocol numbers them. There are more; these are served."""
 
     TOPIC = 2
     BROKER = 4
@@ -29,7 +29,8 @@ def topic_for(hub: Hub, request: Request, action: Action, name: str) -> KafkaTop
 
 
 def check_broker(hub: Hub, request: Request, name: str) -> None:
-    """See that this node is meant, and that the client is its administrator. Raises KafkaError."""
+    """Check that this node is meant, and that the client is its administrator. Raises
+    KafkaError."""
     if name not in ("", str(hub.node_id)):
         raise KafkaError(
             ErrorCode.invalid_request, f"this is broker {hub.node_id}, not {name[:100]!r}"
@@ -38,7 +39,7 @@ def check_broker(hub: Hub, request: Request, name: str) -> None:
 
 
 def check_cluster(hub: Hub, request: Request, part: str = "cluster") -> None:
-    """See that the client may see and change what the node is. Raises KafkaError."""
+    """Check that the client may see and change the node's state. Raises KafkaError."""
     principal = request.connection.principal
     assert principal is not None
     if not hub.broker.authorizer.allows(principal, Action.ADMIN, part, Kind.SERVER):
@@ -57,7 +58,7 @@ def no_resource(kind: int) -> KafkaError:
 
 
 def need_stream(topic: KafkaTopic, what: str) -> None:
-    """Refuse to change a view: it holds nothing."""
+    """Refuse to change a view: it holds no records."""
     if topic.stream is None:
         raise KafkaError(
             ErrorCode.policy_violation,

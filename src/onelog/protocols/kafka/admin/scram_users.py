@@ -1,11 +1,11 @@
 """DescribeUserScramCredentials and AlterUserScramCredentials: users by Kafka's tools.
 
 Rules:
-- Who comes without a name sees and changes no user. Administrators see and change every user,
-  everybody else only itself, as in the management API.
+- An anonymous client sees and changes no user. Administrators see and change every user; any other
+  user sees and changes only itself, as in the management API.
 - The client derives the key, so no password arrives: a user that is made here logs in by SCRAM
-  only, and a user that has a password keeps it. All changes to one user are one.
-- A user without a password goes with its last credential.
+  only, and a user that has a password keeps it. All changes to one user are one write.
+- A user without a password is deleted with its last credential.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SALT_BYTES_MAX: Final = 1024
 
 
 def _check_asker(hub: Hub, request: Request, names: Iterable[str]) -> None:
-    """Whether who asks may see or change these users; no names: all of them."""
+    """Check that the client may see or change these users; no names: all of them."""
     identity = request.connection.identity
     if identity is None or identity == ANONYMOUS:
         raise KafkaError(
@@ -53,7 +53,7 @@ def _check_asker(hub: Hub, request: Request, names: Iterable[str]) -> None:
 
 
 async def describe_user_scram_credentials(hub: Hub, request: Request) -> Body:
-    """Which mechanisms users can log in with; the keys are not told."""
+    """The mechanisms of users; the keys are not shown."""
     asked = request.body.users
     _check_asker(hub, request, {row.name for row in asked or ()})
     known = await hub.authenticator.users.scram_iterations()
@@ -92,7 +92,7 @@ def _described(name: str, found: dict[str, int] | None, times: int) -> Body:
 
 
 async def alter_user_scram_credentials(hub: Hub, request: Request) -> Body:
-    """New credentials, or none any more."""
+    """Set or remove credentials."""
     body = request.body
     asked: dict[str, tuple[list[Any], list[Any]]] = {}
     for at, rows in enumerate((body.deletions, body.upsertions)):
@@ -123,7 +123,7 @@ async def _change(
     made = {mechanism: _credential(mechanism, row) for mechanism, row in new.items()}
     connection = request.connection
     is_own = connection.identity is not None and connection.identity.name == name
-    # Who changes its own user has no login that counts then, and is to hear of it first.
+    # A user that changes itself loses its login: the answer goes out first.
     connection.ends_after_answer = connection.ends_after_answer or is_own
     try:
         await hub.authenticator.users.change_scram(name, made, gone)

@@ -1,7 +1,7 @@
-"""One setting of a topic: its type, what it says of the stream, and the kinds of such rows.
+"""One setting of a topic: its type, its field of the stream, and the kinds of such rows.
 
-Rules: bounds are the stream's own (`check_fields`): no second list of them is kept here. What only
-several settings together can get wrong is checked when the stream is made or changed.
+Rules: bounds are the stream's own (`check_fields`): no second list of them is kept here. Errors
+that only several settings together can have are checked when the stream is made or changed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class TopicSetting(NamedTuple):
     type: ValueType
     about: str
     synonym: str | None
-    """The broker's setting that gives the default; None: there is none in Kafka."""
+    """The broker's setting that gives the default; None: Kafka has none."""
     fields: tuple[str, ...]
-    """What it says of the stream."""
+    """Reads its value from the stream."""
     read: Callable[[StreamConfig], object]
     write: Callable[[StreamConfig, Any], StreamConfig]
-    """Raises ValueError with the reason for a value that it does not take."""
+    """Raises ValueError with the reason for a value that is not allowed."""
     fixed: bool = False
-    """Whether it has one value here, and refuses every other."""
+    """Whether it has one fixed value here, and refuses every other."""
     at_creation: bool = False
     """Whether it can be chosen only when the topic is made."""
     kept: bool = False
@@ -55,7 +55,7 @@ class TopicSetting(NamedTuple):
 
 
 def field_of(config: StreamConfig, path: str) -> Any:
-    """What a stream says, by the path of the field: `retention.age_ms`."""
+    """The value of a field of a stream by its path: `retention.age_ms`."""
     value: Any = config
     for part in path.split("."):
         value = getattr(value, part)
@@ -113,7 +113,7 @@ def words(
 
 
 def with_kept(config: StreamConfig, name: str, text: str | None) -> StreamConfig:
-    """The stream with a setting kept as a text, or no more."""
+    """The stream with a setting kept as text, or without it."""
     rows = {key: value for key, value in config.kept if key != name}
     if text is not None:
         rows[name] = text
@@ -128,9 +128,9 @@ def kept(
     about: str,
     check: Callable[[Any], str] = lambda _: "",
 ) -> TopicSetting:
-    """A setting of Kafka that nothing here obeys: any value that Kafka takes is kept and shown.
+    """A Kafka setting without effect here: any value that Kafka accepts is kept and shown.
 
-    `check` says what is wrong with a value, or nothing.
+    `check` returns what is wrong with a value, or an empty text.
     """
 
     def read(config: StreamConfig) -> object:
@@ -147,14 +147,14 @@ def kept(
 
 
 def at_least(least: int) -> Callable[[int], str]:
-    """The check of a number that has a bound below."""
+    """The check for a number with a lower bound."""
     return lambda value: "" if value >= least else f"it is {least} or more"
 
 
 def fixed(
     name: str, kind: ValueType, value: object, synonym: str | None, about: str
 ) -> TopicSetting:
-    """A setting of Kafka that has one value here."""
+    """A Kafka setting that has one fixed value here."""
     wanted = READERS[kind](name, shown(value))
 
     def write(config: StreamConfig, given: object) -> StreamConfig:

@@ -2,7 +2,7 @@
 
 Rules: topics come in the order of their names. An answer holds as many partitions as the client
 asks for, one at least and `PARTITIONS_MAX` at most; the cursor says where the next one begins. A
-topic that is asked for by name is told of, also when it is not there.
+topic that is asked for by name is in the answer, also when it does not exist.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _cursor(name: str, number: int) -> Body:
 
 
 def _wanted(hub: Hub, request: Request, start: str) -> Iterator[tuple[str, KafkaTopic | ErrorCode]]:
-    """What is asked for from a name on, or why it is not there."""
+    """The requested topics from a name on, or the error of one that does not exist."""
     asked = {row.name for row in request.body.topics}
     names = asked or {topic.name for topic in hub.topics.listed()}
     for name in sorted(name for name in names if name >= start):

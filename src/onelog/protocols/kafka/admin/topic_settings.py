@@ -1,9 +1,10 @@
-"""The table of topic settings: every one that Kafka knows, ours beside them, and what each means.
+"""The table of topic settings: every one that Kafka knows, OneLog's own, and what each means.
 
 Rules:
-- Every field of a stream's configuration has a row, or is named in `STRUCTURAL`; a test holds this.
-- Every value that Kafka takes is taken, kept and shown. Where nothing here obeys a setting, its
-  description begins with `No effect`, so that nobody believes in what does not happen (I9).
+- Every field of a stream's configuration has a row, or is named in `STRUCTURAL`; a test checks
+  this.
+- Every value that Kafka accepts is accepted, kept and shown. If a setting has no effect here, its
+  description begins with `No effect`, so that nobody relies on it (I9).
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ ENGINE: Final = "onelog.engine"
 FLUSH: Final = "flush.messages"
 
 STRUCTURAL: Final = frozenset({"name", "captures", "partitions", "chosen", "kept"})
-"""Fields of a stream that are no setting: what makes the topic itself, and what others are in."""
+"""Fields of a stream that are no settings: those that make the topic itself, and containers of
+others."""
 
 _THROTTLED: Final = re.compile(r"[0-9]+:[0-9]+")
 
@@ -68,7 +70,7 @@ def _read_flush(config: StreamConfig) -> int:
 
 
 def _write_flush(config: StreamConfig, value: int) -> StreamConfig:
-    """What asks for a sync of every record gets it; nothing here takes one away."""
+    """A request to sync every record sets `fsync`; no value takes that away."""
     if value < 1:
         raise ValueError("it is 1 or more")
     if value == 1:

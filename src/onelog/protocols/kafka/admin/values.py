@@ -33,15 +33,15 @@ class ValueSource(IntEnum):
     """Where a value comes from, as the protocol numbers it."""
 
     TOPIC = 1
-    """Somebody chose it for this topic."""
+    """A client chose it for this topic."""
     BROKER = 4
-    """The broker's configuration says it."""
+    """The broker's configuration sets it."""
     DEFAULT = 5
-    """Nobody said anything."""
+    """It is the built-in default."""
 
 
 def invalid(name: str, text: str, why: str) -> KafkaError:
-    """The error for a value that a setting does not take."""
+    """The error for a value that a setting does not accept."""
     return KafkaError(ErrorCode.invalid_config, f"{name} cannot be {text[:100]!r}: {why}")
 
 

@@ -1,4 +1,4 @@
-"""Whether a group takes a member that asks to join: its bounds and its protocols decide."""
+"""Whether a group accepts a member that asks to join: its bounds and its protocols decide."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def _has_room(
         return False
     if not asked.member_id and len(members.invited) >= limit:
         return False
-    if is_preparing:  # places go to those who come first
+    if is_preparing:  # the first ones get the places
         return members.joining < limit or (member is not None and member.joining is not None)
     return member is not None or len(members) < limit
 
 
 def _speaks(asked: Joining, members: Members, protocol_type: str | None) -> bool:
-    """Whether the member knows a protocol that all others know too."""
+    """Whether the member offers a protocol that all others offer too."""
     names = {name for name, _metadata in asked.protocols}
     if not names or not asked.protocol_type:
         return False

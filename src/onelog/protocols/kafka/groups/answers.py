@@ -1,4 +1,4 @@
-"""What goes into a group and what comes out: requests and answers without versions."""
+"""Requests to a group and its answers, without versions."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Joining:
     protocol_type: str
     protocols: Protocols
     needs_known_id: bool
-    """A new member is given an id first and joins with it (version 4 on, KIP-394)."""
+    """A new member gets an id first and joins with it (version 4 on, KIP-394)."""
     can_skip_assignment: bool
-    """A static leader that comes back can be told that it need not assign (version 9 on,
+    """Whether a static leader that comes back can be told to skip the assignment (version 9 on,
     KIP-814)."""
 
     @property
@@ -72,7 +72,7 @@ class Syncing:
     generation: int
     protocol_type: str | None
     protocol: str | None
-    """None: the client's version does not say."""
+    """None: the client's version does not have it."""
     assignments: dict[str, bytes]
     """Member id → assignment, from the leader."""
 
@@ -92,13 +92,13 @@ class Leaving:
     """One member of a LeaveGroup request."""
 
     member_id: str
-    """Empty: whoever has the instance id now."""
+    """Empty: the member that has the instance id now."""
     instance_id: str | None
     reason: str | None = None
 
 
 def join_answer(group: Group, member: Member) -> JoinAnswer:
-    """The generation as a member of it is told."""
+    """The generation for one of its members."""
     rows = group.members if member.id == group.members.leader else ()
     return JoinAnswer(
         member_id=member.id,
@@ -118,7 +118,7 @@ def join_answer(group: Group, member: Member) -> JoinAnswer:
 
 
 def sync_answer(group: Group, member: Member) -> SyncAnswer:
-    """What a member was given."""
+    """The assignment of a member."""
     return SyncAnswer(
         protocol_type=group.protocol_type,
         protocol=group.protocol,

@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch and OffsetDelete: where groups stand."""
+"""OffsetCommit, OffsetFetch and OffsetDelete: the committed offsets of groups."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def offset_commit(hub: Hub, request: Request) -> Body:
 
 
 async def check_places(hub: Hub, request: Request, topics: Sequence[Any]) -> dict[Place, ErrorCode]:
-    """The partitions that cannot be committed to, because they are not there or not allowed."""
+    """The partitions that cannot be committed to, because they do not exist or are not allowed."""
     asked, turns = Asked(hub, request, Action.SUBSCRIBE), RequestTurns()
     changes = hub.topics.changes
     errors: dict[Place, ErrorCode] = {}
@@ -70,7 +70,7 @@ async def check_places(hub: Hub, request: Request, topics: Sequence[Any]) -> dic
     if hub.topics.changes == changes:
         return errors
     for topic in topics:
-        # Others had their turn: no offset is kept of what was deleted meanwhile.
+        # Others had their turn: no offset is kept for a topic that was deleted meanwhile.
         if topic.name in streams:
             found = hub.topics.find(topic.name)
             count = 0 if found is None else found.partition_count
@@ -83,7 +83,7 @@ async def check_places(hub: Hub, request: Request, topics: Sequence[Any]) -> dic
 async def wanted_offsets(
     hub: Hub, request: Request
 ) -> tuple[dict[Place, Wanted], dict[Place, ErrorCode]]:
-    """What a request wants to commit, and what of it cannot be."""
+    """The offsets that a request wants to commit, and the errors of those that cannot be."""
     limit, turns = hub.settings.groups.metadata_bytes, RequestTurns()
     wanted: dict[Place, Wanted] = {}
     errors: dict[Place, ErrorCode] = {}
@@ -96,7 +96,7 @@ async def wanted_offsets(
             else:
                 epoch = int(given(row, "committed_leader_epoch", -1))
                 wanted[place] = (int(row.committed_offset), epoch, text)
-    # Last: others have their turn until then, and of what is gone no offset is kept.
+    # Last: others have their turn until then, and no offset is kept for a topic that is gone.
     errors |= await check_places(hub, request, request.body.topics)
     for place in errors:
         wanted.pop(place, None)
@@ -106,7 +106,7 @@ async def wanted_offsets(
 async def place_answers(
     topics: Iterable[Any], errors: dict[Place, ErrorCode], otherwise: ErrorCode
 ) -> list[Body]:
-    """One answer per partition: its own error, or what holds for the whole request."""
+    """One answer per partition: its own error, or that of the whole request."""
     turns = RequestTurns()
     return [
         {
@@ -127,7 +127,7 @@ async def place_answers(
 
 
 async def offset_fetch(hub: Hub, request: Request) -> Body:
-    """Where groups stand; from version 8 on several groups at once."""
+    """Committed offsets of groups; from version 8 on of several groups at once."""
     body = request.body
     stable = given(body, "require_stable", False)
     turns, room = RequestTurns(), AnswerRoom()
@@ -144,7 +144,7 @@ async def offset_fetch(hub: Hub, request: Request) -> Body:
 async def _fetch(
     hub: Hub, asked: Any, turns: RequestTurns, room: AnswerRoom, stable: bool
 ) -> list[Body]:
-    """What is told of one group; without room each partition is refused."""
+    """The answer for one group; without room each partition is refused."""
     offsets = hub.groups.offsets.find(asked.group_id)
     if asked.topics is not None:
         wanted = [
@@ -196,7 +196,7 @@ def _standing(
 
 
 async def offset_delete(hub: Hub, request: Request) -> Body:
-    """Forget where a group stands, in topics that none of its members reads."""
+    """Delete committed offsets of a group, in topics that none of its members reads."""
     body = request.body
     check_group_id(body.group_id)
     errors = await check_places(hub, request, body.topics)  # first: others have their turn in it

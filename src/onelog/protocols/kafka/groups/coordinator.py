@@ -1,12 +1,12 @@
 """All groups of this broker: the rim around the state machines, with timers and kept rows.
 
 Rules:
-- After every call of a group its answers go out, what it asks to be kept goes to the journal, and
-  its timer is set. One timer per group; heartbeats do not touch it.
+- After every call of a group its answers go out, the rows that it asks to keep go to the journal,
+  and its timer is set. There is one timer per group; heartbeats do not touch it.
 - A generation is kept when its assignments are handed out, so members go on after a restart.
 - Groups, and the bytes that their members choose, are bounded in total (I8).
-- A group without members and offsets is forgotten: at once when it never had a generation, else at
-  the next look at old offsets.
+- A group without members and offsets is forgotten: at once when it never had a generation,
+  otherwise at the next search for old offsets.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from onelog.protocols.kafka.groups.states import DELETE, State
 
 GROUP_ID_CHARS_MAX: Final = 1024
 REASON_CHARS: Final = 255
-"""What is logged of the reason that a member gives."""
+"""Characters of a member's reason in the log."""
 SWEEP_AT_ONCE: Final = 500
 """Groups that are looked at before others have a turn."""
 
@@ -76,7 +76,7 @@ class GroupEntry:
         self.group = group
         self.generation = group.generation
         self.size_bytes = 0
-        """What its members cost when that was last counted."""
+        """The memory of its members when that was last counted."""
         self.timer: Timer | None = None
         self.timer_at = 0.0
 
@@ -108,7 +108,7 @@ class Groups:
         clock: Clock,
         call_at: CallAt | None = None,
     ) -> Groups:
-        """Recover every group; members have a whole session timeout to be heard of again."""
+        """Recover every group. Members have a whole session timeout to send a heartbeat."""
         table = await KeptTable.open(broker.streams, clock, STREAM, name_of)
         groups = cls(table, settings, clock, call_at or asyncio.get_running_loop().call_at)
         groups._recover(table)
@@ -131,7 +131,7 @@ class Groups:
             self._settle(entry)
 
     async def close(self) -> None:
-        """Stop every timer and write what is left; waiting requests end with their connections."""
+        """Stop every timer and write what is left. Waiting requests end with their connections."""
         if self._deleted_topics is not None:
             self._deleted_topics.close()
         if self._sweep_timer is not None:
@@ -172,7 +172,7 @@ class Groups:
     # -- members
 
     async def join(self, name: str, asked: Joining) -> JoinAnswer:
-        """A member joins; answers when its generation begins. Raises KafkaError."""
+        """A member joins. Returns when its generation begins. Raises KafkaError."""
         settings = self.settings
         check_group_id(name)
         low, high = settings.session_timeout_min_ms, settings.session_timeout_max_ms
@@ -194,7 +194,7 @@ class Groups:
         return await self._ask(group, lambda ticket: group.join(ticket, asked), JoinAnswer)
 
     async def sync(self, name: str, asked: Syncing) -> SyncAnswer:
-        """A member asks for its assignment; answers when there is one. Raises KafkaError."""
+        """A member asks for its assignment. Returns when there is one. Raises KafkaError."""
         group = self.find(name)
         if group is None:
             return SyncAnswer(error=ErrorCode.unknown_member_id)
@@ -205,14 +205,14 @@ class Groups:
     def heartbeat(
         self, name: str, member_id: str, instance_id: str | None, generation: int
     ) -> ErrorCode:
-        """A member is alive."""
+        """A heartbeat of a member."""
         group = self.find(name)
         if group is None:
             return ErrorCode.unknown_member_id
         return group.heartbeat(member_id, instance_id, generation)
 
     def leave(self, name: str, leaving: Sequence[Leaving]) -> list[ErrorCode]:
-        """Members go."""
+        """Members leave."""
         entry = self._entries.get(name)
         if entry is None:
             return [ErrorCode.unknown_member_id] * len(leaving)
@@ -237,9 +237,9 @@ class Groups:
         *,
         is_transactional: bool = False,
     ) -> ErrorCode:
-        """Whether these may commit offsets for a group now.
+        """Whether this member may commit offsets for a group now.
 
-        A group that is not known is made by the commit of somebody who is no member.
+        An unknown group is made by the commit of a client that is no member.
         """
         group = self.find(name)
         if group is None:
@@ -251,7 +251,8 @@ class Groups:
     # -- deleting
 
     def delete(self, name: str) -> asyncio.Future[ErrorCode]:
-        """Delete a group without members, with its offsets; the answer waits until durable."""
+        """Delete a group without members, with its offsets. The future is done when that is
+        durable."""
         answer: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         entry = self._entries.get(name)
         error = ErrorCode.group_id_not_found if entry is None else DELETE[entry.group.state]
@@ -262,7 +263,7 @@ class Groups:
         return answer
 
     def _bury(self, entry: GroupEntry, answer: asyncio.Future[ErrorCode] | None = None) -> None:
-        """Forget an empty group and all that it has; put it back when that fails."""
+        """Forget an empty group and its offsets; restore it when that fails."""
         group = entry.group
         last = snapshot(group)
         group.die()
@@ -316,12 +317,12 @@ class Groups:
         return answer
 
     def _settle(self, entry: GroupEntry) -> None:
-        """Take what a group has to say, and set its timer."""
+        """Take a group's answers and rows, and set its timer."""
         group = entry.group
         outbox, group.outbox = group.outbox, []
         for ticket, answer in outbox:
             future = cast("asyncio.Future[JoinAnswer | SyncAnswer]", ticket)
-            if not future.done():  # its client may have gone
+            if not future.done():  # its client may be gone
                 future.set_result(answer)
         to_keep, group.to_keep = group.to_keep, []
         for keep in to_keep:
@@ -360,7 +361,7 @@ class Groups:
         entry.group.expire()
         self._settle(entry)
 
-    # -- what is over
+    # -- expiry
 
     def _is_over(self, group: Group) -> bool:
         return (
@@ -384,7 +385,7 @@ class Groups:
         self._sweeping = asyncio.get_running_loop().create_task(self._sweep())
 
     async def _sweep(self) -> None:
-        """Drop offsets that are too old, then groups of which nothing is left."""
+        """Drop offsets that are too old, then groups without members and offsets."""
         for number, entry in enumerate(list(self._entries.values()), 1):
             if self._entries.get(entry.group.name) is entry:
                 if self._is_over(entry.group):
@@ -397,7 +398,7 @@ class Groups:
 
 
 def check_group_id(name: str) -> None:
-    """Refuse a group id that no group with members may have."""
+    """Refuse a group id that a group with members may not have."""
     if not 0 < len(name) <= GROUP_ID_CHARS_MAX:
         raise KafkaError(
             ErrorCode.invalid_group_id, f"a group id has 1 to {GROUP_ID_CHARS_MAX} characters"

@@ -1,4 +1,4 @@
-"""The group's own timer: what a rebalance waits for, until when, and when to look next."""
+"""The group's own timer: what a rebalance waits for, until when, and when to check next."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from onelog.base.clock import Clock
 
 
 class Phase(Enum):
-    """What is waited for."""
+    """What the group waits for."""
 
     IDLE = "idle"
     GATHERING = "gathering"
-    """The first members of an empty group: others that start with them are waited for."""
+    """The first members of an empty group: others that start at the same time."""
     JOINING = "joining"
-    """Members join again; who has not by the deadline is out."""
+    """Members join again; those that have not by the deadline are removed."""
     SYNCING = "syncing"
-    """Members ask for their assignment; who has not by the deadline is out."""
+    """Members ask for their assignment; those that have not by the deadline are removed."""
 
 
 class Countdown:
@@ -36,7 +36,7 @@ class Countdown:
         self._grew = False
 
     def start(self, phase: Phase, timeout_ms: int) -> None:
-        """Begin a phase; the one before is over."""
+        """Begin a phase; the earlier one is over."""
         self.phase = phase
         self.deadline = self.after(timeout_ms)
 
@@ -45,19 +45,19 @@ class Countdown:
         self.phase = Phase.IDLE
 
     def after(self, timeout_ms: int) -> float:
-        """A deadline, which `wake_at` is not later than."""
+        """A deadline; `wake_at` is not later."""
         deadline = self._clock.monotonic() + timeout_ms / 1000
         if self.wake_at is None or deadline < self.wake_at:
             self.wake_at = deadline
         return deadline
 
     def look_next(self, deadlines: Iterable[float]) -> None:
-        """What is over was dealt with: these deadlines are left, and the one of the phase."""
+        """Expired deadlines were handled: these are left, and that of the phase."""
         own = () if self.phase is Phase.IDLE else (self.deadline,)
         self.wake_at = min((*deadlines, *own), default=None)
 
     def gather(self, step_ms: int, longest_ms: int) -> None:
-        """Wait for first members: a step, and one more as long as others come, up to a bound."""
+        """Wait for first members: a step, and another as long as members come, up to a bound."""
         self.start(Phase.GATHERING, step_ms)
         self._step_ms = step_ms
         self._left_ms = max(longest_ms - step_ms, 0)
@@ -68,7 +68,7 @@ class Countdown:
         self._grew = True
 
     def gathers_on(self) -> bool:
-        """A step is over: whether another one begins."""
+        """A step is over. Returns whether another one begins."""
         step_ms = min(self._step_ms, self._left_ms)
         if not self._grew or not step_ms:
             return False

@@ -1,6 +1,6 @@
-"""Tells which Kafka topics were deleted, so that nobody stands anywhere in them.
+"""Finds out which Kafka topics were deleted, so that their committed offsets are dropped.
 
-A topic that was deleted and made anew is another one: its stream has another id.
+A topic that was deleted and made again is another one: its stream has another id.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from onelog.protocols.kafka.topics import kafka_name
 
 
 class DeletedTopics:
-    """Looks at the streams after every change of them."""
+    """Looks at the streams after every change."""
 
     def __init__(self, broker: Broker, on_deleted: Callable[[list[str]], None]) -> None:
         self._broker = broker
@@ -24,11 +24,11 @@ class DeletedTopics:
         broker.streams.on_change.append(self._look)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop listening."""
         self._broker.streams.on_change.remove(self._look)
 
     def _note(self, stream_name: str) -> tuple[str, str] | None:
-        """Look at one stream; what it was until now."""
+        """Look at one stream. Returns what it was until now."""
         before = self._known.pop(stream_name, None)
         stream = self._broker.streams.find(stream_name)
         name = None if stream is None else kafka_name(stream)

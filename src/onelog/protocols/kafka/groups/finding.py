@@ -1,6 +1,6 @@
 """FindCoordinator: this broker coordinates every group and every transaction.
 
-One that cannot be served because its state is not known is not found: clients ask again.
+If its state is not known, the coordinator is not found: clients ask again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ async def find_coordinator(hub: Hub, request: Request) -> Body:
 
 
 def _look_for(hub: Hub, kind: int) -> object:
-    """Raises OnelogError where the coordinator cannot be served, or is of no known type."""
+    """Raises OnelogError when the coordinator cannot be served, or its type is unknown."""
     if kind == _GROUP:
         return hub.groups
     if kind == _TRANSACTION:

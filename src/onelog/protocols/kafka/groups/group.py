@@ -1,10 +1,10 @@
 """One consumer group as a state machine: joins and leaves go in, generations come out.
 
 Rules:
-- It knows no loop, socket or disk. A request that may wait comes with a ticket; answers go to
-  `outbox`, what must be kept goes to `to_keep`, and the rim takes both after every call. Time is
-  asked of a clock; the rim calls `expire` at `wake_at`.
-- A generation is answered to all its members at once, and only to members that have joined.
+- It knows no loop, socket or disk. A request that may wait comes with a ticket. Answers go to
+  `outbox`, rows to keep go to `to_keep`, and the coordinator takes both after every call. Time
+  comes from a clock; the coordinator calls `expire` at `wake_at`.
+- All members of a generation get their answers at once, and only members that have joined.
 - Assignments are handed out when they are durable, not before (I4).
 - Every ticket is answered exactly once.
 """
@@ -38,7 +38,7 @@ NEW_MEMBER_TIMEOUT_MS: Final = 5 * 60 * 1000
 """How long a new member's first join may wait: its client, if still there, asks again."""
 
 STATIC_ABSENCE_MS: Final = 1000
-"""How long static members that are all away are waited for at least before the next look."""
+"""The least time to wait for static members when all of them are away."""
 
 
 class Group:
@@ -67,7 +67,7 @@ class Group:
         self._unsynced: set[str] = set()
         """Members of this generation that have not asked for their assignment yet."""
         self._keeping: KeptGroup | None = None
-        """The assignments of this generation on their way to the disk."""
+        """The assignments of this generation that are being written."""
 
     @property
     def wake_at(self) -> float | None:
@@ -76,7 +76,7 @@ class Group:
 
     @classmethod
     def recovered(cls, name: str, kept: KeptGroup, settings: KafkaGroups, clock: Clock) -> Group:
-        """A group as it was kept: its members go on with their heartbeats."""
+        """A group from its kept row: its members go on with their heartbeats."""
         group = cls(name, settings, clock)
         group.generation = kept.generation
         group.protocol_type = kept.protocol_type
@@ -116,7 +116,7 @@ class Group:
         )
 
     def _turn_away(self, member_id: str) -> None:
-        """The group became too small for a member that was in it or was invited."""
+        """The group became too small for a member that was in it or had got an id."""
         self.members.invited.pop(member_id, None)
         member = self.members.by_id.get(member_id)
         if member is not None:
@@ -144,8 +144,8 @@ class Group:
             self._refuse_join(ticket, error, asked.member_id)
             return
         unchanged = member.protocols == asked.protocols
-        # A member that missed its answer asks again; one of a stable group that brings nothing
-        # new has its place. A leader that joins a stable group wants a new assignment.
+        # A member that missed its answer asks again; a member of a stable group that changes
+        # nothing keeps its place. A leader that joins a stable group wants a new assignment.
         is_told_again = unchanged and (
             self.state is State.COMPLETING
             or (self.state is State.STABLE and self.members.leader != member.id)
@@ -188,8 +188,8 @@ class Group:
     def _replace(self, member: Member, new_id: str, ticket: Ticket, asked: Joining) -> None:
         """A static member is back without its member id: it gets a new one and keeps its place.
 
-        Whoever still uses the old id is fenced (KIP-345). A stable group is not disturbed, unless
-        what the member offers now would make it elect another protocol.
+        The old id is fenced (KIP-345). A stable group is not disturbed, unless the member's
+        protocols would make it elect another one.
         """
         old_id, old_leader = member.id, self.members.leader
         self._answer_waiting(member, ErrorCode.fenced_instance_id)
@@ -204,8 +204,8 @@ class Group:
             if asked.can_skip_assignment:
                 answer = replace(answer, skip_assignment=self.members.leader == new_id)
             else:
-                # It cannot be told to skip its assignment, which a stable group would not hand
-                # out: so it is told that the old id leads.
+                # It cannot be told to skip its assignment, which a stable group would not hand out:
+                # so the answer says that the old id leads.
                 answer = replace(answer, leader=old_leader or "", members=())
             self.to_keep.append(Keep(snapshot(self), ticket, answer))
         else:
@@ -234,7 +234,7 @@ class Group:
             self._complete_join()
 
     def _complete_join(self) -> None:
-        """Begin the next generation with those who joined."""
+        """Begin the next generation with the members that joined."""
         for member in list(self.members):
             if member.joining is None and member.instance_id is None:
                 self._remove(member)
@@ -265,7 +265,7 @@ class Group:
     # -- SyncGroup
 
     def sync(self, ticket: Ticket, asked: Syncing) -> None:
-        """A member asks for its assignment; the leader brings all of them."""
+        """A member asks for its assignment; the leader brings all assignments."""
         member, error = self._find_current(asked.member_id, asked.instance_id, asked.generation)
         if member is None:
             self._refuse_sync(ticket, error)
@@ -300,7 +300,7 @@ class Group:
         self.to_keep.append(Keep(self._keeping))
 
     def kept(self, keep: Keep, error: ErrorCode = ErrorCode.none) -> None:
-        """What was asked to be kept is durable, or could not be kept."""
+        """Rows that the group asked to keep are durable, or could not be kept."""
         if keep.answer is not None:
             member = self.members.by_id.get(keep.answer.member_id)
             if member is not None and member.joining is keep.ticket and self.state is State.STABLE:
@@ -338,7 +338,7 @@ class Group:
     # -- Heartbeat, LeaveGroup, OffsetCommit
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int) -> ErrorCode:
-        """A member is alive."""
+        """A heartbeat of a member."""
         member, error = self._find_current(member_id, instance_id, generation)
         if member is None:
             return error
@@ -346,7 +346,7 @@ class Group:
         return HEARTBEAT[self.state]
 
     def leave(self, leaving: Leaving) -> ErrorCode:
-        """A member goes, or is sent away by an administrator who knows its instance id."""
+        """A member leaves, or an administrator removes it by its instance id."""
         if self.state is State.DEAD:
             return ErrorCode.coordinator_not_available
         member_id = leaving.member_id
@@ -370,10 +370,10 @@ class Group:
         *,
         is_transactional: bool = False,
     ) -> ErrorCode:
-        """Whether these may commit offsets now.
+        """Whether this member may commit offsets now.
 
-        Who is no member may only while there are none, except in transactions: their older
-        versions do not say who commits.
+        A client that is no member may do so only while there are no members, except in
+        transactions: their older versions do not name the member.
         """
         if generation >= 0 or member_id or instance_id is not None:
             member, error = self._find_current(member_id, instance_id, generation)
@@ -383,13 +383,13 @@ class Group:
         elif not is_transactional and len(self.members):
             return ErrorCode.unknown_member_id
         if is_transactional and self.state is State.COMPLETING:
-            return ErrorCode.none  # its producer knows no rebalances; the generation says enough
+            return ErrorCode.none  # its producer knows no rebalances; the generation is enough
         return COMMIT[self.state]
 
     # -- time
 
     def expire(self) -> None:
-        """Do what the deadlines that have passed ask for."""
+        """Act on the deadlines that have passed."""
         now = self._clock.monotonic()
         invited = self.members.invited
         for member_id in [row for row, deadline in invited.items() if deadline <= now]:
@@ -398,7 +398,7 @@ class Group:
             if member.deadline is None or member.deadline > now:
                 continue
             if not member.is_new and (member.joining is not None or member.syncing is not None):
-                member.deadline = None  # it waits for us: its session goes on with the answer
+                member.deadline = None  # it waits for an answer: its session goes on with that
             else:
                 self._remove(member)
                 self._rebalance_without()
@@ -425,7 +425,7 @@ class Group:
     # -- the rest
 
     def die(self) -> None:
-        """Nothing is left of it."""
+        """The group is deleted."""
         self._move(State.DEAD)
 
     def _move(self, state: State) -> None:
@@ -436,7 +436,7 @@ class Group:
     def _find_current(
         self, member_id: str, instance_id: str | None, generation: int
     ) -> tuple[Member | None, ErrorCode]:
-        """A member of this generation by its ids, or why it is none."""
+        """A member of this generation by its ids, or the error why it is none."""
         if self.state is State.DEAD:
             return None, ErrorCode.coordinator_not_available
         member, error = self.members.find(member_id, instance_id)
@@ -445,13 +445,13 @@ class Group:
         return member, error
 
     def _remove(self, member: Member) -> None:
-        """Take a member out; what it waits for is refused, so that its client asks anew."""
+        """Remove a member; its waiting requests are refused, so that its client asks again."""
         self._answer_waiting(member, ErrorCode.unknown_member_id)
         self._synced(member)
         self.members.remove(member)
 
     def _rebalance_without(self) -> None:
-        """A member has gone: the others share what it had."""
+        """A member has left: the others share its partitions."""
         if self.state is State.PREPARING:
             self._complete_join_if_all()
         elif self.state is not State.EMPTY:

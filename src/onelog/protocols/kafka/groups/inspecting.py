@@ -19,12 +19,12 @@ TYPE: Final = "classic"
 """The type of all groups here."""
 
 _OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8
-"""Read, delete, describe: what everybody who is let in may do with a group."""
+"""Read, delete, describe: what every client may do with a group."""
 _OPERATIONS_NOT_ASKED: Final = -(2**31)
 
 
 async def describe_groups(hub: Hub, request: Request) -> Body:
-    """Groups with their members; one that is not known is Dead, as in Kafka."""
+    """Groups with their members; an unknown one is Dead, as in Kafka."""
     body = request.body
     operations = (
         _OPERATIONS
@@ -51,7 +51,7 @@ def _describe(name: str, group: Group | None, room: AnswerRoom) -> Body:
     if group is None:
         return {"group_id": name, "group_state": State.DEAD.value}
     room.take(group.members.size_bytes)
-    # Between generations metadata and assignments say nothing.
+    # Between generations, metadata and assignments are not valid.
     protocol = group.protocol if group.state is State.STABLE else None
     return {
         "group_id": name,

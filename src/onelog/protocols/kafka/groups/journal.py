@@ -1,7 +1,7 @@
-"""The way into `~groups`: all rows of one pass of the loop are one batch, in order.
+"""Writes to `~groups`: all rows of one pass of the loop are one batch, in order.
 
 Rules: `done` is called once, in the order of the puts, with None when the rows are durable (I4) or
-with the error that kept them from it. A hundred commits that wait together cost one write.
+with the error. A hundred commits that wait together cost one write.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from onelog.broker.kept import KeptRow, KeptTable
 Done = Callable[[OnelogError | None], None]
 
 BATCH_BYTES: Final = 4 * 1024 * 1024
-"""Rows that are gathered before they are written within the pass."""
+"""Rows that are collected before they are written within the pass."""
 
 
 class Journal:
-    """Gathers rows, and writes them when the pass is over."""
+    """Collects rows, and writes them when the pass is over."""
 
     def __init__(self, table: KeptTable) -> None:
         self._table = table
@@ -32,7 +32,7 @@ class Journal:
         self.batches = 0
 
     def put(self, rows: Sequence[KeptRow], done: Done) -> None:
-        """Write rows soon; those of one call are in one batch: all of them or none."""
+        """Write rows soon. The rows of one call are in one batch: all of them or none."""
         size_bytes = sum(len(key) + len(value or b"") for key, value in rows)
         if self._rows and self._size_bytes + size_bytes > BATCH_BYTES:
             self.flush()
@@ -48,7 +48,7 @@ class Journal:
         self.flush()
 
     def flush(self) -> None:
-        """Write what was gathered."""
+        """Write the collected rows."""
         rows, self._rows = self._rows, []
         done, self._done = self._done, []
         self._size_bytes = 0

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class KeptMember(msgspec.Struct, frozen=True, array_like=True):
-    """A member with what it said about the elected protocol, and what it was given."""
+    """A member with its metadata of the elected protocol, and its assignment."""
 
     member_id: str
     instance_id: str | None
@@ -48,24 +48,24 @@ class KeptGroup(msgspec.Struct, frozen=True, array_like=True):
     protocol: str | None
     leader: str | None
     since_ms: int
-    """Wall time when the group came into this state: from there the retention of an empty group
-    counts."""
+    """Wall time when the group came into this state: the retention of an empty group counts from
+    it."""
     members: tuple[KeptMember, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Keep:
-    """Asks the rim to keep a generation, and to tell the group when that is durable."""
+    """Asks the coordinator to keep a generation, and to call the group when that is durable."""
 
     kept: KeptGroup
     ticket: Ticket | None = None
     answer: JoinAnswer | None = None
-    """The waiting join of a static member that came back, and its answer. Without them it is the
-    assignments of a generation, or a group that became empty."""
+    """The waiting join of a static member that came back, and its answer. Without them this keeps
+    the assignments of a generation, or a group that became empty."""
 
 
 def snapshot(group: Group, assignments: dict[str, bytes] | None = None) -> KeptGroup:
-    """The generation as it is kept, with these assignments or those that it has."""
+    """The generation to keep, with these assignments or those that it has."""
     return KeptGroup(
         generation=group.generation,
         protocol_type=group.protocol_type,

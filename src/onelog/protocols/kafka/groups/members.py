@@ -1,8 +1,8 @@
-"""The members of a group: who is in it, who waits, who leads, and which protocols all of them know.
+"""The members of a group: which wait, which one leads, and which protocols all of them offer.
 
 Rules: one leader as long as there are members. A static member (one with an instance id) has one
-member id at a time. Counts are kept as members come and go, so that a group of thousands asks
-nothing of all its members when one of them joins.
+member id at a time. Counts are updated as members come and go, so that a join in a group of
+thousands does not look at all members.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 from onelog.protocols.kafka.errors import ErrorCode
 
 Ticket = Any
-"""What the rim gives with a request that may wait, and gets back with the answer."""
+"""Comes from the coordinator with a request that may wait, and goes back with the answer."""
 
 Protocols = tuple[tuple[str, bytes], ...]
-"""What a member offers: protocol name and metadata, the one it prefers first."""
+"""The protocols of a member: name and metadata, the preferred one first."""
 
 MEMBER_OVERHEAD_BYTES = 512
-"""What a member costs besides the bytes that its client chose."""
+"""The memory of a member beside the bytes that its client chose."""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,7 +39,7 @@ class Member:
     is_new: bool = False
     """It has not had an answer yet, so it cannot send heartbeats."""
     deadline: float | None = None
-    """When its session ends; None: as long as it waits for an answer."""
+    """When its session ends; None: while it waits for an answer."""
     joining: Ticket | None = None
     """Its JoinGroup that waits for the generation."""
     syncing: Ticket | None = None
@@ -47,7 +47,7 @@ class Member:
 
     @property
     def size_bytes(self) -> int:
-        """What it costs in memory, about."""
+        """About how much memory it takes."""
         return (
             MEMBER_OVERHEAD_BYTES
             + len(self.assignment)
@@ -56,7 +56,7 @@ class Member:
         )
 
     def metadata(self, protocol: str | None) -> bytes:
-        """What it said about a protocol; nothing when it does not know it."""
+        """Its metadata of a protocol; empty when it does not offer that."""
         return next((data for name, data in self.protocols if name == protocol), b"")
 
 
@@ -68,7 +68,7 @@ class Members:
     by_instance: dict[str, str] = field(default_factory=dict)
     """Instance id → the member id that it has now."""
     invited: dict[str, float] = field(default_factory=dict)
-    """Member ids that were given out and have not joined yet, and when they lapse."""
+    """Member ids that were handed out and have not joined yet, and when they expire."""
     leader: str | None = None
     size_bytes: int = 0
     _joining: int = 0
@@ -85,7 +85,8 @@ class Members:
         return member_id in self.by_id
 
     def find(self, member_id: str, instance_id: str | None) -> tuple[Member | None, ErrorCode]:
-        """A member by its ids, or why it is none. Of a static member only the newest id counts."""
+        """A member by its ids, or the error why it is none. For a static member only the newest id
+        counts."""
         if instance_id is not None:
             current = self.by_instance.get(instance_id)
             if current is None:
@@ -95,7 +96,7 @@ class Members:
         return self.by_id.get(member_id), ErrorCode.unknown_member_id
 
     def deadlines(self) -> Iterator[float]:
-        """When sessions end and invitations lapse."""
+        """When sessions end and unused member ids expire."""
         yield from self.invited.values()
         yield from (member.deadline for member in self if member.deadline is not None)
 
@@ -114,7 +115,7 @@ class Members:
             self.leader = member.id
 
     def remove(self, member: Member) -> None:
-        """Let a member go; it waits for nothing any more."""
+        """Remove a member; it waits for nothing any more."""
         assert member.joining is None
         assert member.syncing is None
         del self.by_id[member.id]
@@ -142,7 +143,7 @@ class Members:
         self._count(member, 1)
 
     def assign(self, member: Member, assignment: bytes) -> None:
-        """Note what a member has been given."""
+        """Set the assignment of a member."""
         self.size_bytes += len(assignment) - len(member.assignment)
         member.assignment = assignment
 
@@ -156,7 +157,7 @@ class Members:
     # -- waiting for the generation
 
     def wait_join(self, member: Member, ticket: Ticket) -> Ticket | None:
-        """A member has joined and waits; an older request of it that still waited is returned."""
+        """A member has joined and waits. Returns an older request of it that still waited."""
         older, member.joining = member.joining, ticket
         if older is None:
             self._joining += 1
@@ -171,12 +172,12 @@ class Members:
 
     @property
     def joining(self) -> int:
-        """How many wait for the generation."""
+        """How many members wait for the generation."""
         return self._joining
 
     @property
     def all_joined(self) -> bool:
-        """Whether nobody is missing."""
+        """Whether no member is missing."""
         return self._joining == len(self.by_id) and not self.invited
 
     def elect_joined(self) -> bool:
@@ -194,16 +195,17 @@ class Members:
         return {name for name, count in self._offered.items() if count == len(self.by_id)}
 
     def speak(self, names: set[str], changing: Member | None) -> bool:
-        """Whether all would share a protocol with one more that offers these.
+        """Whether all would share a protocol with one more member that offers these.
 
-        What a member that joins again offered before does not count.
+        Earlier protocols of a member that joins again do not count.
         """
         own = set() if changing is None else {name for name, _metadata in changing.protocols}
         others = len(self.by_id) - (changing is not None)
         return not others or any(self._offered[name] - (name in own) == others for name in names)
 
     def elect_protocol(self) -> str:
-        """Each member votes for what it prefers among what all know; the first of equals wins."""
+        """Each member votes for its preferred protocol among those that all offer; the first of
+        equals wins."""
         candidates = self.common()
         assert candidates, "members without a common protocol were let in"
         votes = Counter(

@@ -92,7 +92,7 @@ async def sync_group(hub: Hub, request: Request) -> Body:
 
 
 async def heartbeat(hub: Hub, request: Request) -> Body:
-    """A member is alive."""
+    """A heartbeat of a member."""
     body = request.body
     check_group_id(body.group_id)
     error = hub.groups.heartbeat(
@@ -105,7 +105,7 @@ async def heartbeat(hub: Hub, request: Request) -> Body:
 
 
 async def leave_group(hub: Hub, request: Request) -> Body:
-    """Members go; from version 3 on several at once, each with its own answer."""
+    """Members leave; from version 3 on several at once, each with its own answer."""
     body = request.body
     check_group_id(body.group_id)
     if request.version < _LEAVE_BATCHED:

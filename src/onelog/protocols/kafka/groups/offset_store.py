@@ -1,8 +1,8 @@
 """The offsets of all groups: committing, transactions, deletion and retention, all of it durable.
 
-Rules: a commit is answered when it is durable and seen from then on (I4). Pending offsets of a
-transaction move, or vanish, as one batch. Both the offsets of one group and those of all are
-bounded, with what is on its way to the disk (I8).
+Rules: a commit is answered when it is durable, and visible from then on (I4). Pending offsets of a
+transaction are committed, or dropped, as one batch. The offsets of one group and those of all
+groups are bounded, including those that are being written (I8).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Wanted = tuple[int, int, str]
 
 
 class Offsets:
-    """What every group has committed."""
+    """The offsets of all groups."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class Offsets:
         self._order = 0
 
     def recover(self, row: OffsetRow) -> None:
-        """Take a row as it was kept."""
+        """Take a recovered row."""
         offsets = self._of(row.group)
         place = (row.topic, row.partition)
         before = offsets.count
@@ -97,10 +97,11 @@ class Offsets:
         producer_epoch: int,
         wanted: Mapping[Place, Wanted],
     ) -> asyncio.Future[None]:
-        """Keep what an open transaction will commit; done when durable. Raises KafkaError.
+        """Keep the offsets that an open transaction will commit. Done when durable. Raises
+        KafkaError.
 
-        The transaction coordinator checked the epoch: pending offsets belong to the producer id,
-        which has one transaction at a time.
+        The transaction coordinator has checked the epoch: pending offsets belong to the producer
+        id, which has one transaction at a time.
         """
         del producer_epoch
         rows = self._numbered(wanted, -1)
@@ -116,7 +117,7 @@ class Offsets:
         return self._write(kept, len(rows), end)
 
     def complete(self, group: str, producer_id: int, committed: bool) -> asyncio.Future[None]:
-        """End a transaction for a group; done when durable. Asked again it does no harm."""
+        """End a transaction for a group. Done when durable. A repetition does no harm."""
         offsets = self._groups.get(group)
         if offsets is None or producer_id not in offsets.pending:
             return _nothing()
@@ -176,18 +177,18 @@ class Offsets:
         return self._write(known.drop_rows(places), 0, end)
 
     def take_out(self, group: str) -> GroupOffsets:
-        """Take all offsets of a group out, which is about to be deleted."""
+        """Remove all offsets of a group that is about to be deleted."""
         offsets = self._groups.pop(group, None) or GroupOffsets(group)
         self._total -= offsets.count
         return offsets
 
     def put_back(self, offsets: GroupOffsets) -> None:
-        """The group could not be deleted."""
+        """The group could not be deleted: restore its offsets."""
         self._groups[offsets.group] = offsets
         self._total += offsets.count
 
     def forget_topics(self, topics: Iterable[str]) -> None:
-        """Topics were deleted: nobody stands anywhere in them."""
+        """Topics were deleted: drop the offsets in them."""
         for topic in topics:
             for group, offsets in list(self._groups.items()):
                 places = offsets.places_of(topic)
@@ -195,11 +196,12 @@ class Offsets:
                     self.delete(group, places).add_done_callback(_log_failure)
 
     def expire(self, group: Group) -> None:
-        """Forget what is older than the retention.
+        """Forget offsets that are older than the retention.
 
-        That of a group without members counts from when it lost the last one; where there never
-        were members, from the commit. Of a consumer group with members, topics that none of them
-        reads any more expire from the commit too. What a transaction may still move stays.
+        For a group without members the time counts from when it lost the last one; if it never had
+        members, from the commit. For a consumer group with members, offsets of topics that none of
+        them reads any more expire from the commit, too. Offsets that a transaction may still change
+        stay.
         """
         offsets = self.find(group.name)
         if offsets is None:
@@ -239,7 +241,7 @@ class Offsets:
             self._writing -= new
             end(error)
             if answer.done():
-                return  # its client has gone
+                return  # its client is gone
             if error is None:
                 answer.set_result(None)
             else:
@@ -262,7 +264,7 @@ class Offsets:
 
 
 class _Counting:
-    """Keeps the total true while a group's offsets change."""
+    """Keeps the total correct while a group's offsets change."""
 
     def __init__(self, store: Offsets, offsets: GroupOffsets) -> None:
         self._store = store

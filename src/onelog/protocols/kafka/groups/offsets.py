@@ -1,8 +1,8 @@
 """The offsets of one group: committed ones, and those that wait for the end of a transaction.
 
-Rules: what is not durable yet is not seen. A pending offset is not seen either, but readers who ask
-for stable offsets are told that there is one. Of a commit and the end of a transaction the one that
-was asked for later counts, whichever ends later.
+Rules: an offset that is not durable yet is not visible. A pending offset is not visible either, but
+a reader that asks for stable offsets learns that there is one. Between a commit and the end of a
+transaction, the later request counts, whichever completes later.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ Place = tuple[str, int]
 
 
 class GroupOffsets:
-    """What a group has committed."""
+    """The offsets of one group."""
 
     __slots__ = ("_writing", "committed", "count", "group", "pending")
 
     def __init__(self, group: str) -> None:
         self.group = group
         self.committed: dict[str, dict[int, GroupOffset]] = {}
-        """Topic → partition → where the group stands."""
+        """Topic → partition → committed offset."""
         self.pending: dict[int, dict[Place, GroupOffset]] = {}
-        """Producer id → what its open transaction will commit."""
+        """Producer id → the offsets that its open transaction will commit."""
         self.count = 0
-        """Committed and pending ones."""
+        """The number of committed and pending offsets."""
         self._writing: dict[Place, int] = {}
-        """The order of commits on their way to the disk."""
+        """The order of commits that are being written."""
 
     def __bool__(self) -> bool:
         return self.count > 0 or bool(self._writing)
@@ -44,16 +44,16 @@ class GroupOffsets:
 
     @property
     def load(self) -> int:
-        """What it holds, with what is on its way to the disk."""
+        """The number of its offsets, including those that are being written."""
         return self.count + len(self._writing)
 
     def find(self, topic: str, partition: int) -> GroupOffset | None:
-        """Where the group stands in a partition."""
+        """The committed offset in a partition."""
         partitions = self.committed.get(topic)
         return None if partitions is None else partitions.get(partition)
 
     def is_unstable(self, topic: str, partition: int) -> bool:
-        """Whether an open transaction may move the group there."""
+        """Whether an open transaction may change the offset there."""
         place = (topic, partition)
         return any(place in staged for staged in self.pending.values())
 
@@ -64,7 +64,7 @@ class GroupOffsets:
                 yield (topic, partition), committed
 
     def places_of(self, topic: str) -> list[Place]:
-        """Where the group stands in a topic, with what is on its way to the disk."""
+        """The partitions of a topic with offsets, including those that are being written."""
         places = {(topic, partition) for partition in self.committed.get(topic, ())}
         return sorted(places.union(place for place in self._writing if place[0] == topic))
 
@@ -91,7 +91,7 @@ class GroupOffsets:
                 self.set(place, committed)
 
     def set(self, place: Place, committed: GroupOffset) -> None:
-        """Note where the group stands."""
+        """Set a committed offset."""
         topic, partition = place
         partitions = self.committed.setdefault(topic, {})
         self.count += partition not in partitions
@@ -113,7 +113,7 @@ class GroupOffsets:
     # -- transactions
 
     def stage(self, producer_id: int, rows: Mapping[Place, GroupOffset]) -> list[KeptRow]:
-        """Note what an open transaction will commit; the rows that keep it."""
+        """Note the offsets that an open transaction will commit. Returns the rows to keep."""
         staged = self.pending.setdefault(producer_id, {})
         self.count += len(rows.keys() - staged.keys())
         staged.update(rows)
@@ -123,7 +123,7 @@ class GroupOffsets:
         ]
 
     def unstage(self, producer_id: int, rows: Mapping[Place, GroupOffset]) -> None:
-        """Forget what a transaction was to commit, as far as it is still this."""
+        """Forget the pending offsets of a transaction, if they are still these."""
         staged = self.pending.get(producer_id, {})
         for place, committed in rows.items():
             if staged.get(place) is committed:
@@ -133,7 +133,8 @@ class GroupOffsets:
             self.pending.pop(producer_id, None)
 
     def outcome(self, producer_id: int, *, committed: bool) -> dict[Place, GroupOffset]:
-        """What a transaction's end moves: all it staged, without what was committed since."""
+        """The offsets that the end of a transaction commits: all it staged, except those committed
+        since."""
         if not committed:
             return {}
         return {
@@ -147,7 +148,7 @@ class GroupOffsets:
         return max(-1 if known is None else known.order, self._writing.get(place, -1))
 
     def pending_rows(self, producer_id: int) -> list[KeptRow]:
-        """The rows that remove what a transaction staged."""
+        """The rows that remove the pending offsets of a transaction."""
         return [
             (pending_key(self.group, producer_id, *place), None)
             for place in self.pending.get(producer_id, ())

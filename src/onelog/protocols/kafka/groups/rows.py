@@ -21,7 +21,7 @@ PENDING: Final = 2
 
 
 class GroupOffset(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """Where a group stands in a partition."""
+    """The committed offset of a group in a partition."""
 
     offset: int
     leader_epoch: int
@@ -30,7 +30,7 @@ class GroupOffset(msgspec.Struct, frozen=True, array_like=True, gc=False):
     order: int
     """Commits are numbered: one of a transaction does not undo a later one outside of it."""
     expires_ms: int = -1
-    """When it is dropped, as older clients may choose; -1: as the retention says."""
+    """When it expires, as older clients may choose; -1: by the retention."""
 
 
 class GroupRow(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class GroupRow(msgspec.Struct, frozen=True):
 
 
 class OffsetRow(msgspec.Struct, frozen=True):
-    """A recovered offset; of a transaction that is open when it has a producer id."""
+    """A recovered offset; with a producer id, it belongs to an open transaction."""
 
     group: str
     topic: str
@@ -87,7 +87,7 @@ def name_of(key: bytes) -> bytes:
 
 
 def read_rows(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[GroupRow | OffsetRow]:
-    """What was recovered. Raises StateUnknown."""
+    """The recovered rows. Raises StateUnknown."""
     for key, value in rows:
         try:
             yield _read(key, value)

@@ -2,12 +2,12 @@
 
 A group is EMPTY without members: it may still hold committed offsets. The first member that joins
 takes it to PREPARING, where it waits for every member to join (again). When all have, or the
-rebalance timeout has passed, a new generation begins and each member is told its place: COMPLETING.
+rebalance timeout has passed, a new generation begins and each member gets its answer: COMPLETING.
 The leader of the generation sends the assignments with SyncGroup; once they are kept durably the
 group is STABLE. A member that comes, goes or changes takes it back to PREPARING. Without members
 and offsets it is DEAD and forgotten.
 
-A pair that is not in `FOLLOWS` is a fault of ours.
+A pair that is not in `FOLLOWS` is a bug.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from onelog.protocols.kafka.errors import ErrorCode
 
 
 class State(StrEnum):
-    """Where a group is; the values are the names that ListGroups shows."""
+    """The state of a group; the values are the names that ListGroups shows."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -47,7 +47,7 @@ HEARTBEAT: Final[dict[State, ErrorCode]] = {
     _S.STABLE: _E.none,
     _S.DEAD: _E.coordinator_not_available,
 }
-"""What a heartbeat of a member of this generation is told."""
+"""The answer to a heartbeat of a member of this generation."""
 
 SYNC: Final[dict[State, ErrorCode]] = {
     _S.EMPTY: _E.unknown_member_id,
@@ -56,7 +56,7 @@ SYNC: Final[dict[State, ErrorCode]] = {
     _S.STABLE: _E.none,
     _S.DEAD: _E.coordinator_not_available,
 }
-"""What a SyncGroup of a member of this generation is told; `none` waits or has its assignment."""
+"""The answer to a SyncGroup of a member of this generation; `none` waits or has its assignment."""
 
 COMMIT: Final[dict[State, ErrorCode]] = {
     _S.EMPTY: _E.none,
@@ -65,8 +65,8 @@ COMMIT: Final[dict[State, ErrorCode]] = {
     _S.STABLE: _E.none,
     _S.DEAD: _E.coordinator_not_available,
 }
-"""What a commit is told. While a rebalance is prepared the old generation may still commit; once
-the new one has begun, its members know that their partitions may be another's."""
+"""The answer to a commit. While a rebalance is prepared the old generation may still commit. Once
+the new one has begun, its members know that other members may have their partitions."""
 
 DELETE: Final[dict[State, ErrorCode]] = {
     _S.EMPTY: _E.none,
@@ -75,4 +75,4 @@ DELETE: Final[dict[State, ErrorCode]] = {
     _S.STABLE: _E.non_empty_group,
     _S.DEAD: _E.group_id_not_found,
 }
-"""What DeleteGroups is told."""
+"""The answer to DeleteGroups."""

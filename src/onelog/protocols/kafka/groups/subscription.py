@@ -1,4 +1,4 @@
-"""What the members of a consumer group read: the topics in their subscriptions.
+"""The topics that the members of a consumer group read, from their subscriptions.
 
 The metadata of other protocol types is opaque; so is a subscription that cannot be read.
 """
@@ -18,7 +18,7 @@ _LENGTH = struct.Struct(">h")
 
 
 def subscribed_topics(group: Group) -> set[str] | None:
-    """The topics that a stable consumer group reads; None when that cannot be said."""
+    """The topics that a stable consumer group reads; None: that is not known."""
     if group.protocol_type != CONSUMER or group.state is not State.STABLE:
         return None
     found: set[str] = set()

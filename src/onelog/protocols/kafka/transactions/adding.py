@@ -1,7 +1,9 @@
-"""AddPartitionsToTxn and AddOffsetsToTxn: what a transaction may write to.
+"""AddPartitionsToTxn and AddOffsetsToTxn: the partitions and groups that a transaction may write
+to.
 
-Rules: the partitions of one request are added together or not at all. Only a topic with a stream
-of its own takes part: in a view several topics share a log, and a producer's sequences with it.
+Rules: the partitions of one request are added together or not at all. Only a topic with a stream of
+its own can take part: in a view several topics share a log, and with it a producer's sequence
+numbers.
 """
 
 from __future__ import annotations

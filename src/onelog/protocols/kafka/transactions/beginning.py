@@ -1,4 +1,4 @@
-"""InitProducerId: who a producer is, with or without a transactional id."""
+"""InitProducerId: the id and epoch of a producer, with or without a transactional id."""
 
 from __future__ import annotations
 

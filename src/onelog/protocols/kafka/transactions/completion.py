@@ -1,10 +1,10 @@
 """The end of a transaction: one marker in every partition it touched, then the groups' offsets.
 
 Rules:
-- It can be cut off anywhere and done again: after a restart a marker goes only where this producer
-  still has a transaction open, and what is done in this life is not done twice.
-- It is complete when every marker is durable, for only then may the coordinator forget what the
-  transaction touched.
+- It can be interrupted anywhere and repeated: after a restart a marker is written only where this
+  producer still has a transaction open, and within one run no step is done twice.
+- It is complete when every marker is durable: only then may the coordinator forget the partitions
+  of the transaction.
 - A marker fences: a partition refuses lower epochs of the producer from then on.
 - A partition that is gone needs no marker. One that is stopped or full gets it later.
 """
@@ -26,10 +26,10 @@ _log = get_logger("kafka")
 
 
 class Doors(Protocol):
-    """What the end of a transaction reaches."""
+    """What the end of a transaction needs from outside."""
 
     def find_log(self, topic: str, partition: int) -> PartitionHandle | None:
-        """Where the records of a topic's partition lie; None when it is gone."""
+        """The partition that holds the records of a topic's partition; None: it is gone."""
         ...
 
     def all_logs(self) -> Iterable[PartitionHandle]:
@@ -37,7 +37,7 @@ class Doors(Protocol):
         ...
 
     def complete_offsets(self, group: str, producer_id: int, committed: bool) -> Awaitable[None]:
-        """Make a group's pending offsets count, or drop them; durable when it returns."""
+        """Commit a group's pending offsets, or drop them. Durable when it returns."""
         ...
 
 
@@ -48,14 +48,14 @@ class Completion:
         self._doors = doors
 
     def begin(self, facts: Facts, *, recovered: bool) -> Work:
-        """The work that a transaction's outcome asks for."""
+        """The work for a transaction's outcome."""
         logs = self._logs_of(facts)
         if recovered:
             logs = [log for log in logs if facts.producer_id in log.open_transactions()]
         return Work(facts, logs, self._doors.complete_offsets)
 
     def forget_producer(self, facts: Facts) -> None:
-        """Partitions need not remember it: its transactional id is given up."""
+        """Let partitions forget a producer: its transactional id is given up."""
         for log in self._logs_of(facts):
             log.forget_producer(facts.producer_id)
 
@@ -68,10 +68,10 @@ class Completion:
         return list(found.values())
 
     def abort_strays(self, unfinished: list[Facts]) -> None:
-        """Abort what partitions hold open and no coordinator row knows.
+        """Abort transactions that are open in partitions and that no coordinator row knows.
 
         Only a loss of the log's end (streams with durability `os` and a power cut) leaves such a
-        transaction. It would hold the stable end of its partition back for ever.
+        transaction. It would hold back the last stable offset of its partition for ever.
         """
         known = {
             (facts.producer_id, id(log)) for facts in unfinished for log in self._logs_of(facts)
@@ -102,7 +102,7 @@ class Completion:
 
 
 class Work:
-    """The end of one transaction; `run` again when it failed."""
+    """The end of one transaction. Call `run` again when it failed."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Work:
         self._complete_offsets = complete_offsets
 
     async def run(self) -> None:
-        """Do what is left; returns when all of it is durable. Raises OnelogError."""
+        """Do what is left. Returns when all of it is durable. Raises OnelogError."""
         marker, _state = OUTCOMES[self._facts.state]
         failure = self._mark(marker)
         while self._groups:
@@ -133,7 +133,7 @@ class Work:
             raise failure
 
     def _mark(self, marker: Marker) -> OnelogError | None:
-        """Write every marker that can be written now; the last reason why one could not."""
+        """Write every marker that can be written now. Returns the last error, if any."""
         failure: OnelogError | None = None
         left: list[PartitionHandle] = []
         for log in self._unmarked:

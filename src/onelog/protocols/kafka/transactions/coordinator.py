@@ -1,19 +1,19 @@
-"""The transaction coordinator: who owns a transactional id, what its transaction touches, its end.
+"""The transaction coordinator: the owner of a transactional id, its partitions, and its end.
 
 Rules:
 - Every step is a row of the internal stream `~transactions`, and is answered when the row is
   durable (I4). Rows are in order, so a step builds on the one before without waiting for it.
-- A record may be written for a transaction only while its row says so durably, and only by the
+- A record may be written for a transaction only while its durable row says so, and only by the
   exact producer id and epoch (KIP-890). So a partition never holds a transaction that the
   coordinator does not know.
-- EndTxn is answered once the outcome is durable; the markers follow (`endings.py`). Until they
-  are written the transactional id is busy: CONCURRENT_TRANSACTIONS.
-- Clients before KIP-890's second version keep their epoch from one transaction to the next, so a
-  delayed request cannot be told by its epoch. It can by its connection: a client that gives up on
-  a request opens a new connection, and what the older one still brings is refused.
+- EndTxn is answered once the outcome is durable; the markers follow (`endings.py`). Until they are
+  written the transactional id is busy: CONCURRENT_TRANSACTIONS.
+- Clients before KIP-890's second version keep their epoch from one transaction to the next, so the
+  epoch does not reveal a delayed request. The connection does: a client that abandons a request
+  opens a new connection, and later requests of the older one are refused.
 - A transaction that takes longer than its timeout is aborted, and its producer fenced.
-- Transactional ids are bounded: past that the longest unused one is forgotten. Its producer, if it
-  lives, is refused and begins anew.
+- Transactional ids are bounded: beyond that the one that is unused longest is forgotten. Its
+  producer, if it lives, is refused and begins again.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ from onelog.protocols.kafka.transactions.state import (
 STREAM: Final = "~transactions"
 ID_CHARS_MAX: Final = 1024
 SWEEP_S: Final = 600.0
-"""How often unused ids are looked for."""
+"""How often unused ids are searched for."""
 FORGOTTEN_AT_ONCE: Final = 1000
 
 OUTSIDE: Final = (ErrorCode.invalid_txn_state, ErrorCode.transaction_abortable)
-"""What a write outside its transaction is told: to older clients, to those of KIP-890."""
+"""The error of a write outside its transaction: for older clients, and for those of KIP-890."""
 
 _log = get_logger("kafka")
 
@@ -98,7 +98,7 @@ class Coordinator:
         settings: KafkaTransactions,
         call_later: CallLater | None = None,
     ) -> Coordinator:
-        """Recover every transactional id; what was being ended when the broker died is ended."""
+        """Recover every transactional id. Transactions that were being ended are ended."""
         later = call_later or asyncio.get_running_loop().call_later
         coordinator = cls(table, completion, producer_ids, clock, settings, later)
         coordinator._recover()
@@ -132,7 +132,7 @@ class Coordinator:
                 self._arm(transaction)
 
     async def close(self) -> None:
-        """Stop all timers; what is being ended goes on at the next start."""
+        """Stop all timers. Transactions that are being ended go on at the next start."""
         if self._sweep is not None:
             self._sweep.cancel()
         for transaction in self._ids:
@@ -142,7 +142,7 @@ class Coordinator:
     # -- looking
 
     def find(self, transactional_id: str) -> Facts | None:
-        """What is durably known of a transactional id."""
+        """The durable facts of a transactional id."""
         transaction = self._ids.find(transactional_id)
         return None if transaction is None else transaction.durable
 
@@ -220,7 +220,7 @@ class Coordinator:
         timeout_ms: int,
         expected: Producer | None = None,
     ) -> Producer:
-        """The next epoch of a transactional id, once that is durable."""
+        """The next epoch of a transactional id. Returns when that is durable."""
         if not 0 < len(transactional_id) <= ID_CHARS_MAX:
             raise KafkaError(
                 ErrorCode.invalid_request,
@@ -265,7 +265,7 @@ class Coordinator:
         *,
         connection: int = 0,
     ) -> None:
-        """Let the transaction write to more partitions and groups; the first call begins it."""
+        """Let the transaction write to more partitions and groups. The first call begins it."""
         transaction = self._own(transactional_id, producer, connection)
         facts = rules.added(
             transaction.written,
@@ -280,7 +280,7 @@ class Coordinator:
     async def end(
         self, transactional_id: str, producer: Producer, *, commit: bool, connection: int = 0
     ) -> None:
-        """Commit or abort; returns when the outcome is durable, the markers follow."""
+        """Commit or abort. Returns when the outcome is durable; the markers follow."""
         transaction = self._own(transactional_id, producer, connection)
         if commit and transaction.member is not None:
             raise KafkaError(
@@ -306,7 +306,8 @@ class Coordinator:
     # -- the log
 
     def _write(self, transaction: Transaction, facts: Facts) -> asyncio.Future[None]:
-        """Append a step; the future is done when it is durable. Who waits for it shields it."""
+        """Append a step. The future is done when it is durable. A caller that waits for it shields
+        it."""
         if facts is transaction.written and transaction.put is not None:
             return transaction.put
         return self._write_all([(transaction, facts)])
@@ -314,7 +315,7 @@ class Coordinator:
     def _write_all(
         self, steps: Sequence[Step], more: Sequence[KeptRow] = ()
     ) -> asyncio.Future[None]:
-        """Append steps of several transactions, and other rows, as one."""
+        """Append steps of several transactions, and other rows, as one batch."""
         rows = [(transaction.id.encode(), encode(facts)) for transaction, facts in steps]
         put = self._table.put([*more, *rows])
         for transaction, facts in steps:
@@ -341,7 +342,7 @@ class Coordinator:
     # -- the end of a transaction
 
     def _finish(self, transaction: Transaction, facts: Facts) -> None:
-        """The next step may build on this row at once: it is durable before that one is."""
+        """The next step may build on this row at once: the log keeps their order."""
         done = rules.completed(facts, self._clock.now_ms())
         if transaction.member is None:
             self._write(transaction, done)
@@ -419,7 +420,7 @@ class Coordinator:
         if not unused:
             return
         put = self._table.put([(transaction.id.encode(), None) for transaction in unused])
-        put.add_done_callback(unheeded)  # nothing waits: an id that comes back is forgotten again
+        put.add_done_callback(unheeded)  # nobody waits: an id that comes back is forgotten again
         now_ms = self._clock.now_ms()
         for transaction in unused:
             transaction.written = rules.forgotten(transaction.written, now_ms)

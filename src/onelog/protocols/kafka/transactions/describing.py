@@ -1,4 +1,4 @@
-"""ListTransactions, DescribeTransactions and DescribeProducers: what is open, where, by whom."""
+"""ListTransactions, DescribeTransactions and DescribeProducers: open transactions and producers."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def list_transactions(hub: Hub, request: Request) -> Body:
 
 
 async def describe_transactions(hub: Hub, request: Request) -> Body:
-    """Everything that is known of some transactional ids."""
+    """All facts of some transactional ids."""
     room = AnswerRoom()
     names = RequestTurns().timed(request.body.transactional_ids)
     return {"transaction_states": [_told(hub, name, room) async for name in names]}
@@ -99,7 +99,7 @@ def _describe(hub: Hub, transactional_id: str, room: AnswerRoom) -> Body:
 
 
 async def describe_producers(hub: Hub, request: Request) -> Body:
-    """Who writes to some partitions, and where their transactions began."""
+    """The producers of some partitions, and where their transactions began."""
     asked, turns, room = Asked(hub, request, Action.SUBSCRIBE), RequestTurns(), AnswerRoom()
     return {
         "topics": [

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def end_txn(hub: Hub, request: Request) -> Body:
-    """Decide a transaction; it is carried out whatever happens from then on."""
+    """Decide a transaction. From then on the outcome is carried out in any case."""
     body = request.body
     try:
         await hub.transactions.end(

@@ -1,7 +1,7 @@
-"""Transactions that are being ended: their outcome is durable, their markers are being written.
+"""Transactions that are being ended: their outcome is durable, and their markers are being written.
 
 Rules: an ending is tried again, with growing pauses, until all its markers are written. An ending
-that the broker's own end interrupts goes on at the next start.
+that a stop of the broker interrupts goes on at the next start.
 """
 
 from __future__ import annotations

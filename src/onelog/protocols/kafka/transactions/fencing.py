@@ -1,4 +1,4 @@
-"""What a fenced producer is told: older versions of a request lack the error for it."""
+"""The error of a fenced producer: older versions of a request do not have it."""
 
 from __future__ import annotations
 

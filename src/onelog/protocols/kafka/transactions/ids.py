@@ -1,4 +1,4 @@
-"""The transactional ids that a broker remembers: a bounded table, the longest unused first."""
+"""The transactional ids that a broker remembers: a bounded table, longest unused first."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ class Transaction:
     def __init__(self, transactional_id: str, facts: Facts) -> None:
         self.id = transactional_id
         self.member = member_of(transactional_id)
-        """Which batch of which query decides it; None where its producer does. Such an id is
-        forgotten when its transaction is over: it is not used again."""
+        """The batch of a query that decides it; None: its producer does. Such an id is forgotten
+        when its transaction is over, because it is not used again."""
         self.written = facts
-        """The last row that was appended: what the next step builds on."""
+        """The last row that was appended: the next step builds on it."""
         self.durable = facts
-        """The last row that survives a crash: what may be relied on outside."""
+        """The last row that is durable: answers rely on it."""
         self.put: asyncio.Future[None] | None = None
-        """Done when the last row is durable; None when it was recovered."""
+        """Done when the last row is durable; None: it was recovered."""
         self.newest_connection = 0
-        """The newest one that added to a transaction or ended it."""
+        """The newest connection that added to a transaction or ended it."""
         self.deadline: Timer | None = None
         self.ending: asyncio.Task[None] | None = None
         """Writes its markers."""
@@ -62,7 +62,7 @@ class TransactionalIds:
     def __init__(self) -> None:
         self._rows: dict[str, Transaction] = {}
         self._queries: dict[str, dict[str, Transaction]] = {}
-        """The members of each query."""
+        """The transactions of each query."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -71,16 +71,16 @@ class TransactionalIds:
         return iter(self._rows.values())
 
     def fill(self, rows: Iterable[Transaction]) -> None:
-        """What was recovered."""
+        """Take recovered rows."""
         for row in sorted(rows, key=lambda row: row.written.updated_ms):
             self.touch(row)
 
     def find(self, transactional_id: str) -> Transaction | None:
-        """What is known of an id."""
+        """A transactional id; None: it is unknown."""
         return self._rows.get(transactional_id)
 
     def get(self, transactional_id: str) -> Transaction:
-        """What is known of an id. Raises KafkaError."""
+        """A transactional id. Raises KafkaError."""
         found = self._rows.get(transactional_id)
         if found is None:
             raise KafkaError(
@@ -90,14 +90,14 @@ class TransactionalIds:
         return found
 
     def touch(self, transaction: Transaction) -> None:
-        """It changed: it goes last."""
+        """It changed: it moves to the end."""
         self._rows.pop(transaction.id, None)
         self._rows[transaction.id] = transaction
         if transaction.member is not None:
             self._queries.setdefault(transaction.member.query, {})[transaction.id] = transaction
 
     def drop(self, transaction: Transaction) -> None:
-        """Know it no more."""
+        """Forget it."""
         del self._rows[transaction.id]
         if transaction.member is not None:
             query = transaction.member.query
@@ -106,7 +106,7 @@ class TransactionalIds:
                 del self._queries[query]
 
     def members(self, query: str, last_batch: int) -> list[Transaction]:
-        """What a query began for its batches up to the last one."""
+        """The transactions of a query's batches up to the last one."""
         return [
             row
             for row in self._queries.get(query, {}).values()
@@ -114,7 +114,7 @@ class TransactionalIds:
         ]
 
     def unused(self, before_ms: int, count_max: int) -> list[Transaction]:
-        """Ids without a transaction that did not change since `before_ms`."""
+        """Ids without a transaction that have not changed since `before_ms`."""
         found: list[Transaction] = []
         for row in self._rows.values():
             if row.written.updated_ms >= before_ms or len(found) == count_max:
@@ -124,7 +124,7 @@ class TransactionalIds:
         return found
 
     def longest_idle(self) -> Transaction | None:
-        """The id that did nothing for the longest time and has no transaction; None: all have."""
+        """The id without a transaction that has been idle longest; None: all have one."""
         return next((row for row in self._rows.values() if row.written.state in IDLE), None)
 
     def samples(self) -> Iterator[Sample]:

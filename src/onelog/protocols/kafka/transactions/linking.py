@@ -1,15 +1,16 @@
-"""The link request: commit what the tasks of a query's batch wrote, together and once, or abort it.
+"""The link request: commit the transactions of a query's batch, together and once, or abort them.
 
 Rules:
-- Mark and members are one append: `kafka.txn.linked` is the point from which the batch counts.
+- The mark and the outcomes of all members are one append: `kafka.txn.linked` is the point from
+  which the batch counts.
 - All members or none: one that is not open, or not this producer's, refuses the whole batch, and
   the query runs it again.
 - A batch that is at or below the mark is answered with "already", which is success: its rows are
   in the log. So a driver asks again for as long as it had no answer.
-- To abort undoes nothing that was linked: only what is still open is aborted.
-- Whatever else the query left open for this batch or an earlier one (tasks that failed, drivers
-  that died) is aborted with every request.
-- Who links must be allowed to write to every topic that its members wrote to.
+- An abort undoes nothing that was linked: only open transactions are aborted.
+- Every request also aborts other transactions that the query left open for this batch or an earlier
+  one (tasks that failed, drivers that died).
+- The user that links must be allowed to write to every topic that the members wrote to.
 """
 
 from __future__ import annotations
@@ -55,16 +56,16 @@ ROWS_BYTES_MAX: Final = 8 * 1024 * 1024
 SWEPT_MAX: Final = 10_000
 """Left-over transactions that one request aborts; the next one goes on."""
 VISIBLE_WAIT_S: Final = 10.0
-"""How long an answer waits for the markers, behind which readers see the batch."""
+"""How long an answer waits for the markers; readers see the batch after them."""
 FORGOTTEN_AT_ONCE: Final = 1000
 
 _log = get_logger("kafka")
 
 Step = tuple[Transaction, Facts]
 Write = Callable[[Sequence[Step], Sequence[KeptRow]], asyncio.Future[None]]
-"""Appends steps and other rows together; the future is done when they are durable."""
+"""Appends steps and other rows together. The future is done when they are durable."""
 Check = Callable[[Facts], None]
-"""Raises KafkaError where the caller may not write to what a transaction touched."""
+"""Raises KafkaError if the caller may not write to a topic of the transaction."""
 
 
 class Linker:
@@ -90,7 +91,7 @@ class Linker:
         """Done when every mark is durable."""
 
     async def link(self, request: LinkRequest, owner: str, check: Check) -> Outcome:
-        """Decide a batch; returns when that is durable, and mostly when readers see it."""
+        """Decide a batch. Returns when that is durable, and mostly when readers see it."""
         members = _members_of(request)
         self.marks.check_owner(request.query, owner)
         left_over = [
@@ -163,7 +164,8 @@ class Linker:
         return put
 
     def _open_among(self, members: dict[str, Producer], check: Check) -> list[Transaction]:
-        """What came for a batch that was linked already; what was linked then is not open."""
+        """Open transactions for a batch that was linked already: those that were linked are not
+        open."""
         found = []
         for transactional_id, producer in members.items():
             transaction = self._ids.find(transactional_id)
@@ -173,7 +175,8 @@ class Linker:
         return found
 
     def _sweep(self, rows: Sequence[Transaction]) -> list[Transaction]:
-        """Abort what is open, forget what never began; those that are being aborted now."""
+        """Abort open transactions, forget those that never began. Returns those that are being
+        aborted."""
         now_ms, aborted = self._clock.now_ms(), []
         try:
             for row in rows:
@@ -187,14 +190,14 @@ class Linker:
         return aborted
 
     def forget_unused(self) -> bool:
-        """Drop marks that are too old; whether more of them wait."""
+        """Drop marks that are too old. Returns whether there are more."""
         now_ms, settings = self._clock.now_ms(), self._settings
         unused = self.marks.unused(
             now_ms - settings.mark_expiry_ms, now_ms - settings.id_expiry_ms, FORGOTTEN_AT_ONCE
         )
         if unused:
             self._newest = self._write((), [(links.key_of(query), None) for query in unused])
-            self._newest.add_done_callback(unheeded)  # what comes back is forgotten again
+            self._newest.add_done_callback(unheeded)  # a mark that comes back is forgotten again
             self.marks.drop(unused)
         return len(unused) == FORGOTTEN_AT_ONCE
 
@@ -215,7 +218,7 @@ class Linker:
 
 
 def unheeded(future: asyncio.Future[None]) -> None:
-    """Nothing waits for it: its failure is no news either."""
+    """Nobody waits for the future: ignore its error."""
     if not future.cancelled():
         future.exception()
 
@@ -235,7 +238,7 @@ def _members_of(request: LinkRequest) -> dict[str, Producer]:
 
 
 async def _until_ended(transactions: Sequence[Transaction]) -> None:
-    """Wait for markers; what cannot be written now is written later, the outcome stands."""
+    """Wait for markers. Those that cannot be written now follow later; the outcome stands."""
     endings = [row.ending for row in transactions if row.ending is not None]
     if endings:
         await asyncio.wait(endings, timeout=VISIBLE_WAIT_S)
@@ -249,7 +252,7 @@ async def link(hub: Hub, request: Request) -> bytes:
     def check(facts: Facts) -> None:
         for name in {topic for topic, _partition in facts.partitions}:
             topic = hub.topics.find(name)
-            if topic is not None:  # nothing is written to one that is gone
+            if topic is not None:  # nothing is written to a topic that is gone
                 hub.authorize(principal, Action.PUBLISH, topic)
 
     try:

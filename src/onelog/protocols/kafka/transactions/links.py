@@ -1,16 +1,17 @@
 """Linked transactions: many that are decided together, once, in the name of a query's batch.
 
 A task of a Spark query writes in a transaction of its own and leaves it open; the query's driver
-then links all of them. Who may be linked says so by its transactional id, which is used once:
+then links all of them. The transactional id of such a transaction has this form, and is used once:
 
     ~link/<query>/<batch>/<name of the task>
 
 Rules:
 - The mark of a query is the last batch that was linked. It and the outcome of all members are rows
   of one append, so after a crash all of them are there or none (`Coordinator.link`).
-- A batch at or below the mark is in the log already: what came for it again is aborted.
-- Marks are bounded. A mark that is needed once (of a job that is not run again) goes first; when
-  only others are left, a new query is refused, for without its mark a replay would be taken twice.
+- A batch at or below the mark is in the log already: new transactions for it are aborted.
+- Marks are bounded. A mark that is needed once (of a job that is not run again) is dropped first.
+  When only others are left, a new query is refused, because without its mark a repeated batch would
+  be written twice.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ _BATCH_DIGITS_MAX: Final = len(str(BATCH_MAX))
 _PARTS: Final = 3
 
 _MARK_KEY: Final = b"\xff"
-"""Begins the key of a mark's row; no transactional id begins so, for it is not UTF-8."""
+"""The prefix of the key of a mark's row. No transactional id has it, because it is not UTF-8."""
 
 Outcome = Literal["linked", "already", "aborted"]
 
 
 class LinkedMember(NamedTuple):
-    """What the transactional id of a linked transaction says."""
+    """The parts of the transactional id of a linked transaction."""
 
     query: str
     batch: int
 
 
 def member_of(transactional_id: str) -> LinkedMember | None:
-    """Whose member an id is; None for the ids of other clients."""
+    """The parts of an id; None for the ids of other clients."""
     if not transactional_id.startswith(PREFIX):
         return None
     parts = transactional_id[len(PREFIX) :].split("/", _PARTS - 1)
@@ -57,7 +58,8 @@ def member_of(transactional_id: str) -> LinkedMember | None:
 
 
 def check_id(transactional_id: str) -> None:
-    """Refuse an id that begins as a member's and is none. Raises KafkaError."""
+    """Refuse an id that has the prefix of a linked transaction but not its form. Raises
+    KafkaError."""
     if transactional_id.startswith(PREFIX) and member_of(transactional_id) is None:
         raise KafkaError(
             ErrorCode.invalid_request,
@@ -68,18 +70,18 @@ def check_id(transactional_id: str) -> None:
 
 
 class QueryMark(msgspec.Struct, frozen=True, array_like=True):
-    """What is kept of a query."""
+    """The mark of a query: its last linked batch."""
 
     batch: int
     owner: str
-    """The user whose query it is: nobody else may move it."""
+    """The user that owns the query: no other user may move the mark."""
     updated_ms: int
     once: bool = False
-    """Of a job that is not run again: needed only while its driver may ask again."""
+    """For a job that is not run again: needed only while its driver may ask again."""
 
 
 class LinkRequest(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """The wish of a driver, as it comes over the wire."""
+    """The request of a driver."""
 
     query: Annotated[str, Meta(min_length=1, max_length=QUERY_CHARS_MAX, pattern=r"^[^/]+$")]
     batch: Annotated[int, Meta(ge=0, le=BATCH_MAX)]
@@ -95,12 +97,13 @@ def key_of(query: str) -> bytes:
 
 
 def query_of(key: bytes) -> str | None:
-    """Whose mark a row is; None for the row of a transactional id. Raises UnicodeDecodeError."""
+    """The query of a mark's row; None for the row of a transactional id. Raises
+    UnicodeDecodeError."""
     return key[1:].decode() if key.startswith(_MARK_KEY) else None
 
 
 def name_of(key: bytes) -> bytes:
-    """What a row belongs to: all that is linked for a query lies together, with its mark."""
+    """The name that a row belongs to: the transactions of a query lie together with its mark."""
     query = query_of(key)
     if query is None:
         member = member_of(key.decode())
@@ -129,16 +132,16 @@ class QueryMarks:
         return len(self._rows)
 
     def fill(self, rows: Iterable[tuple[str, QueryMark]]) -> None:
-        """What was recovered."""
+        """Take recovered rows."""
         self._rows.update(sorted(rows, key=lambda row: row[1].updated_ms))
 
     def batch(self, query: str) -> int:
-        """The last batch that was linked; NO_BATCH when none was."""
+        """The last batch that was linked; NO_BATCH: none was."""
         mark = self._rows.get(query)
         return NO_BATCH if mark is None else mark.batch
 
     def check_owner(self, query: str, owner: str) -> None:
-        """Refuse whoever is not the user that the query belongs to."""
+        """Refuse a user that does not own the query."""
         mark = self._rows.get(query)
         if mark is not None and mark.owner != owner:
             raise KafkaError(
@@ -148,7 +151,7 @@ class QueryMarks:
             )
 
     def room_for(self, query: str) -> list[str]:
-        """The marks that have to go so that this one can be kept. Raises KafkaError."""
+        """The marks that must be dropped to keep this one. Raises KafkaError."""
         if query in self._rows or len(self._rows) < self._count_max:
             return []
         oldest = next((name for name, mark in self._rows.items() if mark.once), None)
@@ -161,17 +164,17 @@ class QueryMarks:
         return [oldest]
 
     def put(self, query: str, mark: QueryMark) -> None:
-        """It changed: it goes last."""
+        """Set a mark; it moves to the end."""
         self._rows.pop(query, None)
         self._rows[query] = mark
 
     def drop(self, queries: Iterable[str]) -> None:
-        """Know them no more."""
+        """Forget marks."""
         for query in queries:
             self._rows.pop(query, None)
 
     def unused(self, before_ms: int, before_once_ms: int, count_max: int) -> list[str]:
-        """Queries that linked nothing since then."""
+        """Queries that have linked nothing since then."""
         found: list[str] = []
         for query, mark in self._rows.items():
             if len(found) == count_max:

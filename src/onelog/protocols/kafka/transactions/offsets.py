@@ -1,8 +1,8 @@
-"""TxnOffsetCommit: offsets of a group that count once their transaction commits.
+"""TxnOffsetCommit: offsets of a group that count when their transaction commits.
 
-Rules: the group must be in the ongoing transaction of exactly this producer id and epoch, and who
-commits must be a member where the request says so. Nothing is awaited between that check and the
-append, so the offsets are in this transaction and in no later one.
+Rules: the group must be in the ongoing transaction of exactly this producer id and epoch. If the
+request names a member, it must be a member of the group. Nothing is awaited between that check and
+the append, so the offsets are in this transaction and in no later one.
 """
 
 from __future__ import annotations

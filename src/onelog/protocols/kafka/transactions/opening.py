@@ -1,4 +1,4 @@
-"""How the coordinator is put together from the broker, the topics and the groups."""
+"""Assembles the coordinator from the broker, the topics and the groups."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PendingOffsets(Protocol):
     """The offsets of groups that wait for the end of a transaction."""
 
     def complete(self, group: str, producer_id: int, committed: bool) -> Awaitable[None]:
-        """Make them count or drop them; durable when it returns, and done again without harm."""
+        """Commit or drop them. Durable when it returns; a repetition does no harm."""
         ...
 
 
@@ -53,7 +53,7 @@ async def open_coordinator(
     clock: Clock,
     call_later: CallLater | None = None,
 ) -> Coordinator:
-    """Recover the transactions; what they need is open already. Raises StateUnknown."""
+    """Recover the transactions, after topics and groups are open. Raises StateUnknown."""
     table = await KeptTable.open(broker.streams, clock, STREAM, name_of)
     completion = Completion(_Doors(broker, topics, offsets))
     return await Coordinator.open(table, completion, producer_ids, clock, settings, call_later)

@@ -1,11 +1,11 @@
 """What each request does to a transactional id: pure functions from facts to facts.
 
-Rules (Kafka's, with what KIP-360 and KIP-890 ask of a server):
-- Who acts must be the present producer: another id is INVALID_PRODUCER_ID_MAPPING, another epoch
-  is fenced. The connections of one producer have an order too: see `coordinator.py`.
-- While a transaction's markers are still to be written, nothing new begins.
-- An instance that takes over aborts what its predecessor left open, with an epoch in between that
-  nobody is given, and is asked to come again.
+Rules (Kafka's, with KIP-360 and KIP-890):
+- A request must come from the current producer: another id is INVALID_PRODUCER_ID_MAPPING, another
+  epoch is fenced. The connections of one producer have an order too: see `coordinator.py`.
+- While a transaction's markers are not all written, no new transaction begins.
+- An instance that takes over aborts the open transaction of its predecessor, with an epoch in
+  between that no producer gets, and must ask again.
 - When the epochs of a producer id are used up, the next epoch is the first of a new id.
 """
 
@@ -35,7 +35,7 @@ def _moved(facts: Facts, state: State, now_ms: int, **changes: Any) -> Facts:
 
 
 def check_owner(facts: Facts, producer: Producer) -> None:
-    """Refuse whoever is not the present producer."""
+    """Refuse a producer that is not the current one."""
     if producer.id != facts.producer_id:
         raise KafkaError(
             ErrorCode.invalid_producer_id_mapping,
@@ -52,7 +52,7 @@ def check_owner(facts: Facts, producer: Producer) -> None:
 
 
 def first_producer(producer_id: int, timeout_ms: int, now_ms: int) -> Facts:
-    """The facts of a transactional id that was not known."""
+    """The facts of a new transactional id."""
     return Facts(producer_id, 0, State.EMPTY, timeout_ms, now_ms)
 
 
@@ -63,9 +63,9 @@ def next_producer(
     now_ms: int,
     new_producer_id: Callable[[], int],
 ) -> Facts:
-    """A new epoch, or the abort of what is open (then the caller has to come again).
+    """A new epoch, or the abort of an open transaction (then the caller has to ask again).
 
-    `expected` is who the caller was until now; None for a new instance, which fences everyone.
+    `expected` is the caller's current id and epoch; None for a new instance, which fences everyone.
     """
     asked_again = _check_expected(facts, expected)
     if facts.state in OUTCOMES:
@@ -89,7 +89,7 @@ def next_producer(
 
 
 def _check_expected(facts: Facts, expected: Producer | None) -> bool:
-    """Whether the caller asks again for what it was given already."""
+    """Whether the caller repeats a request that was answered already."""
     if expected is None or expected == facts.producer:
         return False
     if expected == facts.replaced and facts.state is not State.ONGOING:
@@ -102,7 +102,7 @@ def _check_expected(facts: Facts, expected: Producer | None) -> bool:
 
 
 def fenced(facts: Facts, now_ms: int, replaced: Producer | None = None) -> Facts:
-    """Abort what is open in the name of an epoch that fences its producer."""
+    """Abort the open transaction under an epoch that fences its producer."""
     assert facts.epoch < EPOCH_MAX, "the last epoch is kept for this"
     return _moved(facts, State.PREPARE_ABORT, now_ms, epoch=facts.epoch + 1, replaced=replaced)
 
@@ -118,7 +118,7 @@ def added(
     *,
     partitions_max: int,
 ) -> Facts:
-    """The transaction with more to write to; the first addition begins it."""
+    """The transaction with more partitions and groups; the first addition begins it."""
     if facts.state in OUTCOMES:
         raise _under_way(facts)
     if facts.state is State.ONGOING:
@@ -162,7 +162,7 @@ def completed(facts: Facts, now_ms: int) -> Facts:
 
 
 def forgotten(facts: Facts, now_ms: int) -> Facts:
-    """The transactional id is given up."""
+    """The facts of a transactional id that is given up."""
     return _moved(facts, State.DEAD, now_ms)
 
 

@@ -6,8 +6,8 @@
       └────────────┘ (a new epoch)
 
 `Facts` is one row of the coordinator's log. The log has its rows in order, so a row may build on
-one that is not durable yet; what a client is told waits until its own row is. A transaction is
-decided by its Prepare row: after it, whatever happens, the same markers are written.
+one that is not durable yet; the answer to a client waits until its own row is durable. A
+transaction is decided by its Prepare row: after it, whatever happens, the same markers are written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NO_PRODUCER_ID: Final = -1
 NO_EPOCH: Final = -1
 
 EPOCH_MAX: Final = 2**15 - 1
-"""The greatest number that a batch has room for. It only fences; no producer is given it."""
+"""The greatest epoch that a batch has room for. It only fences; no producer gets it."""
 
 
 class State(StrEnum):
@@ -68,27 +68,27 @@ ENDINGS: Final[dict[tuple[State, bool], State | ErrorCode]] = {
     (_S.DEAD, True): ErrorCode.invalid_producer_id_mapping,
     (_S.DEAD, False): ErrorCode.invalid_producer_id_mapping,
 }
-"""What a producer's wish to commit (True) or abort (False) does: the next state, or the answer."""
+"""The result of a producer's commit (True) or abort (False): the next state, or the answer."""
 
 OUTCOMES: Final[dict[State, tuple[Marker, State]]] = {
     _S.PREPARE_COMMIT: (Marker.COMMIT, _S.COMPLETE_COMMIT),
     _S.PREPARE_ABORT: (Marker.ABORT, _S.COMPLETE_ABORT),
 }
-"""The states that still owe markers: which one, and where it is done."""
+"""The states whose markers are still to be written: the marker, and the state after it."""
 
 IDLE: Final = frozenset({_S.EMPTY, _S.COMPLETE_COMMIT, _S.COMPLETE_ABORT})
 """No transaction is under way: the id may begin one, get a new epoch, or be forgotten."""
 
 
 class Producer(NamedTuple):
-    """Who writes: every new epoch of an id fences the one before."""
+    """A producer id and its epoch: every new epoch of an id fences the one before."""
 
     id: int
     epoch: int
 
 
 class Facts(msgspec.Struct, frozen=True, array_like=True):
-    """All that is kept of one transactional id."""
+    """Everything that is kept of one transactional id."""
 
     producer_id: int
     epoch: int
@@ -101,12 +101,12 @@ class Facts(msgspec.Struct, frozen=True, array_like=True):
     groups: frozenset[str] = frozenset()
     """Groups whose offsets the transaction may commit."""
     replaced: tuple[int, int] | None = None
-    """The producer id and epoch that the producer itself gave up for the present ones: it names
+    """The producer id and epoch that the producer itself gave up for the current ones: it names
     them again when it missed the answer."""
 
     @property
     def producer(self) -> Producer:
-        """Who may act now."""
+        """The producer that may act now."""
         return Producer(self.producer_id, self.epoch)
 
 

@@ -1,8 +1,9 @@
-"""What looks through views found, kept for the next consumer of the same view.
+"""The results of looks through views, kept for the next consumer of the same view.
 
-Rules: bounded in bytes, the least used goes first; safe in threads. What is stored never changes,
-and a look never goes past what is decided, so nothing here becomes wrong. Stored bytes that go out
-as they are are not kept: a look finds them again, and a copy would hold a dropped segment's map.
+Rules: bounded in bytes, the least used goes first; safe in threads. Stored records never change,
+and a look never goes beyond the last stable offset, so nothing here becomes wrong. Stored bytes
+that go out as they are are not kept: a look finds them again, and a copy would hold the map of a
+dropped segment.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from collections import OrderedDict
 from typing import Final, NamedTuple
 
 CACHE_BYTES: Final = 32 * 1024 * 1024
-"""Bytes of batches written again that are kept, over all views."""
+"""Bytes of rewritten batches that are kept, over all views."""
 RUN_BYTES_MAX: Final = 256 * 1024
-"""A larger find is not kept."""
+"""A larger finding is not kept."""
 _ENTRY_BYTES: Final = 300
 
 Key = tuple[str, int, bytes, int]
@@ -22,7 +23,7 @@ Key = tuple[str, int, bytes, int]
 
 
 class Finding(NamedTuple):
-    """What one look found."""
+    """The result of one look."""
 
     pieces: tuple[tuple[int, bytes], ...]
     """(base offset, batch) in order."""
@@ -31,7 +32,7 @@ class Finding(NamedTuple):
 
 
 class FindingCache:
-    """Finds by where they began."""
+    """Findings by the offset where they began."""
 
     def __init__(self, max_bytes: int = CACHE_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -42,7 +43,7 @@ class FindingCache:
         self.misses = 0
 
     def get(self, key: Key) -> Finding | None:
-        """What was found there before."""
+        """The finding of an earlier look."""
         with self._lock:
             found = self._runs.get(key)
             if found is None:
@@ -53,7 +54,7 @@ class FindingCache:
             return found[0]
 
     def put(self, key: Key, run: Finding) -> None:
-        """Keep a find, if it is small."""
+        """Keep a finding, if it is small."""
         size = sum(len(batch) for _base, batch in run.pieces)
         if size > RUN_BYTES_MAX:
             return

@@ -1,8 +1,8 @@
 """Where a view of one exact topic ends: behind its last match, found by the topic index (V2).
 
-Rules: the index is asked only about what came since the last question. It may name records that
-are gone or have another topic of the same hash; then the end is a little too high, and a filler
-leads consumers there. What was known stays known when retention takes the records.
+Rules: the index is asked only about records since the last question. It may name records that are
+gone or have another topic of the same hash; then the end is a little too high, and a filler leads
+consumers there. The end does not change when retention removes the records.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from onelog.protocols.kafka.views.looking import Glass
 
 
 class TopicEnd:
-    """The end of one topic in one partition, brought up to date when it is asked for."""
+    """The end of one topic in one partition, updated when it is asked for."""
 
     __slots__ = ("_checked_to", "_end", "_glass")
 
@@ -21,7 +21,7 @@ class TopicEnd:
         self._checked_to = 0
 
     def get(self) -> int:
-        """Behind the last match; what is decided ends here when no index knows better."""
+        """The offset behind the last match; without an index, the last stable offset."""
         log = self._glass.place.log
         start, upto, _visible = log.ends()
         if upto > self._checked_to and log.stopped is None:
@@ -30,7 +30,7 @@ class TopicEnd:
         return min(max(self._end, start), upto)
 
     def has_none_between(self, start: int, end: int) -> bool:
-        """Whether it is known that no match lay in [start, end), also if it is trimmed by now."""
+        """Whether it is known that no match lay in [start, end), even if that is trimmed by now."""
         return self._end <= start and self._checked_to >= end
 
     def _update(self, start: int, upto: int) -> None:
@@ -41,7 +41,7 @@ class TopicEnd:
             if topic is not None and glass.wanted.matches(topic.encode()):
                 self._end = fixed
             start = fixed
-        # Each question tells of the first match from some offset on: halve what is left.
+        # Each question finds the first match from some offset on: halve the rest.
         low, high, middle = start, upto, start
         while low < high:
             hits = glass.hits(middle, upto, 1)

@@ -1,8 +1,8 @@
 """The filler: a control batch that moves a consumer over offsets where a view has nothing.
 
-Rules: never an empty batch, on which KafkaJS stands still for ever. It looks like the marker of a
-committed transaction of nobody, which every client passes over. Its one record has the last
-offset: some clients go on behind the batch, others behind its last record.
+Rules: never an empty batch, at which KafkaJS hangs for ever. It looks like the marker of a
+committed transaction of no producer, which every client skips. Its one record has the last offset:
+some clients go on behind the batch, others behind its last record.
 """
 
 from __future__ import annotations

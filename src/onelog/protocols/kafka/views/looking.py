@@ -1,12 +1,13 @@
 """A look through a view: the batches of one partition that show its filter, from an offset on.
 
 Rules:
-- Only what is decided is looked at: below the last stable offset, without aborted records (V7).
-- A look is cut into runs, each one read and one kernel call; between runs it can stop and go on,
-  in another thread too. It stops when it has enough, when all is looked at, or when it has looked
-  at as much as it may. Compressed batches are opened only where that does not hold the loop.
+- Only decided records are looked at: below the last stable offset, without aborted ones (V7).
+- A look is cut into steps, each with one read and one kernel call; between steps it can stop and go
+  on, also in another thread. It stops when it has enough, when everything is looked at, or when it
+  has looked at as much as it may. Compressed batches are opened only where that does not hold the
+  loop.
 - One exact topic goes from match to match by the topic index (V9).
-- Stored bytes are checked (CRC) before they are believed.
+- Stored bytes are checked (CRC) before they are used.
 """
 
 from __future__ import annotations
@@ -33,21 +34,21 @@ if TYPE_CHECKING:
     from onelog.kernel.types import Buffer
 
 RUN_BYTES: Final = 256 * 1024
-"""Bytes that one run reads; at gigabytes per second it holds nobody."""
+"""Bytes that one step reads; at gigabytes per second it holds nobody."""
 RUN_COST_BYTES: Final = 16 * 1024
-"""What a run costs at least, however little it reads."""
+"""The cost of a step at least, however little it reads."""
 HITS: Final = 256
 """Index entries that are asked for at once."""
 INDEX_SPAN: Final = 64
-"""An index answer denser than one record in this many offsets is read run by run."""
+"""An index answer denser than one record in this many offsets is read step by step."""
 NEAR_OFFSETS: Final = 20_000
-"""What lies further from the end may be cold, and is not read on the loop."""
+"""Records further from the end may be cold, and are not read on the loop."""
 
 _NO_END: Final = 2**63 - 1
 
 
 class Glass:
-    """What every look of one view into one partition has in common."""
+    """What all looks of one view into one partition share."""
 
     __slots__ = ("cache", "place", "topic", "wanted")
 
@@ -68,7 +69,7 @@ class Glass:
         return record.fixed_until[number] if number < len(record.fixed_until) else 0
 
     def hits(self, start: int, upto: int, limit: int) -> list[Offset] | None:
-        """Where the topic index has this topic; None without an index."""
+        """The offsets of this topic in the topic index; None: there is no index."""
         if self.topic is None or start < self.fixed_until():
             return None
         log = self.place.log
@@ -76,7 +77,7 @@ class Glass:
 
 
 class Look:
-    """One look: make it on the loop, `go_on` there or in a thread, one at a time."""
+    """One look: make it on the loop, then call `go_on` there or in a thread, one at a time."""
 
     __slots__ = (
         "_aborted",
@@ -96,7 +97,7 @@ class Look:
         self._glass = glass
         self._max_bytes = max_bytes
         self._upto = int(log.last_stable_offset)
-        # What threads must not touch is asked for here, on the loop.
+        # Values that threads must not touch are read here, on the loop.
         self._aborted = [
             (txn.producer_id, txn.first_offset, txn.last_offset)
             for txn in log.aborted_between(offset, self._upto)
@@ -127,12 +128,12 @@ class Look:
             scan_bytes -= max(cost, RUN_COST_BYTES)
 
     def narrow(self, max_bytes: int) -> None:
-        """Be content with less from now on."""
+        """Ask for fewer bytes from now on."""
         self._max_bytes = min(self._max_bytes, max_bytes)
         self.is_full = self.is_full or self.size_bytes >= self._max_bytes
 
     def _pass_other_topic(self) -> bool:
-        """Step over records that all have one topic, when it is not asked for; whether it is."""
+        """Skip records that all have one topic, if it is not asked for. Returns whether it is."""
         topic = self._glass.place.stream.record.fixed_topic
         if topic is None or self.reached >= self._fixed:
             return False
@@ -144,7 +145,8 @@ class Look:
     # -- the topic index
 
     def _to_next_hit(self) -> bool:
-        """Step to the next record that may match, if an index knows; whether many follow."""
+        """Step to the next record that may match, if an index knows. Returns whether many
+        follow."""
         if self.is_over:
             return False
         hits = self._hits
@@ -161,15 +163,15 @@ class Look:
         self.reached = int(hits[0])
         return hits[-1] - hits[0] < len(hits) * INDEX_SPAN and len(hits) > 1
 
-    # -- runs
+    # -- steps
 
     def _run(
         self, read_bytes: int, *, on_loop: bool
     ) -> tuple[tuple[Sequence[tuple[int, Buffer]], int] | None, int]:
-        """What the next run finds and where it ends, and the bytes it read.
+        """The result of the next step, where it ends, and the bytes it read.
 
-        None where a compressed batch has to be opened, or the disk has to be waited for, which is
-        not done on the loop.
+        None if a compressed batch has to be opened, or if bytes are cold: neither is done on the
+        loop.
         """
         glass = self._glass
         stream, log = glass.place
@@ -220,7 +222,7 @@ class Look:
                 records = None
 
     def _take(self, pieces: Sequence[tuple[int, Buffer]], reached: int) -> None:
-        """Add what a run found, as far as there is room for it."""
+        """Add the result of a step, as far as there is room for it."""
         for base, piece in pieces:
             room = self._max_bytes - self.size_bytes
             size = len(piece)
@@ -245,7 +247,7 @@ class Look:
 
 
 class Damaged(Exception):
-    """Stored bytes are not what was written; told to the partition on the loop."""
+    """Stored bytes are damaged. The partition is stopped on the loop."""
 
     def __init__(self, offset: int, error: CorruptBatch) -> None:
         super().__init__(str(error))

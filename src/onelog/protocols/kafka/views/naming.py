@@ -1,8 +1,8 @@
-"""The names request: which topic the records of a view's partition have that do not carry it.
+"""The names request: the topic of records in a view's partition that do not carry it.
 
-Rules: a record of a stream with many topics is stored with its topic. One of a stream that was
-made for one topic is not; the view of a filter writes it into each record on the way out. Who asks
-here knows it for a whole partition, without a look at records. The answer is as of now, and a
+Rules: a record of a stream with many topics is stored with its topic. A record of a stream made for
+one topic is not; the view of a filter writes the topic into each record on the way out. This
+request returns it for a whole partition, without a look at records. The answer is as of now; a
 client asks again when it plans again.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class NamesRequest(msgspec.Struct, frozen=True):
-    """What is asked for."""
+    """The partitions that are asked for."""
 
     topic: str
 

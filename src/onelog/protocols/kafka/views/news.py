@@ -1,14 +1,14 @@
-"""News for views: who waits for a record of some topic or filter in a partition, told only then.
+"""News for views: waiters for a record of some topic or filter in a partition, called only then.
 
 Rules:
-- A partition that somebody waits in is followed once for all who wait there: a batch is looked at
-  by one kernel call, which asks only about topics that are new to it. So waiting views cost a
-  publisher nothing that grows with their number. Where all wait for exact topics, a look at the
-  hashes that the topic index gets is mostly enough, and the records are not touched.
-- A batch that does not show its topics (compressed), or that decides about others (a transaction's
-  end), may be news for anybody: all are told, and look.
-- A waiter's `offset` moves on over what was not for it, so that nobody looks there again.
-- A partition that stops tells all who wait, as it tells its own waiters.
+- A partition with waiters is followed once for all of them: a batch is looked at by one kernel
+  call, which asks only about topics that are new to it. So the cost for a publisher does not grow
+  with the number of waiting views. If all wait for exact topics, the hashes for the topic index are
+  mostly enough, and the records are not touched.
+- A batch that does not show its topics (compressed), or that decides about others (the end of a
+  transaction), may be news for anybody: all waiters are called, and look.
+- A waiter's `offset` moves on over records that were not for it, so that nobody looks there again.
+- A partition that stops calls all waiters with its error.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from onelog.protocols.kafka.views.places import ShownPartition
 
 _NEVER: Final = Offset(2**62)
 TOPICS_MAX: Final = 100_000
-"""Topics of a partition of which it is remembered who waits for them."""
+"""Topics of a partition whose waiters are remembered."""
 FILTERS_MAX: Final = 1_000
-"""Filters that nobody waits for any more and that are still known: most come back at once."""
+"""Filters without waiters that are still remembered: most come back at once."""
 
 BIT_BYTES: Final = 32 * 1024
-"""So large that a topic that nobody waits for rarely looks like one that somebody does."""
+"""So large that a topic without waiters rarely looks like one with waiters."""
 
 
 class _Filter:
-    """A topic or filter, and who waits for it."""
+    """A topic or filter, and its waiters."""
 
     __slots__ = ("number", "text", "waiters", "watch")
 
@@ -47,7 +47,7 @@ class _Filter:
         self.waiters: dict[_FilterWaiter, None] = {}
 
     def drop(self, waiter: _FilterWaiter) -> None:
-        """One gave up."""
+        """A waiter was cancelled."""
         if self.waiters.pop(waiter, self) is None:
             self.watch.waiting -= 1
 
@@ -88,11 +88,11 @@ class _FilterWaiter(Waiter):
 
 
 Concerned = tuple[_Filter, ...] | Literal[False]
-"""Whom a topic concerns; False: nobody."""
+"""The filters that a topic concerns; False: none."""
 
 
 class _Watch:
-    """All who wait in one partition."""
+    """All waiters in one partition."""
 
     __slots__ = (
         "_bits",
@@ -114,18 +114,18 @@ class _Watch:
     ) -> None:
         self.waiting = 0
         self.heard_to = 0
-        """Who waits since before it was told of all that concerns him up to here."""
+        """A waiter from before this offset has heard of everything up to here."""
         self._place = place
         self.troubles = troubles
         self._from = int(place.log.end_offset)
-        """What is appended from here on is heard of; before it, it may not be visible yet."""
+        """Appends from here on are heard of. Records before it may not be visible yet."""
         self._filters: dict[bytes, _Filter] = {}
         self._numbers: dict[int, _Filter] = {}
         self._next_number = 0
         self._trie = TopicTrie()
         self._topics: dict[bytes, Concerned] = {}
         self._bits = bytearray(BIT_BYTES)
-        """The hashes of exact topics that somebody waits or waited for."""
+        """The hashes of exact topics with waiters, now or earlier."""
         self._wildcards = 0
         place.log.follow(self._heard, wants_topics=True)
 
@@ -136,17 +136,17 @@ class _Watch:
         place.log.when_stable(_NEVER, tell)
 
     def close(self) -> None:
-        """Hear of nothing more."""
+        """Stop listening."""
         self._place.log.unfollow(self._heard)
 
     def wait(self, text: bytes, offset: Offset, callback: Callback) -> Waiter | None:
-        """Call back when something may be there for a filter; at once (None) when it may be now."""
+        """Call back when there may be something for a filter; at once (None) when there is now."""
         log = self._place.log
         ends = log.ends()
         if log.stopped is not None or offset < ends.stable or ends.high_watermark < self._from:
             return log.when_stable(offset, callback)
         wanted = self._filters.get(text) or self._add(text)
-        # What an open transaction holds back was heard before it was decided.
+        # Records that an open transaction holds back were heard of before they were decided.
         waiter = _FilterWaiter(offset, callback, wanted, hears_all=offset >= ends.high_watermark)
         wanted.waiters[waiter] = None
         self.waiting += 1
@@ -212,7 +212,7 @@ class _Watch:
 
 
 class News:
-    """Who waits in which partition."""
+    """All waiters, by partition."""
 
     def __init__(self, troubles: Troubles) -> None:
         self._troubles = troubles
@@ -232,7 +232,7 @@ class News:
         return watch.wait(text, Offset(offset), callback)
 
     def close(self) -> None:
-        """Hear of nothing more."""
+        """Stop listening."""
         for watch in self._watches.values():
             watch.close()
         self._watches.clear()

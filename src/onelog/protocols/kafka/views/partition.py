@@ -1,10 +1,10 @@
-"""One partition of a view: what a fetch, ListOffsets and a wait see of the partition behind it.
+"""One partition of a view: what Fetch, ListOffsets and waiters see of the partition behind it.
 
 Rules (V1 to V9 of the reference page):
 - Offsets are the source's. It begins where the source begins. It ends behind the last match when
-  that is cheap to know (one exact topic), else where the source's decided records end.
-- Readers of everything and of committed records see the same: what is committed.
-- A look that is not over in a moment goes on in a thread (`Fetched.rest`).
+  that is cheap to know (one exact topic), otherwise at the source's last stable offset.
+- Readers of all records and of committed records see the same: committed records.
+- A look that takes long goes on in a thread (`Fetched.rest`).
 """
 
 from __future__ import annotations
@@ -57,23 +57,23 @@ class ViewPartition:
 
     @property
     def needs_keys(self) -> bool:
-        """Whether every record must have a key, because only the last of each is kept."""
+        """Whether every record must have a key, because the stream is compacted."""
         return self.place.stream.config.cleanup.compacts
 
     @property
     def opens(self) -> bool:
-        """Whether every batch has to be opened; what comes through a view is inflated anyway."""
+        """Whether every batch has to be opened; batches to a view are inflated anyway."""
         return False
 
     @property
     def time_bounds(self) -> TimeBounds | None:
-        """Where the times of records may lie: a stream with many topics has no such bounds."""
+        """The allowed times of records: a stream with many topics has no such bounds."""
         return None
 
     def append(
         self, data: Buffer, info: BatchInfo, principal: Principal
     ) -> tuple[Appended, PartitionHandle]:
-        """Append one batch that was checked, now; where it lies. Raises OnelogError."""
+        """Append one checked batch, now. Returns where it lies. Raises OnelogError."""
         if self._writer is None:
             raise refuse_filter(self._glass.wanted.filter.decode())
         return self._writer.append(data, info, principal)
@@ -81,7 +81,7 @@ class ViewPartition:
     def unpack(
         self, data: Buffer, info: BatchInfo, records: bytes | None
     ) -> tuple[Buffer, BatchInfo]:
-        """In a thread: a compressed batch, of which these are the records, as it is appended."""
+        """In a thread: a compressed batch with these records, in the form to append."""
         if self._writer is None:
             raise refuse_filter(self._glass.wanted.filter.decode())
         return self._writer.unpack(data, info, records)
@@ -89,7 +89,7 @@ class ViewPartition:
     # -- where it begins and ends
 
     def ends(self) -> Ends:
-        """Where it begins and ends; readers of everything and of committed records see the same."""
+        """Where it begins and ends; all readers see the same."""
         ends = self.log.ends()
         end = ends.stable if self._end is None else Offset(self._end.get())
         return Ends(ends.start, end, end)
@@ -100,12 +100,12 @@ class ViewPartition:
         return self.log.last_stable_offset if self._end is None else self._end.get()
 
     async def offset_for_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
-        """Where the source reaches this time; None when no record of the view follows."""
+        """Where the source reaches this time; None: no record of the view follows."""
         found = await self.log.find_time(timestamp_ms)
         return found if found is not None and found[0] < self.end() else None
 
     def max_timestamp(self) -> tuple[Offset, TimestampMs] | None:
-        """Only a look at everything could tell it, so it is not told."""
+        """Refused: only a look at everything could find it."""
         raise KafkaError(
             ErrorCode.unsupported_for_message_format,
             "a view does not know its greatest timestamp; ask for the end, or for a time",
@@ -115,7 +115,7 @@ class ViewPartition:
 
     def fetch(self, offset: int, max_bytes: int, committed: bool) -> Fetched:
         """Batches that show the view from `offset` on; with a `rest` when the look is not over."""
-        del committed  # everybody sees what is committed
+        del committed  # all readers see committed records
         if self.log.stopped is not None:
             raise again(self.log.stopped)
         look = Look(self._glass, self._check_range(offset), max_bytes)
@@ -129,18 +129,18 @@ class ViewPartition:
         return found
 
     def _check_range(self, offset: int) -> int:
-        """Where to look from."""
+        """The offset to look from."""
         start, end, _visible = self.log.ends()
         if start <= offset <= end:
             return offset
         if self._end is not None and offset < start and self._end.has_none_between(offset, start):
-            return start  # what left from there on was of other topics
+            return start  # the removed records were of other topics
         raise OffsetOutOfRange(
             f"offset {offset} of {self.log.stream}/{self.log.id} is not in {start} to {end}"
         )
 
     def _stop(self, error: Damaged | PartitionStopped) -> OnelogError:
-        """Damage, or storage that gave up, ends the partition for everybody."""
+        """Damage, or a failed storage, stops the partition for everybody."""
         if isinstance(error, Damaged):
             return self.log.stop_damaged(error.offset, error.error)
         self.log.stop(error)
@@ -153,7 +153,7 @@ class ViewPartition:
         return found
 
     def _fill(self, end: int, start: int) -> bytes:
-        """The batch that leads from `start` to `end`; none when that is no step forward."""
+        """The batch that leads from `start` to `end`; empty when that is no step forward."""
         if end <= start:
             return b""
         return build_filler(start, end, self.log.epoch_at(start))
@@ -175,7 +175,8 @@ class _Rest:
         self._failure: Damaged | OnelogError | None = None
 
     def go_on(self, scan_bytes: int, max_bytes: int) -> int:
-        """In a thread: look on, at so many bytes, for so many; how many there are by now."""
+        """In a thread: look at up to `scan_bytes` more. Returns how many bytes it has found by
+        now."""
         look = self._look
         look.narrow(max_bytes)
         try:
@@ -185,7 +186,7 @@ class _Rest:
         return look.size_bytes
 
     def fetched(self) -> Fetched:
-        """On the loop: what it found. Raises OnelogError."""
+        """On the loop: the records that it found. Raises OnelogError."""
         failure = self._failure
         if isinstance(failure, Damaged | PartitionStopped):
             raise self._view._stop(failure) from failure

@@ -1,14 +1,14 @@
-"""Places: which partitions of which streams a view shows, and in which order it numbers them.
+"""Which partitions of which streams a view shows, and in which order it numbers them.
 
 Rules:
 - A view's partitions are all partitions that may hold its records: of every stream that captures
   or once captured something the filter overlaps with. An exact topic lives in one partition of a
   stream with many topics; where partitions were added since, also where it lived before.
-- They are numbered by age: of the stream, and of a partition that was added later. So what comes
-  later gets higher numbers, and a group's offsets stay with the records that they were committed
-  for. Only the deletion of a stream moves the ones behind it up.
-- A topic that a stream was made for, and that lives with others since, lived there first; what is
-  older held nothing of it, unless it took the topic over.
+- They are numbered by age: of the stream, and of a partition that was added later. So later
+  partitions get higher numbers, and a group's offsets stay with the records that they were
+  committed for. Only the deletion of a stream changes the numbers of those behind it.
+- If a stream was made for a topic that now lives with others, the topic lived there first; older
+  streams held nothing of it, unless they took the topic over.
 - Queues and exchanges of AMQP have own streams; `main` never held their records.
 """
 
@@ -30,7 +30,7 @@ class ShownPartition(NamedTuple):
 
     @property
     def key(self) -> tuple[str, int]:
-        """What it is known by: a stream's id never comes back for another."""
+        """Its key: the id of a stream is never used again."""
         return self.stream.record.id, self.log.id
 
 
@@ -53,7 +53,7 @@ def shown_partitions(broker: Broker, text: str) -> list[ShownPartition]:
 
 
 def _came_after(first: Stream, stream: Stream, *, home: Stream) -> bool:
-    """Whether a topic may lie in a stream when it lay in another one first."""
+    """Whether a stream may hold records of a topic that lived in another one first."""
     took_over = any(
         key[0] == first.record.id for move in stream.record.moves for key, _end in move.after
     )
@@ -61,7 +61,7 @@ def _came_after(first: Stream, stream: Stream, *, home: Stream) -> bool:
 
 
 def _numbers(stream: Stream, text: str) -> list[tuple[int, int]]:
-    """(since when, which) of the partitions of a stream that may hold records of a filter."""
+    """(since when, number) of the partitions of a stream that may hold records of a filter."""
     record = stream.record
     births = record.births()
     found: dict[int, int] = {}

@@ -1,9 +1,9 @@
-"""All views: those that clients ask for by a name that says what they show, and the named ones.
+"""All views: those whose name says what they show, and those with a given name.
 
-Rules: a name that decodes to a filter is a view without any declaration; one that decodes to an
-exact topic is one when there is a record of that topic. A name that was given to a filter
-(`broker.views`) comes first. What is remembered of views is bounded; they hold no data, so a
-forgotten one is made again when somebody asks.
+Rules: a name that decodes to a filter is a view without any declaration. A name that decodes to an
+exact topic is a view when there is a record of that topic. A name that was given to a filter
+(`broker.views`) comes first. The number of remembered views is bounded; they hold no data, so a
+forgotten one is made again when it is asked for.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from onelog.protocols.kafka.views.topic import View
 VIEWS_MAX: Final = 10_000
 """Views that are remembered."""
 LOOK_THREADS: Final = 2
-"""Threads that look through views: not those that the log syncs in."""
+"""Threads that look through views, apart from those that sync the log."""
 
 T = TypeVar("T")
 
 
 class Views:
-    """Topics that show what lies elsewhere."""
+    """Topics that show records of other streams."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -39,23 +39,23 @@ class Views:
         self._views: OrderedDict[str, View] = OrderedDict()
         self._ids: dict[uuid.UUID, str] = {}
         self._given_ids: dict[uuid.UUID, str] = {}
-        """Of views that were given a name, as far as somebody asked for one of them by id."""
+        """Views with a given name, by id, once one of them was asked for by id."""
         self._given_are_known = False
         self._generation = 0
-        """Counts changes of streams; a view is brought up to date when somebody asks for it."""
+        """Counts changes of streams; a view is updated when it is asked for."""
         self._pool = ThreadPoolExecutor(LOOK_THREADS, thread_name_prefix="onelog-view")
         broker.streams.on_change.append(self._streams_changed)
         broker.views.on_change.append(self._forget)
 
     def close(self) -> None:
-        """Hear of changes no more; looks that run end by themselves."""
+        """Stop listening for changes; running looks end by themselves."""
         self._broker.streams.on_change.remove(self._streams_changed)
         self._broker.views.on_change.remove(self._forget)
         self._news.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def in_thread(self, work: Callable[[], T]) -> Awaitable[T]:
-        """Look where it does not hold the loop."""
+        """Run a look in a thread, so that it does not hold the loop."""
         return asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     def _streams_changed(self) -> None:
@@ -94,7 +94,7 @@ class Views:
         return view
 
     def by_id(self, wanted: uuid.UUID) -> View | None:
-        """The view of this id, if a client was told of it lately."""
+        """The view of this id, if a client got the id lately."""
         name = self._ids.get(wanted)
         if name is not None:
             return self.find(name)
@@ -105,7 +105,7 @@ class Views:
         return None if name is None else self.find(name)
 
     def listed(self) -> Iterator[View]:
-        """Views that were given a name."""
+        """Views that have a given name."""
         for given in self._broker.views.all():
             view = self.find(given.name)
             if view is not None:
@@ -121,5 +121,5 @@ class Views:
         return view
 
     async def delete(self, name: str) -> None:
-        """Take a name away; no record goes. Raises NotFound."""
+        """Remove a name; no record goes. Raises NotFound."""
         await self._broker.views.delete(name)

@@ -1,8 +1,8 @@
 """A view as a Kafka topic: its name, its id, and the partitions that it shows.
 
-Rules: the id belongs to the filter, and of a view with a given name also to its making, so that
-another filter, or a view made anew, is another topic (V8). When streams change, partitions that
-the view showed before keep what they know.
+Rules: the id derives from the filter and, for a view with a given name, from the time when it was
+made: another filter, or a view made again, is another topic (V8). When streams change, partitions
+that the view showed before keep their state.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class View:
         self.refresh(0)
 
     def refresh(self, generation: int) -> None:
-        """Streams may have changed: show what there is now."""
+        """Streams may have changed: show the current partitions."""
         self.generation = generation
         known = {view.place.key: view for view in self._partitions}
         self._partitions = []
@@ -72,7 +72,7 @@ class View:
         return len(self._partitions)
 
     def partition(self, number: int) -> ViewPartition:
-        """One of them. Raises KafkaError."""
+        """A partition by number. Raises KafkaError."""
         if not 0 <= number < len(self._partitions):
             raise no_partition(self.name, number, len(self._partitions))
         return self._partitions[number]

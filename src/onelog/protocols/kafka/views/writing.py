@@ -1,15 +1,15 @@
 """Writing through a view: a Kafka producer's batch goes to where its topic lives.
 
 Rules:
-- Only a view of one exact topic takes records: a filter names no topic. They go to where the topic
-  lives now, also when they were sent to a partition where it lived before (I5): a client that does
-  not know yet that the topic moved loses nothing.
-- Records carry their topic then, as all records of a stream with many topics do. The batch is
-  stored inflated.
-- A retry is not appended twice. One producer counts its batches per topic, but several topics
-  share a log, so there it is known as another producer for each topic, for each partition that it
-  sends to, and after each move: the id follows from these and lies above those that clients are
-  given. What was written before the topic moved is a repeat also after it.
+- Only a view of one exact topic accepts records: a filter names no topic. They go to the current
+  home of the topic, even when they were sent to a partition of an earlier home (I5): a client that
+  does not know yet that the topic moved loses nothing.
+- The records carry their topic, as all records of a stream with many topics do. The batch is stored
+  inflated.
+- A retry is not appended twice. A producer counts its batches per topic, but several topics share a
+  log. So the log knows it as another producer for each topic, for each partition that it sends to,
+  and after each move: its id derives from these, and lies above the ids that clients get. A batch
+  that was written before the topic moved counts as a repeat after it, too.
 - A transaction cannot write here: its markers would name the producer by the client's id.
 """
 
@@ -32,7 +32,7 @@ ID_SPACE: Final = 1 << 62
 
 
 def producer_of(producer_id: int, topic: bytes) -> int:
-    """Who a client's producer is in the log, when it writes this topic."""
+    """The id in the log of a client's producer that writes this topic."""
     if producer_id < 0:
         return producer_id
     text = producer_id.to_bytes(8, "big") + topic
@@ -48,19 +48,19 @@ def refuse_filter(text: str) -> KafkaError:
 
 
 class _Home(NamedTuple):
-    """Where a topic lives now, and what a producer is known by there and where it lived before."""
+    """The home of a topic, and the ids of a producer there and in earlier homes."""
 
     generation: int
     stream: Stream
     log: PartitionHandle
     alias: bytes
-    """What an id follows from, beside the client's own."""
+    """What a producer's id derives from, beside the client's own id."""
     earlier: tuple[tuple[PartitionHandle, bytes], ...]
-    """Where else a batch may have been written already, and as whose."""
+    """Where else a batch may have been written already, and under which id."""
 
 
 class Writer:
-    """The way into the home of one exact topic."""
+    """Writes to the home of one exact topic."""
 
     __slots__ = ("_broker", "_home", "_place", "_topic")
 
@@ -80,7 +80,7 @@ class Writer:
     def append(
         self, data: Buffer, info: BatchInfo, principal: Principal
     ) -> tuple[Appended, PartitionHandle]:
-        """Append one batch that was checked, and is not compressed, now; where it lies.
+        """Append one checked and uncompressed batch, now. Returns where it lies.
 
         Raises OnelogError.
         """
@@ -125,10 +125,10 @@ class Writer:
         return _Home(generation, stream, log, here[-1], tuple(reversed(earlier)))
 
     def _aliases(self, stream: Stream, log: PartitionHandle) -> list[bytes]:
-        """What producers that send to this partition of the view were known by in a log, in order.
+        """The aliases of producers that sent to this partition of the view, in order.
 
-        A topic that comes back finds who wrote it before, and who has counted on since: so every
-        move makes another producer.
+        If a topic comes back to an earlier home, the producers there have counted on since: so
+        every move makes another producer.
         """
         own = b"" if log is self._place.log else b" %s %d" % _encoded(self._place.key)
         base = self._topic.encode() + own
