@@ -84,7 +84,7 @@ class LocalStore:
     async def txn(
         self, compares: Sequence[Compare], then: Sequence[Op], otherwise: Sequence[Op] = ()
     ) -> TxnResult:
-        """If all compares hold apply `then`, else `otherwise`; atomically.
+        """If all compares hold, apply `then`, otherwise `otherwise`; atomically.
 
         A compare of the value of a missing key never holds, as in etcd.
         """
@@ -99,7 +99,7 @@ class LocalStore:
         return await self._mutate(work)
 
     async def write(self, ops: Sequence[Op]) -> None:
-        """Apply operations of any number; this store does them at once."""
+        """Apply any number of operations; this store does them in one transaction."""
         rows = tuple(ops)
         check_write(rows)
 
@@ -109,11 +109,11 @@ class LocalStore:
         await self._mutate(work)
 
     async def put(self, key: str, value: bytes, lease: int = 0) -> int:
-        """Write one key; the new revision."""
+        """Write one key. Returns the new revision."""
         return (await self.txn((), (Put(key, value, lease),))).revision
 
     async def delete(self, key: str, *, prefix: bool = False) -> int:
-        """Delete a key or a prefix; how many keys went."""
+        """Delete a key or a prefix. Returns how many keys were deleted."""
         ops = (Delete(key, prefix),)
         check_txn((), ops, ())
 
@@ -134,7 +134,7 @@ class LocalStore:
         return await self._mutate(work, lambda lease: self._add_lease(lease, ttl_s))
 
     async def keep_alive(self, lease: int) -> None:
-        """Start the lease's time anew. Raises NotFound when it is gone."""
+        """Restart the lease's time. Raises NotFound when it is gone."""
         self._need_open()
         if not self._leases.renew(lease):
             raise NotFound(f"lease {lease} expired or was revoked; grant a new one")
@@ -162,7 +162,7 @@ class LocalStore:
         return watch
 
     async def close(self) -> None:
-        """Finish what waits, then let go of everything. Idempotent."""
+        """Finish waiting calls, then close everything. Idempotent."""
         if not self._closing:
             self._closing = True
             if self._timer is not None:
@@ -205,7 +205,8 @@ class LocalStore:
         await self._submit(work, lambda page: watch.take_page(*page))
 
     def _finish(self, group: list[StoreJob]) -> None:
-        """Hand a committed (or failed) group back, in the order it was done."""
+        """Return the results of a committed (or failed) group, in the order in which it was
+        done."""
         for job in group:
             if job.revision:
                 for watch in tuple(self._watches):

@@ -41,8 +41,8 @@ PAGE_REVISIONS = 512
 """A page of history ends after this many revisions or bytes of values, at a whole revision."""
 
 CACHE_KIB = 2048
-"""What SQLite may hold of the file in memory. It fills with the history, some hundred bytes per
-revision, and stays: not a leak, but that is what it looks like until it is full."""
+"""Memory that SQLite may use for the file. It fills with the history, some hundred bytes per
+revision, and stays in use. That looks like a leak until it is full, but is none."""
 
 _APPLICATION_ID = 0x4F4E454C
 _SCHEMA_VERSION = 1
@@ -96,7 +96,7 @@ class LocalDatabase:
         self._sql.execute("BEGIN IMMEDIATE")
 
     def attempt(self, work: Callable[[], T]) -> T:
-        """Run one mutation of the group; if it raises, it alone leaves no trace."""
+        """Run one mutation of the group. If it raises, only its own changes are undone."""
         before = self.revision
         self._sql.execute("SAVEPOINT one")
         try:
@@ -110,10 +110,10 @@ class LocalDatabase:
         return result
 
     def commit(self) -> None:
-        """Forget history past its bound, then make the group durable.
+        """Drop history beyond its bound, then make the group durable.
 
-        Raises OutcomeUnknown when the disk failed after it may have taken the group: the next
-        opener of the file finds all of it, or nothing.
+        Raises OutcomeUnknown when the disk failed after it may have stored the group: the next
+        process that opens the file finds all of it, or nothing.
         """
         bound = self.revision - self._history_revisions
         if bound > self.forgotten:
@@ -124,7 +124,7 @@ class LocalDatabase:
             faults.hit("metadata.committed")
         except (sqlite3.Error, OSError) as error:
             if is_full(error):
-                raise  # the last frame of the group is not whole, so that it does not count
+                raise  # the last frame of the group is incomplete, so it does not count
             raise OutcomeUnknown(
                 f"the disk failed while the metadata store wrote ({error}): whether the change was"
                 " made shows when the store is opened again"
@@ -138,7 +138,7 @@ class LocalDatabase:
         self._load_revisions()
 
     def close(self) -> None:
-        """Fold the WAL into the file and let go of it."""
+        """Fold the WAL into the file and close it."""
         self._sql.close()
 
     # ---- reads ----
@@ -296,7 +296,7 @@ class LocalDatabase:
 
 
 def is_full(error: sqlite3.Error | OSError) -> bool:
-    """Whether there was no room on the disk, which may pass."""
+    """Whether the disk was full, which may pass."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOSPC
     return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL

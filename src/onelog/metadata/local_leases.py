@@ -30,7 +30,7 @@ class LeaseTable:
         heapq.heappush(self._heap, (deadline, lease))
 
     def renew(self, lease: int) -> bool:
-        """Start a lease's time anew; False when it is gone or already past its deadline."""
+        """Restart a lease's time. Returns False when it is gone or past its deadline."""
         now = self._clock.monotonic()
         deadline = self._deadlines.get(lease)
         if deadline is None or deadline <= now:

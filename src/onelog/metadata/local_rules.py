@@ -1,7 +1,7 @@
-"""What callers may ask of the embedded store: keys, operations and sizes.
+"""Limits of the embedded store: keys, operations and sizes.
 
-Rule: what etcd refuses is refused here too, with the same defaults, so that what works embedded
-works on etcd.
+Rule: the embedded store refuses what etcd refuses, with the same defaults, so that a call that
+works here also works on etcd.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def check_key(key: str) -> None:
 
 
 def check_lease(lease: int) -> None:
-    """Refuse a number that can be no lease (0: none)."""
+    """Refuse a number that cannot be a lease (0: none)."""
     if not 0 <= lease < 1 << 63:
         raise NotFound(f"lease {lease} does not exist; grant one first")
 
@@ -53,7 +53,7 @@ def check_txn(compares: Sequence[Compare], then: Sequence[Op], otherwise: Sequen
 
 
 def check_write(ops: Sequence[Op]) -> None:
-    """Refuse what could not be done in parts either."""
+    """Refuse operations that could not be done in parts either."""
     _check_ops(ops)
     for op in ops:
         _check_size(size_of(op))

@@ -1,9 +1,9 @@
 """Watches of the embedded store: live while their reader keeps up, read from history when not.
 
 Rules:
-- A watch queues a bounded number of revisions and bytes. Past the bound it takes no more and
-  later reads on from the store's history, page by page (I8). Where history no longer reaches, it
-  ends with `OffsetOutOfRange`: the reader loads the keys again.
+- A watch queues a bounded number of revisions and bytes. Beyond the bound it takes no more, and
+  later reads on from the store's history, page by page (I8). If history does not go back far
+  enough, it ends with `OffsetOutOfRange`: the reader loads the keys again.
 - Whole revisions, in order, once. All calls happen on the loop.
 """
 
@@ -61,7 +61,7 @@ class LocalWatch:
         return self._next
 
     def offer(self, revision: Revision) -> None:
-        """Take the changes of a new revision, unless the watch reads history at the moment."""
+        """Take the changes of a new revision, unless the watch is reading history."""
         number = revision[0].entry.mod_revision
         if self._behind or number < self._next:
             return
@@ -76,7 +76,8 @@ class LocalWatch:
             self._notify()
 
     def take_page(self, page: list[Revision], following: int, latest: int) -> None:
-        """Take a page of history; the watch is live again when it reached the latest revision."""
+        """Take a page of history. The watch is live again when it has reached the latest
+        revision."""
         for revision in page:
             self._push(revision)
         self._next = following

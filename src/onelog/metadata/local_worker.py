@@ -1,14 +1,15 @@
-"""The thread that works on the embedded store's file, and the queue of jobs that leads to it.
+"""The thread that works on the embedded store's file, and its queue of jobs.
 
 Rules:
 - Jobs wait in one bounded queue. The thread takes all that wait and commits their mutations
   together (group commit); each is atomic and has its own revision.
 - Every answer, of reads too, goes back after the commit of its group, so nobody sees what a crash
   could undo (I4). `finish` gets them on the loop, in the order of their commits.
-- A group that fails before its commit, or for want of room, is rolled back as a whole and raises
-  `Unavailable` (I9). If the commit itself fails, the disk has the group or not: `OutcomeUnknown`.
-- A full disk is waited out; after any other error the store stops until it is opened again: what
-  the disk holds can no longer be believed.
+- A group that fails before its commit, or because the disk is full, is rolled back as a whole and
+  raises `Unavailable` (I9). If the commit itself fails, the disk may have the group or not:
+  `OutcomeUnknown`.
+- After a full disk the store goes on once there is room. After any other error the store stops
+  until it is opened again: the content of the disk can no longer be trusted.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ GROUP_JOBS_MAX = 512
 
 
 class StoreJob:
-    """One call on its way through the thread.
+    """One call for the thread.
 
-    A mutation's `work` returns (outcome, revision); `done` runs on the loop after the commit, also
+    A mutation's `work` returns (outcome, revision). `done` runs on the loop after the commit, also
     when the caller no longer waits.
     """
 
@@ -57,7 +58,7 @@ class StoreJob:
         self.revision: Revision = ()
 
     def answer(self) -> None:
-        """Tell the caller, if it still waits."""
+        """Answer the caller, if it still waits."""
         if self.waiter.done():
             return
         if isinstance(self.outcome, BaseException):
@@ -141,7 +142,7 @@ class Worker:
 
 
 def _work(db: LocalDatabase, group: list[StoreJob]) -> OnelogError | None:
-    """Do a group; an error back means that the store must stop."""
+    """Do a group. Returns an error if the store must stop."""
     mutates = any(job.mutates for job in group)
     try:
         if mutates:
@@ -166,7 +167,7 @@ def _attempt(db: LocalDatabase, job: StoreJob) -> None:
         else:
             job.outcome = job.work(db)
     except (sqlite3.Error, OSError):
-        raise  # the disk's fault: the group's affair
+        raise  # a disk error concerns the whole group
     except Exception as error:  # noqa: BLE001 - one job's error must not leave the others waiting
         job.outcome = error
 
@@ -174,7 +175,7 @@ def _attempt(db: LocalDatabase, job: StoreJob) -> None:
 def _fail(
     db: LocalDatabase, group: list[StoreJob], cause: sqlite3.Error | OSError
 ) -> OnelogError | None:
-    """Nothing of a group was done."""
+    """Answer that nothing of a group was done."""
     full = is_full(cause)
     try:
         db.rollback()
@@ -186,7 +187,8 @@ def _fail(
 
 
 def _stop(db: LocalDatabase, group: list[StoreJob], unknown: OutcomeUnknown) -> OnelogError:
-    """A group was done as a whole, or not at all; what refused itself or only read did nothing."""
+    """A group was done as a whole, or not at all. Jobs that were refused or only read did
+    nothing."""
     with contextlib.suppress(sqlite3.Error):
         db.rollback()
     stopped = _stopped(unknown)

@@ -1,6 +1,6 @@
-"""Keys that are written once: whoever comes first chooses the value, and it never changes.
+"""Keys that are written once: the first writer chooses the value, and it never changes.
 
-Rule: after an unknown outcome the key itself says what came of it; without an answer nobody goes on
+Rule: after an unknown outcome the key itself shows the result; without an answer no caller goes on
 with a value of its own (I9).
 """
 
@@ -13,7 +13,7 @@ from onelog.metadata.store import Compare, MetadataStore, Put
 
 
 async def written_once(store: MetadataStore, key: str, value: bytes) -> bytes:
-    """The value of a key for ever: the one that is there, or `value`, which is there then."""
+    """The permanent value of a key: the existing one, or `value`, which is written then."""
     absent = Compare(key, "mod_revision", "==", 0)
     with contextlib.suppress(OutcomeUnknown):
         if (await store.txn((absent,), (Put(key, value),))).succeeded:

@@ -1,7 +1,7 @@
-"""How much one transaction takes, and how longer lists are cut (etcd's defaults).
+"""The limits of one transaction, and how longer lists are cut (etcd's defaults).
 
-Rule: whoever builds operations from a list that can grow uses `MetadataStore.write`, or cuts it
-here; a plain transaction is for operations whose number the code can count.
+Rule: code that builds operations from a list that can grow uses `MetadataStore.write`, or cuts the
+list here; a plain transaction is for a fixed number of operations.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T", bound=Op)
 
 
 def in_parts(ops: Sequence[T]) -> Iterator[list[T]]:
-    """Cut operations into runs, in their order, each of which one transaction takes."""
+    """Cut operations into parts, in their order, each of which fits one transaction."""
     part: list[T] = []
     size = 0
     for op in ops:
@@ -36,5 +36,5 @@ def in_parts(ops: Sequence[T]) -> Iterator[list[T]]:
 
 
 def size_of(op: Op) -> int:
-    """What an operation counts towards the bytes of its transaction."""
+    """The bytes of an operation in its transaction."""
     return len(op.key) + len(op.value) if isinstance(op, Put) else 0

@@ -2,15 +2,16 @@
 
 Rules:
 - The rows are loaded whole at one revision. After that only the watch changes them, in the order of
-  the store's revisions. So all projections of a store come to the same rows, and a write that the
-  store refused leaves no trace.
+  the store's revisions. So all projections of a store get the same rows, and a write that the store
+  refused changes nothing.
 - A write compares each of its rows with a revision, the one known here by default. It returns when
-  its own revision applies here. When another was faster it raises Conflict, and that applies here.
+  its own revision applies here. When another writer was faster it raises Conflict, after the other
+  change applies here.
 - If the outcome of a write is unknown, the first change of one of its rows shows whose it was.
-  Until then the write is asked again with the same compares, if it changes a row that exists: so
-  it is made once at most. A new row may have come and gone: that is not asked again (I9).
-- If the watch's history ends, the rows are loaded anew. While the store cannot be reached, the last
-  known rows count, and a trouble stands.
+  Until then the write is repeated with the same compares, if it changes an existing row: so it is
+  made at most once. A new row may have come and gone, so its write is not repeated (I9).
+- If the watch's history ends, the rows are loaded again. While the store cannot be reached, the
+  last known rows count, and a standing trouble says so.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ NOT_WATCHED: Final = "metadata-watch"
 """Standing: changes of these rows are not seen at the moment."""
 
 LISTENER: Final = "metadata-listener"
-"""Incidents: the owner of a projection raised over a change."""
+"""Incidents: the listener of a projection raised."""
 
 RETRY_S: Final = 1.0
 """Wait before a watch that broke is tried again."""
 
 ASK_AGAIN_S: Final = (0.05, 0.2, 1.0)
-"""How long a write of unknown outcome waits for the watch to show it, each time it was asked."""
+"""How long a write of unknown outcome waits for the watch to show it, after each attempt."""
 
 REACH_TIMEOUT_S: Final = 5.0
 """How long a change may take until it applies here."""
@@ -54,7 +55,7 @@ class Row(NamedTuple, Generic[V]):
     """A row as it is known here."""
 
     revision: int
-    """Its mod revision: what a write of it compares with."""
+    """Its mod revision, with which a write of it compares."""
     value: V
 
 
@@ -73,15 +74,15 @@ class _PendingWrite:
 
     def __init__(self, rows: dict[str, bytes | None], base: dict[str, int]) -> None:
         self.rows = rows
-        """The value that each row gets; None: it goes."""
+        """The new value of each row; None: it is deleted."""
         self.base = base
         """The revision that each row is compared with."""
         self.first: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        """The revision that changed one of them first, if this write made it; 0: another made it,
-        -1: that is not known."""
+        """The revision that changed one of them first, if this write made it; 0: another write made
+        it, -1: unknown."""
 
     def saw(self, events: Sequence[Event]) -> None:
-        """Note a revision."""
+        """Note the changes of a revision."""
         revision = events[0].entry.mod_revision
         found = {
             event.entry.key: None if event.kind == "delete" else event.entry.value
@@ -93,7 +94,7 @@ class _PendingWrite:
         self.first.set_result(revision if ours else 0)
 
     def saw_all(self, entries: dict[str, Entry], revision: int) -> None:
-        """Note rows that were loaded anew, which hide what came between."""
+        """Note rows that were loaded again, which hides the changes in between."""
         at = {
             key: 0 if (row := entries.get(key)) is None else row.mod_revision for key in self.base
         }
@@ -104,7 +105,7 @@ class _PendingWrite:
 
     @property
     def is_made_once(self) -> bool:
-        """Whether its compares can hold no more when it was made, whatever came after it."""
+        """Whether its compares cannot hold again once it was made, whatever came after it."""
         return any(self.base[key] for key in self.rows)
 
 
@@ -124,13 +125,13 @@ class Projection(Generic[V]):
         self._decode = decode
         self._troubles = troubles
         self._changed = changed
-        """Called after each revision with what it changed."""
+        """Called after each revision with its changes."""
         self._rows: dict[str, Row[V]] = {}
         self._revision = 0
         self._asked: dict[str, set[_PendingWrite]] = {}
         """Writes under way, by the keys that they compare."""
         self._waiters: list[tuple[int, int, asyncio.Future[None]]] = []
-        """A heap: the revision, and the number of whoever waits for it."""
+        """A heap: the revision, and the number of the call that waits for it."""
         self._waiter_count = 0
         self._watch: Watch | None = None
         self._task: asyncio.Task[None] | None = None
@@ -178,12 +179,12 @@ class Projection(Generic[V]):
     async def write(self, ops: Sequence[Op], *, known: Mapping[str, int] | None = None) -> int:
         """Write rows if each of them is still as it is known here; all of them or none.
 
-        `known` says otherwise with which revision a row is compared (0: there is none), also of
-        rows that are not written. An operation outside the prefix is done along with the others,
-        whatever was there. The revision, once it applies here.
-        Raises Conflict when another changed a row meanwhile (that applies here then), Unavailable
-        when nothing was written, OutcomeUnknown when it was perhaps, and Timeout when it was
-        written but does not apply here yet.
+        `known` gives another revision to compare a row with (0: the row does not exist), also for
+        rows that are not written. An operation outside the prefix is done with the others, without
+        a compare. Returns the revision, once it applies here.
+        Raises Conflict when another writer changed a row meanwhile (that applies here then),
+        Unavailable when nothing was written, OutcomeUnknown when it may have been written, and
+        Timeout when it was written but does not apply here yet.
         """
         rows: dict[str, bytes | None] = {}
         base = dict(known or {})
@@ -193,7 +194,7 @@ class Projection(Generic[V]):
                 rows[op.key] = op.value if isinstance(op, Put) else None
                 row = self._rows.get(op.key)
                 base.setdefault(op.key, 0 if row is None else row.revision)
-        # Nothing tells of a row that goes and was not there.
+        # The deletion of a row that did not exist makes no event.
         told = {key: value for key, value in rows.items() if value is not None or base[key]}
         assert told, "a write that changes nothing"
         asked = _PendingWrite(told, base)
@@ -214,7 +215,7 @@ class Projection(Generic[V]):
         return await self.write([Put(key, value)])
 
     async def delete(self, key: str) -> int:
-        """Take one row away, as `write` does."""
+        """Delete one row, as `write` does."""
         return await self.write([Delete(key)])
 
     async def _ask(self, asked: _PendingWrite, ops: Sequence[Op]) -> int:

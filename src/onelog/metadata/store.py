@@ -6,8 +6,8 @@ The model is etcd's v3, so that one contract suite holds the embedded store and 
 - A lease dies when it is not kept alive; its keys are deleted in one revision.
 - A watch delivers every change after its start revision, in order, once, in whole revisions.
 - A mutation has three outcomes. An answer means that it is durable (I4). `OutcomeUnknown` means
-  that it was made, or will be, or not: only a compare of revisions tells. Any other error, such as
-  `Unavailable`, means that nothing was changed and nothing will be (I9).
+  that it was made, or will be made, or not: only a compare of revisions shows which. Any other
+  error, such as `Unavailable`, means that nothing was changed and nothing will be changed (I9).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Op = Put | Delete
 
 
 class TxnResult(msgspec.Struct, frozen=True):
-    """What a transaction did: whether the compares held, and the store's revision after it."""
+    """The result of a transaction: whether the compares held, and the store's revision after it."""
 
     succeeded: bool
     revision: int
@@ -71,7 +71,8 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Range(msgspec.Struct, frozen=True):
-    """Keys in order and the revision they were read at: where a watch goes on without a gap."""
+    """Keys in order and the revision at which they were read: a watch goes on from there without a
+    gap."""
 
     entries: tuple[Entry, ...]
     revision: int
@@ -103,24 +104,24 @@ class MetadataStore(Protocol):
     async def txn(
         self, compares: Sequence[Compare], then: Sequence[Op], otherwise: Sequence[Op] = ()
     ) -> TxnResult:
-        """If all compares hold apply `then`, else `otherwise`; atomically."""
+        """If all compares hold, apply `then`, otherwise `otherwise`; atomically."""
         ...
 
     async def write(self, ops: Sequence[Op]) -> None:
-        """Apply operations of any number, in their order; later calls of any kind come after.
+        """Apply any number of operations, in their order; later calls of any kind come after them.
 
         A transaction is bounded in operations and bytes, so a store may do this in parts: after a
-        crash or an error perhaps only the first of them took effect. The caller orders them so
-        that whoever reads the rows next can tell, and complete what is missing.
+        crash or an error perhaps only the first parts took effect. The caller orders them so that
+        the next reader of the rows can see that, and complete what is missing.
         """
         ...
 
     async def put(self, key: str, value: bytes, lease: int = 0) -> int:
-        """Write one key; the new revision."""
+        """Write one key. Returns the new revision."""
         ...
 
     async def delete(self, key: str, *, prefix: bool = False) -> int:
-        """Delete a key or a prefix; how many keys went."""
+        """Delete a key or a prefix. Returns how many keys were deleted."""
         ...
 
     async def grant(self, ttl_s: float) -> int:
@@ -128,7 +129,7 @@ class MetadataStore(Protocol):
         ...
 
     async def keep_alive(self, lease: int) -> None:
-        """Start the lease's time anew. Raises NotFound when it is gone."""
+        """Restart the lease's time. Raises NotFound when it is gone."""
         ...
 
     async def revoke(self, lease: int) -> None:
@@ -143,5 +144,5 @@ class MetadataStore(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of everything. Idempotent."""
+        """Close everything. Idempotent."""
         ...

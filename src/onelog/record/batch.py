@@ -76,7 +76,8 @@ def compress_batch(batch: Buffer, codec: int) -> bytes:
 def recompressed(
     data: Buffer, info: BatchInfo, records: bytes | None, codec: int, level: int | None = None
 ) -> bytes:
-    """The same batch in another codec; `records` are inflated, None where they lie so in it."""
+    """The same batch in another codec; `records` are inflated, None: they are not compressed in
+    it."""
     view = memoryview(data)[info.position : info.position + info.size_bytes]
     section = view[HEADER_BYTES:] if records is None else records
     return _with_section(view, deflate(codec, section, level), codec)
@@ -94,7 +95,7 @@ def _with_section(batch: memoryview, records: bytes, codec: int) -> bytes:
 
 
 def stamp_batch(data: bytearray, info: BatchInfo, now_ms: int) -> BatchInfo:
-    """Give all records of a batch one time, in place: when it was appended."""
+    """Give all records of a batch one time, in place: the time of the append."""
     stamped = info._replace(
         attributes=info.attributes | ATTR_LOG_APPEND_TIME, max_timestamp_ms=now_ms
     )
@@ -103,9 +104,10 @@ def stamp_batch(data: bytearray, info: BatchInfo, now_ms: int) -> BatchInfo:
 
 
 def set_latest_time(data: bytearray, info: BatchInfo, latest_ms: int) -> BatchInfo:
-    """Say in a batch's header, in place, what the latest time of its records is.
+    """Set the latest time of its records in a batch's header, in place.
 
-    Some clients write that of the last record, and retention would take the batch for older.
+    Some clients write the time of the last record there, and retention would take the batch for
+    older.
     """
     timed = info._replace(max_timestamp_ms=latest_ms)
     _write_times(data, timed)
@@ -123,7 +125,7 @@ def _write_times(data: bytearray, info: BatchInfo) -> None:
 
 
 def append_time_of(info: BatchInfo) -> int:
-    """When a batch was appended, if that is its records' time."""
+    """When a batch was appended, if its records have that time."""
     return info.max_timestamp_ms if info.attributes & ATTR_LOG_APPEND_TIME else NO_TIME
 
 

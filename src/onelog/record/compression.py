@@ -28,7 +28,7 @@ _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _SNAPPY_RATIO_MAX: Final = 64
-"""A copy of 64 bytes takes two at least: a block that claims more is damaged."""
+"""A copy of 64 bytes takes at least two: a block that claims more is damaged."""
 _STREAM_CHUNK_BYTES: Final = 64 * 1024
 
 
@@ -48,7 +48,7 @@ def inflate(codec: int, data: Buffer, limit: int = INFLATED_BYTES_MAX) -> bytes:
 
 
 def deflate(codec: int, data: Buffer, level: int | None = None) -> bytes:
-    """Compress the records section of a batch; a level of None is the library's own."""
+    """Compress the records section of a batch; a level of None is the library's default."""
     if codec == NONE:
         return bytes(data)
     if codec == GZIP:

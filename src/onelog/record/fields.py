@@ -17,7 +17,7 @@ Form = Literal["text", "bytes", "number", "topic", "time_ms", "mark"]
 
 
 class Field(NamedTuple):
-    """One fact that rides along with a message."""
+    """One fact that is stored with a message."""
 
     name: str
     header: bytes

@@ -1,4 +1,4 @@
-"""The reserved headers: protocol facts that ride along with a record under the prefix `~`.
+"""The reserved headers: protocol facts that are stored with a record under the prefix `~`.
 
 Rules: a reserved header is written only when its value is not the default. An application's own
 header that begins with the prefix is stored with the prefix doubled (`~x` as `~~x`), so that it
@@ -32,7 +32,7 @@ PUBLISHER: Final = b"~nl"
 CONTENT_TYPE: Final = b"~ct"
 CONTENT_ENCODING: Final = b"~ce"
 REPLY_TO: Final = b"~rt"
-"""Where an answer goes: a topic."""
+"""The topic for an answer."""
 CORRELATION: Final = b"~ci"
 MESSAGE_ID: Final = b"~id"
 TYPE: Final = b"~ty"
@@ -69,7 +69,7 @@ def application_headers(headers: Iterable[tuple[bytes, bytes | None]]) -> Header
 
 
 def find_header(headers: Headers, name: bytes) -> bytes | None:
-    """The value of the first header of this name; None when there is none."""
+    """The value of the first header of this name; None: there is none."""
     for key, value in headers:
         if key == name:
             return value

@@ -1,8 +1,8 @@
 """Field tables: typed values by name, as AMQP 0-9-1 encodes them and records and queues keep them.
 
-Rules: fields are taken out and put in without touching the others. A table that a client encoded
-keeps its bytes (I6). What the broker adds to it is encoded as RabbitMQ encodes it; what was there
-is copied as it is. Field types are RabbitMQ's, which differ from the specification (`s` is a 16 bit
+Rules: fields are removed and added without touching the others. A table that a client encoded keeps
+its bytes (I6). Fields that the broker adds are encoded as in RabbitMQ; existing fields are copied
+as they are. Field types are RabbitMQ's, which differ from the specification (`s` is a 16 bit
 integer, `l` 64 bit, `I` 32 bit).
 """
 
@@ -31,7 +31,7 @@ _SCALARS: Final[dict[int, struct.Struct]] = {
 }
 _DECIMAL: Final = struct.Struct(">Bi")
 DEPTH_MAX: Final = 64
-"""Tables and arrays in each other."""
+"""How deep tables and arrays may be nested."""
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 Field = tuple[bytes, bytes]
@@ -77,7 +77,7 @@ def join_table(fields: Iterable[Field]) -> bytes:
 def change_table(
     data: bytes | None, changes: Mapping[str, Any], drop: Iterable[str] = ()
 ) -> bytes | None:
-    """A table with fields set at its end and others dropped; None when nothing is left."""
+    """A table with fields set at its end and others dropped; None: nothing is left."""
     gone = {name.encode() for name in (*changes, *drop)}
     kept = [row for row in split_table(data or b"") if row[0] not in gone]
     return (join_table(kept) + encode_table(changes)) or None
@@ -188,7 +188,7 @@ def _decode_value(value: bytes, depth: int) -> Any:
 
 
 def _time(seconds: int) -> datetime.datetime | int:
-    """A time; a number where the calendar ends, since clients put milliseconds there, too."""
+    """A time, or a number beyond the calendar: some clients send milliseconds."""
     try:
         return _EPOCH + datetime.timedelta(seconds=seconds)
     except OverflowError:

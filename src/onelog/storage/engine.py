@@ -9,8 +9,8 @@ Rules that every engine keeps (tests/contract/test_engine.py holds each of them 
 - Offsets never move. Compaction leaves gaps; `read(offset)` answers from the first batch whose
   last offset is >= `offset`.
 - `read`, `offset_for_time` and `offsets_of_topic` raise `Cold` where they would have to wait for
-  bytes that are not at hand. `bring(cold)` blocks until they are; while its lease is held, the same
-  read succeeds, or gets further and is cold for other bytes. A thread that may wait calls
+  bytes that are not in memory. `bring(cold)` blocks until they are; while its lease is held, the
+  same read succeeds, or gets further and is cold for other bytes. A thread that may wait calls
   `in_place`.
 - `append` and `read` never wait for the disk to sync. `bring`, `sync`, `trim`, `truncate`,
   `save_state`, `keep_high_watermark`, `rewrite(...).commit`, `close` and `delete` may block:
@@ -60,7 +60,7 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SegmentInfo(NamedTuple):
-    """One run of a partition that is kept or dropped as a whole."""
+    """A part of a partition that is kept or dropped as a whole."""
 
     base_offset: Offset
     end_offset: Offset
@@ -77,26 +77,27 @@ class TornTail(NamedTuple):
     segments: int
     """Whole segments behind the first bad batch."""
     end_offset: Offset
-    """Where the log ends since; what was cut began here."""
+    """Where the log ends since then: the removed part began here."""
 
 
 class Cold(Exception):
-    """A read would have to wait: `bring` it, and read again. Peers are never told of it."""
+    """A read would have to wait: `bring` the bytes, and read again. No peer ever sees this
+    error."""
 
     def __init__(self, key: Hashable, size_bytes: int) -> None:
         super().__init__(key, size_bytes)
         self.key = key
-        """The same for all who wait for the same bytes of a partition."""
+        """The same for all readers that wait for the same bytes of a partition."""
         self.size_bytes = size_bytes
 
 
 class Lease:
-    """Bytes that were brought and stay at hand until `release`; this one is for nothing."""
+    """Bytes that were brought and stay in memory until `release`; this one is for no bytes."""
 
     __slots__ = ()
 
     def release(self) -> None:
-        """Need the bytes no more. Idempotent."""
+        """The bytes are no longer needed. Idempotent."""
 
     def __enter__(self) -> Lease:
         return self
@@ -111,7 +112,7 @@ class Lease:
 
 
 NO_LEASE: Final = Lease()
-"""What an engine answers that is never cold."""
+"""The lease of an engine whose bytes are never cold."""
 
 
 class Rewrite(Protocol):
@@ -182,10 +183,10 @@ class PartitionLog(Protocol):
         ...
 
     def append_built(self, builder: BatchBuilder, leader_epoch: int, index_topics: bool) -> bytes:
-        """Seal what is staged as one batch at `end_offset` and append it; the batch.
+        """Seal the staged records as one batch at `end_offset` and append it. Returns the batch.
 
-        With `index_topics` the builder knows the records' topics, else they are derived as
-        `append` does. The builder is empty afterwards, also after an error.
+        With `index_topics` the builder knows the records' topics; otherwise they are derived as in
+        `append`. The builder is empty afterwards, also after an error.
         """
         ...
 
@@ -213,14 +214,15 @@ class PartitionLog(Protocol):
         ...
 
     def bring(self, cold: Cold) -> Lease:
-        """Wait until the read that raised `cold` need not. Raises PartitionStopped when the bytes
-        cannot be had, as a read does that finds more of them cold after that; StorageError when
-        they may be had later. Whatever else happened to the log meanwhile, the next read tells.
-        """
+        """Block until the read that raised `cold` need not wait. Raises PartitionStopped when the
+        bytes cannot be read; a read that finds more cold bytes then raises it, too. Raises
+        StorageError when they may be readable later. The next read reports any other change of the
+        log."""
         ...
 
     def sync(self) -> Offset:
-        """Make everything appended before this call survive power loss; the new durable offset."""
+        """Make everything appended before this call survive power loss. Returns the new durable
+        offset."""
         ...
 
     def trim(self, start: Offset) -> None:
@@ -237,7 +239,7 @@ class PartitionLog(Protocol):
     def keep_high_watermark(self, offset: Offset) -> None:
         """Keep durably that every record below `offset` is on all replicas that count.
 
-        It only grows, except by `truncate`; of an offset beyond the end, the end is kept.
+        It only grows, except by `truncate`. An offset beyond the end is reduced to the end.
         """
         ...
 
@@ -246,7 +248,8 @@ class PartitionLog(Protocol):
         ...
 
     def segments(self) -> list[SegmentInfo]:
-        """Segments in order; the last is the active one. Engines without segments make them up."""
+        """Segments in order; the last is the active one. An engine without segments invents
+        them."""
         ...
 
     def rewrite(self, start: Offset, end: Offset) -> Rewrite:
@@ -266,22 +269,22 @@ class PartitionLog(Protocol):
         ...
 
     def close(self) -> None:
-        """Sync, write the clean state, let go of every file. Idempotent."""
+        """Sync, write the clean state, close every file. Idempotent."""
         ...
 
 
 class Engine(Protocol):
-    """A place for partitions of many streams."""
+    """Stores the partitions of many streams."""
 
     volatile: bool
-    """Whether everything is gone, and offsets begin anew, when the process ends."""
+    """Whether everything is lost when the process ends, so that offsets begin at 0 again."""
 
     def open(self, key: PartitionKey, settings: LogSettings) -> PartitionLog:
         """Open or create a partition, recovering it when the last shutdown was not clean."""
         ...
 
     def delete(self, key: PartitionKey) -> None:
-        """Delete a closed partition and everything kept for it. Missing is fine."""
+        """Delete a closed partition and everything kept for it. No error if it does not exist."""
         ...
 
     def partitions(self) -> list[PartitionKey]:
@@ -289,7 +292,7 @@ class Engine(Protocol):
         ...
 
     def check_room(self) -> None:
-        """Raise StorageFull when an append of some size would find no room. May block."""
+        """Raise StorageFull when the disk has no room for an append. May block."""
         ...
 
     def close(self) -> None:
@@ -298,7 +301,7 @@ class Engine(Protocol):
 
 
 class Brings(Protocol):
-    """A log, or a part of one, that reads what is cold."""
+    """A log, or a part of one, whose bytes may be cold."""
 
     def bring(self, cold: Cold) -> Lease:
         """See `PartitionLog`."""
@@ -306,7 +309,7 @@ class Brings(Protocol):
 
 
 def in_place(log: Brings, read: Callable[[], T]) -> T:
-    """What `read` answers, waiting for all that is cold on its way: not for the loop."""
+    """Return what `read` returns, and block while bytes are cold: not for the loop."""
     try:
         return read()
     except Cold as error:
@@ -331,7 +334,7 @@ def seal_and_append(
 
 
 def check_ascending(name: str, end: int, batches: Sequence[BatchInfo]) -> None:
-    """Refuse batches that do not lie at or behind the end of a log, one behind the other."""
+    """Refuse batches that do not lie behind the end of a log, one after the other."""
     for info in batches:
         if info.base_offset < end:
             raise InvalidRequest(

@@ -10,7 +10,7 @@ from onelog.storage.engine import Engine, LogSettings, PartitionKey, PartitionLo
 
 
 class LazyEngine:
-    """Stands for an engine under `root`; opens it for the first partition, or if data is there."""
+    """Stands for an engine under `root`. Opens it for the first partition, or if there is data."""
 
     volatile = False
 
@@ -31,7 +31,7 @@ class LazyEngine:
         return self._opened().open(key, settings)
 
     def delete(self, key: PartitionKey) -> None:
-        """Delete a closed partition. Missing is fine."""
+        """Delete a closed partition. No error if it does not exist."""
         if self._engine is not None or self._root.exists():
             self._opened().delete(key)
 

@@ -1,4 +1,5 @@
-"""The lock of a data directory: one process at a time; the error of a second one names it."""
+"""The lock of a data directory: one process at a time. The error for a second one names the
+first."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from onelog.base.errors import ConfigError, DataDirLocked, StorageError
 
 @contextlib.contextmanager
 def lock_data_dir(data_dir: Path) -> Iterator[None]:
-    """Hold the data directory for this process; a second holder is refused with the first's pid."""
+    """Hold the data directory for this process. A second process is refused with the first one's
+    pid."""
     file = data_dir / "lock"
     try:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -39,4 +41,4 @@ def lock_data_dir(data_dir: Path) -> Iterator[None]:
         yield
         os.ftruncate(handle, 0)
     finally:
-        os.close(handle)  # lets go of the lock; the file stays, deleting it would race
+        os.close(handle)  # releases the lock; the file stays, because deleting it would race

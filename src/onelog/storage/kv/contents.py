@@ -1,6 +1,6 @@
 """The keys of one segment: batches, rows and topic entries, written and looked up.
 
-Rules: nothing here locks or remembers; a writer passes the `WriteBatch` that its change goes into.
+Rules: nothing here locks or has state; a writer passes the `WriteBatch` for its change.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from onelog.storage.kv.database import KvDatabase
 from onelog.storage.kv.meta import KvSegment
 
 _COMPACT_BYTES_MIN: Final = 16 * 1024 * 1024
-"""Dropping this much asks RocksDB to give the space back now; less goes with its own compaction."""
+"""When this many bytes are dropped, RocksDB is asked to free them now; fewer are freed by its own
+compaction."""
 
 
 def put_batches(
@@ -122,7 +123,7 @@ def _unpack(key: bytes, value: bytes) -> list[int]:
 
 
 def shorten(db: KvDatabase, number: int, segment: KvSegment, end: int) -> tuple[int, KvSegment]:
-    """Where a log ends when batches that reach `end` are gone, and its last segment then."""
+    """Where a log ends without the batches that reach `end`, and its last segment then."""
     short = KvSegment(
         segment.number,
         segment.base_offset,
@@ -139,7 +140,7 @@ def shorten(db: KvDatabase, number: int, segment: KvSegment, end: int) -> tuple[
 
 
 def give_back(db: KvDatabase, number: int, gone: Sequence[KvSegment]) -> None:
-    """Ask for the disk space of segments that were dropped, if it is much."""
+    """Free the disk space of dropped segments now, if it is much."""
     if sum(segment.size_bytes for segment in gone) < _COMPACT_BYTES_MIN:
         return
     numbers = [segment.number for segment in gone]

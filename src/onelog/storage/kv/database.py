@@ -1,10 +1,12 @@
 """The one RocksDB database of the engine: its options, its errors, its durability.
 
-What is true of RocksDB (tried with rocksdict 0.3.29 on a full tmpfs), and what follows:
+Facts about RocksDB (tested with rocksdict 0.3.29 on a full tmpfs), and what follows from them:
 - A write goes to the WAL file at once, so it survives kill -9. `flush_wal(sync)` makes it survive
-  power loss and lets go of the interpreter lock; a synchronous write does not, so none is used.
+  power loss and releases the interpreter lock; a synchronous write does not release it, so none is
+  used.
 - A write may stall without end, holding the interpreter lock, when flushes fail or lag. So every
-  write says `no_slowdown`; a stall is waited out for a moment, then it is `StorageFull`.
+  write has `no_slowdown`. A write that would stall is tried again for a moment, then it is
+  `StorageFull`.
 - After ENOSPC RocksDB refuses writes and comes back by itself within about 5 s once there is room;
   nothing that was written is lost. But a `flush_wal` in that state makes it permanent (until the
   next open). So after a refused write a sync first probes with a small write.
@@ -59,12 +61,12 @@ WRITE_BUFFERS: Final = 8
 BLOCK_CACHE_BYTES: Final = 32 * 1024 * 1024
 BLOB_BYTES_MIN: Final = 2048
 RESERVE_BYTES: Final = 2 * WRITE_BUFFER_BYTES * WRITE_BUFFERS
-"""Room that appends leave: two times what waits in memory to be written."""
+"""Room that appends leave free: twice the bytes that wait in memory to be written."""
 
 STALL_S: Final = 0.2
 """How long an append waits for a stalled write."""
 MAINTENANCE_STALL_S: Final = 60.0
-"""How long everything else waits: it runs in threads."""
+"""How long all other writes wait: they run in threads."""
 
 _ROOM_EVERY_BYTES: Final = 1024 * 1024
 _SYNCED: Final = struct.Struct("<8sQI")
@@ -104,7 +106,7 @@ class KvDatabase:
             return found
 
     def scan(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys in [start, stop) with their values, as they are now."""
+        """Keys in [start, stop) with their values at this moment."""
         with self._translated("read"):
             rows = self._rows(stop)
             rows.seek(start)
@@ -151,13 +153,13 @@ class KvDatabase:
         self._unchecked_bytes = 0
 
     def look_for_room(self) -> None:
-        """Raise StorageFull if the reserve is touched, or RocksDB takes no writes."""
+        """Raise StorageFull if the reserve is in use, or RocksDB refuses writes."""
         self.check_room(_ROOM_EVERY_BYTES)
         if self._refused:
             self._probe()
 
     def write(self, batch: WriteBatch, stall_s: float = STALL_S) -> None:
-        """Apply a batch as one: it survives kill -9, and after an error nothing changed."""
+        """Apply a batch as one: it survives kill -9, and after an error nothing has changed."""
         self.check_running()
         deadline = time.monotonic() + stall_s
         with self._translated("write"):
@@ -205,19 +207,19 @@ class KvDatabase:
         self._note_synced()
 
     def _probe(self) -> None:
-        """Find out whether RocksDB takes writes again; StorageFull if not."""
+        """Find out whether RocksDB accepts writes again. Raises StorageFull if not."""
         batch = new_batch()
         batch.put(bytes(8) + b"w", b"")
         self.write(batch)
 
     def _note_synced(self) -> None:
-        # Written after the sync and not synced itself: it may be old, but it is never ahead.
+        # Written after the sync and not synced itself: it may be old, but never ahead.
         record = _SYNCED.pack(_SYNCED_MAGIC, self._synced, crc32c(number_bytes(self._synced)))
         with suppress(OSError):
             os.pwrite(self._mark, record, 0)
 
     def compact(self, start: bytes, stop: bytes) -> None:
-        """Give back the disk space of deleted keys in [start, stop)."""
+        """Free the disk space of deleted keys in [start, stop)."""
         with self._translated("compact"):
             self._db.compact_range(start, stop)
 

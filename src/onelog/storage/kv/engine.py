@@ -1,8 +1,7 @@
 """The kv engine itself: one database for all partitions under its root.
 
-Rules: a partition gets a number when it is first opened. No number is used again, so that the
-leftovers of a late writer never belong to another partition. An idle partition costs a small object
-and one key.
+Rules: a partition gets a number when it is first opened. No number is used again, so that keys of a
+late writer never belong to another partition. An idle partition costs a small object and one key.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class KvEngine:
         return number
 
     def delete(self, key: PartitionKey) -> None:
-        """Delete a closed partition and everything kept for it. Missing is fine."""
+        """Delete a closed partition and everything kept for it. No error if it does not exist."""
         where = keys.registered(key)
         with self._lock:
             self._check_open()
@@ -87,7 +86,7 @@ class KvEngine:
             )
 
     def check_room(self) -> None:
-        """Raise StorageFull when an append of some size would find no room."""
+        """Raise StorageFull when the disk has no room for an append."""
         with self._lock:
             self._check_open()
             self._db.look_for_room()

@@ -1,7 +1,7 @@
-"""The layout of a kv partition: its two ends and its segments in memory, and as the meta has them.
+"""The layout of a kv partition: its two ends and its segments, in memory and in the meta.
 
-Rules: whoever changes the layout writes the change first and applies it to memory after, under the
-lock of the partition.
+Rules: a change of the layout is written first and then applied to memory, under the lock of the
+partition.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Layout:
         """In order; the last is the active one."""
 
     def open(self, db: KvDatabase, *, indexed: bool) -> None:
-        """Read it back; a new partition gets its first segment."""
+        """Read it from the database; a new partition gets its first segment."""
         saved = db.get(keys.of_partition(self._number, keys.META))
         if saved is not None:
             self._load(db, decode(saved, self._name))
@@ -68,7 +68,7 @@ class Layout:
         start: int | None = None,
         end: int | None = None,
     ) -> None:
-        """Add the meta to a change, with what is to be other than in memory."""
+        """Add the meta to a change, with values that differ from memory."""
         meta = Meta(
             self.start if start is None else start,
             self.end if end is None else end,
@@ -86,7 +86,7 @@ class Layout:
         return self.segments[-1]
 
     def new_segment(self, base_offset: int, *, indexed: bool) -> KvSegment:
-        """A segment under a number that none had before."""
+        """A segment under a number that was never used."""
         number = self._next_segment
         self._next_segment += 1
         return KvSegment(number, base_offset, self._clock.now_ms(), indexed, counted=base_offset)
@@ -107,7 +107,7 @@ class Layout:
         return self.segments[first:after]
 
     def replaced(self, old: list[KvSegment], fresh: KvSegment) -> list[KvSegment]:
-        """The segments with one in the place of others; Conflict if those are not there now."""
+        """The segments with one in place of others. Raises Conflict if those are not there now."""
         at = next((n for n, held in enumerate(self.segments) if held is old[0]), -1)
         span = self.segments[at : at + len(old)] if at >= 0 else []
         if len(span) != len(old) or any(a is not b for a, b in zip(span, old, strict=True)):

@@ -12,10 +12,10 @@ from onelog.storage.engine import SegmentInfo
 
 
 class KvSegment(msgspec.Struct, array_like=True):
-    """A run of batches under one number.
+    """Batches under one segment number.
 
-    `size_bytes` and `max_timestamp_ms` count what lies below `counted`; what came after the last
-    save is counted again from the rows.
+    `size_bytes` and `max_timestamp_ms` count the batches below `counted`; later ones are counted
+    again from the rows.
     """
 
     number: int
@@ -45,16 +45,16 @@ class Meta(msgspec.Struct, array_like=True):
 
 
 _decoder: Final = msgspec.msgpack.Decoder(Meta)
-"""Made here: threads that use a type for the first time together break msgspec."""
+"""Made once, here: msgspec breaks when threads use a type for the first time together."""
 
 
 def encode(meta: Meta) -> bytes:
-    """The value of the meta key."""
+    """The meta as the value of its key."""
     return msgspec.msgpack.encode(meta)
 
 
 def decode(data: bytes, name: str) -> Meta:
-    """The meta back from its value."""
+    """The meta from its value."""
     try:
         meta = _decoder.decode(data)
     except msgspec.DecodeError as error:

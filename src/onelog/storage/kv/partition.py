@@ -1,9 +1,9 @@
-"""A partition of the kv engine: everything that is done with it.
+"""A partition of the kv engine.
 
 Rules:
-- A segment is only a number that the keys of its batches carry. Retention drops a segment and
-  compaction replaces one by a change of the meta and a few range deletions, in one write.
-- A change is written first and applied to memory (`layout.py`) after: when a write fails, memory
+- A segment is only a number in the keys of its batches. Retention drops a segment and compaction
+  replaces one by a change of the meta and a few range deletions, in one write.
+- A change is written first and then applied to memory (`layout.py`): when a write fails, memory
   still agrees with the disk.
 - The lock is never held during a sync.
 """
@@ -67,11 +67,11 @@ class KvLog:
         self._layout = Layout(self.name, number, clock)
         self._layout.open(db, indexed=settings.topic_index)
         self._clean_up()
-        # Opening the database wrote what it replayed from the WAL into tables, and synced them.
+        # When the database was opened, it wrote the replayed WAL into tables, and synced them.
         self._durable = self._layout.end
 
     def _clean_up(self) -> None:
-        """Throw away what rewrites wrote that a crash ended."""
+        """Delete the keys of rewrites that a crash interrupted."""
         prefix = keys.of_partition(self._number, keys.STAGED)
         change = new_batch()
         for key, _ in self._db.scan(prefix, keys.after(prefix)):
@@ -118,7 +118,7 @@ class KvLog:
 
     @property
     def torn(self) -> TornTail | None:
-        """RocksDB drops what a crash interrupted, unseen."""
+        """None: RocksDB drops interrupted writes without a report."""
         return None
 
     # ---- growing ----
@@ -153,7 +153,7 @@ class KvLog:
             self._changed = True
 
     def append_built(self, builder: BatchBuilder, leader_epoch: int, index_topics: bool) -> bytes:
-        """Seal what is staged as one batch at the end and append it; the batch."""
+        """Seal the staged records as one batch at the end and append it. Returns the batch."""
         return seal_and_append(self, builder, leader_epoch, index_topics=index_topics)
 
     def _is_due(self, size_bytes: int) -> bool:
@@ -190,7 +190,7 @@ class KvLog:
             return Offset(self._durable)
 
     def reconfigure(self, settings: LogSettings) -> None:
-        """Use other settings from now on; a segment is indexed as a whole or not."""
+        """Use other settings from now on. A segment is indexed as a whole or not at all."""
         with self.lock:
             self._check_running()
             self._settings = settings
@@ -272,7 +272,7 @@ class KvLog:
             return describe(self._layout.segments, self._layout.end)
 
     def bring(self, cold: Cold) -> Lease:
-        """Nothing is ever cold: RocksDB reads when it is asked."""
+        """Nothing is ever cold: RocksDB reads at once."""
         return NO_LEASE
 
     # ---- the log's ends ----
@@ -320,7 +320,7 @@ class KvLog:
             end, kept[-1] = contents.shorten(self._db, self._number, kept[-1], end)
             contents.cut_segment(self._db, change, self._number, kept[-1].number, end)
         if end <= self._layout.start or not kept:
-            kept = [self._new_segment(end)]  # nothing that may be read is left
+            kept = [self._new_segment(end)]  # no readable record is left
         start = min(self._layout.start, end)
         numbers = {segment.number for segment in kept}
         gone = [segment for segment in self._layout.segments if segment.number not in numbers]
@@ -337,7 +337,7 @@ class KvLog:
         return gone
 
     def keep_high_watermark(self, offset: Offset) -> None:
-        """Keep how far all replicas that count are, durably."""
+        """Keep durably how far all replicas that count are."""
         with self.lock:
             self._check_running()
             offset = min(offset, self.end_offset)
@@ -370,7 +370,7 @@ class KvLog:
             return KvRewrite(self, self._db, self._number, old, fresh, end)
 
     def swap(self, old: list[KvSegment], fresh: KvSegment) -> None:
-        """Put a rewritten segment in the place of others; for KvRewrite."""
+        """Put a rewritten segment in place of others; for KvRewrite."""
         with self.lock:
             self._check_running()
             segments = self._layout.replaced(old, fresh)

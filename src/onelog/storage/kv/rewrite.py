@@ -1,4 +1,4 @@
-"""Replaces sealed segments of a kv partition by one, for compaction.
+"""Replaces sealed segments of a kv partition by one, for compaction and thinning.
 
 Rules: the new segment's keys are written under a number that the meta does not name, and a marker
 says so; after a crash before the commit, the next open deletes them. The commit is one write.

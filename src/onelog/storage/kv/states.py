@@ -1,4 +1,4 @@
-"""The derived state of a partition under keys of its own: the newest two of each name.
+"""The derived states of a partition under keys of their own: the newest two of each name.
 
 Rules: the caller holds the partition's lock, and syncs after a save.
 """
@@ -18,7 +18,7 @@ KEPT: Final = 2
 
 
 def save(db: KvDatabase, number: int, name: str, offset: Offset, blob: bytes) -> None:
-    """Keep a state as of `offset`; older ones of the name may go."""
+    """Keep a state as of `offset`; older ones of the name may be dropped."""
     prefix = _prefix(number, name)
     held = [keys.offset_of(key) for key, _ in db.scan(prefix, keys.after(prefix))]
     kept = sorted({*held, offset})[-KEPT:]
@@ -40,7 +40,7 @@ def load(db: KvDatabase, number: int, name: str, end: int) -> tuple[Offset, byte
 
 
 def drop_after(db: KvDatabase, change: WriteBatch, number: int, end: int) -> None:
-    """Put into a change that no state behind `end` is left."""
+    """Add to a change the deletion of every state behind `end`."""
     prefix = keys.of_partition(number, keys.STATE)
     for key, _ in db.scan(prefix, keys.after(prefix)):
         if keys.offset_of(key) > end:

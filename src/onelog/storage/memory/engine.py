@@ -33,13 +33,13 @@ class MemoryEngine:
             return log
 
     def delete(self, key: PartitionKey) -> None:
-        """Nothing is left of a closed partition; an open one must be closed first."""
+        """A closed partition has no data left; an open one must be closed first."""
         with self._lock:
             if key in self._open:
                 raise Conflict(f"partition {key.stream_id}/{key.partition} is open: close it first")
 
     def partitions(self) -> list[PartitionKey]:
-        """The partitions that are open: none outlives its closing."""
+        """The open partitions: closing one loses its data."""
         with self._lock:
             return sorted(self._open)
 
@@ -55,7 +55,7 @@ class MemoryEngine:
             log.close()
 
     def forget(self, key: PartitionKey) -> None:
-        """A partition was closed."""
+        """Forget a partition that was closed."""
         with self._lock:
             self._open.pop(key, None)
 
@@ -70,6 +70,6 @@ class _EngineLog(MemoryLog):
         self._engine = engine
 
     def close(self) -> None:
-        """Let everything go. Idempotent."""
+        """Drop everything. Idempotent."""
         super().close()
         self._engine.forget(self._key)

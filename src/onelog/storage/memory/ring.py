@@ -1,10 +1,10 @@
 """One partition of the memory engine: segments of batches, the oldest batch leaves when it is full.
 
 Rules:
-- `settings.ring_bytes` bounds the bytes of batches; what the lists, times and topic entries cost
-  comes on top, and whole segments of an eighth of the ring give it back.
+- `settings.ring_bytes` bounds the bytes of batches. Lists, times and topic entries come on top;
+  they are freed with whole segments, each an eighth of the ring.
 - The end is durable at once, as far as memory can be: `durable_offset` is `end_offset`.
-- A closed partition holds nothing; opened again it is new and empty.
+- A closed partition holds nothing; when it is opened again it is new and empty.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class MemoryLog:
 
     @property
     def durable_offset(self) -> Offset:
-        """The end: memory keeps no better promise."""
+        """The end: memory cannot promise more."""
         return Offset(self._end)
 
     @property
@@ -86,7 +86,7 @@ class MemoryLog:
 
     @property
     def torn(self) -> TornTail | None:
-        """Nothing is found at the start, so nothing is cut."""
+        """None: a new log has no tail to cut."""
         return None
 
     # ---- writing ----
@@ -112,7 +112,7 @@ class MemoryLog:
             self._make_room()
 
     def append_built(self, builder: BatchBuilder, leader_epoch: int, index_topics: bool) -> bytes:
-        """Seal what is staged as one batch at the end and append it; the batch."""
+        """Seal the staged records as one batch at the end and append it. Returns the batch."""
         return seal_and_append(self, builder, leader_epoch, index_topics=index_topics)
 
     def _check_append(self, batches: Sequence[BatchInfo]) -> None:
@@ -203,14 +203,14 @@ class MemoryLog:
                 found += map(Offset, segment.offsets_of_topic(topic_hash, first, upto, rest))
             return found
 
-    # ---- what the log's owner does now and then ----
+    # ---- upkeep ----
 
     def bring(self, cold: Cold) -> Lease:
         """Nothing is ever cold."""
         return NO_LEASE
 
     def sync(self) -> Offset:
-        """Nothing to do; the end."""
+        """Nothing to do. Returns the end."""
         self._need_open()
         return Offset(self._end)
 
@@ -316,7 +316,7 @@ class MemoryLog:
             self._make_room()
 
     def close(self) -> None:
-        """Let everything go. Idempotent."""
+        """Drop everything. Idempotent."""
         with self._lock:
             self._closed = True
             self._segments = [self._fresh_segment()]
@@ -332,7 +332,7 @@ class MemoryLog:
             self._segments.append(self._fresh_segment())
 
     def swap(self, start: int, end: int, fresh: MemorySegment, cuts: int) -> None:
-        """Put a rewritten segment in the place of the segments in [start, end)."""
+        """Put a rewritten segment in place of the segments in [start, end)."""
         with self._lock:
             self._need_open()
             if cuts != self._cuts:

@@ -21,7 +21,7 @@ from onelog.kernel import (
 )
 
 _PENDING_BYTES: Final = 1024 * 8
-"""Unsorted topic entries, 8 bytes each, that a lookup sorts by itself."""
+"""Bytes of unsorted topic entries that a lookup sorts by itself; each has 8."""
 
 
 class MemorySegment:
@@ -76,7 +76,7 @@ class MemorySegment:
             self._pending.clear()
 
     def drop_first(self) -> int:
-        """Let the oldest batch go; its last offset."""
+        """Drop the oldest batch. Returns its last offset."""
         head = self._head
         last = self._lasts[head]
         self.size_bytes -= len(self._data[head])
@@ -94,7 +94,7 @@ class MemorySegment:
         return self._lasts[self._head]
 
     def cut(self, end: int) -> int:
-        """Drop every batch that reaches `end`; where the segment ends then."""
+        """Drop every batch that reaches `end`. Returns where the segment ends then."""
         at = max(self._head, bisect_left(self._lasts, end))
         if at < len(self._lasts):
             end = min(end, self._bases[at])
@@ -123,7 +123,7 @@ class MemorySegment:
     def base_at_time(self, timestamp_ms: int) -> int | None:
         """Base offset of the first batch whose highest timestamp is not before `timestamp_ms`."""
         at = bisect_left(self._highs, timestamp_ms)
-        if at < self._head:  # the high belongs to a batch that left: look at each that stayed
+        if at < self._head:  # the maximum is that of a dropped batch: look at each that stayed
             times = self._times
             at = self._head
             while at < len(times) and times[at] < timestamp_ms:

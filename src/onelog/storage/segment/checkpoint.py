@@ -52,15 +52,15 @@ class Checkpoint(msgspec.Struct, array_like=True, frozen=True):
     tail: SegmentRow
     """The segment that the recovery point lies in; its size is the recovery point's position."""
     swap: tuple[int, ...] = ()
-    """Bases of `.cleaned` segments that are to take their places, for sealed holds them already."""
+    """Bases of `.cleaned` segments that are to replace others; `sealed` names them already."""
     cut: bool = False
-    """The log was truncated to this point: what lies behind it is to go."""
+    """The log was truncated to this point: files behind it are to be deleted."""
     high_watermark: int = 0
     """The high watermark that was kept last; never beyond the end that the log had then."""
 
 
 _decoder: Final = msgspec.msgpack.Decoder(Checkpoint)
-"""Made here: threads that use a type for the first time together break msgspec."""
+"""Made once, here: msgspec breaks when threads use a type for the first time together."""
 
 
 def empty_checkpoint(offset: int = 0) -> Checkpoint:

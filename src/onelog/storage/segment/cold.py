@@ -1,9 +1,10 @@
-"""Bytes of a segment's log that are not in memory: found out before they are touched, and brought.
+"""Bytes of a segment's log that are not in memory: found before they are touched, and brought.
 
-Why: touching them through the map would hold the loop until the disk answered, and a disk that
-answers with an error would end the process.
-Rules: what was brought counts as there while its lease is held, whatever the system says, so that
-who waited for it gets it. Bytes that cannot be read stop the partition (the caller sees to that).
+Why: touching them through the map would hold the loop until the disk answers, and a disk error
+would end the process.
+Rules: bytes that were brought count as present while their lease is held, whatever the system says,
+so that the reader that waited gets them. Bytes that cannot be read stop the partition (the caller
+does that).
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ if TYPE_CHECKING:
     from onelog.storage.segment.segment import Segment
 
 BRING_BYTES: Final = 1024 * 1024
-"""What is read from the disk in one go."""
+"""Bytes that are read from the disk at once."""
 AHEAD_BYTES: Final = 4 * 1024 * 1024
-"""What the system is asked to read behind it."""
+"""Bytes behind them that the system is asked to read."""
 _LENGTH: Final = struct.Struct(">i")
 _LENGTH_AT: Final = 8
-"""Where a batch says how many bytes follow."""
+"""The position of a batch's length in its header."""
 
 
 class ColdBytes(Cold):
-    """A stretch of a segment's log is not in memory."""
+    """A range of a segment's log is not in memory."""
 
     def __init__(self, segment: Segment, start: int, end: int) -> None:
         super().__init__((segment.base_offset, start, end), end - start)
@@ -44,7 +45,7 @@ class ColdBytes(Cold):
 
 
 class _Stretch(Lease):
-    """Bytes that were just read."""
+    """A range of bytes that was just read."""
 
     __slots__ = ("_held", "end", "start")
 
@@ -55,13 +56,13 @@ class _Stretch(Lease):
         held.append(self)
 
     def release(self) -> None:
-        """Ask the system again whether they are there."""
+        """From now on, ask the system again whether they are in memory."""
         with contextlib.suppress(ValueError):
             self._held.remove(self)
 
 
 class Stretches:
-    """What was brought of one segment and is in use."""
+    """The ranges of one segment that were brought and are in use."""
 
     __slots__ = ("_held", "_segment")
 
@@ -70,7 +71,7 @@ class Stretches:
         self._held: list[_Stretch] = []
 
     def here_to(self, buffer: Map, start: int, needed: int, wished: int) -> int:
-        """Up to where the log is in memory from `start` on: at least to `needed`, or Cold."""
+        """The end of the bytes in memory from `start` on: at least `needed`. Raises Cold."""
         here = start
         if self._held:
             for stretch in tuple(self._held):
@@ -83,20 +84,19 @@ class Stretches:
         return here
 
     def room(self, buffer: Map, position: int, here: int, limit: int) -> int:
-        """Bytes that may be handed out from the batch at `position` on: that batch, and what else
-        lies below `here`. Cold where the batch itself, whose header is there, is not.
-        """
+        """Bytes that may be handed out from the batch at `position` on: that batch, and more below
+        `here`. Raises Cold when the batch, whose header is in memory, is not."""
         size = _LENGTH.unpack_from(buffer, position + _LENGTH_AT)[0] + _LENGTH_AT + _LENGTH.size
-        # The header behind what is handed out is looked at, too.
+        # The header behind these bytes is read, too.
         needed = min(position + size + HEADER_BYTES, limit)
         if here < needed:
             here = self.here_to(buffer, position, needed, needed)
         return max(here - HEADER_BYTES - position, 1)
 
     def bring(self, path: str, size: int, cold: ColdBytes, is_gone: Callable[[], bool]) -> Lease:
-        """Read a stretch from the disk, and ask for more behind it; the system keeps both.
+        """Read a range from the disk, and ask for more behind it; the system keeps both in memory.
 
-        The log has `size` bytes. When the segment `is_gone`, the file may be another's.
+        The log has `size` bytes. When the segment `is_gone`, the path may belong to another file.
         """
         file = OpenFile(path, os.O_RDONLY)
         end = min(size, max(cold.end, cold.start + BRING_BYTES))

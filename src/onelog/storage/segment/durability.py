@@ -55,7 +55,8 @@ class PartitionSync:
             return Offset(held.durable)
 
     def run(self, *, save: bool) -> bool:
-        """Sync; the checkpoint too if asked or due. Whether it was saved. Maintenance is held."""
+        """Sync, and save the checkpoint if asked or due. Returns whether it was saved. Maintenance
+        is held."""
         held = self._held
         with held.lock:
             held.check_running()
@@ -100,7 +101,7 @@ class PartitionSync:
         return True
 
     def _sync_names(self) -> None:
-        """Make the segment files' names durable, and once the directories' they are in."""
+        """Make the names of the segment files durable and, once, those of their directories."""
         if self._is_placed:
             sync_directory(self._held.directory)
         else:
@@ -108,7 +109,7 @@ class PartitionSync:
             self._is_placed = True
 
     def seal_active(self) -> None:
-        """Begin a new segment, unless the active one is empty; the next sync takes the old one.
+        """Begin a new segment, unless the active one is empty. The next sync includes the old one.
 
         The lock is held.
         """
@@ -127,11 +128,11 @@ class PartitionSync:
     # The checkpoint. Maintenance is held.
 
     def next(self, **changes: object) -> Checkpoint:
-        """The checkpoint that follows the saved one; what was under way then is finished."""
+        """The checkpoint that follows the saved one; changes that it had begun are finished."""
         return msgspec.structs.replace(self.saved, **{"swap": (), "cut": False, **changes})
 
     def save(self, checkpoint: Checkpoint, *, required: bool = True) -> bool:
-        """Write the checkpoint; without room for it the old one stays."""
+        """Write the checkpoint. Without room for it the old one stays."""
         try:
             self._box.save(checkpoint)
         except OSError as error:
@@ -151,7 +152,7 @@ class PartitionSync:
             )
 
     def keep_high_watermark(self, offset: Offset) -> None:
-        """Keep how far all replicas that count are, durably."""
+        """Keep durably how far all replicas that count are."""
         held = self._held
         with held.maintenance:
             with held.lock:
@@ -161,7 +162,7 @@ class PartitionSync:
                 self.save(self.next(high_watermark=int(known)))
 
     def finish(self) -> bool:
-        """Bring everything to disk for a close; whether the checkpoint describes all of the log.
+        """Sync everything for a close. Returns whether the checkpoint describes all of the log.
 
         Maintenance is held.
         """

@@ -56,7 +56,8 @@ class LogEnds:
             self._remove(gone)
 
     def _remove(self, gone: list[Segment]) -> None:
-        """Delete files that the checkpoint no longer names; what fails goes at the next open."""
+        """Delete files that the checkpoint no longer names; if that fails, the next open does
+        it."""
         try:
             bury(gone)
         except OSError as error:
@@ -88,7 +89,7 @@ class LogEnds:
         segments = held.segments[1]
         cut = in_place(LogReader(held), lambda: truncation.find_cut(segments, end))
         start, new_end = held.start, max(cut.end_offset, min(held.start, end))
-        if new_end <= start:  # nothing that may be read is left
+        if new_end <= start:  # no readable record is left
             cut, start = truncation.Cut([], None, 0, new_end), Offset(new_end)
         active = held.empty_segment(new_end)
         kept = list(cut.kept)
@@ -120,14 +121,14 @@ class LogEnds:
             held.give_up("truncate", error)
 
     def _finish_cut(self, gone: list[Segment], split: Segment | None, active: Segment) -> None:
-        """Bring the files to what the checkpoint says. Nothing is appended before that."""
+        """Bring the files to the state of the checkpoint. Nothing is appended before that."""
         held = self._held
         faults.hit("segment.truncate")
         if split is not None:
-            split.let_go()  # its file is that of the shorter one now
+            split.let_go()  # its file is now that of the shorter segment
         bury(segment for segment in gone if segment is not split)
         if split is not None:
-            active.create()  # were both checkpoints lost, its name says where the log was cut
+            active.create()  # if both checkpoints are lost, its name says where the log was cut
         state.drop_states(held.directory, held.end)
         sync_directory(held.directory)
         self._durability.save(self._durability.next())

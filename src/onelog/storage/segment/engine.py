@@ -53,7 +53,7 @@ def _delete(path: Path) -> None:
     path.rename(doomed)
     sync_directory(path.parent)
     shutil.rmtree(doomed)
-    with contextlib.suppress(OSError):  # other partitions are there still
+    with contextlib.suppress(OSError):  # other partitions still exist
         path.parent.rmdir()
 
 
@@ -98,7 +98,7 @@ class SegmentEngine:
     def open(self, key: PartitionKey, settings: LogSettings) -> SegmentLog:
         """Open or create a partition, recovering it when the last shutdown was not clean.
 
-        Raises PartitionStopped when the disk does not let it be recovered: it concerns no other.
+        Raises PartitionStopped when the disk prevents recovery: this concerns only this partition.
         """
         path = self._path(key)
         with self._lock:
@@ -127,7 +127,7 @@ class SegmentEngine:
         return log
 
     def delete(self, key: PartitionKey) -> None:
-        """Delete a closed partition and everything kept for it. Missing is fine."""
+        """Delete a closed partition and everything kept for it. No error if it does not exist."""
         path = self._path(key)
         with self._lock:
             held = self._open.get(key)
@@ -153,7 +153,7 @@ class SegmentEngine:
         return sorted(found)
 
     def check_room(self) -> None:
-        """Raise StorageFull when the disk does not give so much as one append may reserve."""
+        """Raise StorageFull when the disk has no room for what one append may reserve."""
         path = str(self._root / _PROBE)
         try:
             faults.hit("segment.allocate")

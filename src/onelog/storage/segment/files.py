@@ -1,4 +1,4 @@
-"""Open files under one bound: write handles and read-only maps that the engine may let go of.
+"""Open files under one bound: write handles and read-only maps that the engine may close.
 
 Rules: the engine closes a file by dropping its reference. A user of the file holds a reference of
 its own, so that nothing is closed or unmapped under a reader. Files are never written through a
@@ -25,7 +25,7 @@ OPEN_FILES_MAX: Final = 1024
 _FORCED_FACTOR: Final = 4
 """Files with unsynced bytes stay open, up to so many times the bound."""
 _LOOKS_MAX: Final = 64
-"""Slots that are asked at most when a file is opened, so that opening stays cheap."""
+"""Slots that are examined at most when a file is opened, so that opening stays cheap."""
 
 PASSING: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN)
 """Errors of a read that say nothing about the disk."""
@@ -80,7 +80,7 @@ class OpenFile:
 
 
 class FileSlot:
-    """Something that holds a file open and can do without."""
+    """Holds a file open and can reopen it."""
 
     __slots__ = ("used",)
 
@@ -88,12 +88,12 @@ class FileSlot:
         self.used = False
 
     def let_go(self, forced: bool) -> bool:
-        """Drop the file; False if it should stay (never when forced)."""
+        """Close the file; False if it should stay open (never when forced)."""
         raise NotImplementedError
 
 
 class FileCache:
-    """The bound: when too many files are open, those not used lately are let go of."""
+    """The bound: when too many files are open, those not used lately are closed."""
 
     __slots__ = ("_limit", "_lock", "_slots")
 
@@ -108,12 +108,12 @@ class FileCache:
 
     @property
     def limit(self) -> int:
-        """Files kept open when all of them may be let go of."""
+        """How many files stay open, if all of them may be closed."""
         return self._limit
 
     def admit(self, slot: FileSlot) -> None:
-        """Count a slot that has just opened its file; others may lose theirs."""
-        slot.used = False  # it has its place at the back; being used again is what keeps it
+        """Count a slot that has just opened its file; others may be closed."""
+        slot.used = False  # it is at the back; only another use keeps it longer
         with self._lock:
             self._slots[slot] = None
             # Second chance: a slot that was used since the last look goes to the back once.
@@ -129,7 +129,7 @@ class FileCache:
                     self._slots[old] = None
 
     def forget(self, slot: FileSlot) -> None:
-        """Let go of a slot's file for good."""
+        """Close a slot's file for good."""
         with self._lock:
             self._slots.pop(slot, None)
         slot.let_go(forced=True)
@@ -147,7 +147,7 @@ class MappedFile(FileSlot):
         self._map: Map | None = None
 
     def peek(self, size: int) -> Map | None:
-        """The map if it is there and covers `size` bytes."""
+        """The map, if there is one that covers `size` bytes."""
         found = self._map
         if found is None or len(found) < size:
             return None
@@ -226,7 +226,8 @@ def sync_directory(path: str | Path) -> None:
 
 
 def sync_path(directory: str) -> None:
-    """Make the names in a partition's directory durable, and that it is in its stream's and root's.
+    """Make the names in a partition's directory durable, and the directory itself in its stream's
+    and in the root.
 
     Why: a directory that exists need not be durable. The process that made it may have died before
     its sync.

@@ -44,14 +44,15 @@ class PartitionState:
         self.start = Offset(0)
         self.end = self.durable = 0
         self.segments: tuple[list[int], list[Segment]] = ([], [])
-        """Base offsets and segments, for readers without a lock: replaced as a whole."""
+        """Base offsets and segments, for readers without a lock: always replaced as a whole."""
         self.sealed_bytes = 0
         self.stopped: PartitionStopped | None = None
         self.unreadable: PartitionStopped | None = None
-        """Why nothing more is read from the disk; what is in memory is read all the same."""
+        """The error because of which nothing is read from the disk; bytes in memory are still
+        read."""
         self.closed = False
         self.frozen = False
-        """A truncation is at work: nothing may be appended."""
+        """A truncation is running: nothing may be appended."""
 
     # Segments. The lock is held.
 
@@ -61,16 +62,16 @@ class PartitionState:
         return self.segments[1][-1]
 
     def publish(self, segments: list[Segment]) -> None:
-        """Show readers another list of segments, at once."""
+        """Replace the list of segments that readers see, at once."""
         self.sealed_bytes = sum(segment.size_bytes for segment in segments[:-1])
         self.segments = ([segment.base_offset for segment in segments], segments)
 
     def empty_segment(self, base_offset: int) -> Segment:
-        """A new one, without a file yet."""
+        """A new segment, without a file yet."""
         return self._segment(SegmentRow(base_offset, 0), sealed=False)
 
     def sealed_segment(self, row: SegmentRow) -> Segment:
-        """One whose file is there."""
+        """A segment whose file exists."""
         return self._segment(row, sealed=True)
 
     def _segment(self, row: SegmentRow, *, sealed: bool) -> Segment:
@@ -87,13 +88,14 @@ class PartitionState:
             raise Closed(f"partition {self.directory} is closed")
 
     def stop(self, error: PartitionStopped) -> PartitionStopped:
-        """Refuse work from now on; the first reason stays."""
+        """Refuse work from now on; the first error stays."""
         if self.stopped is None:
             self.stopped = error
         return self.stopped
 
     def failed(self, what: str, error: OSError) -> NoReturn:
-        """Turn a system error into ours: a full disk passes, everything else stops."""
+        """Turn a system error into ours: a full disk may pass, any other error stops the
+        partition."""
         if is_full(error):
             raise StorageFull(
                 f"{what} in {self.directory}: no room on the disk; free some space or shorten "
@@ -121,7 +123,7 @@ class PartitionState:
             raise self.stop(PartitionStopped(reason)) from error
 
     def corrupt(self, error: Exception) -> PartitionStopped:
-        """Damage was read: stop, and say where."""
+        """A read found damage: stop, and say where."""
         reason = (
             f"{self.directory}: {error}; the partition is stopped: restore the file from a replica"
             " or a backup, or give the stream up (onelog stream start-over)"
@@ -131,13 +133,13 @@ class PartitionState:
 
 
 def drop(segments: Iterable[Segment]) -> None:
-    """Tell readers that segments are gone. The lock is held."""
+    """Mark segments as gone for readers. The lock is held."""
     for segment in segments:
         segment.dead = True
 
 
 def bury(segments: Iterable[Segment]) -> None:
-    """Delete the files of segments that readers do not see any more."""
+    """Delete the files of segments that readers no longer see."""
     for segment in segments:
         faults.hit("segment.unlink")
         segment.unlink()

@@ -42,7 +42,7 @@ class SparseIndex:
         """Position from which on a batch gets an entry."""
 
     def add(self, rel: int, position: int, max_timestamp_ms: int, interval_bytes: int) -> bool:
-        """Add a batch's entry; whether it is time to save."""
+        """Add a batch's entry. Returns whether it is time to save."""
         offsets, times = self.offsets, self.times
         offsets.append(rel << 32 | position)
         if not times or max_timestamp_ms > times[-2]:
@@ -68,7 +68,7 @@ class SparseIndex:
         return len(offsets), crc32c(offsets), len(times), crc32c(times)
 
     def restore(self, offsets: bytes, times: bytes, interval_bytes: int) -> None:
-        """Take over what the files hold."""
+        """Take over the content of the files."""
         self.offsets.frombytes(offsets)
         self.times.frombytes(times)
         self._offsets_saved = len(self.offsets)

@@ -1,8 +1,8 @@
-"""The index files of one segment: loaded when asked for, checked, and rebuilt from the log.
+"""The index files of one segment: loaded when needed, checked, and rebuilt from the log.
 
 Rules: the active segment's entries live in memory (`live`); a sealed one's are mapped. Files count
-only if they are what the segment's row says (bytes and CRC). New files are new inodes, so that
-existing maps do not change. The callers hold the partition's lock where a method says so.
+only if they match the segment's row (bytes and CRC). New files are new inodes, so that existing
+maps do not change. The callers hold the partition's lock where a method says so.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ INDEX_EXTENSIONS = (INDEX, TIMES, TOPICS)
 
 
 class BadIndex(Exception):
-    """An index file is missing or is not what the row says."""
+    """An index file is missing or does not match the row."""
 
 
 class Indexes:
@@ -56,7 +56,8 @@ class Indexes:
         self.tail = TopicTail() if settings.topic_index else None
 
     def resume(self, settings: LogSettings) -> bool:
-        """Load a segment's entries into memory to add to them; False if they cannot be used."""
+        """Load a segment's entries into memory to add to them. Returns False if they cannot be
+        used."""
         row = self.row
         if row.index_bytes == UNKNOWN or (settings.topic_index and row.topics_bytes == UNKNOWN):
             return False
@@ -76,7 +77,7 @@ class Indexes:
         return True
 
     def save(self) -> bool:
-        """Write the entries out; a full or failing disk keeps them in memory."""
+        """Write the entries to the files; if the disk is full or fails, they stay in memory."""
         assert self.live is not None
         try:
             self.live.save(self.stem)
@@ -87,7 +88,7 @@ class Indexes:
         return True
 
     def describe(self, plain: SegmentRow) -> SegmentRow:
-        """`plain` with what the files must look like, after they were written."""
+        """`plain` with the sizes and CRCs of the files, after they were written."""
         if self.live is None:
             return self.row
         if not self.save():
@@ -103,14 +104,14 @@ class Indexes:
         )
 
     def settle(self, plain: SegmentRow) -> None:
-        """Write everything out and go over to maps: nothing is added any more."""
+        """Write everything to the files and use maps: nothing is added any more."""
         self.row = self.describe(plain)
         if self.row.index_bytes != UNKNOWN:
             self.live = None
             self.tail = None
 
     def rebuild(self, log: mmap.mmap | None, size: int, base: int, settings: LogSettings) -> None:
-        """Make the entries anew, in memory, from the segment's batches."""
+        """Make the entries again, in memory, from the segment's batches."""
         live, tail = SparseIndex(), TopicTail() if settings.topic_index else None
         highest = -1
         walk = Walk(log, 0, size, -1, check_crc=False)

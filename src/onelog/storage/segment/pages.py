@@ -1,7 +1,7 @@
 """How much of the log stays in the system's page cache: the newest bytes, when there is a bound.
 
 Why: without a bound every byte of the log takes a new page until memory is full. On a virtual
-machine whose host takes free memory back each new page costs several times what the write does; a
+machine whose host takes free memory back, each new page costs several times as much as the write; a
 container pays for them too. With a bound the same pages are used again and again.
 
 Rules: only bytes that are on the disk leave the cache, so that no write waits for it. A later
@@ -19,11 +19,11 @@ from typing import Final
 from onelog.storage.segment.files import OpenFile
 
 NOTED_BYTES_MIN: Final = 1024 * 1024
-"""Shorter runs wait until more is behind them, so that the list stays short."""
+"""Shorter ranges wait until more bytes follow, so that the list stays short."""
 
 
 class Edge:
-    """A place in a file: of what lies below, nobody knows whether it is in the page cache."""
+    """A position in a file: bytes below it may have left the page cache."""
 
     __slots__ = ("at",)
 
@@ -32,7 +32,7 @@ class Edge:
 
 
 class PageBudget:
-    """The runs of synced bytes that may still be in the page cache, oldest first."""
+    """The ranges of synced bytes that may still be in the page cache, oldest first."""
 
     __slots__ = ("_bytes", "_limit_bytes", "_lock", "_runs")
 
@@ -43,9 +43,10 @@ class PageBudget:
         self._lock = threading.Lock()
 
     def note(self, path: str, start: int, end: int, edge: Edge) -> int:
-        """Bytes of a file are on the disk: older ones may have to go. Where the next run starts.
+        """Bytes of a file are on the disk: older ones may have to leave. Returns where the next
+        range starts.
 
-        The file's `edge` moves before they do. May wait for the disk: the thread that syncs calls
+        The file's `edge` moves before they leave. May wait for the disk: the syncing thread calls
         it, never the loop.
         """
         if self._limit_bytes == 0 or end - start < NOTED_BYTES_MIN:
@@ -60,7 +61,7 @@ class PageBudget:
                 gone.append(run)
         for old, first, last, behind in gone:
             behind.at = max(behind.at, last)
-            with contextlib.suppress(OSError):  # deleted meanwhile, or a system without it
+            with contextlib.suppress(OSError):  # deleted meanwhile, or not supported by the system
                 file = OpenFile(old, os.O_RDONLY)
                 os.posix_fadvise(file.fd, first, last - first, os.POSIX_FADV_DONTNEED)
         return end

@@ -52,7 +52,7 @@ class SegmentLog:
         """After `close`: whether the checkpoint describes the log completely."""
         self._durability = PartitionSync(held, found)
         self._reader = LogReader(held)
-        self.read = self._reader.read  # bound here: a read per batch costs no second call
+        self.read = self._reader.read  # bound here: a read per batch saves a second call
 
     @property
     def directory(self) -> str:
@@ -131,7 +131,7 @@ class SegmentLog:
             held.end = last + 1
 
     def append_built(self, builder: BatchBuilder, leader_epoch: int, index_topics: bool) -> bytes:
-        """Seal what is staged as one batch at the end and append it; the batch."""
+        """Seal the staged records as one batch at the end and append it. Returns the batch."""
         held = self._held
         with held.lock:
             if held.stopped is None and not held.closed and not held.frozen:
@@ -142,7 +142,7 @@ class SegmentLog:
                     )
                 except OSError as error:
                     held.failed("append", error)
-                if data is not None:  # as usual: it fits the active segment as that is
+                if data is not None:  # the usual case: it fits the active segment
                     self._durability.unsaved_bytes += len(data)
                     held.end += count
                     return data
@@ -157,7 +157,7 @@ class SegmentLog:
             self._held.full_or_error("append", error)
 
     def _writable(self, first: int, last: int, size: int) -> Segment:
-        """The active segment, after a roll if these batches do not belong into it any more."""
+        """The active segment, after a roll if these batches no longer belong into it."""
         held = self._held
         segment = held.active
         if segment.size_bytes:
@@ -190,7 +190,7 @@ class SegmentLog:
         with held.lock:
             held.check_running()
             if settings.topic_index != held.settings.topic_index:
-                # A segment has a topic index for all of it or for nothing.
+                # A segment has a topic index for all of its batches or for none.
                 self._durability.seal_active()
             held.settings = settings
             for segment in held.segments[1]:
@@ -213,7 +213,7 @@ class SegmentLog:
         return self._reader.segments()
 
     def bring(self, cold: Cold) -> Lease:
-        """Read what is cold from the disk."""
+        """Read cold bytes from the disk."""
         return self._reader.bring(cold)
 
     # The rest.
@@ -223,7 +223,7 @@ class SegmentLog:
         return self._durability.sync()
 
     def keep_high_watermark(self, offset: Offset) -> None:
-        """Keep how far all replicas that count are, durably."""
+        """Keep durably how far all replicas that count are."""
         self._durability.keep_high_watermark(offset)
 
     def trim(self, start: Offset) -> None:
@@ -254,7 +254,7 @@ class SegmentLog:
         return None if found is None else (Offset(found[0]), found[1])
 
     def close(self) -> None:
-        """Sync, write the clean state, let go of every file. Idempotent."""
+        """Sync, write the clean state, close every file. Idempotent."""
         held = self._held
         with held.maintenance:
             if held.closed:

@@ -38,7 +38,7 @@ class LogReader:
         self._held = held
 
     def _look(self, look: Callable[[list[int], list[Segment]], _T]) -> _T:
-        """Run a lookup on the segments of this moment, again if one went away meanwhile."""
+        """Run a lookup on the segments of this moment, and again if one was dropped meanwhile."""
         held = self._held
         while True:
             if held.closed or isinstance(held.stopped, PartitionCorrupt):
@@ -70,7 +70,7 @@ class LogReader:
                     return found
             return _EMPTY
 
-        end = held.end  # before the segments are looked at: they hold at least this
+        end = held.end  # before the segments are read: they hold at least this
         if not held.start <= offset <= end:
             raise OffsetOutOfRange(
                 f"offset {offset} of {held.directory}: the log holds {held.start} to {end}"
@@ -105,7 +105,7 @@ class LogReader:
                 if bases[number] >= below or len(found) >= limit:
                     break
                 rows = segments[number].offsets_of_topic(topic_hash, first, limit - len(found))
-                if number + 1 < len(bases):  # entries of what a truncation cut off stay
+                if number + 1 < len(bases):  # entries of truncated batches stay
                     del rows[bisect_left(rows, bases[number + 1]) :]
                 found += rows
             return [Offset(offset) for offset in found[: bisect_left(found, below)]]
@@ -116,13 +116,13 @@ class LogReader:
         return self._look(look)
 
     def bring(self, cold: Cold) -> Lease:
-        """Read what is cold from the disk."""
+        """Read cold bytes from the disk."""
         assert isinstance(cold, ColdBytes)
         held = self._held
         try:
             return cold.segment.bring(cold)
         except SegmentGone:
-            return NO_LEASE  # who reads again finds what is there now
+            return NO_LEASE  # the next read finds the new segments
         except CorruptBatch as error:
             raise held.corrupt(error) from error
         except OSError as error:

@@ -1,4 +1,5 @@
-"""Opens a partition's directory: finishes what a crash interrupted, then finds the log's end.
+"""Opens a partition's directory: finishes changes that a crash interrupted, then finds the log's
+end.
 
 Rules: every file that the checkpoint names must exist; a missing one is corruption. Only batches
 behind the recovery point are scanned. The log is cut at the first bad batch, later segments are
@@ -49,7 +50,7 @@ class RecoveryStats:
     bytes_cut: int = 0
     segments_removed: int = 0
     end_offset: int = 0
-    """Where the log ends since."""
+    """Where the log ends since then."""
     clean: bool = True
 
     @property
@@ -62,7 +63,7 @@ class RecoveryStats:
 
 @dataclass(slots=True)
 class RecoveredLog:
-    """A partition as it was found, and made good."""
+    """A partition after recovery."""
 
     checkpoint: Checkpoint
     box: CheckpointFile
@@ -121,7 +122,7 @@ class LogRecovery:
             segments = [*sealed, *scanned]
             known = self._make_durable(known, segments, end)
         self._stats.end_offset = end
-        # What was lost must not count once the log has grown past it.
+        # A mark beyond lost records must not count once the log has grown past it.
         known = msgspec.structs.replace(known, high_watermark=min(known.high_watermark, end))
         if drop_states(self._directory, end):
             sync_directory(self._directory)
@@ -131,10 +132,10 @@ class LogRecovery:
         stem = stem_of(self._directory, row.base_offset)
         return Segment(stem, row, self._shared, self._lock, self._settings, sealed=sealed)
 
-    # What a crash interrupted.
+    # Changes that a crash interrupted.
 
     def _finish(self, known: Checkpoint) -> Checkpoint:
-        """Bring the files to what the checkpoint says, whichever step was the last."""
+        """Bring the files to the state of the checkpoint, whichever step was the last."""
         replaced = set(known.swap)
         named = {row.base_offset for row in known.sealed} | {known.tail.base_offset}
         with os.scandir(self._directory) as entries:
@@ -169,7 +170,7 @@ class LogRecovery:
         return known
 
     def _confirm(self, known: Checkpoint, names: list[str], named: set[int]) -> None:
-        """Before files go because of a checkpoint: its own sync may be what failed."""
+        """Before files are deleted because of a checkpoint: its own sync may be what failed."""
         found = [int(match[1]) for match in map(_SEGMENT_FILE.fullmatch, names) if match]
         if known.swap or known.cut or any(self._is_leftover(base, known, named) for base in found):
             self._save_again(known)
@@ -194,7 +195,7 @@ class LogRecovery:
             file.cut(size)  # nothing is mapped yet
             file.sync_all()
 
-    # What must be there.
+    # Files that must exist.
 
     def _list(self) -> None:
         with os.scandir(self._directory) as entries:
@@ -217,7 +218,7 @@ class LogRecovery:
                 )
 
     def _give_back(self, known: Checkpoint) -> None:
-        """Cut off what truncations left behind the ends of sealed segments."""
+        """Cut off bytes that truncations left behind the ends of sealed segments."""
         longer = [row for row in known.sealed if self._logs[row.base_offset] > row.size_bytes]
         if longer:
             self._save_again(known)
@@ -239,7 +240,7 @@ class LogRecovery:
                 f"(byte {tail.size_bytes}), {walk.why}; {_REPAIR}"
             )
 
-    # What lies behind the recovery point.
+    # Batches behind the recovery point.
 
     def _scan(self, bases: list[int], known: Checkpoint) -> tuple[list[Segment], int]:
         """The segments from the recovery point on, the last one active, and the log's end."""
@@ -283,7 +284,8 @@ class LogRecovery:
         return self._damaged
 
     def _scan_segment(self, segment: Segment, offset: int) -> tuple[int, bool]:
-        """Take up a segment's good batches behind its row; the offset reached, and whether torn."""
+        """Take over a segment's good batches behind its row. Returns the offset reached, and
+        whether torn."""
         length = self._logs[segment.base_offset]
         start = segment.size_bytes
         segment.exists = True
@@ -315,7 +317,7 @@ class LogRecovery:
                 remove(stem_of(self._directory, base) + extension)
 
     def _make_durable(self, known: Checkpoint, segments: list[Segment], end: int) -> Checkpoint:
-        """Write what was scanned again, sync it, and move the recovery point behind it."""
+        """Write the scanned batches again, sync them, and move the recovery point behind them."""
         rows = [segment.row() for segment in segments]
         for segment in segments:
             if segment.base_offset >= known.tail.base_offset and segment.size_bytes:

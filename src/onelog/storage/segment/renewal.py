@@ -5,8 +5,7 @@ be read from its cache, and a later fsync succeeds without writing them: bytes t
 without error may be nowhere on the disk. Bytes that are written anew are dirty again, so the sync
 that follows puts them on the disk or fails.
 
-Rules: the bytes that are written are the bytes that were checked, from one copy; positions do not
-change.
+Rules: the same copy of the bytes is checked and written; positions do not change.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _WINDOW_BYTES: Final = 4 * 1024 * 1024
 def renew(path: str, start: int, end: int) -> None:
     """Write the batches in the bytes [start, end) of a file again and make them durable.
 
-    Raises OSError when they are not what they were, or the disk does not take them.
+    Raises OSError when they have changed, or the disk does not accept them.
     """
     file = OpenFile(path, os.O_RDWR)
     window_bytes = _WINDOW_BYTES

@@ -2,10 +2,9 @@
 
 Why `mincore`: it asks for a whole range in one call (1 µs a page's worth, 8 µs a MiB) and needs no
 open file. `preadv2` with RWF_NOWAIT copies what it is asked about: 80 µs a MiB. Bytes that the file
-no longer has are not in memory either, so that a file that was cut short is found out here, before
-anybody touches its map and the process is ended (SIGBUS).
-Rules: a system that cannot tell says that everything is there, as without this module. What is
-there may go a moment later when memory is short: who reads it then waits.
+no longer has are not in memory either. So a file that was cut short is found here, before a read of
+its map ends the process (SIGBUS). Rules: on a system without `mincore`, all bytes count as in
+memory. Bytes in memory may leave a moment later when memory is short: then the read waits.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any, Final
 
 PAGE: Final = mmap.PAGESIZE
 _PAGES_MAX: Final = 4096
-"""Pages that one call asks for."""
+"""Pages of one call."""
 
 
 class _View(ctypes.Structure):
@@ -40,7 +39,7 @@ class _View(ctypes.Structure):
 
 def _find_mincore() -> Any:
     try:
-        # The call is short: letting go of the interpreter would cost more than it takes.
+        # The call is short: releasing the interpreter would cost more than the call.
         found = ctypes.PyDLL(None).mincore
     except (OSError, AttributeError):
         return None
@@ -57,12 +56,12 @@ _lock: Final = threading.Lock()
 
 
 class Map(mmap.mmap):
-    """A read-only map that knows where it lies."""
+    """A read-only map that knows its address."""
 
     address: int = 0
 
     def locate(self) -> None:
-        """Find out where it lies; 0 when that cannot be told."""
+        """Find its address; 0: unknown."""
         view = _View()
         api = ctypes.pythonapi
         if api.PyObject_GetBuffer(ctypes.py_object(self), ctypes.byref(view), 0) == 0:
@@ -70,7 +69,7 @@ class Map(mmap.mmap):
             api.PyBuffer_Release(ctypes.byref(view))
 
     def here_to(self, start: int, end: int) -> int:
-        """Up to where the bytes from `start` to `end` are in memory without a gap."""
+        """The end of the bytes between `start` and `end` that are in memory without a gap."""
         if _mincore is None or not self.address:
             return end
         position = start - start % PAGE

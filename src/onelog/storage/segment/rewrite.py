@@ -1,8 +1,8 @@
 """Replaces sealed segments by fewer, smaller ones, for compaction and thinning.
 
-Rules: the new segments grow beside the old ones as `.cleaned` files. The checkpoint that names
-them is the moment that counts: before it a crash leaves the old batches, after it the new ones.
-Small segments are merged up to the segment size. Offsets never move.
+Rules: the new segments grow beside the old ones as `.cleaned` files. The checkpoint that names them
+decides: a crash before it leaves the old batches, a crash after it the new ones. Small segments are
+merged up to the segment size. Offsets never move.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class SegmentRewrite:
         self._next = last + 1
 
     def _segment(self, first: int, last: int, size: int) -> Segment:
-        """The segment that takes the next batches."""
+        """The segment for the next batches."""
         settings = self._held.settings
         if self._written:
             current = self._written[-1]
@@ -134,7 +134,7 @@ class SegmentRewrite:
             self._done = True
 
     def _swap(self, old: list[Segment], new: list[Segment]) -> None:
-        """Put `new` in the place of `old`. Maintenance is held."""
+        """Put `new` in place of `old`. Maintenance is held."""
         held, durability = self._held, self._durability
         held.check_running()
         if any(segment.dead for segment in old):

@@ -21,7 +21,7 @@ Piece = tuple[memoryview, list[BatchInfo], int]
 
 
 class Walk:
-    """One pass over the bytes [start, end) of a mapped file; `stop` and `why` tell how it ended."""
+    """One pass over the bytes [start, end) of a mapped file; `stop` and `why` say how it ended."""
 
     __slots__ = ("_check_crc", "_end", "_map", "offset", "stop", "why")
 

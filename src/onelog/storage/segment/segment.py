@@ -1,9 +1,9 @@
 """One segment: a `.log` file of batches with its index files, the active one or a sealed one.
 
-Rules: the partition's lock guards every change; reading needs it only to open a file. Bytes
-beyond `size_bytes` in the file mean nothing: they are reserved zeros. Bytes that may not be in
-memory are asked about before the map is touched, the newest of the active segment never. An
-index entry is checked against the log before it is used; a damaged index never leads to a wrong
+Rules: the partition's lock guards every change; reading needs it only to open a file. Bytes beyond
+`size_bytes` in the file mean nothing: they are reserved zeros. Before the map is touched, the
+system is asked whether the bytes are in memory, except for the newest bytes of the active segment.
+An index entry is checked against the log before it is used; a damaged index never leads to a wrong
 answer.
 """
 
@@ -53,7 +53,7 @@ RESERVE_BYTES_MAX: Final = 16 * 1024 * 1024
 MAPPED_BYTES: Final = 8 * 1024 * 1024
 """How far behind a reader the log stays mapped."""
 HOT_BYTES: Final = 16 * 1024 * 1024
-"""The newest bytes of the active segment, which this process wrote: nobody asks where they are."""
+"""The newest bytes of the active segment, which this process wrote: they count as in memory."""
 _CAN_UNMAP: Final = hasattr(mmap, "MADV_DONTNEED")
 _UNSUPPORTED: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _BASE_OFFSET: Final = struct.Struct(">q")
@@ -114,7 +114,7 @@ class Segment:
         self._log: MappedFile | None = None
         self._mapped_from = 0
         self._edge = Edge(row.size_bytes)
-        """This process wrote what lies above it."""
+        """Bytes above it were written by this process."""
         self._brought = Stretches(self)
         self._noted_bytes = row.size_bytes
         self._shared = shared
@@ -123,7 +123,7 @@ class Segment:
     # Writing. The partition's lock is held.
 
     def prepare(self) -> None:
-        """Have the index in memory, so that batches can be noted."""
+        """Load the index into memory, so that batches can be noted."""
         indexes = self.indexes
         if indexes.live is not None:
             return
@@ -184,9 +184,9 @@ class Segment:
         index_topics: bool,
         now_ms: int,
     ) -> bytes | None:
-        """Seal and write what is staged, and note it: `write` and `note` of one batch.
+        """Seal, write and note the staged records: `write` and `note` of one batch.
 
-        None, with nothing done, when something else has to come first: a roll, an index.
+        None, with nothing done, when a roll or an index has to come first.
         """
         indexes, writer, settings = self.indexes, self.writer, self.settings
         live, tail = indexes.live, indexes.tail
@@ -237,7 +237,7 @@ class Segment:
         self.reserved_bytes = needed
 
     def note(self, batches: Sequence[BatchInfo], size: int, entries: list[Entries]) -> None:
-        """Take up batches that now lie behind the last one, `size` bytes in all."""
+        """Note batches that now lie behind the last one, `size` bytes in all."""
         indexes, at = self.indexes, self.size_bytes
         live, tail = indexes.live, indexes.tail
         assert live is not None
@@ -270,7 +270,7 @@ class Segment:
         return self.indexes.describe(plain) if self.size_bytes else plain
 
     def shrink(self) -> None:
-        """Give reserved space back."""
+        """Give reserved space back to the file system."""
         if self.reserved_bytes > self.size_bytes and self.exists:
             assert self.writer is not None
             self.writer.open().cut(self.size_bytes)
@@ -345,7 +345,7 @@ class Segment:
         return self._locate(self.buffer(limit), offset, limit, 0)[0]
 
     def _locate(self, buffer: Map, offset: int, limit: int, max_bytes: int) -> tuple[int, int]:
-        """As `locate`, and up to where the log is in memory (of `max_bytes` from there on)."""
+        """As `locate`, and the end of the bytes in memory (of `max_bytes` from there on)."""
         try:
             start, here = self._floor(buffer, offset, limit, max_bytes)
         except BadIndex:
@@ -354,15 +354,14 @@ class Segment:
         return find_batch(buffer, start, limit, offset), here
 
     def bring(self, cold: ColdBytes) -> Lease:
-        """Have a stretch of the log in memory; waits for the disk."""
+        """Bring a range of the log into memory; waits for the disk."""
         if self.dead:
             raise SegmentGone
         return self._brought.bring(self.stem + LOG, self.size_bytes, cold, lambda: self.dead)
 
     def _floor(self, buffer: Map, offset: int, limit: int, max_bytes: int) -> tuple[int, int]:
-        """Position of the last indexed batch that starts at or before `offset`, and up to where
-        the log is in memory, if need be: to the next indexed batch and `max_bytes` behind it.
-        """
+        """Position of the last indexed batch that starts at or before `offset`, and the end of the
+        bytes in memory: at least to the next indexed batch, and `max_bytes` behind it if needed."""
         entries = self.indexes.offsets()
         rel = offset - self.base_offset
         at = bisect_right(entries, rel << 32 | POSITION_MASK) - 1 if rel >= 0 else -1
@@ -456,7 +455,7 @@ class Segment:
     # The file as a whole.
 
     def move(self, stem: str) -> None:
-        """Take the files to another name; index files first, the log last."""
+        """Move the files to another name; index files first, the log last."""
         for extension in (*INDEX_EXTENSIONS, LOG):
             faults.hit("segment.swap")
             try:

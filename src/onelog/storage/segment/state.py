@@ -1,8 +1,8 @@
 """A partition's derived states (producers, epochs, ...) as files, each as of an offset.
 
-Rules: a state file is whole or ignored (CRC). The newest two of a name are kept, so that a
-damaged one has a fallback. States beyond the log's end go when the log is cut: the offsets will
-be given to other records.
+Rules: a state file is whole or ignored (CRC). The newest two of a name are kept, so that a damaged
+one has a fallback. States beyond the log's end are deleted when the log is cut: other records will
+get those offsets.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def load_state(directory: str, name: str, end: int) -> tuple[int, bytes] | None:
 
 
 def drop_states(directory: str, end: int) -> bool:
-    """Remove the states beyond `end`; whether there were any."""
+    """Remove the states beyond `end`. Returns whether there were any."""
     beyond = [path for offset, path in _files(directory) if offset > end]
     for path in beyond:
         remove(path)

@@ -24,12 +24,12 @@ from onelog.storage.segment.files import write_at
 
 TOPICS: Final = ".topics"
 CHUNK_ENTRIES: Final = 16384
-"""So many entries wait in memory at most."""
+"""Entries that wait in memory at most."""
 _ENTRY_BYTES: Final = 8
 _LONG_RUN_ENTRIES: Final = 256
 _RUNS_MAX: Final = 32
 _RAW_MAX: Final = 256
-"""Appends whose entries wait as they came: each costs 130 bytes, packed an entry costs 8."""
+"""Appends whose entries wait unpacked: each takes 130 bytes; a packed entry takes 8."""
 
 Entries = tuple[bytes, int]
 """u32 pairs (topic hash, relative offset) and what to add to each relative offset."""
@@ -78,7 +78,7 @@ class TopicTail:
         self._run_count = 0
 
     def add(self, entries: list[Entries]) -> bool:
-        """Keep entries; whether a chunk is full."""
+        """Keep entries. Returns whether a chunk is full."""
         self._raw += entries
         for pairs, _ in entries:
             self._count += len(pairs) // _ENTRY_BYTES
@@ -111,8 +111,8 @@ class TopicTail:
         """Relative offsets from `rel_min` on that wait in memory under `topic_hash`, ascending."""
         self._absorb()
         if self._fresh_at < len(self._entries):
-            # What came since the last question becomes a sorted run of its own, so that a reader
-            # that asks after each append does not sort everything each time.
+            # Entries since the last lookup become a sorted run of their own, so that a reader that
+            # asks after each append does not sort everything each time.
             self._run_count += 1
             if self._run_count > _RUNS_MAX:
                 self._runs, self._run_count, self._fresh_at = bytearray(), 1, 0

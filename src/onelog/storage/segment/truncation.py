@@ -1,6 +1,6 @@
 """Finds where to cut a log, and the part of the cut segment that stays.
 
-Rules: nothing is copied and nothing is cut in place, for readers may have the bytes mapped: the
+Rules: nothing is copied and nothing is cut in place, because readers may have the bytes mapped: the
 segment is sealed with fewer bytes than its file has, and the log goes on in a new one. The bytes
 behind that size mean nothing and are deleted at the next open. The last batch before the cut is
 found by the index.
