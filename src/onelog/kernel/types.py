@@ -1,4 +1,4 @@
-"""The kernel's shapes: what its functions take and return, the same compiled or interpreted.
+"""The types of the kernel's arguments and results, the same compiled or interpreted.
 
 Rules: `Buffer` is any contiguous bytes-like object; it is borrowed for the call and never kept,
 except by `Slices`, which says so. Offsets and timestamps are plain ints here: the kernel is below
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 HEADER_BYTES = 61
 """Bytes of a batch before its records."""
 PREFIX_BYTES = 12
-"""Base offset and length: what the length field does not count."""
+"""Bytes of base offset and length, which the length field does not count."""
 RECORD_BYTES_MIN = 7
 """Bytes of the smallest record: no key, no value, no headers."""
 MAGIC = 2
@@ -32,7 +32,7 @@ ATTR_DELETE_HORIZON = 64
 TOPIC_HEADER = b"~t"
 """Key of the first header of a record whose key is not its topic."""
 TIMESTAMP_MS_MAX = (1 << 62) - 1
-"""Largest timestamp that the builder takes: deltas can then never overflow."""
+"""Largest timestamp that the builder accepts: deltas can then never overflow."""
 REMAINING_LENGTH_MAX = 268_435_455
 """Largest number that MQTT's four length bytes hold."""
 
@@ -71,7 +71,7 @@ WITH_KEYS = 4
 WITH_VALUES = 8
 WITH_HEADERS = 16
 WITH_TOPICS = 32
-"""What `decode_columns` is asked for, added up."""
+"""Bits for the columns that `decode_columns` makes."""
 COLUMN_BYTES_MAX = (1 << 31) - 1
 """Bytes of all items of one column: Arrow's offsets have 32 bits."""
 BatchPiece: TypeAlias = "tuple[Buffer, int, Buffer | None]"
@@ -83,7 +83,7 @@ HeaderColumn: TypeAlias = "tuple[bytes, bytes, bytes, bytes, bytes, bytes]"
 
 
 class Columns(NamedTuple):
-    """Records as Arrow buffers; what was not asked for is None."""
+    """Records as Arrow buffers; columns that were not asked for are None."""
 
     count: int  # type: ignore[assignment]
     offsets: bytes | None
@@ -128,8 +128,8 @@ class FetchRequest(NamedTuple):
 
 
 ProducedRow: TypeAlias = "tuple[int, int, int, int, int, str | None, Sequence[tuple[int, str]]]"
-"""(partition, error code, base offset, log append time, log start offset, error message, records
-that are to blame: (index, message) of each)."""
+"""(partition, error code, base offset, log append time, log start offset, error message, bad
+records: (index, message) of each)."""
 Pieces: TypeAlias = "Buffer | list[Buffer] | tuple[Buffer, ...] | None"
 FetchedRow: TypeAlias = (
     "tuple[int, int, int, int, int, Sequence[tuple[int, int]] | None, int, Pieces]"

@@ -37,7 +37,7 @@ def violation(code: int, position: int) -> ProtocolViolation:
 
 
 def bad_frame(length: int, position: int, limit: int) -> ProtocolViolation:
-    """The error for a frame of an impossible length: the stream of bytes has lost its frames."""
+    """The error for a frame of an impossible length: the limits of frames are lost."""
     return ProtocolViolation(
         f"Kafka frame at byte {position}: its length {length} is negative or above the {limit}"
         " bytes that this listener takes"

@@ -48,11 +48,11 @@ def topic_runs(
     known: dict[bytes, Any],
     resolve: Callable[[bytes], Any],
 ) -> tuple[list[Row], int]:
-    """Runs of records for the same targets: (target, topic, first offset, count, marks), and where
-    the first batch begins that is not plain, or the end.
+    """Runs of records for the same targets: (target, topic, first offset, count, marks), and the
+    offset of the first batch that is not plain, or the end.
 
-    `known` maps topics to targets, `resolve` answers and remembers what it lacks. A target of False
-    is nobody; records of a target of None and those with marks come one by one.
+    `known` maps topics to targets; `resolve` finds and remembers a missing one. A target of False
+    is no queue. Records with a target of None, and records with marks, come one by one.
     """
     rows: list[Row] = []
     end = -1
@@ -84,13 +84,14 @@ def _add(rows: list[Row], row: Row) -> None:
 
 
 ENVELOPE_OVERHEAD = 256
-"""What an envelope costs beside its bytes, about: objects, and its place in the dict."""
+"""About how much an envelope takes beside its bytes: objects, and its slot in the dict."""
 
 
 class AmqpEnvelopes:
-    """Names and properties of deliveries by what the record says, for `encode_deliveries`.
+    """Names and properties of deliveries by the record's topic and headers, for
+    `encode_deliveries`.
 
-    What is known is bounded in bytes, `ENVELOPE_OVERHEAD` for each one included.
+    The number of entries is bounded in bytes, including `ENVELOPE_OVERHEAD` for each.
     """
 
     __slots__ = ("_known", "bytes_max", "held_bytes")
@@ -114,7 +115,7 @@ class AmqpEnvelopes:
         key = (topic, encode_headers(headers))
         size = 4 + len(topic) + len(key[1]) + len(names) + len(properties) + ENVELOPE_OVERHEAD
         if key in self._known or self.held_bytes + size > self.bytes_max:
-            # Of one that is added again nobody knows what it counted.
+            # The old size of an entry that is added again is not known: begin anew.
             self._known.clear()
             self.held_bytes = 0
         if size <= self.bytes_max:
@@ -122,7 +123,7 @@ class AmqpEnvelopes:
             self.held_bytes += size
 
     def find(self, batch: Batch, span: Span) -> tuple[bytes, bytes] | None:
-        """The envelope of a record; None when it is not known."""
+        """The envelope of a record; None: it is not known."""
         key = batch.key(span)
         raw = bytes(batch.view[span.headers : span.end])
         return None if key is None else self._known.get((key, raw))
@@ -139,10 +140,11 @@ def encode_deliveries(  # noqa: PLR0913, PLR0917 - a method has as many fields
     envelopes: AmqpEnvelopes,
     bytes_max: int,
 ) -> tuple[bytes, int]:
-    """The frames of basic.deliver of records that follow each other, and how many those are.
+    """The frames of basic.deliver for records that follow each other, and how many records those
+    are.
 
-    It ends before a record that is not there, is not plain or whose envelope is not known, and
-    behind the one with which the frames have so many bytes.
+    It ends before a record that is missing, is not plain or has no known envelope, and after the
+    record with which the frames reach the limit of bytes.
     """
     out: list[bytes] = []
     total = 0
@@ -172,7 +174,7 @@ def encode_deliveries(  # noqa: PLR0913, PLR0917 - a method has as many fields
 
 
 def _from(data: Buffer, first: int) -> Iterator[tuple[int, Batch, Span]]:
-    """Records of plain batches from an offset on; what is damaged or special ends them."""
+    """Records of plain batches from an offset on; a damaged or special batch ends them."""
     try:
         for info in _batches(data):
             if info.last_offset < first:

@@ -48,7 +48,7 @@ def encode_headers(headers: Sequence[tuple[bytes, bytes | None]]) -> bytes:
 
 
 class AmqpRoute:
-    """Where publishes go that name the same exchange and key and say the same of themselves."""
+    """Where publishes with the same exchange, key and properties go."""
 
     __slots__ = ("headers", "stage", "topic", "value_bytes_max")
 
@@ -81,19 +81,19 @@ class AmqpInput:
         return len(self._routes)
 
     def add_route(self, channel: int, names: bytes, properties: bytes, route: AmqpRoute) -> None:
-        """Let publishes with these names and properties be staged without a look."""
+        """Let publishes with these names and properties be staged without a check."""
         self._routes[channel, names, properties] = route
 
     def forget(self) -> None:
-        """Every publish is looked at again."""
+        """Forget all routes: every publish is checked again."""
         self._routes.clear()
 
     def take(self, data: bytes, now_ms: int) -> tuple[bytes, list[tuple[Any, ...]]]:
-        """Take received bytes: the bytes that events are told of, and the events.
+        """Take received bytes. Returns the bytes that events refer to, and the events.
 
-        As `split_amqp` has them; (STAGED, channel, count, stage, start, end) are publishes that
-        follow each other and are staged. Behind the first event that is the caller's to do, but
-        for acknowledgements, nothing is staged.
+        Events are as in `split_amqp`; (STAGED, channel, count, stage, start, end) are publishes
+        that follow each other and are staged. After the first event that the caller has to handle,
+        except acknowledgements, nothing is staged.
         """
         data, self._rest = self._rest + data, b""
         view = memoryview(data)
@@ -131,7 +131,7 @@ class AmqpInput:
         return data, events
 
     def _stage(self, channel: int, content: Content, now_ms: int) -> Stage | None:
-        """Stage a publish whose route is known; None when it has none, or no room."""
+        """Stage a publish whose route is known; None: it has no route, or no room."""
         route = self._routes.get((channel, content.names, content.properties))
         if route is None or len(content.parts) > 1:
             return None

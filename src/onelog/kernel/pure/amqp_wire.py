@@ -27,7 +27,8 @@ _CONTENT = struct.Struct(">HHQ")
 PUBLISH_METHOD = b"\x00\x3c\x00\x28"
 ACK_METHOD = b"\x00\x3c\x00\x50"
 WAIT_BYTES_MAX = 65536
-"""How much of a publish that a read cut in two is waited for, and how many frames of its body."""
+"""How many bytes of a publish that a read cut in two are waited for, and how many frames of its
+body."""
 WAIT_FRAMES_MAX = 4
 _DELIVER = b"\x00\x3c\x00\x3c"
 _BASIC = 60
@@ -36,7 +37,7 @@ _KINDS = frozenset((METHOD, HEADER, BODY, HEARTBEAT))
 
 
 class Content(NamedTuple):
-    """A publish behind its method's number; one that is not whole is told frame by frame."""
+    """A publish after its method's number; an incomplete one comes frame by frame."""
 
     is_whole: bool
     names: bytes = b""
@@ -49,7 +50,7 @@ _NO_CONTENT = Content(is_whole=False)
 
 
 def split_amqp(buf: Buffer, frame_bytes_max: int) -> tuple[list[tuple[Any, ...]], int]:
-    """The events of the whole frames in a buffer, and how many bytes they are.
+    """The events of the whole frames in a buffer, and how many bytes those frames have.
 
     (kind, channel, start, end) is a frame by its payload; (PUBLISH, channel, exchange, key, flags,
     properties, body) a whole publish; (ACK, channel, delivery tag, multiple) an acknowledgement;
@@ -90,7 +91,7 @@ def read_ack(view: memoryview, channel: int, start: int) -> tuple[Any, ...]:
 
 
 def frame_at(view: memoryview, at: int, limit: int) -> tuple[int, int, int, int] | None:
-    """The frame at a place: kind, channel, payload; None when it is not whole yet."""
+    """The frame at a position: kind, channel, payload; None: it is incomplete."""
     if len(view) - at < 7:
         return None
     kind, channel, size = _FRAME.unpack_from(view, at)
@@ -109,7 +110,7 @@ def frame_at(view: memoryview, at: int, limit: int) -> tuple[int, int, int, int]
 def read_content(
     view: memoryview, channel: int, method: tuple[int, int], limit: int
 ) -> Content | None:
-    """The publish whose method lies there; None when the rest of it has still to come."""
+    """The publish whose method lies there; None: the rest has still to come."""
     start, end = method[0] + 6, method[1]
     at = start
     for _ in range(2):
@@ -144,7 +145,7 @@ def read_content(
 
 
 def publish_event(channel: int, content: Content) -> tuple[Any, ...] | None:
-    """The event of a whole publish; None when it is not one, or its names are no text."""
+    """The event of a whole publish; None: it is none, or its names are not text."""
     if not content.is_whole:
         return None
     names, key = content.names, 1 + content.names[0]

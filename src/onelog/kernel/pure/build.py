@@ -1,4 +1,4 @@
-"""Batches made, interpreted: the builder, and the re-encoding that compaction needs.
+"""The builder of batches, interpreted, and the re-encoding for compaction.
 
 Rules: a refused record leaves the builder as it was. The first record's timestamp is the batch's
 base. A topic that is not the record's key is written as the first header `~t`.
@@ -71,7 +71,7 @@ class BatchBuilder:
         self._count = self._base_ts = self._max_ts = 0
 
     def another(self) -> BatchBuilder:
-        """An empty one like it."""
+        """An empty builder with the same settings."""
         return BatchBuilder(self._tag_topics)
 
     @property
@@ -97,7 +97,7 @@ class BatchBuilder:
         headers: Headers,
         timestamp_ms: int,
     ) -> int:
-        """Stage one message; its index in the batch."""
+        """Stage one message. Returns its index in the batch."""
         if not -1 <= timestamp_ms <= TIMESTAMP_MS_MAX:
             raise InvalidRequest(f"timestamp {timestamp_ms} is not between -1 and 2**62-1 ms")
         if self._count >= RECORDS_PER_BATCH_MAX:
@@ -168,7 +168,7 @@ class BatchBuilder:
         producer_epoch: int = -1,
         base_sequence: int = -1,
     ) -> bytes:
-        """The staged messages as one batch; the builder is empty again."""
+        """Seal the staged messages as one batch. The builder is empty again."""
         if self._count == 0:
             raise InvalidRequest("nothing is staged: a batch needs a message")
         if base_offset < 0:
@@ -204,7 +204,7 @@ def _items(column: BinaryColumn, rows: range) -> list[bytes | None]:
 
 
 def _needs_tag(topic: bytes, key: Buffer | None, headers: Headers) -> bool:
-    """A key that is the topic says it already, unless a caller's header would be read first."""
+    """Whether the topic must be written: the key is another, or a header would be read first."""
     if key is None or bytes(key) != topic:
         return True
     return len(headers) > 0 and bytes(headers[0][0]) == TOPIC_HEADER

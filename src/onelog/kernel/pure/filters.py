@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def split_filter(text: bytes) -> list[bytes]:
-    """The levels of a filter; InvalidName if it is none."""
+    """The levels of a filter. Raises InvalidName."""
     if not 0 < len(text) <= TOPIC_BYTES_MAX:
         raise InvalidName(f"a filter has 1 to {TOPIC_BYTES_MAX} bytes, not {len(text)}")
     levels = text.split(b"/")
@@ -36,7 +36,7 @@ def split_filter(text: bytes) -> list[bytes]:
 
 
 class TopicFilter:
-    """A filter made ready to be matched against many topics."""
+    """A compiled filter, for many topics."""
 
     __slots__ = ("_levels", "exact", "filter")
 
@@ -51,7 +51,7 @@ class TopicFilter:
         self.exact = b"+" not in self._levels and b"#" not in self._levels
 
     def matches(self, topic: bytes) -> bool:
-        """Whether `topic` is one that this filter names."""
+        """Whether this filter matches `topic`."""
         if self.exact:
             return topic == self.filter
         if not topic or (topic[:1] == b"$" and self._levels[0] in (b"+", b"#")):
@@ -73,10 +73,11 @@ def select_records(
     limit: int,
     default_topic: bytes | None = None,
 ) -> tuple[list[TopicRecord], int]:
-    """Records in [start_offset, upto) whose topic matches, at most `limit`, and where to go on.
+    """Records in [start_offset, upto) whose topic matches, at most `limit`, and the offset to go on
+    from.
 
-    A filter of None takes every record. `default_topic` is the topic of every record. Before a
-    compressed or control batch it stops: that batch is the caller's.
+    A filter of None takes every record. `default_topic` is the topic of every record. It stops
+    before a compressed or control batch, which the caller handles.
     """
     view = memoryview(data).cast("B")
     found: list[TopicRecord] = []
@@ -100,7 +101,7 @@ def select_records(
 
 
 class _Wanted(NamedTuple):
-    """Which records `select_records` is after."""
+    """The records that `select_records` looks for."""
 
     topic_filter: TopicFilter | None
     start_offset: int
@@ -136,8 +137,8 @@ def pick_records(
 ) -> list[TopicRecord]:
     """The records at ascending offsets of the one plain batch in `data`; missing ones are left out.
 
-    The batch was checked (CRC): records in front are passed over by their lengths, those behind
-    the last one asked for are not looked at.
+    The CRC of the batch was checked: records in front are skipped by their lengths, records behind
+    the last offset are not looked at.
     """
     if not offsets:
         return []

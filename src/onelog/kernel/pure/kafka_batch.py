@@ -17,9 +17,9 @@ _DAMAGED = {why.SHORT_HEADER, why.BAD_LENGTH, why.SHORT_BATCH}
 
 
 def _check_head(view: memoryview, start: int, end: int) -> BatchInfo | int:
-    """The header, damage first: only of undamaged bytes is it worth saying what is wrong."""
+    """The header. Damage is checked first: other faults mean something only in undamaged bytes."""
     if end - start > 16 and view[start + 16] != MAGIC:
-        return why.BAD_MAGIC  # the older formats have it in the same place, and may be shorter
+        return why.BAD_MAGIC  # older formats have the magic in the same place, and may be shorter
     info = read_header(view, start, end, check_crc=False)
     if isinstance(info, int) and info in _DAMAGED:
         return info
@@ -39,8 +39,8 @@ def check_produce_batch(
 ) -> tuple[BatchInfo, int]:
     """The one batch that fills `buf[start:end]`, as a client may send it, and its latest time.
 
-    Damage raises CorruptBatch, an older format UnsupportedMagic, and what was meant that way
-    InvalidRecords. Compressed records are not looked into: their time is what the header says.
+    Damage raises CorruptBatch, an older format UnsupportedMagic, and a content that is not allowed
+    InvalidRecords. Compressed records are not opened: their time is that of the header.
     """
     view = memoryview(buf).cast("B")
     check_span(view, start, end)
@@ -49,5 +49,5 @@ def check_produce_batch(
         raise why.corrupt(info, start)
     if info.attributes & ATTR_CODEC_MASK:
         return info, info.max_timestamp_ms
-    # They ascend, and are as many as the offsets that the batch spans: dense.
+    # Offsets ascend, and there are as many as the batch spans: they are dense.
     return info, latest_time(info, walk(info, view, start + HEADER_BYTES, end), need_keys)

@@ -26,10 +26,10 @@ def split_frames(
     buf: Buffer, start: int, frame_bytes_max: int
 ) -> tuple[list[tuple[int, int]], int, int]:
     """The whole frames from `start` as (start, end) after their length, where the rest begins, and
-    how many bytes the frame there has with its length: 0 while that is unknown.
+    how many bytes the next frame has with its length: 0 while that is unknown.
 
-    A frame of an impossible length raises; behind good ones it is told as -1 and raises when the
-    caller comes back for it, so that those are served first.
+    A frame of an impossible length raises. After good frames it is reported as -1, and raises at
+    the next call, so that the good ones are served first.
     """
     view = memoryview(buf).cast("B")
     check_span(view, start, len(view))
@@ -51,9 +51,9 @@ def split_frames(
 def parse_request_header(
     buf: Buffer, start: int, end: int, flexible_from: bytes
 ) -> tuple[int, int, int, str | None, int]:
-    """(api key, version, correlation id, client id, where the body begins) of the request.
+    """(api key, version, correlation id, client id, position of the body) of the request.
 
-    `flexible_from` holds the first flexible version of each api key, 255 where there is none.
+    `flexible_from` holds the first flexible version of each api key; 255: none is.
     """
     reader = Reader(buf, start, end, flexible=False)
     key, version, correlation_id = reader.i16(), reader.i16(), reader.i32()
@@ -147,7 +147,7 @@ def _forgotten(reader: Reader, version: int) -> list[tuple[str | bytes, list[int
 
 
 def _replica_tags(reader: Reader) -> int:
-    """The replica id out of tag 1 at the end of a Fetch, which holds an epoch as well."""
+    """The replica id from tag 1 at the end of a Fetch, which also holds an epoch."""
     replica_id = number = -1
     left = reader.uvarint()
     while left:

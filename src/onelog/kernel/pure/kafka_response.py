@@ -71,7 +71,7 @@ def encode_produce_response(
 
 
 class _Answer:
-    """Bytes of our own and records of the caller, in the order in which they are sent."""
+    """Our own bytes and the caller's records, in the order in which they are sent."""
 
     def __init__(self) -> None:
         self.pieces: list[Buffer] = []
@@ -117,7 +117,7 @@ def encode_fetch_response(
 ) -> list[Buffer]:
     """The frame that answers a Fetch request, in pieces to write one after the other.
 
-    Records are the caller's own buffers, but for the small ones, which are copied.
+    Records are the caller's own buffers, except small ones, which are copied.
     """
     if version not in FETCH_VERSIONS:
         raise unknown_version("Fetch", version, FETCH_VERSIONS)

@@ -3,9 +3,9 @@
 Rules: a shape is a little program of bytes: `F n` takes n bytes, `S` a string, `B` bytes, `T` the
 tagged fields, `A m h l …` an array of elements of at least m bytes that the next h*256+l bytes of
 the program describe, `L m h l …` one that is never null, `N h l …` a structure of which one byte
-says whether it is there (not below 0). Strings, bytes and arrays of `A` may be null. A decoder that
-believes the counts in a request can be handed one that passed, and one that knows no tags when they
-were cut out.
+says whether it is there (not below 0). Strings, bytes and arrays of `A` may be null. A request that
+passed is safe for a decoder that trusts its counts and, once its tags are cut out, for one that
+knows no tags.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def check_shape(
 ) -> tuple[int, list[tuple[int, int]]]:
     """Where the fields of `shape` end in `buf[start:end]`, and where there are tagged fields.
 
-    Those are told as (start, end) of their count and themselves. Raises ProtocolViolation.
+    Each of those is (start, end), including its count. Raises ProtocolViolation.
     """
     reader = Reader(buf, start, end, flexible)
     tagged: list[tuple[int, int]] = []

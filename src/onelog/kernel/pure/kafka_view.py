@@ -81,9 +81,9 @@ class _Look:
         self.all_match = default is not None and wanted.matches(default)
         self.none_matches = default is not None and not self.all_match
         self._topic = default if self.all_match and not wanted.exact else None
-        """What records are to be written with; None: they go out as they are."""
+        """The topic to write records with; None: they go out as they are."""
         self.cut_at: int | None = None
-        """The first offset that there was no more room for."""
+        """The first offset for which there was no more room."""
         self.pieces: list[ViewPiece] = []
 
     def is_whole(self, info: BatchInfo) -> bool:
@@ -102,7 +102,7 @@ class _Look:
         self.pieces.append((info.base_offset, info.position, end, None))
 
     def see(self, info: BatchInfo, records: Buffer | None) -> None:
-        """What the view shows of one batch."""
+        """Show one batch."""
         if self.is_whole(info):
             self._add_stored(info)
             return
@@ -133,7 +133,7 @@ class _Look:
             self.pieces.append((info.base_offset, 0, 0, _write_again(batch, kept, last_delta)))
 
     def _see_named(self, batch: Batch, spans: list[Span], topic: bytes) -> None:
-        """What the view shows of a batch whose records have one topic and may not say it."""
+        """Show a batch whose records have one topic and may lack it."""
         info = batch.info
         shown = [row for row in spans if info.base_offset + row.offset_delta >= self._start_offset]
         if not shown:
@@ -141,7 +141,7 @@ class _Look:
         is_huge = any(HEADER_BYTES + row.end - row.start > BATCH_BYTES_MAX for row in shown)
         named = [_named(batch, row, topic) for row in shown]
         if is_huge or all(row is None for row in named):
-            # What is larger than a batch may be stays as it was compressed.
+            # A batch that would be too large stays as it was compressed.
             self._add_stored(info)
             return
         parts: list[bytes] = []
@@ -162,7 +162,7 @@ class _Look:
 
 
 def _named(batch: Batch, span: Span, topic: bytes) -> bytes | None:
-    """A record with its topic; None when it says it, or has no room for it."""
+    """A record with its topic; None: it has it, or has no room for it."""
     if batch.topic(span) == topic or span.header_count >= HEADERS_PER_RECORD_MAX:
         return None
     made = _tagged(batch, span, topic)
@@ -178,18 +178,18 @@ def view_batches(
     default_topic: bytes | None = None,
     records: Buffer | None = None,
 ) -> tuple[list[ViewPiece], int, int]:
-    """What a view shows of whole batches from `position` on: (pieces, reached, position).
+    """The batches that a view shows, from `position` on: (pieces, reached, position).
 
-    A piece is (base offset, start, end, None), stored batches that match as they are, or (base
-    offset, 0, 0, batch), one that was written again. Control batches and those of `aborted`
+    A piece is (base offset, start, end, None) for stored batches that match as they are, or (base
+    offset, 0, 0, batch) for one that was written again. Control batches and those of `aborted`
     (producer id, first offset, last offset) are hidden, and so are batches without a match at or
     after `start_offset`. Everything below `reached` was looked at. It stops before a compressed
-    batch: then the caller gives its inflated `records`, and that one batch is looked at.
+    batch: then the caller gives its inflated `records`, and only that batch is looked at.
 
-    `default_topic` is the topic of records that do not carry one. For a filter with wildcards
-    such a batch is written again with the topic in each record, some MiB at once: at its end
-    `position` is that of the data, and what is behind `reached` is to be read again. A record
-    with no room for one more header stays as it is.
+    `default_topic` is the topic of records that do not carry one. For a filter with wildcards such
+    a batch is written again with the topic in each record, some MiB per call: then `position` is
+    the end of the data, and the records from `reached` on are to be read again. A record without
+    room for one more header stays as it is.
     """
     view = memoryview(data).cast("B")
     check_span(view, position, len(view))
@@ -219,14 +219,14 @@ def view_batches(
     return look.pieces, reached, position
 
 
-# -- what is written through a view
+# -- writing through a view
 
 
 def tag_batch(data: Buffer, topic: bytes, producer_id: int, records: Buffer | None = None) -> bytes:
-    """The batch at the start of `data`, uncompressed, every record carrying this topic.
+    """The batch at the start of `data`, uncompressed, with this topic in every record.
 
-    A record whose key is the topic carries it already. `producer_id` takes the place of the
-    batch's; `records` holds its inflated records, if it is compressed.
+    A record whose key is the topic carries it already. `producer_id` replaces the batch's;
+    `records` holds its inflated records, if it is compressed.
     """
     batch = open_batch(data, 0, records)
     info = batch.info

@@ -66,7 +66,7 @@ class Reader:
         return value
 
     def _length(self, layout: struct.Struct) -> int:
-        """A length or count as it stands, fixed or compact; -1 is null."""
+        """A length or count, fixed or compact; -1 is null."""
         return self.uvarint() - 1 if self.flexible else self._number(layout)
 
     def _span(self, layout: struct.Struct, nullable: bool) -> tuple[int, int]:
@@ -83,11 +83,11 @@ class Reader:
         return self._span(_I32, nullable=True)
 
     def nullable_span(self) -> None:
-        """A string or null, passed over."""
+        """Skip a string or null."""
         self._span(_I16, nullable=True)
 
     def skip(self, size: int) -> None:
-        """So many bytes, passed over."""
+        """Skip so many bytes."""
         if self.end - self.at < size:
             raise why.violation(why.CUT_SHORT, self.at)
         self.at += size
@@ -117,7 +117,7 @@ class Reader:
         return bytes(self.view[self.at - 16 : self.at])
 
     def count(self, element_bytes_min: int) -> range:
-        """An array's count, as what to loop over."""
+        """An array's count, as a range to loop over."""
         before = self.at
         count = self._length(_I32)
         if not 0 <= count <= (self.end - self.at) // element_bytes_min:
@@ -128,7 +128,7 @@ class Reader:
         return range(count)
 
     def nullable_count(self, element_bytes_min: int) -> range:
-        """As `count`, of an array that may be null."""
+        """As `count`, for an array that may be null."""
         before = self.at
         if self._length(_I32) == -1:
             return range(0)
@@ -153,7 +153,7 @@ class Reader:
         return number, start
 
     def skip_tags(self) -> None:
-        """The tagged fields that end a structure of a flexible version."""
+        """Skip the tagged fields at the end of a structure of a flexible version."""
         if self.flexible:
             left, number = self.uvarint(), -1
             while left:

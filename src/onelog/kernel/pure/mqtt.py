@@ -2,14 +2,14 @@
 
 Rules:
 - `MqttInput.feed` stages every plain PUBLISH (QoS 0 or 1, known route, no properties) and settles
-  every plain PUBACK by itself. At any other packet it stops and hands it out, so that nothing
-  overtakes it; the caller deals with it and feeds on with no bytes.
-- A packet is never larger than the limit, whatever its header claims: that is refused at once.
-- A packet is done when it is staged, settled or handed out: when `resolve` raises, it comes again.
-- A packet that the builder has no room for is handed out, too.
+  every plain PUBACK by itself. At any other packet it stops and returns it, so that nothing
+  overtakes it; the caller handles it and calls `feed` again with no bytes.
+- A packet whose header claims more than the limit is refused at once.
+- A packet is done when it is staged, settled or returned: when `resolve` raises, it comes again.
+- A packet for which the builder has no room is returned, too.
 - A connection's acknowledgements go out in the order of its publishes (MQTT5 4.6.0-2): those of a
-  pass wait for the stages that hold its records, and for those of earlier passes. Nobody waits for
-  the stages of another connection.
+  pass wait for the stages that hold its records, and for those of earlier passes. No connection
+  waits for the stages of another one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _STAGES_MAX = 65_536
 
 
 class Stage:
-    """A partition's builder; on the shared list of dirty ones as soon as something is staged."""
+    """A partition's builder. It is on the shared list of dirty stages while records are staged."""
 
     __slots__ = ("_spare", "builder", "dirty", "number", "owner")
 
@@ -55,23 +55,23 @@ class Stage:
         self._spare: BatchBuilder | None = None
         self.dirty = dirty
         self.number = -1
-        """Its place on the list of dirty ones; -1 when it is not there."""
+        """Its index in the list of dirty stages; -1: it is not there."""
 
     def touch(self) -> None:
-        """Be on the list."""
+        """Put the stage on the list."""
         if self.number < 0:
             self.number = len(self.dirty)
             self.dirty.append(self)
 
     def take(self) -> BatchBuilder:
-        """Leave the list: what is staged, to be written. What comes from now on is not in it."""
+        """Leave the list. Returns the builder to write; later records go to another one."""
         full = self.builder
         self.builder, self._spare = self._spare or full.another(), None
         self.number = -1
         return full
 
     def give_back(self, builder: BatchBuilder) -> None:
-        """A builder that `take` gave is empty again."""
+        """A builder from `take` is empty again."""
         if self.builder.count:
             self._spare = builder  # more was staged while it was written
         else:
@@ -92,8 +92,8 @@ class MqttRoute:
 class MqttPass:
     """What all connections share in one pass of the loop.
 
-    `dirty` is the door's list of stages, `acking` gets the inputs that have acknowledgements to
-    wait for; the time is asked for once a pass that writes.
+    `dirty` is the door's list of stages. `acking` gets the inputs that have acknowledgements. The
+    time is read once per pass that writes.
     """
 
     __slots__ = (
@@ -186,7 +186,7 @@ class StageAcks:
 
 
 class MqttAcks:
-    """Acknowledgements of a connection that go out together, behind those before them."""
+    """Acknowledgements of a connection that go out together, after earlier ones."""
 
     __slots__ = ("act", "failed", "left", "numbers", "packets", "row")
 
@@ -197,7 +197,7 @@ class MqttAcks:
         self.packets = packets
         """Packet id and stage number of each."""
         self.act = act
-        """Answers instead of them."""
+        """Called instead of sending acknowledgements."""
         found = (int.from_bytes(packets[at : at + 2], "big") for at in range(2, len(packets), 4))
         self.numbers = tuple(dict.fromkeys(found))
         self.left = len(self.numbers)
@@ -244,42 +244,42 @@ class MqttInput:
         self.resolve = resolve
         self.packet_bytes_max = packet_bytes_max
         self.version = 0
-        """3, 4 or 5 once connected; until then every packet is handed out."""
+        """3, 4 or 5 once connected; until then every packet is returned."""
         self.publisher = b""
         """When set, records carry it, so that `no local` subscriptions know their own."""
         self.staged = 0
         """Records staged since the start."""
         self.staged_bytes = 0
-        """Bytes of the topics and payloads of those."""
+        """Bytes of the topics and payloads of these records."""
         self.charge: Callable[[int, int], None] | None = None
-        """Called with what a read staged, when that is to be counted: messages and bytes."""
+        """Called with the messages and bytes that a read staged, if they are to be counted."""
         self.unanswered = 0
-        """Publishes of QoS 1 and 2 that wait for their last answer; one too many is handed out."""
+        """Publishes of QoS 1 and 2 that wait for their last answer; one too many is returned."""
         self.receive_maximum = 0
         """How many may wait; 0: any number."""
         self._rest = b""
         self._position = 0
         self._acks: list[tuple[int, int]] = []
         self._waiting: list[MqttAcks] = []
-        """What waits for stages to be written, in the order in which it goes out."""
+        """Acknowledgements that wait for stages, in the order in which they go out."""
         self._feeding = False
         self.owner: Any = None
         self.heard = False
-        """Whether anything came since the owner set it to False."""
+        """Whether bytes came since the owner set it to False."""
         self.suspended = False
-        """While set, `receive` only hands the bytes to the owner."""
+        """While set, `receive` only passes the bytes to the owner."""
         self._turn: MqttPass | None = None
         self._turn_bytes = 0
 
     # -- a connection of the loop
 
     def join(self, owner: Any, turn: MqttPass) -> None:
-        """Let `receive` serve a connection: `owner` deals with what is not plain."""
+        """Let `receive` serve a connection: `owner` handles packets that are not plain."""
         self.owner = owner
         self._turn = turn
 
     def receive(self, data: bytes) -> None:
-        """Take a read. The owner is called only for what is not plain."""
+        """Take a read. The owner is called only for packets that are not plain."""
         turn, staged, staged_bytes = self._turn, self.staged, self.staged_bytes
         assert turn is not None, "it has joined"
         if self.suspended:
@@ -295,7 +295,7 @@ class MqttInput:
                 self.owner.take_packets(event)
         except OnelogError as error:
             self.owner.fail(error)
-        finally:  # whatever raises, what is staged is written
+        finally:  # also after an error, staged records are written
             self.finish(clean)
         turn.received_bytes += len(data)
         if self.staged != staged:
@@ -308,7 +308,8 @@ class MqttInput:
             self.owner.rest()
 
     def finish(self, clean: bool = True) -> None:
-        """See that what was staged is written, and followed by what has room."""
+        """Make sure that staged records are written, and that waiting bytes go out if there is
+        room."""
         turn = self._turn
         assert turn is not None, "it has joined"
         if clean and turn.dirty:
@@ -319,7 +320,8 @@ class MqttInput:
     # -- bytes in
 
     def feed(self, data: bytes, now_ms: int) -> tuple[int, bytes] | None:
-        """Take received bytes; the next packet that is the caller's, or None when all is done."""
+        """Take received bytes. Returns the next packet that the caller has to handle; None: all are
+        done."""
         if self._feeding:
             raise InvalidRequest("this connection is being fed: `resolve` must not feed it")
         if data:
@@ -420,27 +422,27 @@ class MqttInput:
         return True
 
     def await_ack(self, packet_id: int, stage: Stage) -> None:
-        """Acknowledge a publish that the caller staged, and counted, in its turn."""
+        """Acknowledge, in its turn, a publish that the caller staged and counted."""
         if not 0 <= stage.number < _STAGES_MAX:
             raise InvalidRequest(f"a stage of number {stage.number} holds no such publish")
         if not self._acks and self._turn is not None:
-            # At once: whoever ends the pass takes what is staged and who waits for it together.
+            # At once: the end of the pass takes the staged records and their waiters together.
             self._turn.acking.append(self)
         self._acks.append((packet_id, stage.number))
 
     @property
     def has_acks(self) -> bool:
-        """Whether publishes that are staged have acknowledgements to wait for."""
+        """Whether staged publishes have acknowledgements that wait."""
         return bool(self._acks)
 
     def wait(self) -> MqttAcks:
-        """Let what is noted wait for its stages, behind what waits already."""
+        """Let the noted acknowledgements wait for their stages, after earlier ones."""
         acks = MqttAcks(self, self.take_acks())
         self._waiting.append(acks)
         return acks
 
     def answer_next(self, act: Callable[[], None]) -> None:
-        """Call `act` when all acknowledgements that wait now are sent, at once if none does."""
+        """Call `act` when all acknowledgements that wait now are sent; at once if none waits."""
         assert not self._acks, "what is staged is taken before"
         if self._waiting:
             self._waiting.append(MqttAcks(self, b"", act))
@@ -448,13 +450,13 @@ class MqttInput:
             act()
 
     def send_ready(self) -> None:
-        """Send what waits for nothing any more, from the oldest on."""
+        """Send acknowledgements whose stages are all written, from the oldest on."""
         while self._waiting and not self._waiting[0].left:
             acks = self._waiting.pop(0)
             if acks.act is not None:
                 acks.act()
             elif acks.failed is not None:
-                if self.owner is not None:  # else its connection is gone
+                if self.owner is not None:  # otherwise its connection is gone
                     self.owner.acknowledge_some(acks.packets, acks.failed)
             elif self.output.writer is None:
                 self.unanswered -= len(acks.packets) // 4
@@ -462,14 +464,14 @@ class MqttInput:
                 self.output.writer(self.answer(acks.packets))
 
     def take_acks(self) -> bytes:
-        """What is to be acknowledged, for `answer`."""
+        """The acknowledgements that are due, for `answer`."""
         acks, self._acks = self._acks, []
         return b"".join(
             packet_id.to_bytes(2, "big") + number.to_bytes(2, "big") for packet_id, number in acks
         )
 
     def answer(self, acks: bytes, failed: dict[int, int] | None = None) -> bytes:
-        """The packets of `encode_acks`, which are sent now: these publishes wait no more."""
+        """The packets of `encode_acks`, which are sent now: these publishes are answered."""
         out = encode_acks(acks, failed)
         self.unanswered -= len(acks) // 4
         if self._turn is not None:

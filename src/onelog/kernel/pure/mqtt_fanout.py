@@ -5,8 +5,8 @@ Rules:
 - A subscriber without room falls behind: it is skipped from then on, and the caller learns its
   position, so that it reads on from the log. Nothing queues here. One that keeps its state falls
   behind at QoS 2, so that its owner saves the packet id before it goes.
-- Whatever a foreign producer wrote into the reserved headers, no subscriber breaks over it: a
-  quality of service that is not 1 or 2 is 0, a topic that does not fit a packet has no subscribers.
+- Any bytes in the reserved headers are safe: a quality of service that is not 1 or 2 is 0, a topic
+  that does not fit a packet has no subscribers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Subscription:
 
 
 class _Target:
-    """One subscriber of one topic, all its matching subscriptions taken together."""
+    """One subscriber of one topic, with all its matching subscriptions."""
 
     __slots__ = ("identifiers", "no_local", "output", "qos", "retain_as_published")
 
@@ -55,7 +55,7 @@ class _Target:
         self.output = output
         self.qos = max(row.qos for row in subscriptions)
         self.retain_as_published = any(row.retain_as_published for row in subscriptions)
-        # Its own messages are kept from it only if no matching subscription wants them.
+        # `no local` counts only if all matching subscriptions have it.
         own = [row.no_local for row in subscriptions]
         self.no_local = own[0] if all(own) else b""
         numbers = sorted({row.identifier for row in subscriptions if row.identifier})
@@ -63,11 +63,11 @@ class _Target:
 
 
 class MqttFanout:
-    """Who gets which record, and in which bytes.
+    """Which subscribers get which record, and in which bytes.
 
-    `properties` makes a record's v5 properties out of its headers, None when it has expired.
-    `allows` says whether the owner of an output may have a topic; its answer is remembered until
-    `forget_plans`. Where one of them raises, `deliver` answers that it came to that record, and
+    `properties` makes a record's v5 properties from its headers; None: it has expired. `allows`
+    says whether the owner of an output may have a topic; the answer is remembered until
+    `forget_plans`. When one of them raises, `deliver` returns the offset of that record, and
     `deliver_record` raises. `broken` gets outputs whose writer raised, with the error.
     """
 
@@ -81,7 +81,7 @@ class MqttFanout:
         self.retained = False
         """Whether a retained record was seen since the owner set it to False."""
         self.broken: list[tuple[MqttOutput, Exception]] = []
-        """Outputs that could not be written to; whoever looks at it empties it."""
+        """Outputs whose writer raised, with the error; the reader empties it."""
         self.delivered = 0
         """Messages given to subscribers."""
         self.sent_bytes = 0
@@ -101,7 +101,7 @@ class MqttFanout:
         retain_as_published: bool = False,
         identifier: int = 0,
     ) -> bool:
-        """Add or replace a subscription; whether it is new."""
+        """Add or replace a subscription. Returns whether it is new."""
         key = (topic_filter, id(output))
         number = self._numbers.get(key)
         new = number is None
@@ -117,7 +117,7 @@ class MqttFanout:
         return new
 
     def unsubscribe(self, topic_filter: bytes, output: MqttOutput) -> bool:
-        """Remove a subscription; False when there is none."""
+        """Remove a subscription. Returns False when there is none."""
         number = self._numbers.pop((topic_filter, id(output)), None)
         if number is None:
             return False
@@ -130,7 +130,7 @@ class MqttFanout:
         return len(self._subscriptions)
 
     def forget_plans(self) -> None:
-        """What `allows` answers may have changed."""
+        """The answers of `allows` may have changed."""
         self._plans.clear()
 
     def _forget(self, topic_filter: bytes) -> None:
@@ -143,7 +143,7 @@ class MqttFanout:
         plan = self._plans.get(topic)
         if plan is None:
             by_output: dict[int, list[_Subscription]] = {}
-            # A topic that MQTT cannot say has no subscribers, whoever wrote it.
+            # A topic that MQTT cannot express has no subscribers.
             for number in self._trie.match(topic) if check_topic(topic) else ():
                 row = self._subscriptions[number]
                 if self._allows is not None and not self._allows(row.output.owner, topic):
@@ -165,11 +165,11 @@ class MqttFanout:
     ) -> tuple[int, list[MqttOutput], list[tuple[MqttOutput, int]]]:
         """Give the records of plain batches to their subscribers.
 
-        Answers the offset to go on from (a compressed, control or transactional batch is the
-        caller's), the subscribers that have bytes to write, and those that fell behind with the
-        offset of the first record that they did not get. A damaged batch raises CorruptBatch if
-        it is the first one; if not, the answer ends before it, as it does before a record that
-        cannot be given.
+        Returns the offset to go on from (the caller handles compressed, control and transactional
+        batches), the subscribers that have bytes to write, and those that fell behind, with the
+        offset of the first record that they did not get. A damaged batch raises CorruptBatch if it
+        is the first one. Otherwise the result ends before it, as it does before a record that
+        cannot be delivered.
         """
         touched: list[MqttOutput] = []
         fallen: list[tuple[MqttOutput, int]] = []
@@ -179,7 +179,7 @@ class MqttFanout:
         return following, self._write(touched), fallen
 
     def _write(self, touched: list[MqttOutput]) -> list[MqttOutput]:
-        """Let the bytes go where each subscriber wants them; those whose owner has to act."""
+        """Write the bytes of each subscriber. Returns those whose owner has to act."""
         for output in touched:
             if output.writer is not None:
                 try:
@@ -240,7 +240,7 @@ class MqttFanout:
         touched: list[MqttOutput],
         fallen: list[tuple[MqttOutput, int]],
     ) -> None:
-        """Give one record to its subscribers; the lists grow as those of `deliver` do."""
+        """Give one record to its subscribers; the lists grow as those of `deliver`."""
         plan = self._plan(topic) if len(topic) <= _TOPIC_BYTES_MAX else ()
         self.retained |= any(name == RETAIN_HEADER for name, _value in headers)
         if not plan:
@@ -266,7 +266,7 @@ class MqttFanout:
             alias, told = _alias(output, topic)
             packet = encode_publish(output.version, told, value, flags, 0, alias + said)
             if told and alias and 0 < output.packet_bytes_max < len(packet):
-                alias = b""  # an alias that is new makes it longer
+                alias = b""  # a new alias makes it longer
                 packet = encode_publish(output.version, topic, value, flags, 0, said)
             if 0 < output.packet_bytes_max < len(packet):
                 continue
@@ -288,7 +288,7 @@ class MqttFanout:
 
 
 def _alias(output: MqttOutput, topic: bytes) -> tuple[bytes, bytes]:
-    """The alias of a topic as a property, and what the packet says the topic is."""
+    """The alias of a topic as a property, and the topic to write into the packet."""
     if not output.alias_maximum:
         return b"", topic
     known = output.alias_of(topic)

@@ -47,14 +47,14 @@ class MqttOutput:
         self.version = version
         self.window = window
         self.live = False
-        """Whether `deliver` hands it records; False while it reads the log by itself."""
+        """Whether `deliver` gives it records; False while its owner reads the log."""
         self.touched = False
         self.writer: Callable[[bytes], None] | None = None
-        """Where `deliver` sends its bytes; None: its owner takes them."""
+        """Writes its bytes; None: its owner takes them."""
         self.kept = False
-        """Whether its owner wants to know of each delivery, because it keeps the state.
+        """Whether its owner has to know of each delivery, because it keeps the state.
 
-        QoS 2 is then left to the owner altogether.
+        Then the owner does all of QoS 2.
         """
         self.packet_bytes_max = 0
         """Larger packets are dropped (MQTT-3.1.2-24), 0 is no limit; set it before subscribing."""
@@ -81,9 +81,9 @@ class MqttOutput:
         return self._next_id
 
     def take_id(self, partition: int, offset: int, qos: int) -> int:
-        """A packet id for a record; 0 when the window is full.
+        """A packet id for a record; 0: the window is full.
 
-        A negative partition marks what the caller settles itself: its PUBACK is handed out.
+        A negative partition marks a record that the caller settles itself: it gets the PUBACK.
         """
         if self.room == 0:
             return 0
@@ -95,26 +95,26 @@ class MqttOutput:
         return packet_id
 
     def alias_of(self, topic: bytes) -> int:
-        """The alias that the peer knows a topic by; 0 when it knows none."""
+        """The alias of a topic that the peer knows; 0: it knows none."""
         return self._aliases.get(topic, 0)
 
     def next_alias(self, topic: bytes) -> int:
-        """The alias that a topic may have; 0 when all are taken or it is too short to gain."""
+        """The alias that a topic may get; 0: all are taken, or the topic is too short to gain."""
         taken = len(self._aliases)
         return taken + 1 if taken < self.alias_maximum and len(topic) > ALIAS_BYTES else 0
 
     def give_alias(self, topic: bytes) -> None:
-        """The packet that says so is queued: from now on the peer knows the topic's next alias."""
+        """The packet with the next alias is queued: from now on the peer knows it."""
         self._aliases[topic] = len(self._aliases) + 1
 
     def ack(self, packet_id: int) -> bool:
-        """The peer is done with it (PUBACK, PUBCOMP)."""
+        """The peer has completed it (PUBACK, PUBCOMP)."""
         return self._in_flight.pop(packet_id, None) is not None
 
     def settle(self, packet_id: int) -> bool:
-        """The peer sent PUBACK; False when that is the caller's to judge.
+        """The peer sent PUBACK. Returns False when the caller has to handle it.
 
-        It is when the caller settles the record itself, and when its QoS is not 1.
+        That is so when the caller settles the record itself, and when its QoS is not 1.
         """
         entry = self._in_flight.get(packet_id)
         if entry is not None and (entry[0] < 0 or entry[2] != 1):
@@ -123,7 +123,7 @@ class MqttOutput:
         return True
 
     def awaits(self, packet_id: int) -> int:
-        """The type of the packet that its next step waits for; 0 when it is not in flight."""
+        """The type of the packet that its next step waits for; 0: it is not in flight."""
         entry = self._in_flight.get(packet_id)
         if entry is None:
             return 0
@@ -132,7 +132,7 @@ class MqttOutput:
         return PUBCOMP if entry[3] else PUBREC
 
     def receive(self, packet_id: int) -> bool:
-        """The peer has it (PUBREC); False when it is not in flight with QoS 2."""
+        """The peer has it (PUBREC). Returns False when it is not in flight with QoS 2."""
         entry = self._in_flight.get(packet_id)
         if entry is None or entry[2] != 2:
             return False
@@ -144,7 +144,7 @@ class MqttOutput:
         return [(packet_id, *entry) for packet_id, entry in self._in_flight.items()]
 
     def restore(self, rows: list[tuple[int, int, int, int, int]], next_id: int) -> None:
-        """Take over what was in flight in an earlier connection."""
+        """Take over the packet ids that were in flight in an earlier connection."""
         for packet_id in (next_id, *(row[0] for row in rows)):
             if not 1 <= packet_id <= PACKET_IDS:
                 raise InvalidRequest(f"{packet_id} is no packet id (1 to {PACKET_IDS})")
@@ -152,11 +152,11 @@ class MqttOutput:
         self._next_id = next_id
 
     def push(self, data: bytes) -> None:
-        """Queue bytes behind what waits already."""
+        """Queue bytes behind waiting ones."""
         self._chunks.append(data)
 
     def take(self) -> list[bytes]:
-        """Everything that waits for the socket."""
+        """All bytes that wait for the socket."""
         chunks, self._chunks = self._chunks, []
         self.touched = False
         return chunks

@@ -47,7 +47,7 @@ class Span(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One batch taken apart: its header, the bytes its records are in, and the records."""
+    """One decoded batch: its header, the bytes that its records are in, and the records."""
 
     info: BatchInfo
     view: memoryview
@@ -179,7 +179,7 @@ def walk(info: BatchInfo, view: memoryview, start: int, end: int) -> Iterator[Sp
 def open_batch(
     buf: Buffer, position: int, records: Buffer | None, check_crc: bool = False
 ) -> Batch:
-    """The batch at `position` taken apart; `records` holds its inflated records, if compressed."""
+    """Decode the batch at `position`; `records` holds its inflated records, if compressed."""
     view = memoryview(buf).cast("B")
     check_span(view, position, len(view))
     info = batch_at(view, position, len(view), check_crc)
@@ -197,13 +197,13 @@ def open_batch(
 def validate_records(
     buf: Buffer, pos: int = 0, records: Buffer | None = None, need_keys: bool = False
 ) -> int:
-    """Check every record of the batch at `pos`: the latest time of one. Raises CorruptBatch."""
+    """Check every record of the batch at `pos`. Returns the latest time. Raises CorruptBatch."""
     batch = open_batch(buf, pos, records)
     return latest_time(batch.info, batch.spans, need_keys)
 
 
 def latest_time(info: BatchInfo, spans: Iterable[Span], need_keys: bool) -> int:
-    """Look at every record, for its key if it must have one, and for its time."""
+    """Check the keys of all records, if they must have one. Returns the latest time."""
     deltas: list[int] = []
     for index, span in enumerate(spans):
         if need_keys and span.key_bytes < 0:
@@ -226,9 +226,9 @@ def batch_topics(buf: Buffer, pos: int = 0, records: Buffer | None = None) -> by
 
 
 class Slices:
-    """The records of one batch as positions in its buffer, cut out when asked.
+    """The records of one batch as positions in its buffer; their bytes are copied when asked for.
 
-    It keeps the buffer: a bytearray cannot be resized, a mapping not closed, while it lives.
+    It keeps the buffer: while it lives, a bytearray cannot be resized, nor a mapping closed.
     """
 
     __slots__ = ("_batch",)

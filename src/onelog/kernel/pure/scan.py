@@ -32,7 +32,7 @@ def check_span(view: memoryview, start: int, end: int) -> None:
 
 
 def read_header(view: memoryview, position: int, end: int, check_crc: bool) -> BatchInfo | int:
-    """The header at `position`, or the number of what is wrong with it."""
+    """The header at `position`, or the number of its fault."""
     if end - position < HEADER_BYTES:
         return why.SHORT_HEADER
     (
@@ -64,7 +64,7 @@ def read_header(view: memoryview, position: int, end: int, check_crc: bool) -> B
 
 
 def batch_at(view: memoryview, position: int, end: int, check_crc: bool = False) -> BatchInfo:
-    """The batch at `position`, or CorruptBatch."""
+    """The batch at `position`. Raises CorruptBatch."""
     info = read_header(view, position, end, check_crc)
     if isinstance(info, int):
         raise why.corrupt(info, position)
@@ -120,9 +120,9 @@ def find_batch(buf: Buffer, start: int, end: int, offset: int) -> int:
 
 
 def fit_batches(buf: Buffer, start: int, end: int, max_bytes: int, upto: int) -> int:
-    """End of the run of whole batches from `start` below `upto` and within `max_bytes`.
+    """The end of the whole batches from `start` that lie below `upto` and within `max_bytes`.
 
-    One batch at least, if the first lies below `upto`; `start` if not.
+    At least one batch, if the first lies below `upto`; otherwise `start`.
     """
     view = memoryview(buf).cast("B")
     check_span(view, start, end)
@@ -143,7 +143,7 @@ def place_batches(
 ) -> list[BatchInfo]:
     """Give the batches that fill `buf` the offsets from `base_offset` on, and an epoch.
 
-    Their CRCs stay valid. Returns them as they now are.
+    Their CRCs stay valid. Returns the batches with the new values.
     """
     view = memoryview(buf).cast("B")
     placed: list[BatchInfo] = []

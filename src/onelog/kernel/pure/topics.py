@@ -30,8 +30,8 @@ def _pairs(entries: Buffer) -> list[tuple[int, int]]:
 
 
 def meets_topics(entries: Buffer, wanted: Buffer) -> bool:
-    """Whether a pair may be of a topic whose hash is noted in `wanted`, a table of bits whose size
-    is a power of two of bytes: bit `hash % bits`."""
+    """Whether a pair may be of a topic whose hash is in `wanted`, a table of bits: bit `hash %
+    bits`. The table has a power of two of bytes."""
     pairs, bits = _pairs(entries), memoryview(wanted).cast("B")
     size = len(bits)
     if not size or size & (size - 1) or size > 1 << 28:

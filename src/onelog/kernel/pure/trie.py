@@ -1,6 +1,6 @@
 """The topic trie, interpreted: which values are bound to the filters that match a topic.
 
-Rules: a value is bound to a filter at most once. Nodes that hold nothing are taken out at once.
+Rules: a value is bound to a filter at most once. Empty nodes are removed at once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TopicTrie:
         return self._count
 
     def add(self, filter: bytes, value: int) -> None:  # noqa: A002
-        """Bind `value` to `filter`; binding it twice is binding it once."""
+        """Bind `value` to `filter`. Binding it again changes nothing."""
         if not 0 <= value <= _VALUE_MAX:
             raise InvalidRequest(f"value {value} is not a non-negative 64-bit number")
         node = self._root
@@ -54,7 +54,7 @@ class TopicTrie:
             self._cache.clear()
 
     def remove(self, filter: bytes, value: int) -> bool:  # noqa: A002
-        """Take `value` off `filter`; whether it was there."""
+        """Remove `value` from `filter`. Returns whether it was there."""
         node = self._root
         path: list[tuple[_Node, bytes]] = []
         for level in filter.split(b"/"):

@@ -1,4 +1,4 @@
-"""What protocols put on the wire by the piece, interpreted: MQTT lengths, strings and topic checks.
+"""MQTT lengths, strings and topic checks, interpreted.
 
 Rules: MQTT strings are UTF-8 without U+0000 and without surrogates (MQTT5 1.5.4-1, 1.5.4-2).
 """
