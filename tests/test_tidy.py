@@ -102,6 +102,15 @@ RIDDLES = (
     "What is honest to know",
 )
 """Phrases that readers stumbled over: false friends, and pronouns without a noun."""
+RIDDLE_PATTERNS = {
+    r"\b(?:is|are|was|were|be|been) told (?!to\b)": "say who reports it, or who gets the error",
+    r"\b(?:tell|tells|told) of\b": "say: reports, names, lists",
+    r"\b(?:for want of|of late|in one go)\b": "say: because there is no, lately, at once",
+    r"\b[Ww]ho (?:comes|asks|asked|reads|writes|wrote|waits|sends|sent|opens|raises) \w+ \w+ is\b":
+        "name the subject: a client that asks, a caller that waits",
+    r"\bthreads that use a type for the first time together break\b": "say what breaks, and when",
+}  # fmt: skip
+"""Patterns of sentences that need a second reading, and what to write instead."""
 READ_BY_STRANGERS = ("src/", "docs/", "CHANGELOG.md", "README.md", "ARCHITECTURE.md")
 PAGE_ON_ENGLISH = "docs/style.md"
 
@@ -115,6 +124,18 @@ def test_no_text_holds_a_phrase_that_readers_stumbled_over():
         if phrase.casefold() in " ".join(path.read_text(errors="replace").split()).casefold()
     ]
     assert not found, f"say it plainly, with the subject named ({PAGE_ON_ENGLISH}): {found}"
+
+
+@pytest.mark.parametrize("pattern", RIDDLE_PATTERNS)
+def test_no_text_holds_a_sentence_that_needs_a_second_reading(pattern):
+    wanted = re.compile(pattern)
+    found = [
+        f"{name_of(path)}: {match.group()}"
+        for path in TEXTS
+        if name_of(path).startswith(READ_BY_STRANGERS) and name_of(path) != PAGE_ON_ENGLISH
+        for match in wanted.finditer(" ".join(path.read_text(errors="replace").split()))
+    ]
+    assert not found, f"{RIDDLE_PATTERNS[pattern]} ({PAGE_ON_ENGLISH}): {found}"
 
 
 ONE_PER_PROTOCOL = {
@@ -172,6 +193,24 @@ def test_every_page_is_reachable_from_the_index():
         name_of(page) for page in reached
     }
     assert not unreached
+
+
+SOURCE_NAMES = re.compile(r"`([a-z_]+(?:/[a-z_]+)*\.(?:pyx|pxd|py))`")
+EVERY_SOURCE = [name_of(path) for path in TEXTS if path.suffix in {".py", ".pyx", ".pxd"}] + [
+    name_of(path) for path in (ROOT / "examples").rglob("*.py")
+]
+
+
+def test_a_text_names_only_source_files_that_exist():
+    """A file that is moved or renamed takes its name in pages and comments with it."""
+    gone = [
+        f"{name_of(path)}: {name}"
+        for path in TEXTS
+        if path.suffix == ".md" or name_of(path).startswith("src/")
+        for name in SOURCE_NAMES.findall(path.read_text(errors="replace"))
+        if not any(source == name or source.endswith(f"/{name}") for source in EVERY_SOURCE)
+    ]
+    assert not gone
 
 
 def test_links_of_the_first_pages_lead_somewhere():

@@ -251,7 +251,7 @@ class Server:
         self.metrics.register("security", authenticator.samples)
         self.metrics.register("access", broker.access.samples)
         if not broker.access.rules:
-            _log.info("there are no access rules: who is let in may do everything")
+            _log.info("there are no access rules: every user who is let in may do everything")
         tokens = ApiTokens(self._store, self._clock, self.troubles)
 
         defaults = self._loaded.config.defaults.stream

@@ -142,7 +142,7 @@ async def open_broker(
 
 
 def _open_kv(root: Path, clock: Clock) -> Engine:
-    """RocksDB is an extra: who has no stream of this engine needs no library for it."""
+    """RocksDB is an extra: a broker without streams of this engine needs no library for it."""
     try:
         from onelog.storage.kv import KvEngine  # noqa: PLC0415
     except ModuleNotFoundError as error:

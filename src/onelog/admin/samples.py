@@ -85,7 +85,7 @@ def broker_samples(broker: Broker) -> Iterator[Sample]:
         ("onelog_torn_bytes_total", "Bytes of torn tails that were cut.", shared.torn_bytes),
         (
             "onelog_feed_overflows_total",
-            "Times that batches waiting for the disk were let go of, to be read back.",
+            "Times that batches waiting for the disk were dropped from memory, to be read back.",
             shared.unseen.overflows,
         ),
         ("onelog_pin_alarms_total", "Times that cursors lost pinned records.", counters.alarms),

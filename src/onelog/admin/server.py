@@ -100,7 +100,7 @@ class HttpServer:
         await self._server.shutdown(sockets=self._listener.sockets)
 
     async def close(self) -> None:
-        """Finish open requests (at most two seconds), then let go of the port. Idempotent."""
+        """Finish open requests (at most two seconds), then close the port. Idempotent."""
         self._closing.set()
         if self._task is not None:
             task, self._task = self._task, None

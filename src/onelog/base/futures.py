@@ -6,7 +6,7 @@ import asyncio
 
 
 def settle(future: asyncio.Future[None], error: BaseException | None) -> None:
-    """The work is done, or failed; who waited may have gone meanwhile."""
+    """The work is done, or failed; the caller may be gone."""
     if future.done():
         return
     if error is None:

@@ -32,7 +32,7 @@ class Authorizer(Protocol):
 
     @property
     def checks_delivery(self) -> bool:
-        """Whether it decides on each delivery, too; False: who may subscribe may have all of it.
+        """Whether it decides on each delivery, too; False: a subscriber may have every message.
 
         May change whenever its answers do.
         """

@@ -68,7 +68,7 @@ class LocalOutlet:
         partition = self.partition
         try:
             appended = partition.append_built(builder, self._index_topics)
-        except Exception as error:  # noqa: BLE001 - who waits for this write is told, nobody else
+        except Exception as error:  # noqa: BLE001 - only the callers of this write get it
             failure = error if isinstance(error, OnelogError) else StorageError(str(error))
             done(_NO_OFFSET, without_frames(failure))
             return

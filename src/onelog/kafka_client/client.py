@@ -3,7 +3,7 @@
 Rules:
 - A call returns what was asked or raises an OnelogError that names the topic or the server.
 - A connection that breaks is made anew and the request is sent again, until `Access.timeout_s`
-  has passed without success. Whoever calls must bear a request that took effect twice; for writes
+  has passed without success. The caller must accept that a request took effect twice; for writes
   the broker's sequence numbers see to it.
 - What is posted is sent once: its answer is read later, in order, before anything else is asked.
 - Not for several threads at once: a task has a client of its own.

@@ -1,6 +1,6 @@
 """The requests and answers of the client, each beside the other.
 
-Rules: no socket here. A refusal inside an answer is kept as a code; who asked says what it means.
+Rules: no socket here. A refusal inside an answer is kept as a code; the caller knows what it means.
 A partition is named by (topic, number).
 """
 

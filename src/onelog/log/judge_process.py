@@ -109,7 +109,7 @@ class HelperJudge:
 
     def _ask(self, what: int, *parts: bytes | memoryview) -> bytearray:
         if self._stop.is_set():
-            raise Closed("rewriting was told to stop; the log is as it was")
+            raise Closed("rewriting was asked to stop; the log is as it was")
         try:
             _send(self._channel, what, *parts)
             answered = _receive(self._channel)

@@ -1,7 +1,7 @@
-"""Who is asked before records leave a partition, and who is told when they left.
+"""Hooks that are asked before records leave a partition, and hooks that are called after they left.
 
-Rules: each is called by itself. One that cannot see to records keeps them, until the next run asks
-again; an error of one that is told keeps nobody else from being told. `Troubles` has both.
+Rules: each hook is isolated. When one that is asked fails, the records stay until the next pass
+asks again. When one that is called fails, the others are called. `Troubles` has both errors.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from onelog.log.visits import Counters
 from onelog.observe.troubles import Troubles
 
 HOOK: Final = "maintenance-hook"
-"""Incidents: who is asked or told of leaving records raised."""
+"""Incidents: a hook for leaving records raised."""
 
 Leaving = Callable[[PartitionHandle, Offset], Awaitable[None]]
-"""Sees to records of a partition below an offset before they may leave."""
+"""Saves what is needed of the records of a partition below an offset, before they leave."""
 Left = Callable[[PartitionHandle], Awaitable[None]]
-"""Hears that records of a partition left."""
+"""Called after records of a partition left."""
 
 
 class LeavingHooks:
@@ -47,7 +47,7 @@ class LeavingHooks:
         for left in tuple(hooks):
             try:
                 await left(partition)
-            except Exception as error:  # noqa: BLE001 - the others are told
+            except Exception as error:  # noqa: BLE001 - the others are called
                 self._failed(partition, error, partition.start_offset)
 
     def _failed(self, partition: Partition, error: Exception, upto: Offset) -> None:

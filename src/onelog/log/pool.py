@@ -64,7 +64,7 @@ class Pool:
         for done, result, error in answers:
             try:
                 done(result, error)
-            except Exception as problem:  # noqa: BLE001 - the others are told nevertheless
+            except Exception as problem:  # noqa: BLE001 - the other callbacks are called
                 place = getattr(done, "__qualname__", repr(done))
                 self._troubles.note(ANSWER, place, problem)
 

@@ -67,7 +67,7 @@ class Pacer:
             self._stop.wait(min(busy_s * self._wait_factor, _PAUSE_S_MAX))
             self._since_s = self._clock.monotonic()
         if self._stop.is_set():
-            raise Closed("rewriting was told to stop; the log is as it was")
+            raise Closed("rewriting was asked to stop; the log is as it was")
 
 
 class Rewriting:

@@ -3,7 +3,7 @@
 Rules:
 - Partitions are taken in small chunks. The loop notes what is true of them, a thread looks at their
   files, the loop acts. Ten thousand partitions hold nobody up.
-- The error of one partition is told to `Troubles` and counted, and the others go on; damage in its
+- The error of one partition goes to `Troubles` and is counted, and the others go on; damage in its
   log stops it (I9).
 """
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 from onelog.observe import Sample, Troubles
 
 USER_CHANGED: Final = "user-listener"
-"""Incidents: a connection could not be told that its user was changed."""
+"""Incidents: a connection raised when its user was changed."""
 
 
 class Proven(Protocol):
@@ -75,7 +75,7 @@ class ConnectionCounters:
 def connection_samples(
     protocol: str, *, now: int, ended: int, received_bytes: int, sent_bytes: int
 ) -> Iterator[Sample]:
-    """What the metrics of every protocol tell of its connections by the same names."""
+    """The counters of connections, which every protocol shows under the same names."""
     yield Sample(f"onelog_{protocol}_connections", "Connections now.", "gauge", now)
     totals = (
         ("disconnects", "Connections that ended.", ended),

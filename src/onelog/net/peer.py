@@ -40,7 +40,7 @@ class StreamTransport(Protocol):
         ...
 
     def writelines(self, chunks: list[bytes]) -> None:
-        """Send several pieces in one go."""
+        """Send several pieces with one call."""
         ...
 
     def close(self) -> None:

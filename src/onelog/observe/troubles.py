@@ -172,7 +172,7 @@ def _bounded(facts: dict[str, object]) -> dict[str, str | int]:
 def _told(value: object) -> str:
     try:
         return str(value)
-    except Exception as failure:  # noqa: BLE001  what cannot even be told
+    except Exception as failure:  # noqa: BLE001  an error whose text fails
         return f"(its text failed with {type(failure).__name__})"
 
 

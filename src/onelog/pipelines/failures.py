@@ -35,7 +35,7 @@ class PipelineFailed(OnelogError):
 def is_passing(error: BaseException | None) -> bool:
     """Whether Spark stumbled over itself, and the same goes well when it is begun again.
 
-    It gives a Python process ten seconds to start and cannot be told otherwise; a busy machine
+    It gives a Python process ten seconds to start, and no setting changes that; a busy machine
     needs more. And queries that begin at once may trip over a collection that they share.
     """
     return any(map(_PASSING.search, _texts(error)))

@@ -148,7 +148,7 @@ def environment(said: Mapping[str, str]) -> Iterator[None]:
 def _started(log: Path) -> Iterator[None]:
     from pyspark.logger import PySparkLogger  # noqa: PLC0415 - an extra
 
-    # It would print the pages of Java of an error that is going to be told in one line.
+    # It would print the pages of Java of an error that is reported in one line.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     try:
         with errors_into(log):

@@ -43,7 +43,7 @@ TOPIC_PREFIX: Final = f"{ROOT_EXCHANGE}/"
 """Stands before a topic where AMQP expects the name of a queue."""
 
 _STREAM_NAME_MAX: Final = 240
-"""A longer name is told by a digest, behind a character that no other name has there."""
+"""A longer name is a digest, behind a character that no other name has there."""
 _ESCAPE: Final = re.compile(r"_x([0-9A-F]{2})_")
 _ESCAPES: Final = re.compile(r"(?:_x[0-9A-F]{2}_)+")
 _ADDRESS: Final = re.compile(r"\$([qx]|[qxt]@[^/]+)/.", re.DOTALL)

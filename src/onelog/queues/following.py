@@ -267,7 +267,7 @@ class Follower:
             self._topics.clear()
         try:
             target = self._target(topic)
-        except Exception:  # noqa: BLE001  its records are routed one by one, and tell of it
+        except Exception:  # noqa: BLE001  its records are routed one by one, and report it
             target = None
         self._topics[topic] = target
         return target

@@ -104,7 +104,7 @@ async def run_token_command(tokens: TokenMaker, message: bytes) -> bytes:
 
 
 def decode_token_answer(message: bytes) -> TokenAnswer:
-    """The answer of a message. Raises the error that it tells of."""
+    """The answer of a message. Raises the error that it reports."""
     try:
         answer = msgspec.json.decode(message, type=TokenAnswer)
     except msgspec.MsgspecError as error:

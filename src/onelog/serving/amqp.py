@@ -40,7 +40,7 @@ class AmqpServing:
         return self._amqp.desk()
 
     def bind(self) -> None:
-        """Take every port, and answer for the management API; its users are told to wait."""
+        """Take every port, and answer for the management API; its users have to wait."""
         self._amqp.bind()
         if self._settings.enabled:
             self._listener = bind(MANAGEMENT, self._settings.host, self._settings.port)

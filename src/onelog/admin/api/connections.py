@@ -43,7 +43,7 @@ class KickAsked(ApiInput, frozen=True, kw_only=True):
 
 
 class Kicked(msgspec.Struct, frozen=True, kw_only=True):
-    """How many connections were told to go."""
+    """How many connections were asked to close."""
 
     connections: int
 

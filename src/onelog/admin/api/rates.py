@@ -1,6 +1,6 @@
 """Rates of what the process does: differences of counters over a time of seconds.
 
-Rules: nothing runs by itself. Who asks takes a sample; a rate is the difference to the youngest
+Rules: nothing runs by itself. A question takes a sample; a rate is the difference to the youngest
 sample that is at least `SPAN_S` old, or to the oldest there is. Samples that nobody asked for in a
 while are forgotten, so that a rate is never one of an hour ago.
 """

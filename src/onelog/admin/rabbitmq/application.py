@@ -1,7 +1,7 @@
 """The ASGI application of the management API: paths, the guard, errors as RabbitMQ writes them.
 
 Rules: paths are split before they are decoded, since names hold slashes (`%2F` is the virtual host
-`/`). What failed is told as `{"error", "reason"}`. There is no page here, so what a page of another
+`/`). An error is `{"error", "reason"}`. There is no page here, so what a page of another
 site asks is refused.
 """
 

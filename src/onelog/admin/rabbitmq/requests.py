@@ -1,6 +1,6 @@
 """What a request says: names in its path, its JSON, and who sent it.
 
-Rules: a body is bounded before it is read. What is wrong is told as RabbitMQ tells it, in one word
+Rules: a body is bounded before it is read. An error has RabbitMQ's form, in one word
 or in a pair of a word and the value.
 """
 
@@ -26,7 +26,7 @@ DEFAULT_EXCHANGE: Final = "amq.default"
 
 
 class BadRequest(InvalidRequest):
-    """A request that is told a reason that is no plain text."""
+    """A bad request whose reason is not plain text."""
 
     def __init__(self, *reason: Any) -> None:
         super().__init__(str(reason[0]))

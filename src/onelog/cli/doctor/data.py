@@ -43,7 +43,7 @@ def look(config: Config) -> list[Finding]:
         *judge_inodes(disk.f_favail, disk.f_files),
         *judge_times(data_dir, time.time()),
     ]
-    with contextlib.suppress(OSError):  # a disk without room was told above
+    with contextlib.suppress(OSError):  # a full disk was reported above
         found.append(judge_syncs(sync_seconds(place)))
     return found
 

@@ -151,7 +151,7 @@ cdef class MqttAnswers:
         return 0
 
     cdef int join_pass(self) except -1:
-        """The first of a pass: whoever ends it takes what is staged and who waits together."""
+        """The first of a pass: its end takes the staged records and their waiters together."""
         if self.turn is not None:
             self.turn.acking.append(self)
         return 0

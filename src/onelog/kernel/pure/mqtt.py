@@ -308,8 +308,7 @@ class MqttInput:
             self.owner.rest()
 
     def finish(self, clean: bool = True) -> None:
-        """Make sure that staged records are written, and that waiting bytes go out if there is
-        room."""
+        """Have staged records written; let a session that reads the log go on."""
         turn = self._turn
         assert turn is not None, "it has joined"
         if clean and turn.dirty:

@@ -225,7 +225,7 @@ class MqttFanout:
                             topic, record[3] or b"", record[4], (partition, offset), now_ms,
                             touched, fallen,
                         )  # fmt: skip
-                    except Exception:  # noqa: BLE001  who reads on meets it again, alone
+                    except Exception:  # noqa: BLE001  the next read meets it again, alone
                         return offset
             following = info.last_offset + 1
         return following

@@ -137,7 +137,7 @@ class Appends:
         target, parts = run.target, run.parts
         try:
             placed = target.write(run.data)
-        except Exception as error:  # noqa: BLE001 - who sent these batches is told, no other
+        except Exception as error:  # noqa: BLE001 - only their senders get it
             failure = error if isinstance(error, OnelogError) else StorageError(str(error))
             for produce, rows, at in parts:
                 produce.refuse(rows, at, target.number, failure)

@@ -160,7 +160,7 @@ def principal_named(who: str, client_id: str = "", claims: tuple[str, ...] = ())
 
 
 def decode_access_answer(message: bytes) -> AccessAnswer:
-    """The answer of a message. Raises the error that it tells of."""
+    """The answer of a message. Raises the error that it reports."""
     try:
         answer = msgspec.json.decode(message, type=AccessAnswer)
     except msgspec.MsgspecError as error:

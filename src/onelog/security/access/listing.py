@@ -4,8 +4,8 @@ Rules:
 - The rules are a projection of the store (`metadata/projection.py`): they are changed by the watch
   only, and apply as soon as a command on them returns. While the store cannot be reached, the last
   known rules count.
-- Answers are remembered, up to `ANSWERS_MAX`, until a rule or a user changes. Then everybody who
-  remembers answers is told (`on_change`).
+- Answers are remembered, up to `ANSWERS_MAX`, until a rule or a user changes. Then `on_change`
+  is called, so that protocols forget what they remember.
 - `LOCAL`, the broker itself, may do everything: nobody locks himself out of `onelog acl`.
 - Where a rule cannot be read, only `LOCAL` may do anything: that rule might forbid it (I9).
 """
@@ -34,7 +34,7 @@ ANSWERS_MAX: Final = 200_000
 UNREADABLE: Final = "access-rule"
 """Standing: a rule cannot be read, so nothing is allowed."""
 LISTENER: Final = "access-listener"
-"""Incidents: a protocol raised when it was told that rules changed."""
+"""Incidents: a protocol raised when rules changed."""
 _TRIES: Final = 10
 
 Answers = dict[tuple[str, Action, Kind], bool]

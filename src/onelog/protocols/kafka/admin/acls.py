@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _DISABLED: Final[Body] = {
     "error_code": ErrorCode.security_disabled,
-    "error_message": "there are no access lists here: who is let in may do everything",
+    "error_message": "there are no access lists here: every user who is let in may do everything",
 }
 
 
