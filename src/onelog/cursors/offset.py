@@ -74,7 +74,7 @@ class OffsetCursor:
 
     @property
     def filters(self) -> tuple[str, ...]:
-        """What it reads."""
+        """The filters that it reads."""
         return self.reading.filters
 
     def fetch(self, limit: int = 1000) -> list[Record]:

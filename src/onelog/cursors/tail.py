@@ -48,7 +48,7 @@ class TailCursor:
 
     @property
     def filters(self) -> tuple[str, ...]:
-        """What it reads."""
+        """The filters that it reads."""
         return self.reading.filters
 
     def fetch(self, limit: int = 1000) -> list[Record]:

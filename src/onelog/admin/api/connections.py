@@ -55,7 +55,7 @@ class ConnectionOperations:
         self._desk = desk
 
     def table(self) -> list[AnyOperation]:
-        """What is asked where."""
+        """The paths, and the function for each."""
         one = "/connections/{connection}"
         rows: list[AnyOperation] = [
             ApiOperation(

@@ -31,7 +31,7 @@ class CursorOperations:
         self._desk = desk
 
     def table(self) -> list[AnyOperation]:
-        """What is asked where."""
+        """The paths, and the function for each."""
         rows: list[AnyOperation] = [
             ApiOperation(
                 method="GET", path="/cursors", role=VIEWER, tag=TAG,

@@ -81,7 +81,7 @@ class OverviewOperations:
         self._rates = rates
 
     def table(self) -> list[AnyOperation]:
-        """What is asked where."""
+        """The paths, and the function for each."""
         rows: list[AnyOperation] = [
             ApiOperation(
                 method="GET", path="/info", role=VIEWER, tag=TAG,

@@ -93,7 +93,7 @@ class PeopleOperations:
         self._logins = logins
 
     def table(self) -> list[AnyOperation]:
-        """What is asked where."""
+        """The paths, and the function for each."""
         rows: list[AnyOperation] = [
             ApiOperation(
                 method="POST", path="/login", role=AdminRole.NONE, tag=TAG,

@@ -105,7 +105,7 @@ class StreamOperations:
         self._desk = desk
 
     def table(self) -> list[AnyOperation]:
-        """What is asked where."""
+        """The paths, and the function for each."""
         one, many = "/streams/{stream}", "/streams"
         parts = "/streams/{stream}/partitions"
         rows: list[AnyOperation] = [

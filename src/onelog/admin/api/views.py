@@ -38,7 +38,7 @@ class ViewOperations:
         self._desk = desk
 
     def table(self) -> list[AnyOperation]:
-        """What is asked where."""
+        """The paths, and the function for each."""
         rows: list[AnyOperation] = [
             ApiOperation(
                 method="GET", path="/views", role=VIEWER, tag=TAG,

@@ -21,7 +21,7 @@ class BrokerPaths:
         self._desk = desk
 
     def table(self) -> Table:
-        """What is asked where."""
+        """The paths, and the function for each."""
         checks: dict[str, Handler] = {
             "alarms": self.alarms,
             "local-alarms": self.alarms,
@@ -146,7 +146,7 @@ class BrokerPaths:
         return answer([])
 
     async def refused(self, request: Request) -> Response:
-        """What cannot be kept here is not taken, and told so."""
+        """Refuse objects that OneLog does not keep."""
         kind = request.url.path.split("/")[2]
         raise BadRequest(
             f"{kind} are not kept here: arguments of queues and exchanges say the same"

@@ -22,7 +22,7 @@ class ConnectionPaths:
         self._desk = desk
 
     def table(self) -> Table:
-        """What is asked where."""
+        """The paths, and the function for each."""
         return {
             "/connections": {"GET": self.connections},
             "/connections/username/{user}": {

@@ -38,7 +38,7 @@ class DefinitionPaths:
         self._desk = desk
 
     def table(self) -> Table:
-        """What is asked where."""
+        """The paths, and the function for each."""
         handlers = {"GET": self.export, "POST": self.take, "PUT": self.take}
         return {"/definitions": handlers, "/definitions/{vhost}": handlers}
 

@@ -61,7 +61,7 @@ class TopologyPaths:
         self._desk = desk
 
     def table(self) -> Table:
-        """What is asked where."""
+        """The paths, and the function for each."""
         one_exchange, one_queue = "/exchanges/{vhost}/{name}", "/queues/{vhost}/{name}"
         between = "/bindings/{vhost}/e/{source}/{kind}/{destination}"
         return {

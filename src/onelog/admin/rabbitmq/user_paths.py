@@ -79,7 +79,7 @@ class UserPaths:
         self._desk = desk
 
     def table(self) -> Table:
-        """What is asked where."""
+        """The paths, and the function for each."""
         return {
             "/whoami": {"GET": self.whoami},
             "/users": {"GET": self.users},
