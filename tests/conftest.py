@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
 from onelog.base import faults
+from tests.support.cold import make_cold
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
@@ -63,3 +64,19 @@ def disarmed() -> Iterator[None]:
     """A fault that a test arms ends with it."""
     yield
     faults.disarm()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cold", action="store_true", help="every read of a log is cold at first")
+
+
+@pytest.fixture(autouse=True)
+def cold_logs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """With `--cold`: no broker of a test reads cold bytes on its loop."""
+    if not request.config.getoption("--cold"):
+        yield
+        return
+    engines = make_cold(monkeypatch)
+    yield
+    found = {row for engine in engines for row in engine.in_loop}
+    assert not found, "cold bytes are read on the loop:\n" + "\n".join(sorted(found))

@@ -19,9 +19,10 @@ from hypothesis.stateful import (
 
 from onelog.base.clock import ManualClock
 from onelog.base.errors import NotFound
-from onelog.cursors.cursor import EARLIEST, CursorState
+from onelog.cursors.cursor import CursorState
 from onelog.cursors.delivery import DeadLetter, QueueSettings
 from onelog.cursors.queue import QueueCursor
+from onelog.cursors.start import EARLIEST
 from onelog.log.syncer import Syncer
 from tests.support.logs import OneStream
 

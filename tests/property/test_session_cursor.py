@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from onelog.base.clock import ManualClock
-from onelog.cursors.cursor import EARLIEST, CursorState
+from onelog.cursors.cursor import CursorState
 from onelog.cursors.session import SessionCursor
+from onelog.cursors.start import EARLIEST
 from onelog.log.syncer import Syncer
 from onelog.record.record import Record
 from tests.support.logs import OneStream

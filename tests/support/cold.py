@@ -1,14 +1,17 @@
 """An engine whose every read is cold until it is brought, so that each caller shows what it does.
 
 A read succeeds only while a lease of that very read is held. `gate` holds couriers back: a test
-that clears it sees that the loop goes on meanwhile. `in_loop` lists brings that ran on the thread
-of the loop.
+that clears it sees that the loop goes on meanwhile. A bring on the thread of a running loop would
+hold every connection up: it raises, and `in_loop` lists who asked for it. `pytest --cold` gives
+this engine to every broker of every test, and fails a test that finds such a caller.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
+import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -31,6 +34,24 @@ from onelog.storage.segment import SegmentEngine
 from tests.support.brokers import FAST, running
 
 WAIT_S = 10
+
+
+def is_in_loop() -> bool:
+    """Whether this thread runs an event loop: what waits here holds everybody up."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def callers() -> str:
+    """The frames of the broker that lead here, the innermost first."""
+    rows = [row for row in traceback.extract_stack() if "/src/onelog/" in row.filename]
+    return " < ".join(
+        f"{row.filename.partition('/src/onelog/')[2]}:{row.lineno} {row.name}"
+        for row in reversed(rows)
+    )
 
 
 class _Held(Lease):
@@ -57,7 +78,8 @@ class ColdLog:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
 
-    def _look(self, key: tuple[object, ...], look: Callable[[], Any]) -> Any:
+    def _look(self, read: tuple[object, ...], look: Callable[[], Any]) -> Any:
+        key = (self._engine.generation, *read)
         if self._engine.is_cold and self._held[key] <= 0:
             if self._engine.failure is not None and self._failed:
                 raise self._engine.failure
@@ -79,10 +101,10 @@ class ColdLog:
 
     def bring(self, cold: Cold) -> Lease:
         engine = self._engine
-        if threading.get_ident() == engine.thread:
-            engine.in_loop.append(cold.key)
-        else:
-            assert engine.gate.wait(WAIT_S), "the test forgot the gate"
+        if is_in_loop():
+            engine.in_loop.append(callers())
+            raise AssertionError("cold bytes are read on the loop's thread")
+        assert engine.gate.wait(WAIT_S), "the test forgot the gate"
         if engine.failure is not None:
             self._failed = True
             raise engine.failure
@@ -97,18 +119,23 @@ class ColdEngine:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self.thread = threading.main_thread().ident
-        """Where the tests' loop runs."""
         self.gate = threading.Event()
         self.gate.set()
         self.is_cold = True
         self.failure: PartitionStopped | None = None
         self.cold_reads = 0
         self.brought = 0
-        self.in_loop: list[object] = []
+        self.generation = 0
+        """Only what was brought in this one counts as brought."""
+        self.in_loop: list[str] = []
+        """Who brought on the thread of a loop: files, lines and functions."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
+
+    def forget(self) -> None:
+        """Everything is cold again, whatever is leased."""
+        self.generation += 1
 
     def open(self, key: PartitionKey, settings: LogSettings) -> ColdLog:
         return ColdLog(self, self._engine.open(key, settings))
@@ -130,12 +157,12 @@ def make_cold(monkeypatch: pytest.MonkeyPatch) -> list[ColdEngine]:
 async def cold_broker(
     path: Path, monkeypatch: pytest.MonkeyPatch, settings: BrokerSettings = FAST
 ) -> AsyncIterator[tuple[Broker, ColdEngine]]:
-    """A broker on a cold engine; what it read to start is forgotten."""
+    """A broker on a cold engine; nobody may read cold bytes on the loop."""
     engines = make_cold(monkeypatch)
     async with running(path, settings) as broker:
         (engine,) = engines
-        engine.in_loop.clear()
         try:
             yield broker, engine
         finally:
             engine.gate.set()
+    assert engine.in_loop == []

@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 from onelog.base.clock import ManualClock
-from onelog.cursors.cursor import EARLIEST, CursorState
+from onelog.cursors.cursor import CursorState
 from onelog.cursors.delivery import DeadLetter, QueueSettings
 from onelog.cursors.queue import QueueCursor
+from onelog.cursors.start import EARLIEST
 from onelog.log.syncer import Syncer
 from onelog.record.headers import EXPIRY
 from tests.support.logs import OneStream

@@ -13,7 +13,7 @@ from onelog.base.clock import ManualClock
 from onelog.base.errors import PartitionStopped, StorageFull
 from onelog.base.topics import matches
 from onelog.broker import LOCAL, Message, StreamConfig
-from onelog.cursors.cursor import EARLIEST
+from onelog.cursors.start import EARLIEST
 from onelog.cursors.table import TableCursor
 from onelog.log.syncer import Syncer
 from onelog.record.headers import EXPIRY

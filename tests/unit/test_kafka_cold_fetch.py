@@ -23,7 +23,6 @@ from tests.unit.test_kafka_fetch import ask, fetch, parts, put
 async def cold(tmp_path, monkeypatch):
     engines = make_cold(monkeypatch)
     async with desk(tmp_path) as here:
-        engines[0].in_loop.clear()
         yield here, engines[0]
         engines[0].gate.set()
 

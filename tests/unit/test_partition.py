@@ -226,7 +226,7 @@ async def test_a_partition_of_append_times_gives_every_record_the_time_of_its_ap
         assert info.attributes & ATTR_LOG_APPEND_TIME
         assert info.max_timestamp_ms == at_ms
         assert decode_batch(data, info.position).timestamp_ms(0) == at_ms
-    assert partition.offset_for_time(TimestampMs(NOW_MS + 6)) == (1, NOW_MS + 10)
+    assert partition.time_offset_now(TimestampMs(NOW_MS + 6)) == (1, NOW_MS + 10)
 
 
 async def test_what_a_client_may_not_send_is_refused_and_changes_nothing(
@@ -359,10 +359,10 @@ async def test_the_first_record_at_or_after_a_time_is_found(
     partition = make_partition(memory_log(clock), syncer, clock)
     put(partition, row(b"k", b"0", 100), row(b"k", b"1", 300), row(b"k", b"2", 200))
     put(partition, row(b"k", b"3", 400), codec=4)
-    assert partition.offset_for_time(TimestampMs(0)) == (0, 100)
-    assert partition.offset_for_time(TimestampMs(150)) == (1, 300)
-    assert partition.offset_for_time(TimestampMs(301)) == (3, 400)
-    assert partition.offset_for_time(TimestampMs(401)) is None
+    assert partition.time_offset_now(TimestampMs(0)) == (0, 100)
+    assert partition.time_offset_now(TimestampMs(150)) == (1, 300)
+    assert partition.time_offset_now(TimestampMs(301)) == (3, 400)
+    assert partition.time_offset_now(TimestampMs(401)) is None
 
 
 # -- life

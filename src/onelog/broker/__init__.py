@@ -20,17 +20,7 @@ from onelog.broker.live import Live, LiveListener, LiveSource
 from onelog.broker.publish import Publisher
 from onelog.broker.sessions import Session, SessionRecord, Sessions
 from onelog.broker.views import NamedView, NamedViews
-from onelog.cursors.cursor import (
-    EARLIEST,
-    LATEST,
-    Cursor,
-    CursorKind,
-    CursorState,
-    Position,
-    Reading,
-    Start,
-    ignore_change,
-)
+from onelog.cursors.cursor import Cursor, CursorKind, CursorState, Position, Reading, ignore_change
 from onelog.cursors.delivery import Acquired, DeadLetter, QueueSettings
 from onelog.cursors.offset import Committed, OffsetCursor
 from onelog.cursors.offsets import OffsetSet
@@ -38,6 +28,7 @@ from onelog.cursors.queue import QueueCursor
 from onelog.cursors.routed import RoutedCursor
 from onelog.cursors.session import SessionCursor, SessionDelivery
 from onelog.cursors.sources import Source
+from onelog.cursors.start import EARLIEST, LATEST, Start
 from onelog.cursors.table import TableCursor
 from onelog.cursors.tail import TailCursor
 from onelog.cursors.wait import QueueWait, Wait

@@ -25,24 +25,15 @@ from onelog.broker.hooks import Action, Authorizer, Principal
 from onelog.broker.pins import Pins
 from onelog.broker.publish import Publisher
 from onelog.cursors.checkpoint import CheckpointStore
-from onelog.cursors.cursor import (
-    EARLIEST,
-    LATEST,
-    Cursor,
-    CursorKind,
-    CursorState,
-    Position,
-    Reading,
-    Start,
-    ignore_change,
-)
+from onelog.cursors.cursor import Cursor, CursorKind, CursorState, Position, Reading, ignore_change
 from onelog.cursors.delivery import QueueSettings
 from onelog.cursors.offset import OffsetCursor
 from onelog.cursors.queue import QueueCursor
-from onelog.cursors.reader import read_places, read_records
+from onelog.cursors.reader import read_places, read_records, record_in
 from onelog.cursors.routed import RoutedCursor
 from onelog.cursors.session import SessionCursor, always
 from onelog.cursors.sources import Source, SourceRegistry, SourceSet
+from onelog.cursors.start import EARLIEST, LATEST, Start
 from onelog.cursors.table import TableCursor
 from onelog.cursors.tail import TailCursor
 from onelog.record.record import Record
@@ -102,11 +93,6 @@ class CursorDesk:
         self._open[name] = cursor
         return cursor
 
-    async def _bring(self, start: Start, filters: Sequence[str]) -> None:
-        if start.at == "time":
-            for source in self._registry.resolve(filters).sources:
-                await start.bring(source)
-
     async def open_offset(
         self,
         name: str,
@@ -117,7 +103,7 @@ class CursorDesk:
         principal: Principal,
     ) -> OffsetCursor:
         """A committed position; `start` counts only when none is kept yet."""
-        await self._bring(start, filters)
+        start = await start.settled(self._registry.resolve(filters).sources)
         return await self._open_kept(
             name,
             CursorKind.OFFSET,
@@ -139,7 +125,7 @@ class CursorDesk:
         principal: Principal,
     ) -> SessionCursor:
         """A position with an in-flight window."""
-        await self._bring(start, filters)
+        start = await start.settled(self._registry.resolve(filters).sources)
         return await self._open_kept(
             name,
             CursorKind.SESSION,
@@ -165,7 +151,7 @@ class CursorDesk:
         principal: Principal,
     ) -> QueueCursor:
         """A shared backlog; settings that are given replace the kept ones."""
-        await self._bring(start, filters)
+        start = await start.settled(self._registry.resolve(filters).sources)
 
         def restore(state: CursorState) -> QueueCursor:
             cursor = QueueCursor.restore(self._registry, state, clock=self._clock)
@@ -201,7 +187,7 @@ class CursorDesk:
 
         Without `follow`, its owner notes new records (`note`).
         """
-        await self._bring(start, filters)
+        start = await start.settled(self._registry.resolve(filters).sources)
         table = await self._open_kept(
             name,
             CursorKind.TABLE,
@@ -275,24 +261,34 @@ class CursorDesk:
         """Read these filters from these positions on."""
         return Reading.restore(self._registry, filters, positions)
 
-    def record_at(self, source: Source, offset: int) -> Record | None:
-        """The committed record at one offset, of any topic; None: retention took it."""
-        found = source.partition.in_place(partial(read_places, source, (offset,)))
+    def record_now(self, source: Source, offset: int) -> Record | None:
+        """The committed record at one offset, of any topic, or Cold; None: retention took it."""
+        found = read_places(source, (offset,))
         return found[0] if found else None
 
-    def has_later(self, source: Source, topic: str, offset: int) -> bool:
+    async def record_at(self, source: Source, offset: int) -> Record | None:
+        """As `record_now`, waiting for what is cold while the loop goes on."""
+        return await source.partition.until_here(partial(self.record_now, source, offset))
+
+    async def has_later(self, source: Source, topic: str, offset: int) -> bool:
         """Whether a source has a committed record of a topic from an offset on."""
         position, end = Offset(offset), source.partition.last_stable_offset
         while position < end:
             read = partial(read_records, SourceSet((topic,), (source,), 0), source, position, 1)
-            records, position = source.partition.in_place(read)
+            records, position = await source.partition.until_here(read)
             if records:
                 return True
         return False
 
-    def records_at(self, source: Source, offsets: Sequence[int]) -> list[Record]:
-        """The committed records at ascending offsets; those that retention took are left out."""
-        return source.partition.in_place(partial(read_places, source, offsets))
+    def record_in(
+        self, source: Source, data: bytes | bytearray | memoryview, offset: int
+    ) -> Record | None:
+        """The record at an offset of batches that are at hand, if it lies in a plain one."""
+        return record_in(source, data, offset)
+
+    def records_now(self, source: Source, offsets: Sequence[int]) -> list[Record]:
+        """The committed records at ascending offsets, as far as they are there; or Cold."""
+        return read_places(source, offsets)
 
     def parts(self, name: str) -> dict[str, bytes]:
         """The kept parts of a cursor that is kept in parts."""

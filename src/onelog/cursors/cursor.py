@@ -8,28 +8,28 @@ Rules:
   its start. The gates of the source set say which source waits for which, so that a topic that
   moved is read in order (DESIGN §3).
 - A source whose next bytes are cold is passed over until they are in memory; the others go on.
+  So is a source whose start is a time that has to be looked for in cold bytes.
 - A stopped partition does not stop the reading of others; when all are stopped, reading fails.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from functools import partial
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from onelog.base.errors import Closed, OnelogError, PartitionStopped, again
-from onelog.base.ids import Offset, TimestampMs
+from onelog.base.ids import Offset
 from onelog.cursors.reader import READ_BYTES, read_at, read_records
 from onelog.cursors.sources import Source, SourceRegistry, SourceSet
 from onelog.cursors.wait import Wait
 from onelog.log.handle import Cold, PartitionHandle
-from onelog.log.wakeup import Waiter
+from onelog.log.wakeup import Callback, Waiter
 from onelog.observe.troubles import Troubles
 from onelog.record.record import Record
 
@@ -64,39 +64,6 @@ class CursorState(msgspec.Struct, array_like=True):
     """The lowest offset still needed per partition; it pins retention."""
     body: bytes = b""
     """State that only the kind itself understands."""
-
-
-class Start(msgspec.Struct, frozen=True):
-    """Where a new cursor begins: earliest, latest, a time, or an offset in every partition."""
-
-    at: Literal["earliest", "latest", "time", "offset"]
-    value: int = 0
-
-    def offset_in(self, source: Source) -> int:
-        """The first offset to read from a source."""
-        partition = source.partition
-        if self.at == "earliest":
-            return partition.start_offset
-        if self.at == "latest":
-            return partition.high_watermark
-        if self.at == "offset":
-            return max(self.value, partition.start_offset)
-        if partition.stopped is not None:
-            return partition.start_offset
-        found = partition.offset_for_time(TimestampMs(self.value))
-        return partition.high_watermark if found is None else found[0]
-
-    async def bring(self, source: Source) -> None:
-        """Bring the bytes that `offset_in` looks at into memory, so that it need not wait for the
-        disk."""
-        partition = source.partition
-        if self.at == "time" and partition.stopped is None:
-            with contextlib.suppress(OnelogError):  # `offset_in` meets the same error
-                await partition.find_time(TimestampMs(self.value))
-
-
-EARLIEST: Final = Start("earliest")
-LATEST: Final = Start("latest")
 
 
 def ignore_change() -> None:
@@ -154,7 +121,10 @@ def known_end(source: Source) -> int:
 class Reading:
     """Positions over sources, reading forward, waiting: the part that all cursors share."""
 
-    __slots__ = ("_closed", "_coming", "_gated", "_offsets", "_registry", "_set", "_turn", "_waits")
+    __slots__ = (
+        "_begins", "_closed", "_coming", "_gated", "_offsets", "_registry", "_set", "_turn",
+        "_waits",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -164,13 +134,29 @@ class Reading:
     ) -> None:
         self._registry = registry
         self._set = wanted
-        self._offsets = array("q", (start(source) for source in wanted.sources))
+        self._begins: dict[tuple[str, int], Callable[[Source], int]] | None = None
+        """Sources whose beginning was not at hand: it is looked for when they are read."""
+        self._offsets = array("q", (self._begin(source, start) for source in wanted.sources))
         self._gated = wanted.gates is not None
         self._waits: list[Wait] | None = None
         self._coming: dict[PartitionHandle, Waiter] | None = None
         """Partitions whose next bytes are on their way from the disk."""
         self._turn = 0
         self._closed = False
+
+    def _begin(self, source: Source, start: Callable[[Source], int]) -> int:
+        try:
+            return start(source)
+        except Cold:
+            self._begins = {**(self._begins or {}), source.key: start}
+            return source.partition.start_offset
+
+    def _look_for_begin(self, index: int, source: Source) -> None:
+        """Go to where a source is read from; or Cold."""
+        assert self._begins is not None
+        start = self._begins.get(source.key)
+        if start is not None:
+            self.seek(index, start(source))
 
     @property
     def troubles(self) -> Troubles:
@@ -232,6 +218,9 @@ class Reading:
 
     def seek(self, index: int, offset: int) -> None:
         """Read a source from `offset` on."""
+        if self._begins is not None:
+            self._begins.pop(self._set.sources[index].key, None)
+            self._begins = self._begins or None
         self._offsets[index] = offset
         self._gated = self._set.gates is not None
 
@@ -242,12 +231,48 @@ class Reading:
                 return index
         return None
 
-    def record_at(self, stream_id: str, partition: int, offset: int) -> Record | None:
-        """The record at one offset; None: retention took it, or the stream was deleted."""
+    def _source(self, stream_id: str, partition: int) -> Source | None:
         index = self.find(stream_id, partition)
-        if index is None:
+        return None if index is None else self._set.sources[index]
+
+    def may_read(self, stream_id: str, partition: int) -> bool:
+        """Whether a record of a partition can be looked for now; of one that is gone, too."""
+        source = self._source(stream_id, partition)
+        return source is None or (source.partition.stopped is None and not self.is_coming(source))
+
+    def record_now(
+        self, stream_id: str, partition: int, offset: int, here: Callback | None = None
+    ) -> Record | None:
+        """The record at one place; None when retention took it, or the stream was deleted.
+
+        Cold where it is not in memory. Then it is on its way: `here` is called when it came, or the
+        source is passed over until then, as one whose next bytes come.
+        """
+        source = self._source(stream_id, partition)
+        if source is None:
             return None
-        source = self._set.sources[index]
+        try:
+            return read_at(self._set, source, Offset(offset))
+        except Cold as cold:
+            if here is None:
+                self._bring(source.partition, cold)
+            else:
+                source.partition.when_here(cold, here)
+            raise
+
+    async def find_record(self, stream_id: str, partition: int, offset: int) -> Record | None:
+        """As `record_now`, waiting for what is cold while the loop goes on."""
+        source = self._source(stream_id, partition)
+        if source is None:
+            return None
+        read = partial(read_at, self._set, source, Offset(offset))
+        return await source.partition.until_here(read)
+
+    def record_at(self, stream_id: str, partition: int, offset: int) -> Record | None:
+        """As `record_now`, waiting for what is cold: for programs whose loop may wait."""
+        source = self._source(stream_id, partition)
+        if source is None:
+            return None
         return source.partition.in_place(partial(read_at, self._set, source, Offset(offset)))
 
     def positions(self) -> list[Position]:
@@ -281,6 +306,8 @@ class Reading:
             if _is_stopped(source) or self.is_coming(source):
                 continue
             try:
+                if self._begins is not None:
+                    self._look_for_begin(index, source)
                 records, following = read_records(
                     wanted,
                     source,
@@ -349,6 +376,8 @@ class Reading:
     def _bring(self, partition: PartitionHandle, cold: Cold) -> None:
         if self._coming is None:
             self._coming = {}
+        if partition in self._coming:
+            return
         self._coming[partition] = partition.when_here(cold, partial(self._arrived, partition))
 
     def _arrived(self, partition: PartitionHandle, _error: OnelogError | None) -> None:

@@ -56,6 +56,12 @@ class Holdings:
         """Remove a record that is settled or came back."""
         return self._held.pop(token)
 
+    def give_up(self, token: int, reason: Reason) -> Unsettled:
+        """No consumer has it any more; it is on its way to the dead letters."""
+        held = self._held[token]
+        held.consumer, held.deadline, held.reason = "", 0.0, reason
+        return held
+
     def of_consumer(self, consumer: str) -> list[int]:
         """The tokens of the records that a consumer has."""
         return [

@@ -15,16 +15,10 @@ from collections.abc import Callable
 import msgspec
 
 from onelog.base.errors import InvalidRequest
-from onelog.cursors.cursor import (
-    CursorKind,
-    CursorState,
-    Position,
-    Reading,
-    Start,
-    ignore_change,
-)
+from onelog.cursors.cursor import CursorKind, CursorState, Position, Reading, ignore_change
 from onelog.cursors.pull import next_records
 from onelog.cursors.sources import SourceRegistry
+from onelog.cursors.start import Start
 from onelog.record.record import Record
 
 

@@ -41,7 +41,11 @@ class PriorityWindow:
                 rank = int(value) if value is not None and _PRIORITY.fullmatch(value) else 0
                 heapq.heappush(self._rows, (-rank, key, record.offset))
 
-    def pop(self) -> tuple[tuple[str, int], int]:
+    def peek(self) -> tuple[tuple[str, int], int]:
         """The source and offset of the next record."""
-        _rank, key, offset = heapq.heappop(self._rows)
+        _rank, key, offset = self._rows[0]
         return key, offset
+
+    def pop(self) -> None:
+        """The next record was handed out, or is gone."""
+        heapq.heappop(self._rows)

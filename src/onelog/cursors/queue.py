@@ -6,6 +6,7 @@ Rules:
   before new ones, lowest offset first (I5), after their back-off if there is one.
 - A record that came back `deliveries_max` times, was rejected or has expired goes to the
   dead-letter hook. It is settled only when the hook says that the dead letter is durable elsewhere.
+- A record that comes back or is given up, and is not in memory, waits until it is; others go on.
 - Records in flight are bounded; the kept state is that of the lanes (`cursors/lane.py`). Nothing is
   copied or deleted.
 - With `priority_header` it hands out higher priorities first (`cursors/priorities.py`).
@@ -14,20 +15,20 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
 from onelog.base.clock import Clock
-from onelog.base.errors import NotFound
+from onelog.base.errors import NotFound, OnelogError, PartitionStopped
 from onelog.cursors.backoff import BackOff, backoff_ms
 from onelog.cursors.cursor import (
     CursorKind,
     CursorState,
     Position,
     Reading,
-    Start,
     ignore_change,
     known_end,
 )
@@ -37,7 +38,9 @@ from onelog.cursors.lane import Lane, LaneState
 from onelog.cursors.priorities import PriorityWindow
 from onelog.cursors.reader import expires_at
 from onelog.cursors.sources import SourceRegistry
+from onelog.cursors.start import Start
 from onelog.cursors.wait import QueueWait
+from onelog.log.handle import Cold
 from onelog.record.record import Record
 
 _LOOKED_AT_MAX: Final = 10_000
@@ -60,21 +63,9 @@ class QueueCursor:
     """A shared backlog."""
 
     __slots__ = (
-        "_by_priority",
-        "_clock",
-        "_closed",
-        "_delayed",
-        "_held",
-        "_lanes",
-        "_listeners",
-        "_timer",
-        "dead_letter",
-        "dropped",
-        "name",
-        "on_change",
-        "reading",
-        "settings",
-    )
+        "_by_priority", "_clock", "_closed", "_delayed", "_held", "_lanes", "_listeners", "_timer",
+        "dead_letter", "dropped", "name", "on_change", "reading", "settings",
+    )  # fmt: skip
 
     kind = CursorKind.QUEUE
 
@@ -143,8 +134,12 @@ class QueueCursor:
         if self.settings.priority_header is not None:
             window = self._look_ahead(self.settings.priority_header)
             while self._room(limit, found) and window:
-                key, offset = window.pop()
-                delivery = self._reread(consumer, self._lane(key), offset)
+                key, offset = window.peek()
+                try:
+                    delivery = self._reread(consumer, self._lane(key), offset)
+                except Cold:
+                    break
+                window.pop()
                 if delivery is not None:
                     found.append(delivery)
         else:
@@ -196,16 +191,18 @@ class QueueCursor:
             if not lanes or self.is_full:
                 return None
             lane = min(lanes, key=lambda lane: (lane.next_again(), lane.key))
-            delivery = self._reread(consumer, lane, lane.take_again())
+            offset = lane.take_again()
+            try:
+                delivery = self._reread(consumer, lane, offset)
+            except Cold:
+                lane.hand_back(offset)
+                continue
             if delivery is not None:
                 return delivery
         return None
 
     def _may_return(self, lane: Lane) -> bool:
-        if not lane.waiting:
-            return False
-        index = self.reading.find(*lane.key)
-        return index is None or self.reading.sources.sources[index].partition.stopped is None
+        return bool(lane.waiting) and self.reading.may_read(*lane.key)
 
     def _acquire_new(self, consumer: str, limit: int, found: list[Acquired]) -> None:
         looked_at = 0
@@ -230,7 +227,7 @@ class QueueCursor:
         return window
 
     def _reread(self, consumer: str, lane: Lane, offset: int) -> Acquired | None:
-        record = self.reading.record_at(*lane.key, offset)
+        record = self.reading.record_now(*lane.key, offset)
         if record is None:  # retention took it, or its stream is gone
             lane.settle(offset)
             self.dropped += 1
@@ -288,12 +285,8 @@ class QueueCursor:
 
     def reject(self, token: int) -> None:
         """Give the record up: it goes to the dead-letter hook or, without one, is settled."""
-        held = self._holding(token)
-        record = self._record_of(held)
-        if record is None:
-            self.ack(token)
-        else:
-            self._bury(token, record, "rejected")
+        self._holding(token)
+        self._bury_unread(token, "rejected")
 
     def extend(self, token: int) -> None:
         """Start the record's deadline again."""
@@ -341,18 +334,13 @@ class QueueCursor:
             raise NotFound(f"delivery {token} of queue {self.name} is not held (any more)")
         return held
 
-    def _record_of(self, held: Unsettled) -> Record | None:
-        return self.reading.record_at(*held.lane.key, held.offset)
-
     def _hand_back(self, held: Unsettled, delay_ms: int | None) -> None:
         count = held.lane.counts[held.offset]
         limit = self.settings.deliveries_max
         if limit and count >= limit:
-            record = self._record_of(held)
-            if record is not None:
-                token = self._hold("", held.lane, held.offset)
-                self._bury(token, record, "delivery_limit")
-                return
+            token = self._hold("", held.lane, held.offset)
+            self._bury_unread(token, "delivery_limit")
+            return
         if delay_ms is None:
             delay_ms = backoff_ms(count, self.settings.backoff_ms, self.settings.backoff_max_ms)
         if delay_ms > 0:
@@ -363,16 +351,35 @@ class QueueCursor:
         else:
             held.lane.hand_back(held.offset)
 
-    def _bury(self, token: int, record: Record, reason: Reason) -> None:
-        held = self._held.get(token)
-        assert held is not None
-        held.consumer, held.deadline, held.reason = "", 0.0, reason
-        if self.dead_letter is None:
+    def _bury(self, token: int, record: Record | None, reason: Reason) -> None:
+        """Give a record up; None: retention took it, or its stream is gone."""
+        held = self._held.give_up(token, reason)
+        if self.dead_letter is None or record is None:
             self.dropped += 1
             self._settle(token)
         else:
             count = held.lane.counts[held.offset]
             self.dead_letter(DeadLetter(token, record, reason, count))
+
+    def _bury_unread(self, token: int, reason: Reason) -> None:
+        """Give up a record that its dead letter needs: read it first, or wait until it is here."""
+        record = None
+        if self.dead_letter is not None:
+            held = self._held.get(token)
+            assert held is not None
+
+            def bury(_error: OnelogError | None) -> None:
+                """The record is here; one of a stopped partition stays held."""
+                if self._held.get(token) is held and not self._closed:
+                    with contextlib.suppress(PartitionStopped):
+                        self._bury_unread(token, reason)
+
+            try:
+                record = self.reading.record_now(*held.lane.key, held.offset, bury)
+            except Cold:
+                self._held.give_up(token, reason)
+                return
+        self._bury(token, record, reason)
 
     # -- time
 
@@ -386,19 +393,10 @@ class QueueCursor:
                 self._hand_back(self._held.pop(token), None)
                 returned = True
             else:
-                self._bury_again(token, held)
+                self._bury_unread(token, held.reason)
         if not self._wake_delayed() and returned:
             self._notify()
         self._set_timer()
-
-    def _bury_again(self, token: int, held: Unsettled) -> None:
-        record = self._record_of(held)
-        assert held.reason is not None
-        if record is None:
-            self.dropped += 1
-            self._settle(token)
-        else:
-            self._bury(token, record, held.reason)
 
     def _wake_delayed(self) -> bool:
         woken = False

@@ -109,6 +109,18 @@ def read_places(source: Source, offsets: Sequence[int]) -> list[Record]:
     return found
 
 
+def record_in(source: Source, data: bytes | bytearray | memoryview, offset: int) -> Record | None:
+    """The record at an offset of batches that are at hand, if it lies in a plain one."""
+    view = memoryview(data)
+    for info in scan_batches(view, 0, False):
+        if info.base_offset <= offset <= info.last_offset and not info.attributes & _SPECIAL:
+            batch = view[info.position : info.position + info.size_bytes]
+            fixed = source.stream.fixed_topic_at(source.partition.id, Offset(offset))
+            rows = pick_records(batch, [offset], None if fixed is None else fixed.encode())
+            return _as_records(source, rows)[0] if rows else None
+    return None
+
+
 def _chosen(
     source: Source,
     data: memoryview,

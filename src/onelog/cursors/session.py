@@ -22,16 +22,10 @@ from typing import Final
 import msgspec
 
 from onelog.base.clock import Clock
-from onelog.cursors.cursor import (
-    CursorKind,
-    CursorState,
-    Position,
-    Reading,
-    Start,
-    ignore_change,
-)
+from onelog.cursors.cursor import CursorKind, CursorState, Position, Reading, ignore_change
 from onelog.cursors.reader import expires_at
 from onelog.cursors.sources import SourceRegistry
+from onelog.cursors.start import Start
 from onelog.record.record import Record
 
 PACKET_IDS: Final = 65_535
@@ -177,18 +171,37 @@ class SessionCursor:
         return []
 
     def redeliver(self) -> list[SessionDelivery]:
-        """Everything in flight again, in order, for a peer that has come back."""
+        """Everything in flight again, in order, for a peer that has come back.
+
+        It waits for records that are not in memory; `redeliver_later` lets others run meanwhile.
+        """
         found = []
         for entry in list(self._in_flight.values()):
-            if entry.stage == FlightStage.RECEIVED:
-                found.append(SessionDelivery(entry.packet_id, None, duplicate=True))
-                continue
-            record = self.reading.record_at(entry.stream_id, entry.partition, entry.offset)
-            if record is None:  # retention took it, or its stream is gone
-                del self._in_flight[entry.packet_id]
-            else:
-                found.append(SessionDelivery(entry.packet_id, record, duplicate=True))
+            record = None
+            if entry.stage != FlightStage.RECEIVED:
+                record = self.reading.record_at(entry.stream_id, entry.partition, entry.offset)
+            found += self._again(entry, record)
         return found
+
+    async def redeliver_later(self) -> list[SessionDelivery]:
+        """As `redeliver`; what is acknowledged meanwhile is left out."""
+        found = []
+        for entry in list(self._in_flight.values()):
+            record = None
+            if entry.stage != FlightStage.RECEIVED:
+                place = (entry.stream_id, entry.partition, entry.offset)
+                record = await self.reading.find_record(*place)
+            found += self._again(entry, record)
+        return [row for row in found if row.packet_id in self._in_flight]
+
+    def _again(self, entry: InFlight, record: Record | None) -> list[SessionDelivery]:
+        if entry.stage == FlightStage.RECEIVED:
+            record = None
+        elif record is None:  # retention took it, or its stream is gone
+            if self._in_flight.get(entry.packet_id) is entry:
+                del self._in_flight[entry.packet_id]
+            return []
+        return [SessionDelivery(entry.packet_id, record, duplicate=True)]
 
     def _take_packet_id(self) -> int:
         packet_id = self._next_packet_id

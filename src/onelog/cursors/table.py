@@ -1,6 +1,8 @@
 """The table cursor: the latest record per topic (retained messages, KV buckets, last-value views).
 
-Rules: it holds an offset per topic, never a value; a look-up reads the log. A record without a
+Rules: it holds an offset per topic, never a value; a look-up reads the log. `get` and `find` block
+while bytes are cold; `look_up` and `look_for` let others run meanwhile, and `record_now` raises
+Cold. A record without a
 value (null or empty) removes its topic. The state is kept in shards, and only changed shards are
 written, so that one change among a million topics writes one small record.
 """
@@ -23,15 +25,17 @@ from onelog.cursors.cursor import (
     CursorState,
     Position,
     Reading,
-    Start,
     ignore_change,
     known_end,
 )
-from onelog.cursors.reader import expires_at, read_at
+from onelog.cursors.reader import expires_at, read_at, read_places
 from onelog.cursors.session import always
-from onelog.cursors.sources import SourceRegistry
+from onelog.cursors.sources import Source, SourceRegistry
+from onelog.cursors.start import Start
 from onelog.cursors.wait import Wait
 from onelog.kernel import TopicTrie, topic_hash
+from onelog.log.handle import Cold
+from onelog.log.wakeup import Callback, as_future
 from onelog.record.record import Record
 
 SHARDS: Final = 64
@@ -57,10 +61,11 @@ class TableCursor:
         "_rows",
         "_shards",
         "_trie",
+        "counts",
+        "elsewhere",
         "name",
         "on_change",
         "position_of",
-        "read_elsewhere",
         "reading",
     )
 
@@ -74,8 +79,10 @@ class TableCursor:
         self.on_change: Callable[[], None] = ignore_change
         self.position_of: Callable[[tuple[str, int]], int | None] | None = None
         """How far the owner has noted records, when the table does not follow by itself."""
-        self.read_elsewhere: Callable[[Position], Record | None] | None = None
-        """Reads records that the owner moved to a stream that the table does not read by itself."""
+        self.elsewhere: Source | None = None
+        """Where the owner moved records to, beside what the table reads by itself."""
+        self.counts: Callable[[Record], bool] = always
+        """Whether a record that was moved counts."""
         self._clock = clock
         self._accepts = accepts
         self._ids: dict[str, int] = {}
@@ -220,27 +227,72 @@ class TableCursor:
     def get(self, topic: str) -> Record | None:
         """The latest record of a topic, unless it has expired."""
         number = self._ids.get(topic)
-        return None if number is None else self._read(self._rows[number])
+        return None if number is None else self._read_in_place(number)
+
+    async def look_up(self, topic: str) -> Record | None:
+        """As `get`, while others run."""
+        number = self._ids.get(topic)
+        return None if number is None else await self.record(number)
 
     def find(self, text: str, limit: int = 1_000_000) -> list[Record]:
         """The latest records of every topic that a filter matches."""
-        found = []
-        for number in self._trie.covered(text.encode()) if self._trie is not None else ():
-            record = self._read(self._rows[number])
+        found: list[Record] = []
+        for number in self.matching(text):
+            if len(found) >= limit:
+                break
+            record = self._read_in_place(number)
             if record is not None:
                 found.append(record)
-                if len(found) >= limit:
-                    break
+        return found
+
+    async def look_for(self, text: str, limit: int = 1_000_000) -> list[Record]:
+        """As `find`, while others run: topics that match now, each with its latest record then."""
+        found: list[Record] = []
+        for number in self.matching(text):
+            if len(found) >= limit:
+                break
+            record = await self.record(number)
+            if record is not None:
+                found.append(record)
         return found
 
     def matching(self, text: str) -> array[int]:
-        """Numbers of the topics that a filter matches now, for `record`."""
+        """Numbers of the topics that a filter matches now, for `record_now`."""
         return array("Q", () if self._trie is None else self._trie.covered(text.encode()))
 
-    def record(self, number: int) -> Record | None:
-        """The latest record of a topic by its number; None: it has none any more."""
+    def record_now(self, number: int, here: Callback | None = None) -> Record | None:
+        """The latest record of a topic by its number; None: it has none any more.
+
+        Cold where it is not in memory: `here` is called when it came.
+        """
         row = self._rows.get(number)
-        return None if row is None else self._read(row)
+        if row is None:
+            return None
+        source = self._source(row)
+        try:
+            return self._read(row, source)
+        except Cold as cold:
+            if here is not None and source is not None:
+                source.partition.when_here(cold, here)
+            raise
+
+    async def record(self, number: int) -> Record | None:
+        """As `record_now`, waiting for what is cold while others run."""
+        while (row := self._rows.get(number)) is not None:  # another one may come meanwhile
+            source = self._source(row)
+            try:
+                return self._read(row, source)
+            except Cold as error:
+                cold = error
+            assert source is not None, "what is cold lies somewhere"
+            await as_future(partial(source.partition.when_here, cold))
+        return None
+
+    def _read_in_place(self, number: int) -> Record | None:
+        row = self._rows[number]
+        source = self._source(row)
+        read = partial(self._read, row, source)
+        return read() if source is None else source.partition.in_place(read)
 
     def numbers(self) -> array[int]:
         """The numbers of all topics."""
@@ -269,27 +321,32 @@ class TableCursor:
     def __contains__(self, topic: str) -> bool:
         return topic in self._ids
 
-    def _read(self, row: _TableRow) -> Record | None:
-        record, ttl_ms = self._find(row)
+    def _source(self, row: _TableRow) -> Source | None:
+        """Where the record of a row lies; None: its stream is gone."""
+        index = self.reading.find(row.stream_id, row.partition)
+        if index is not None:
+            return self.reading.sources.sources[index]
+        other = self.elsewhere
+        return other if other is not None and other.key == (row.stream_id, row.partition) else None
+
+    def _read(self, row: _TableRow, source: Source | None) -> Record | None:
+        record: Record | None = None
+        ttl_ms = -1
+        if source is None:
+            pass
+        elif source is self.elsewhere:
+            found = read_places(source, (row.offset,))
+            record = found[0] if found and self.counts(found[0]) else None
+        else:
+            ttl_ms = source.stream.config.message_ttl_ms
+            record = read_at(self.reading.sources, source, Offset(row.offset))
         if record is not None:
             ends = expires_at(record, ttl_ms)
             if ends is None or ends > self._clock.now_ms():
                 return record
-        self._remove(row.topic)  # retention took it, its stream is gone, or it has expired
+        # Retention took it, its stream is gone, or it has expired.
+        self._remove(row.topic)
         return None
-
-    def _find(self, row: _TableRow) -> tuple[Record | None, int]:
-        """The record of a row, and the time to live of its stream."""
-        index = self.reading.find(row.stream_id, row.partition)
-        if index is not None:
-            wanted = self.reading.sources
-            source = wanted.sources[index]
-            ttl_ms = source.stream.config.message_ttl_ms
-            read = partial(read_at, wanted, source, Offset(row.offset))
-            return source.partition.in_place(read), ttl_ms
-        if self.read_elsewhere is None:
-            return None, -1
-        return self.read_elsewhere(Position(row.stream_id, row.partition, row.offset)), -1
 
     def _set(self, row: _TableRow) -> None:
         topic = row.topic.encode()

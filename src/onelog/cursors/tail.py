@@ -10,17 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from onelog.cursors.cursor import (
-    LATEST,
-    CursorKind,
-    CursorState,
-    Position,
-    Reading,
-    Start,
-    ignore_change,
-)
+from onelog.cursors.cursor import CursorKind, CursorState, Position, Reading, ignore_change
 from onelog.cursors.pull import next_records
 from onelog.cursors.sources import SourceRegistry
+from onelog.cursors.start import LATEST, Start
 from onelog.record.record import Record
 
 

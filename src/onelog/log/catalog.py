@@ -34,7 +34,7 @@ from onelog.log.changes import Changes
 from onelog.log.config import StreamConfig, check_change, check_config
 from onelog.log.directory import Directory
 from onelog.log.internal import Placement
-from onelog.log.moves import Move, is_covered, moves_by, with_move
+from onelog.log.moves import Move, bring, is_covered, moves_by, with_move
 from onelog.log.opening import Deleting, Opener
 from onelog.log.partition import Durability, Partition
 from onelog.log.room import has_room
@@ -141,6 +141,7 @@ class Catalog:
                 created_ms=self._directory.next_birth_ms(),
                 fixed_topic=config.single_topic,
             )
+            await bring(None, config, self._directory.near(None, config))
             moves = moves_by(Stream(record, []), None, config, self._directory.near(None, config))
             await self._plan(record, moves)
             try:
@@ -237,6 +238,7 @@ class Catalog:
         fresh: Sequence[Partition] = (),
     ) -> None:
         """Let a change that the store has take effect, then write the offsets of that moment."""
+        await bring(old, record.config, self._directory.near(old, record.config))
         while True:
             self._before_change()
             moves = moves_by(stream, old, record.config, self._directory.near(old, record.config))
@@ -272,7 +274,9 @@ class Catalog:
 
     async def _settle_moves(self) -> None:
         """Correct moves at a start: the process ended inside a change, or logs lost their end."""
-        settled = settle_records(self.streams(), lambda config: self._directory.near(None, config))
+        settled = await settle_records(
+            self.streams(), lambda config: self._directory.near(None, config)
+        )
         if settled:
             await self._save(settled)
 

@@ -201,12 +201,12 @@ class PartitionHandle(Protocol):
         cold."""
         ...
 
-    def offset_for_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
-        """The first visible record with a timestamp >= this one; blocks while bytes are cold."""
+    def time_offset_now(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
+        """The first visible record with a timestamp >= this one, and its timestamp; or Cold."""
         ...
 
     async def find_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
-        """As `offset_for_time`, while the loop goes on."""
+        """As `time_offset_now`, waiting for what is cold while the loop goes on."""
         ...
 
     def max_timestamp(self) -> tuple[Offset, TimestampMs] | None:

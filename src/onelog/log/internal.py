@@ -22,6 +22,7 @@ from onelog.base.errors import (
     OnelogError,
     PartitionStopped,
     StateUnknown,
+    StorageError,
 )
 from onelog.base.ids import Offset
 from onelog.kernel import BatchInfo, Slices, topic_hash
@@ -35,6 +36,8 @@ from onelog.record.batch import iterate_batches
 if TYPE_CHECKING:
     from onelog.log.catalog import Catalog
 
+_TRIES: Final = 5
+"""Reads that fail in a way that may pass, one second apart, before a start gives up."""
 _READ_BYTES: Final = 4 * 1024 * 1024
 _SEGMENT_BYTES: Final = 16 * 1024 * 1024
 _PARTITIONS: Final = "internal/partitions"
@@ -119,7 +122,7 @@ async def kept_batches(partition: PartitionHandle) -> AsyncIterator[tuple[BatchI
     offset = partition.start_offset
     while offset < partition.high_watermark:
         try:
-            data = partition.in_place(partial(partition.read_now, offset, _READ_BYTES))
+            data = await _read(partition, offset)
             for info, slices in iterate_batches(data):
                 yield info, slices
                 offset = Offset(info.last_offset + 1)
@@ -128,3 +131,14 @@ async def kept_batches(partition: PartitionHandle) -> AsyncIterator[tuple[BatchI
         except PartitionStopped as error:
             raise not_known(partition, error) from error
         await asyncio.sleep(0)
+
+
+async def _read(partition: PartitionHandle, offset: Offset) -> memoryview:
+    """Batches from an offset on; a failure that may pass is tried again some times."""
+    for left in reversed(range(_TRIES)):
+        try:
+            return await partition.until_here(partial(partition.read_now, offset, _READ_BYTES))
+        except StorageError as error:
+            if isinstance(error, PartitionStopped) or not left:
+                raise
+    raise AssertionError("the last try returns or raises")

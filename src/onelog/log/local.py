@@ -135,12 +135,12 @@ class LocalReads:
         log = self.log
         return in_place(log, partial(log.offsets_of_topic, hashed_topic, start, upto, limit))
 
-    def offset_for_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
-        """The first visible record with a timestamp >= this one, and its timestamp."""
-        return self.in_place(partial(self.lookup.offset_for_time, timestamp_ms))
+    def time_offset_now(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
+        """The first visible record with a timestamp >= this one, and its timestamp; or Cold."""
+        return self.lookup.offset_for_time(timestamp_ms)
 
     async def find_time(self, timestamp_ms: TimestampMs) -> tuple[Offset, TimestampMs] | None:
-        """As `offset_for_time`, while the loop goes on."""
+        """As `time_offset_now`, waiting for what is cold while the loop goes on."""
         return await self.until_here(partial(self.lookup.offset_for_time, timestamp_ms))
 
     def max_timestamp(self) -> tuple[Offset, TimestampMs] | None:

@@ -11,6 +11,9 @@ Rules:
   between, the next start lets everything that the old homes hold then be read first, including
   records from after the change was written; that is why the first row names every partition of the
   old homes. A new stream that nobody has written to yet is examined anew at each start instead.
+- The index of a partition says whether the partition holds a topic. `bring` has the index at hand
+  before a change. Where it is not at hand after all, the partition counts as holding the topic:
+  cursors then read it first, for nothing.
 - One moment is not covered: a stream grew, the new partitions are in use, and the process ends
   before that is written. A topic that went from one old partition to another may then lose its
   order.
@@ -18,16 +21,20 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from onelog.base.errors import Conflict
+from onelog.base.errors import Conflict, OnelogError
 from onelog.base.limits import MOVES_PER_STREAM_MAX
 from onelog.base.topics import is_exact, overlap
+from onelog.storage.engine import Cold
 
 if TYPE_CHECKING:
+    from onelog.base.ids import Offset
     from onelog.log.config import StreamConfig
     from onelog.log.handle import PartitionHandle
     from onelog.log.partition import Partition
@@ -169,24 +176,46 @@ def _holding(stream: Stream, filters: set[str]) -> list[Partition]:
     # Records of a stream that was made for one topic are not in its index.
     if stream.record.fixed_topic is not None or not all(map(is_exact, filters)):
         return stream.local
+    found: dict[Partition, None] = {}
+    for partition, topic in _homes(stream, filters):
+        if partition not in found and _may_hold(partition, topic):
+            found[partition] = None
+    return list(found)
+
+
+def _homes(stream: Stream, filters: set[str]) -> Iterator[tuple[Partition, bytes]]:
+    """Where exact topics may lie in a stream."""
     topics = [text.encode() for text in filters]
-    return [
-        partition
-        for partition in stream.local
-        if any(
-            (stream.record.grown or stream.partition_of(topic).id == partition.id)
-            and _may_hold(partition, topic)
-            for topic in topics
-        )
-    ]
+    for partition in stream.local:
+        for topic in topics:
+            if stream.record.grown or stream.partition_of(topic).id == partition.id:
+                yield partition, topic
 
 
 def _may_hold(partition: Partition, topic: bytes) -> bool:
     if partition.stopped is not None:
         return True
-    start, end = partition.start_offset, partition.end_offset
-    offsets = partition.offsets_of_topic(topic, start, end, 1)
+    try:
+        offsets = _first_offset(partition, topic)
+    except Cold:
+        return True
     return offsets is None or bool(offsets)
+
+
+def _first_offset(partition: Partition, topic: bytes) -> list[Offset] | None:
+    return partition.topic_offsets_now(topic, partition.start_offset, partition.end_offset, 1)
+
+
+async def bring(old: StreamConfig | None, new: StreamConfig, streams: Sequence[Stream]) -> None:
+    """Have at hand what `moves_by` asks the indexes of streams, so that it need not guess."""
+    changed = set(new.captures).symmetric_difference(() if old is None else old.captures)
+    for stream in streams:
+        captures = (*stream.config.captures, *stream.record.past_captures)
+        shared = {text for text in changed if is_exact(text) and _touches(captures, text)}
+        for partition, topic in _homes(stream, shared):
+            if partition.stopped is None:
+                with contextlib.suppress(OnelogError):  # `moves_by` does without
+                    await partition.until_here(partial(_first_offset, partition, topic))
 
 
 def _all_ends(

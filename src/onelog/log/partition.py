@@ -98,13 +98,12 @@ class Partition(LocalReads):
             log.sync()
         self.end_offset = log.end_offset
         self._durable = log.durable_offset
-        visible = Visibility(self.place, log, self.producers, shared.troubles, shared.unseen, known)
         stop = self.stop  # one bound method for all parts: there may be ten thousand partitions
-        super().__init__(
-            visible,
-            Lookup(self.place, log, visible, stop),
-            Arrivals(self.place, log, shared.couriers, shared.troubles, stop),
+        arrivals = Arrivals(self.place, log, shared.couriers, shared.troubles, stop)
+        visible = Visibility(
+            self.place, log, self.producers, shared.troubles, shared.unseen, known, arrivals
         )
+        super().__init__(visible, Lookup(self.place, log, visible, stop), arrivals)
         self.jobs = Jobs(self.place, stop)
         self.stopped: OnelogError | None = None
         self.refusal: OnelogError | None = None

@@ -20,7 +20,7 @@ from onelog.base.ids import PartitionId
 from onelog.kernel import topic_hash
 from onelog.log.config import StreamConfig
 from onelog.log.handle import PartitionHandle
-from onelog.log.moves import Move, SourceKey, cut_off, moves_by, settle
+from onelog.log.moves import Move, SourceKey, bring, cut_off, moves_by, settle
 from onelog.log.partition import Partition
 from onelog.storage.engine import PartitionKey
 
@@ -168,7 +168,7 @@ class Stream:
         return None
 
 
-def settle_records(
+async def settle_records(
     streams: Sequence[Stream], near: Callable[[StreamConfig], list[Stream]]
 ) -> list[StreamRecord]:
     """Let streams that were just opened remember no offsets beyond their ends. Returns what
@@ -184,6 +184,8 @@ def settle_records(
     }
     changed = []
     for stream in streams:
+        if stream.is_untouched:
+            await bring(None, stream.config, near(stream.config))
         record = _settled(stream, ends, near)
         if record != stream.record:
             stream.record = record

@@ -10,24 +10,25 @@ Rules:
 - Batches that are not visible yet are held for the feeds, up to a bound for all partitions. Batches
   beyond the bound are a gap: they are read back from the log once they are visible, a slice per
   pass of the loop.
+  Where a slice is not in memory, the feeds wait for it and the loop does not.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from functools import partial
 from typing import Final
 
 from onelog.base.errors import OnelogError, again
 from onelog.base.ids import Offset
 from onelog.base.limits import UNSEEN_BYTES_MAX
 from onelog.kernel import scan_batches
+from onelog.log.arrivals import Arrivals
 from onelog.log.producers import Producers
 from onelog.log.promises import LiveFeed
 from onelog.log.wakeup import Callback, Waiter, Waiters, as_future
 from onelog.observe.troubles import Troubles
-from onelog.storage.engine import PartitionLog, in_place
+from onelog.storage.engine import Cold, PartitionLog
 
 SLICE_BYTES: Final = 1024 * 1024
 """Bytes of a gap that one pass of the loop reads back."""
@@ -63,9 +64,9 @@ class Visibility:
     """The visible part of a partition. All methods run on the loop's thread."""
 
     __slots__ = (
-        "_budget", "_feeding", "_gap_end", "_gap_start", "_late", "_log", "_place", "_scheduled",
-        "_stable_waiters", "_troubles", "_unseen", "_unseen_bytes", "_waiters", "fed_topics",
-        "feeds", "high_watermark", "producers", "stopped", "topics_wanted",
+        "_arrivals", "_budget", "_feeding", "_gap_end", "_gap_start", "_late", "_log", "_place",
+        "_scheduled", "_stable_waiters", "_troubles", "_unseen", "_unseen_bytes", "_waiters",
+        "fed_topics", "feeds", "high_watermark", "producers", "stopped", "topics_wanted",
     )  # fmt: skip
 
     def __init__(
@@ -76,7 +77,9 @@ class Visibility:
         troubles: Troubles,
         budget: UnseenBytes,
         high_watermark: Offset,
+        arrivals: Arrivals,
     ) -> None:
+        self._arrivals = arrivals
         self._place = place
         self._log = log
         self.producers = producers
@@ -235,13 +238,16 @@ class Visibility:
         upto = min(self._gap_end, self.high_watermark)
         if self._gap_start < upto:
             try:
-                read = partial(self._log.read, self._gap_start, SLICE_BYTES, upto)
-                data = in_place(self._log, read)  # near the end of the log: written a moment ago
+                data = self._log.read(self._gap_start, SLICE_BYTES, upto)
                 # One by one: a feed that reads the log itself may have begun at any of them.
                 for info in scan_batches(data, 0, False):
                     batch = bytes(data[info.position : info.position + info.size_bytes])
                     self._gap_start = Offset(info.last_offset + 1)
                     self._give(batch, None)
+            except Cold as cold:
+                self._scheduled = True
+                self._arrivals.when_here(cold, self._go_on)
+                return False
             except Exception as error:  # noqa: BLE001 - what follows is fed nevertheless
                 if self.stopped is None:  # a partition that stopped has reported it
                     self._troubles.note(FEED, self._place, error, offset=int(self._gap_start))
@@ -254,7 +260,8 @@ class Visibility:
             asyncio.get_running_loop().call_soon(self._go_on)
         return False
 
-    def _go_on(self) -> None:
+    def _go_on(self, _error: OnelogError | None = None) -> None:
+        """Feed on; a log that cannot be read says so when it is read."""
         self._scheduled = False
         self._feed()
 

@@ -2,7 +2,8 @@
 
 Rules: as in a classic queue of RabbitMQ a message ends when it is at the head, so that an earlier
 one that lives longer keeps it; one timer waits for the head. Until any message with an expiration
-was seen, queues without a TTL look at nothing.
+was seen, queues without a TTL look at nothing. A head that is not in memory is looked at once it
+is.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ import asyncio
 import weakref
 from typing import TYPE_CHECKING, Final
 
+from onelog.base.errors import OnelogError
+from onelog.broker import Cold
 from onelog.record.reserved import read_expiry_ms
 
 if TYPE_CHECKING:
-    from onelog.broker import Record
+    from onelog.broker import Record, Waiter
     from onelog.queues.queue import Queue
 
 TURN: Final = 512
@@ -24,12 +27,14 @@ TURN: Final = 512
 class Expiry:
     """Watches the head of one queue for its expiry."""
 
-    __slots__ = ("_queue", "_timer", "_watched")
+    __slots__ = ("_arrival", "_queue", "_timer", "_watched")
 
     def __init__(self, queue: Queue) -> None:
         self._queue: Queue = weakref.proxy(queue)  # it holds us, and goes when it is deleted
         self._timer: asyncio.TimerHandle | None = None
         self._watched: int | None = None
+        self._arrival: Waiter | None = None
+        """Set while the head is on its way from the disk."""
 
     @property
     def matters(self) -> bool:
@@ -60,12 +65,21 @@ class Expiry:
         self.close()
         if place is None:
             return
-        record, now_ms = queue.record_at(place), queue.vhost.hub.clock.now_ms()
-        ends = now_ms if record is None else self.ends_ms(record, now_ms)
         self._watched = place
+        try:
+            record = queue.record_now(place)
+        except Cold as cold:
+            self._arrival = queue.window.when_here(place, cold, self._here)
+            return
+        now_ms = queue.vhost.hub.clock.now_ms()
+        ends = now_ms if record is None else self.ends_ms(record, now_ms)
         if record is None or self._has_ttl or read_expiry_ms(record.headers) is not None:
             delay_s = max(0, ends - now_ms) / 1000
             self._timer = queue.vhost.hub.loop.call_later(delay_s, self._due)
+
+    def _here(self, _error: OnelogError | None) -> None:
+        self._arrival = self._watched = None
+        self.watch()
 
     @property
     def _has_ttl(self) -> bool:
@@ -84,4 +98,7 @@ class Expiry:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._arrival is not None:
+            self._arrival.cancel()
+            self._arrival = None
         self._watched = None

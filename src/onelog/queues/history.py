@@ -61,10 +61,11 @@ class History:
         self._since = follower.positions()
         """The offsets at which the binding began to count."""
         self._positions = dict(self._since)
-        start = _start_of(queue)
-        for source in follower.sources_of(queue.vhost.name, binding.source):
-            first = max(start.offset_in(source.as_source), source.partition.start_offset)
-            self._positions[source.key] = min(first, source.position)
+        self._past = [
+            (source.as_source, source.position)
+            for source in follower.sources_of(queue.vhost.name, binding.source)
+        ]
+        """Where the binding would have brought something from, and up to where."""
         self._absence = follower.hold_back(queue)
 
     async def take(self) -> None:
@@ -74,6 +75,7 @@ class History:
             known = cursor.position_of
             cursor.position_of = self._absence.given.get  # after a crash the rest is read again
             try:
+                await self._begin()
                 while self.is_behind() and not self._queue.is_deleted:
                     for source in self._follower.live.sources():
                         try:
@@ -85,6 +87,13 @@ class History:
             finally:
                 cursor.position_of = known
         self._queue.wake()
+
+    async def _begin(self) -> None:
+        """Find where the history begins that the queue wants."""
+        start = await _start_of(self._queue).settled(source for source, _end in self._past)
+        for source, end in self._past:
+            first = max(start.offset_in(source), source.partition.start_offset)
+            self._positions[source.key] = min(first, end)
 
     def end(self) -> None:
         """Let the queue follow again."""

@@ -14,7 +14,8 @@ from functools import partial
 from typing import Any, Final
 
 from onelog.base.clock import Clock
-from onelog.broker import Broker, Delete, PartitionHandle, Put, Record, RoutedCursor
+from onelog.base.errors import PartitionStopped
+from onelog.broker import Broker, Cold, Delete, PartitionHandle, Put, Record, RoutedCursor
 from onelog.broker.hanging import hang
 from onelog.config import Config
 from onelog.net import OwnedTasks
@@ -314,11 +315,24 @@ class QueueHub:
         return self.follower.live.keys[number], offset
 
     def read(self, number: int, offsets: Sequence[int]) -> list[Record]:
-        """The records at ascending offsets of a partition; empty when the partition is gone."""
+        """The records at ascending offsets of a partition, none when it is gone; or Cold."""
         source = self.follower.live.source(number)
         if self.follower.live.find(source.key) is None:
             return []
-        return self.broker.cursors.records_at(source.as_source, offsets)
+        return self.broker.cursors.records_now(source.as_source, offsets)
+
+    async def find_records(self, number: int, offsets: Sequence[int]) -> list[Record]:
+        """As `read`, waiting for cold bytes while others run; none of a stopped partition."""
+        source = self.follower.live.source(number)
+        try:
+            while True:
+                try:
+                    return self.read(number, offsets)
+                except Cold as error:
+                    cold = error
+                await source.until_here(cold)
+        except PartitionStopped:
+            return []
 
 
 def _created_ms(cursor: RoutedCursor) -> int:

@@ -27,7 +27,7 @@ class Length:
         """Whether one more message is too much when `count` wait."""
         if self._count_max is not None and count >= self._count_max:
             return True
-        return self._bytes_max is not None and self._bytes + _size(record) > self._bytes_max
+        return self._bytes_max is not None and self._bytes + size_of(record) > self._bytes_max
 
     def is_exceeded(self, count: int) -> bool:
         """Whether `count` waiting messages are too much."""
@@ -35,11 +35,11 @@ class Length:
             self._bytes_max is not None and self._bytes > self._bytes_max
         )
 
-    def add(self, place: int, record: Record | None) -> None:
+    def add(self, place: int, size_bytes: int) -> None:
         """A message waits."""
         if self._bytes_max is not None:
-            self._sizes[place] = _size(record)
-            self._bytes += self._sizes[place]
+            self._sizes[place] = size_bytes
+            self._bytes += size_bytes
 
     def remove(self, place: int) -> None:
         """A message no longer waits."""
@@ -52,5 +52,6 @@ class Length:
         self._bytes = 0
 
 
-def _size(record: Record | None) -> int:
+def size_of(record: Record | None) -> int:
+    """The bytes that count of a message."""
     return len(record.value or b"") if record is not None else 0

@@ -9,19 +9,20 @@ Rules:
   limit: both count only for messages that wait.
 - Messages that follow each other in the log, and that need no look one by one, are taken in, handed
   out and settled as one run.
-- Nothing is copied: a message is read from the log when it goes out (I1, I3).
+- Nothing is copied: a message is read from the log when it goes out (I1, I3). Where it is not in
+  memory, it waits until it is, together with the messages behind it.
 """
 
 from __future__ import annotations
 
-import asyncio
-from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from onelog.broker import Record, RoutedCursor
+from onelog.broker import Cold, Record, RoutedCursor
 from onelog.queues.consumers import Consumers, Delivery
 from onelog.queues.expiry import Expiry
-from onelog.queues.length import Length
+from onelog.queues.giving_up import GivingUp
+from onelog.queues.idle import Idle
+from onelog.queues.length import Length, size_of
 from onelog.queues.purging import Purge
 from onelog.queues.ready import ReadyList, unpack
 from onelog.queues.settings import PRIORITY_MAX, DeclaredSettings, QueueRecord
@@ -45,8 +46,8 @@ class Queue:
     """One queue of a virtual host."""
 
     __slots__ = (
-        "__weakref__", "_at_once", "_batch", "_clock", "_idle_timer", "_keys", "_length",
-        "_loop", "_pumping", "_purge", "_ready", "acked", "consumers", "cursor",
+        "__weakref__", "_at_once", "_batch", "_clock", "_giving_up", "_idle", "_keys",
+        "_length", "_loop", "_out", "_pumping", "_purge", "_ready", "acked", "consumers", "cursor",
         "delivered", "delivered_no_ack", "expiry", "got", "got_no_ack", "got_nothing",
         "had_consumers", "is_deleted", "owner", "published", "record", "redelivered",
         "settings", "takes_runs", "unacked", "uncertain", "vhost", "window",
@@ -67,7 +68,7 @@ class Queue:
         self.owner = owner
         """The only connection that may use it."""
         self._ready = ReadyList(settings.max_priority)
-        self.window = Window(vhost.hub.follower.live, self.wake)
+        self.window = Window(vhost.hub, self.wake)
         limited = settings.max_length is not None or settings.message_ttl_ms is not None
         self.takes_runs: bool = not limited and not self.needs_records
         """Whether messages without an expiration of their own need no look one by one."""
@@ -95,13 +96,16 @@ class Queue:
         self._at_once: set[int] = set()
         """Places that came while a consumer had room for them: they go out, even when their TTL is
         0 or the queue's limit is reached."""
+        self._out: dict[int, tuple[int, int]] = {}
+        """Priority and bytes of messages with consumers, where both count when they come back."""
         self._purge = Purge(self)
+        self._giving_up = GivingUp(self)
         self.uncertain: dict[int, int] = {}
         """After a crash, per partition: below this offset nobody knows which messages were handed
         out."""
         self.expiry = Expiry(self)
-        self._idle_timer: asyncio.TimerHandle | None = None
-        self._used()
+        self._idle = Idle(self)
+        self._idle.used()
 
     @property
     def name(self) -> str:
@@ -171,15 +175,14 @@ class Queue:
         if chosen.overflow != "drop-head" and self._length.is_full(self._ready.size, record):
             if chosen.overflow == "reject-publish-dlx":
                 self._note(place)
-                self.give_up(place, "maxlen")
+                self.give_up(place, "maxlen", record)
             return False
         self._note(place)
         self.published += 1
         is_pressed = self.expiry.matters or self._length.is_full(self._ready.size, record)
         if is_pressed and self.consumers.have_room(self._ready.size + 1):
             self._at_once.add(place)
-        self._ready.append(place, self._priority(record))
-        self._length.add(place, record)
+        self.restore(place, record)
         if not self._at_once:
             self._drop_excess()
             self.expiry.watch()
@@ -191,9 +194,9 @@ class Queue:
         self.cursor.note(key, offset)
 
     def restore(self, place: int, record: Record | None) -> None:
-        """Take in a message that waited before a restart."""
+        """Let a message wait: one that came, or that waited before a restart."""
         self._ready.append(place, self._priority(record))
-        self._length.add(place, record)
+        self._length.add(place, size_of(record))
 
     def _priority(self, record: Record | None) -> int:
         if not self.settings.max_priority or record is None:
@@ -239,11 +242,14 @@ class Queue:
                     continue
                 if self.window.is_waiting:
                     break
-            count = min(most, self._batch, self._ready.size)
-            for place, record in self._read([self._took(self._ready.take()) for _ in range(count)]):
+            try:
+                rows = self._take(min(most, self._batch, self._ready.size))
+            except Cold:
+                break
+            for place, record in self._sort_out(rows):
                 self._deliver(consumer, place, record)
-            given += count
-        if self._at_once and self.consumers.have_room(1):
+            given += len(rows)
+        if self._at_once and self.consumers.have_room(1) and not self.window.is_waiting:
             self.wake()  # other queues and channels have their turn in between
         else:
             self._at_once.clear()
@@ -285,13 +291,21 @@ class Queue:
                 self.ack_run(place, count)
         return count
 
-    def _read(self, places: list[int]) -> list[tuple[int, Record]]:
-        """The records of places, in their order. Missing and expired ones are settled."""
+    def _take(self, count: int) -> dict[int, Record | None]:
+        """Take the next messages, which are to go out: places in their order, with what is there
+        of their records. Cold, with nothing taken, while these are on their way from the disk.
+        """
+        places = self._ready.first(count)
         found = self._records(places)
+        for _ in places:
+            self._took(self._ready.take())
+        return {place: found.get(place) for place in places}
+
+    def _sort_out(self, rows: dict[int, Record | None]) -> list[tuple[int, Record]]:
+        """Messages that were taken, in their order; gone and expired ones are dealt with."""
         now_ms = self._clock.now_ms()
         answer: list[tuple[int, Record]] = []
-        for place in places:
-            row = found.get(place)
+        for place, row in rows.items():
             if row is None:
                 self.settle_run(place, 1)  # retention took it
             elif self.expiry.ends_ms(row, now_ms) <= now_ms and place not in self._at_once:
@@ -299,18 +313,13 @@ class Queue:
             else:
                 answer.append((place, row))
         if self._at_once:
-            self._at_once.difference_update(places)
+            self._at_once.difference_update(rows)
         return answer
 
     def _records(self, places: list[int]) -> dict[int, Record]:
-        """The records of places that still exist."""
-        found: dict[int, Record] = {}
-        size = 0
-        for number, group in groupby(sorted(places), key=lambda place: unpack(place)[0]):
-            rows = {unpack(place)[1]: place for place in group}
-            for record in self.vhost.hub.read(number, list(rows)):
-                found[rows[record.offset]] = record
-                size += len(record.value or b"")
+        """The records of places that still exist; or Cold."""
+        found = self.window.records(places)
+        size = sum(map(size_of, found.values()))
         self._batch = min(BATCH, max(1, BATCH_BYTES * len(places) // max(size, 1)))
         return found
 
@@ -329,16 +338,18 @@ class Queue:
         self.delivered += 1
         self.unacked += 1
         self.redelivered += count > 0
+        if self.needs_records:
+            self._out[place] = (self._priority(record), size_of(record))
         again = count > 0 or offset < self.uncertain.get(unpack(place)[0], 0)
         headers = {_DELIVERY_COUNT: count} if count and self.settings.type == "quorum" else {}
         return Delivery(place, record, again, headers)
 
     def get(self) -> Delivery | None:
-        """The next message for basic.get."""
-        self._used()
+        """The next message for basic.get; Cold while it is on its way (`window.wait`)."""
+        self._idle.used()
         found: Delivery | None = None
-        while self.ready.size and found is None:
-            for place, record in self._read([self._took(self._ready.take())]):
+        while self.ready.size and found is None and not self.is_deleted:
+            for place, record in self._sort_out(self._take(1)):
                 found = self._hand_out(place, record)
                 self.got += 1
         self.got_nothing += found is None
@@ -367,9 +378,9 @@ class Queue:
             if limit is not None and self.cursor.times_handed_out(key, offset) > limit:
                 self.give_up(place, "delivery_limit")
                 continue
-            record = self.record_at(place) if self.needs_records else None
-            self._ready.put_back(place, self._priority(record))
-            self._length.add(place, record)
+            priority, size_bytes = self._out.pop(place, (0, 0))
+            self._ready.put_back(place, priority)
+            self._length.add(place, size_bytes)
         if not self._at_once:
             self._drop_excess()
         self.expiry.watch()
@@ -395,6 +406,9 @@ class Queue:
         number, offset = unpack(place)
         if self._ready.remembers:
             self._ready.forget(place, count)
+        if self._out:
+            for gone in range(place, place + count):
+                self._out.pop(gone, None)
         self.cursor.settle_range(self._keys[number], offset, count)
 
     def settled_elsewhere(self, place: int) -> None:
@@ -404,10 +418,13 @@ class Queue:
     def settled_again(self, places: dict[int, str]) -> None:
         """Repeat the settlements of a commit that a crash interrupted: its messages wait again."""
         if not places.keys().isdisjoint(self._ready.places()):
-            self._length.clear()
-            for row in self._ready.clear():
-                if row not in places:
-                    self.restore(row, self.record_at(row) if self.needs_records else None)
+            rows = self._ready.ranked()
+            self._ready.clear()
+            for place, priority in rows:
+                if place in places:
+                    self._length.remove(place)
+                else:
+                    self._ready.append(place, priority)
         for place, kind in places.items():
             key, offset = self.vhost.hub.place(place)
             if not self.cursor.holds(key, offset):
@@ -417,31 +434,26 @@ class Queue:
             else:
                 self.settle_run(place, 1)
 
-    def record_at(self, place: int) -> Record | None:
-        """The record at a place; None: retention took it."""
+    def record_now(self, place: int) -> Record | None:
+        """The record at a place; None: retention took it; or Cold."""
         number, offset = unpack(place)
         found = self.vhost.hub.read(number, [offset])
         return found[0] if found else None
 
     def give_up(self, place: int, reason: str, record: Record | None = None) -> None:
         """A message that no longer waits leaves, to the dead-letter exchange if there is one."""
-        if self.is_deleted:
-            return
-        if self.settings.dead_letter_exchange is None:
-            self.settle_run(place, 1)
-            return
-        record = record or self.record_at(place)
-        if record is None:
-            self.settle_run(place, 1)
-        else:
-            self.vhost.dead_letters.send(self, place, record, reason)
+        if not self.is_deleted:
+            self._giving_up.add(place, reason, record)
 
     def expire_head(self, now_ms: int) -> bool:
         """Give the head up if it has expired. Returns whether it had."""
         place = self._ready.peek()
         if place is None or place in self._at_once or self.is_deleted:
             return False
-        record = self.record_at(place)
+        try:
+            record = self.record_now(place)
+        except Cold:
+            return False  # who watches the head waits for it
         if record is not None and self.expiry.ends_ms(record, now_ms) > now_ms:
             return False
         self._took(self._ready.take())
@@ -453,18 +465,9 @@ class Queue:
 
     # -- use
 
-    def _used(self) -> None:
-        """The queue is in use: its own expiry (x-expires) begins again."""
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-            self._idle_timer = None
-        if self.settings.expires_ms is not None and not self.consumers and not self.is_deleted:
-            delay_s = self.settings.expires_ms / 1000
-            self._idle_timer = self._loop.call_later(delay_s, self.vhost.queue_expired, self)
-
     def declared_again(self) -> None:
         """A declaration counts as use."""
-        self._used()
+        self._idle.used()
 
     # -- consumers
 
@@ -475,13 +478,13 @@ class Queue:
         if was_quiet:
             self.vhost.hub.follower.queue_wakes()
         self.had_consumers = True
-        self._used()
+        self._idle.used()
         self.wake()
 
     def remove_consumer(self, consumer: Consumer) -> None:
         """Remove a consumer. An auto-delete queue is deleted with its last one."""
         self.consumers.remove(consumer)
-        self._used()
+        self._idle.used()
         self.wake()
         if self.record.auto_delete and self.had_consumers and not self.consumers:
             self.vhost.queue_unused(self)
@@ -491,7 +494,6 @@ class Queue:
         self.is_deleted = True
         self.window.close()
         self._purge.settle()
+        self._giving_up.close()
         self.expiry.close()
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-            self._idle_timer = None
+        self._idle.close()

@@ -89,6 +89,19 @@ class _Line:
     def peek(self) -> int:
         return self._again[0][1] if self._again else self._chunks[0][self._head] + self._gone
 
+    def first(self, count: int) -> list[int]:
+        found = [place for _number, place in heapq.nsmallest(count, self._again)]
+        head, gone = self._head, self._gone
+        for chunk in self._chunks:
+            for at in range(head, len(chunk), 2):
+                if len(found) >= count:
+                    return found
+                start, left = chunk[at] + gone, chunk[at + 1] - gone
+                found += range(start, start + min(left, count - len(found)))
+                gone = 0
+            head = 0
+        return found
+
     def run(self, most: int) -> tuple[int, int]:
         """The places at the head that never left and follow each other."""
         if self._again or not self._chunks:
@@ -223,6 +236,14 @@ class ReadyList:
                 return line.peek()
         return None
 
+    def first(self, count: int) -> list[int]:
+        """The places that `take` would give next."""
+        found: list[int] = []
+        for line in reversed(self._lines):
+            if line.size and len(found) < count:
+                found += line.first(count - len(found))
+        return found
+
     def take(self) -> int:
         """Take that place."""
         for line in reversed(self._lines):
@@ -234,6 +255,11 @@ class ReadyList:
     def places(self) -> list[int]:
         """Every place that waits, in the order they would go out."""
         return [place for line in reversed(self._lines) for place in line.places()]
+
+    def ranked(self) -> list[tuple[int, int]]:
+        """Every place that waits with its priority, in the order they would go out."""
+        rows = reversed(list(enumerate(self._lines)))
+        return [(place, priority) for priority, line in rows for place in line.places()]
 
     def cut(self) -> ReadyList:
         """Move everything that waits into a list of its own. Places that are out stay known

@@ -26,7 +26,7 @@ from onelog.queues.addresses import (
     queue_topic,
 )
 from onelog.queues.lining_up import QueuedMessage, line_up
-from onelog.queues.ready import pack
+from onelog.queues.ready import pack, unpack
 
 if TYPE_CHECKING:
     from onelog.broker import LiveSource, RoutedCursor
@@ -73,7 +73,7 @@ class Recovery:
             if starts:
                 await self._route_again(source, starts, fresh)
         for queue in queues:
-            self._restore(queue, fresh[queue])
+            await self._restore(queue, fresh[queue])
             if not is_clean:
                 queue.uncertain = {row.number: row.position for row in self._live.sources()}
             self._follower.keep_informed(queue.cursor)
@@ -141,7 +141,7 @@ class Recovery:
                         fresh[queue].append((source.number, place))
             await asyncio.sleep(0)
 
-    def _restore(self, queue: Queue, fresh: list[Waiting]) -> None:
+    async def _restore(self, queue: Queue, fresh: list[Waiting]) -> None:
         """Give a queue its places again: those that it kept, and those of later records."""
         cursor, kept = queue.cursor, []
         for key in cursor.partitions():
@@ -159,41 +159,49 @@ class Recovery:
             # The places of one partition are in order already, however many there are.
             for source in kept:
                 for offset in cursor.offsets(source.key):
-                    self._restore_place(queue, pack(source.number, offset), is_new=False)
+                    await self._restore_place(queue, pack(source.number, offset), is_new=False)
             for number, place in fresh:
-                self._restore_place(queue, pack(number, place.offset), is_new=True)
+                await self._restore_place(queue, pack(number, place.offset), is_new=True)
             return
         lines = {
-            self._live.keys[number]: self._line(number, cursor, new.get(number, []))
+            self._live.keys[number]: await self._line(number, cursor, new.get(number, []))
             for number in numbers
         }
         for key, place in list(line_up(lines, self._moves_of)):
             source = self._live.find(key)
             assert source is not None
-            self._restore_place(queue, pack(source.number, place.offset), is_new=place.is_new)
+            at = pack(source.number, place.offset)
+            await self._restore_place(queue, at, is_new=place.is_new)
 
     def _moves_of(self, key: tuple[str, int]) -> tuple[Move, ...]:
         source = self._live.find(key)
         return () if source is None else source.stream.record.moves
 
-    def _line(
+    async def _line(
         self, number: int, cursor: RoutedCursor, new: list[QueuedMessage]
     ) -> Iterator[QueuedMessage]:
         """The places of a queue in one partition: those that it kept, and those of later
         records."""
-        kept = self._timed(number, cursor.offsets(self._live.keys[number]))
+        kept = await self._timed(number, cursor.offsets(self._live.keys[number]))
         return heapq.merge(kept, new, key=lambda place: place.offset)
 
-    def _timed(self, number: int, offsets: Iterator[int]) -> Iterator[QueuedMessage]:
+    async def _timed(self, number: int, offsets: Iterator[int]) -> list[QueuedMessage]:
+        found: list[QueuedMessage] = []
         while some := list(islice(offsets, _READ_ROWS)):
-            for record in self._hub.read(number, some):
-                yield QueuedMessage(record.timestamp_ms, int(record.offset), is_new=False)
+            found += [
+                QueuedMessage(record.timestamp_ms, int(record.offset), is_new=False)
+                for record in await self._hub.find_records(number, some)
+            ]
+        return found
 
-    def _restore_place(self, queue: Queue, place: int, *, is_new: bool) -> None:
+    async def _restore_place(self, queue: Queue, place: int, *, is_new: bool) -> None:
         key, offset = self._hub.place(place)
         if is_new and queue.cursor.holds(key, offset):
             return
-        record = queue.record_at(place) if queue.needs_records else None
+        record = None
+        if queue.needs_records:
+            found = await self._hub.find_records(unpack(place)[0], [offset])
+            record = found[0] if found else None
         if is_new:
             queue.take_in(place, record)
         else:

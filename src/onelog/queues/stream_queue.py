@@ -17,8 +17,10 @@ from array import array
 from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.errors import InvalidRequest, OnelogError
+from onelog.broker import Cold
 from onelog.queues.consumers import Delivery
 from onelog.queues.errors import NotSupported
+from onelog.queues.length import size_of
 from onelog.queues.queue import TURN, Queue
 from onelog.queues.settings import interval_ms
 
@@ -35,8 +37,11 @@ _INTERVAL: Final = re.compile(r"\d+[YMDhms]")
 class StreamLog:
     """The places of a stream by their number, the oldest first."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, weighs: bool) -> None:
         self._places: array[int] = array("Q")
+        self._sizes: array[int] | None = array("Q") if weighs else None
+        """Bytes of each, where they count."""
+        self.size_bytes = 0
         self._head = 0
         self.first = 0
         """The number of the oldest message."""
@@ -51,9 +56,12 @@ class StreamLog:
         """The number that the next message gets."""
         return self.first + self.size
 
-    def append(self, place: int) -> None:
+    def append(self, place: int, size_bytes: int) -> None:
         """A new message."""
         self._places.append(place)
+        if self._sizes is not None:
+            self._sizes.append(size_bytes)
+            self.size_bytes += size_bytes
 
     def slice(self, number: int, count: int) -> list[int]:
         """Places from a number on."""
@@ -63,10 +71,14 @@ class StreamLog:
     def drop(self) -> int:
         """Take the oldest."""
         place = self._places[self._head]
+        if self._sizes is not None:
+            self.size_bytes -= self._sizes[self._head]
         self._head += 1
         self.first += 1
         if self._head >= _SLACK and self._head * 2 > len(self._places):
             del self._places[: self._head]
+            if self._sizes is not None:
+                del self._sizes[: self._head]
             self._head = 0
         return place
 
@@ -93,11 +105,12 @@ class StreamQueue(Queue):
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self.takes_runs = False  # each message gets a number
-        self._ready = StreamLog()
+        self._ready = StreamLog(weighs=self.needs_records)
         kept = self.cursor.settings.split()
         self._ready.first = int(kept[1]) if len(kept) > 1 else 0
         self._positions: dict[Consumer, int] = {}
-        self._bytes = 0
+        self._is_trimming = False
+        """Whether the oldest message is on its way from the disk, to be looked at."""
         self._trimmed_at = self._loop.time()
 
     @property
@@ -118,31 +131,38 @@ class StreamQueue(Queue):
 
     def restore(self, place: int, record: Record | None) -> None:
         """A message that was here before a restart."""
-        self._ready.append(place)
-        self._bytes += len(record.value or b"") if record is not None else 0
+        self._ready.append(place, size_of(record))
 
     def _trim(self) -> None:
         limit = self.settings.max_length_bytes
         if limit is not None:
-            while self._bytes > limit and self._ready.size > 1:
+            while self._ready.size_bytes > limit and self._ready.size > 1:
                 self._drop_oldest()
-        age_ms = self.settings.max_age_ms
         now_s = self._loop.time()
-        if age_ms is None or now_s < self._trimmed_at + TRIM_EVERY_S:
+        if now_s >= self._trimmed_at + TRIM_EVERY_S and not self._is_trimming:
+            self._trimmed_at = now_s
+            self._trim_old()
+
+    def _trim_old(self, _error: OnelogError | None = None) -> None:
+        """Drop what is too old; where the oldest is not in memory, when it is."""
+        self._is_trimming = False
+        age_ms = self.settings.max_age_ms
+        if age_ms is None or self.is_deleted:
             return
-        self._trimmed_at = now_s
         oldest_ms = self._clock.now_ms() - age_ms
         while (place := self._ready.peek()) is not None:
-            record = self.record_at(place)
+            try:
+                record = self.record_now(place)
+            except Cold as cold:
+                self._is_trimming = True
+                self.window.when_here(place, cold, self._trim_old)
+                return
             if record is not None and record.timestamp_ms >= oldest_ms:
                 return
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
         place = self._ready.drop()
-        if self.settings.max_length_bytes is not None:
-            record = self.record_at(place)
-            self._bytes -= len(record.value or b"") if record is not None else 0
         self.settle_run(place, 1)
         created = (self.cursor.settings.split() or [b"0"])[0]
         self.cursor.keep(b"%b %d" % (created, self._ready.first))
@@ -150,7 +170,10 @@ class StreamQueue(Queue):
     # -- consumers
 
     def add_consumer(self, consumer: Consumer) -> None:
-        """Add a consumer. Raises InvalidRequest or NotAuthorized."""
+        """Add a consumer. Raises InvalidRequest or NotAuthorized.
+
+        Cold while records are brought that say where it begins (`window.wait`).
+        """
         where = f"queue '{self.name}' in vhost '{self.vhost.name}'"
         if consumer.no_ack:
             raise NotSupported(f"automatic acknowledgement not supported by stream {where}")
@@ -191,7 +214,8 @@ class StreamQueue(Queue):
         low, high = self._ready.first, self._ready.next
         while low < high:
             middle = (low + high) // 2
-            record = self.record_at(self._ready.slice(middle, 1)[0])
+            place = self._ready.slice(middle, 1)[0]
+            record = self.window.records([place]).get(place)
             if record is None or record.timestamp_ms < time_ms:
                 low = middle + 1
             else:
@@ -208,8 +232,12 @@ class StreamQueue(Queue):
             if count <= 0:
                 continue
             places = log.slice(position, count)
+            try:
+                rows = self._read_all(places)
+            except Cold:
+                break
             numbers = {place: position + at for at, place in enumerate(places)}
-            for place, record in self._read_all(places):
+            for place, record in rows:
                 self.delivered += 1
                 self.unacked += 1
                 headers = {OFFSET: numbers[place]}
@@ -217,13 +245,15 @@ class StreamQueue(Queue):
             self._positions[consumer] = position + len(places)
             given += len(places)
             more = more or (consumer.room > 0 and self._positions[consumer] < log.next)
+        if self.window.is_waiting:
+            return
         if more and given < TURN:
             self.wake()
         elif more:
             self._loop.call_soon(self.wake)
 
     def _read_all(self, places: list[int]) -> list[tuple[int, Record]]:
-        """The records of places, in their order, without those that retention took."""
+        """The records of places, in their order, without those that retention took; or Cold."""
         found = self._records(places)
         return [(place, found[place]) for place in places if place in found]
 

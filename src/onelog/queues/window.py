@@ -1,24 +1,29 @@
-"""The batches that a queue delivers from: those that just came, or some read from the log.
+"""What a queue delivers from: batches that just came, or some read from the log, or single records.
 
 Rules: only whole plain batches, checked, whose records carry their topic. Batches read from the log
 are views of their file, and stay while the queue has more of them to deliver; batches that just
-came do not stay. A thread brings batches that are cold, and the queue is called when they are in
-memory.
+came do not stay. A thread brings batches and records that are cold, and the queue is called when
+they are in memory. Until then nobody reads here.
 """
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from collections.abc import Callable
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import OnelogError
+from onelog.base.futures import settle
 from onelog.base.ids import Offset
 from onelog.broker import Cold, Waiter
 from onelog.kernel import scan_batches
+from onelog.queues.ready import pack, unpack
 
 if TYPE_CHECKING:
-    from onelog.broker import Live
+    from onelog.broker import Callback, Record
+    from onelog.queues.hub import QueueHub
 
 READ_BYTES: Final = 256 * 1024
 
@@ -28,13 +33,14 @@ Data = bytes | bytearray | memoryview
 class Window:
     """The batches from which one queue delivers."""
 
-    __slots__ = ("_arrival", "_data", "_end", "_first", "_here", "_live", "_number")
+    __slots__ = ("_arrival", "_awaited", "_data", "_end", "_first", "_here", "_hub", "_number")
 
-    def __init__(self, live: Live, here: Callable[[], None]) -> None:
-        self._live = live
+    def __init__(self, hub: QueueHub, here: Callable[[], None]) -> None:
+        self._hub = hub
         self._here = weakref.WeakMethod(here)  # of the queue, which holds the window
         """Called when cold batches are in memory."""
         self._arrival: Waiter | None = None
+        self._awaited: asyncio.Future[None] | None = None
         self._number = -1
         self._first = self._end = 0
         self._data: Data = b""
@@ -44,21 +50,42 @@ class Window:
         self._number, self._first, self._end, self._data = number, first, end, data
 
     def close(self) -> None:
-        """Drop the batches."""
+        """Drop the batches, and wait for nothing."""
+        self._let_go()
+        if self._arrival is not None:
+            self._arrival.cancel()
+            self._arrived(None)
+
+    def _let_go(self) -> None:
         self._number, self._data = -1, b""
 
     def leave(self) -> None:
         """No consumer takes more for now: drop batches that are not views of a file."""
         if not isinstance(self._data, memoryview):
-            self.close()
+            self._let_go()
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the window waits for cold batches."""
+        """Whether the window waits for cold batches or records."""
         return self._arrival is not None
+
+    async def wait(self) -> None:
+        """Until what is on its way is here, or cannot be had."""
+        if self._arrival is not None:
+            if self._awaited is None:
+                self._awaited = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._awaited)
+
+    def when_here(self, place: int, cold: Cold, callback: Callback) -> Waiter:
+        """Call back when a record that was found cold is here."""
+        partition = self._hub.follower.live.source(unpack(place)[0]).partition
+        return partition.when_here(cold, callback)
 
     def _arrived(self, _error: OnelogError | None) -> None:
         self._arrival = None
+        awaited, self._awaited = self._awaited, None
+        if awaited is not None:
+            settle(awaited, None)
         here = self._here()
         if here is not None:
             here()
@@ -70,7 +97,7 @@ class Window:
             return self._data
         if self.is_waiting:
             return None
-        source = self._live.source(number)
+        source = self._hub.follower.live.source(number)
         partition = source.partition
         if source.stream.fixed_topic_at(partition.id, Offset(offset)) is not None:
             return None  # its records do not carry their topic
@@ -86,3 +113,25 @@ class Window:
             return None
         self.show(number, infos[0].base_offset, infos[-1].last_offset + 1, data)
         return data
+
+    def record_in(self, place: int, data: Data) -> Record | None:
+        """The record at a place that lies in batches at hand, if it is plain there."""
+        number, offset = unpack(place)
+        source = self._hub.follower.live.source(number).as_source
+        return self._hub.broker.cursors.record_in(source, data, offset)
+
+    def records(self, places: list[int]) -> dict[int, Record]:
+        """The records of places, as far as they are there; Cold while some are on their way."""
+        if self._arrival is not None:
+            raise Cold("coming", 0)
+        found: dict[int, Record] = {}
+        for number, group in groupby(sorted(places), key=lambda place: unpack(place)[0]):
+            rows = {unpack(place)[1]: place for place in group}
+            try:
+                records = self._hub.read(number, list(rows))
+            except Cold as cold:
+                self._arrival = self.when_here(pack(number, 0), cold, self._arrived)
+                raise
+            for record in records:
+                found[rows[record.offset]] = record
+        return found

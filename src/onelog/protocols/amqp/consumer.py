@@ -128,7 +128,7 @@ class ChannelConsumer:
         )
         frames, sent = encode_deliveries(data, offset, count, *chosen)
         if not sent:
-            envelope = deliveries.envelope(self.queue.record_at(place))
+            envelope = deliveries.envelope(self.queue.window.record_in(place, data))
             if envelope is None:
                 return 0
             connection.hub.envelopes.add(*envelope)

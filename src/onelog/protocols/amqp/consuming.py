@@ -203,7 +203,7 @@ class Consuming:
         )
 
     def get(self, queue: Queue, *, no_ack: bool) -> None:
-        """basic.get. Raises AmqpError when the channel holds too much."""
+        """basic.get. Raises AmqpError when the channel holds too much; or Cold."""
         limit = self.connection.hub.limits.unacked
         if not no_ack and self._held.size + self._aside >= limit:
             raise AmqpError(

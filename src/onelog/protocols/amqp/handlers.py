@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
 
-from onelog.broker import Action
+from onelog.broker import Action, Cold
 from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
 from onelog.protocols.amqp.frames import make_method
 from onelog.protocols.amqp.permissions import may
@@ -250,11 +250,29 @@ def basic_consume(channel: Channel, method: Any) -> Work:
         return _wait_for_replies(channel, method)
     queue = _queue(channel, method.queue)
     may(channel, Action.SUBSCRIBE, "queue", queue.name)
+    try:
+        _consume(channel, queue, method)
+    except Cold:
+        return _consume_later(channel, queue, method)
+    return None
+
+
+def _consume(channel: Channel, queue: Queue, method: Any) -> None:
     # The answer goes first: deliveries begin with the next pass of the loop.
     tag = channel.consuming.consume(queue, method)
     if not method.nowait:
         channel.send(commands.Basic.ConsumeOk(consumer_tag=tag))
-    return None
+
+
+async def _consume_later(channel: Channel, queue: Queue, method: Any) -> None:
+    """Where a stream is read from has to be looked for, and that is not in memory."""
+    while True:
+        await queue.window.wait()
+        queue = _queue(channel, method.queue)  # it may be gone
+        try:
+            return _consume(channel, queue, method)
+        except Cold:
+            continue
 
 
 async def _wait_for_replies(channel: Channel, method: Any) -> None:
@@ -282,8 +300,22 @@ def basic_get(channel: Channel, method: Any) -> Work:
     may(channel, Action.SUBSCRIBE, "queue", queue.name)
     if queue.settings.type == "stream":
         raise AmqpError(Reply.NOT_IMPLEMENTED, "basic.get is not supported by stream queues")
-    channel.consuming.get(queue, no_ack=method.no_ack)
+    try:
+        channel.consuming.get(queue, no_ack=method.no_ack)
+    except Cold:
+        return _get_later(channel, queue, method)
     return None
+
+
+async def _get_later(channel: Channel, queue: Queue, method: Any) -> None:
+    """The message is not in memory."""
+    while True:
+        await queue.window.wait()
+        queue = _queue(channel, method.queue)  # it may be gone
+        try:
+            return channel.consuming.get(queue, no_ack=method.no_ack)
+        except Cold:
+            continue
 
 
 def basic_ack(channel: Channel, method: Any) -> Work:

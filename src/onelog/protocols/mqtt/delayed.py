@@ -38,6 +38,7 @@ from onelog.base.topics import check_topic
 from onelog.broker import (
     Broker,
     Cleanup,
+    Cold,
     Home,
     Message,
     Notice,
@@ -231,7 +232,13 @@ class Delayed:
                 doubtful = True
                 heapq.heappush(self._nearest, (due_ms, offset))
                 break
-            self._publish(offset)
+            try:
+                record = self._record(offset)
+            except Cold:  # a task reads it
+                doubtful = True
+                heapq.heappush(self._nearest, (due_ms, offset))
+                break
+            self._publish(offset, record)
         if doubtful:
             self._start()
         else:
@@ -247,14 +254,12 @@ class Delayed:
                 yield due_ms, offset
 
     def _record(self, offset: int) -> Record | None:
-        record = self._broker.cursors.record_at(Source(self._stream, self._partition), offset)
-        if record is None:
-            self._pending.discard(offset)
-        return record
+        source = Source(self._stream, self._partition)
+        return self._broker.cursors.record_now(source, offset)
 
-    def _publish(self, offset: int) -> None:
-        record = self._record(offset)
-        if record is None:
+    def _publish(self, offset: int, record: Record | None) -> None:
+        if record is None:  # retention took it
+            self._pending.discard(offset)
             return
         name = record.key or b""
         own = (TOPIC, DUE, BY, PROOF)
@@ -343,23 +348,30 @@ class Delayed:
 
     async def _publish_doubtful(self) -> None:
         """Publish overdue messages from before the start, unless their topic has them."""
-        for _due_ms, offset in list(self._take_due()):
-            record = self._record(offset)
-            if record is None:
-                continue
-            name = record.key or b""
-            if offset < self._opened_end and await self._is_published(record, name):
-                self._finish(name, offset)
-            else:
-                self._publish(offset)
+        due = list(self._take_due())
+        try:
+            while due:
+                await self._publish_careful(due[0][1])
+                del due[0]
+        finally:
+            for row in due:  # they could not be read: another try
+                heapq.heappush(self._nearest, row)
+
+    async def _publish_careful(self, offset: int) -> None:
+        record = await self._partition.until_here(partial(self._record, offset))
+        name = b"" if record is None else record.key or b""
+        is_old = record is not None and offset < self._opened_end
+        if is_old and record is not None and await self._is_published(record, name):
+            self._finish(name, offset)
+        else:
+            self._publish(offset, record)
 
     async def _is_published(self, record: Record, name: bytes) -> bool:
         cursors = self._broker.cursors
         start = Start("time", read_number(record.headers, DUE) or 0)
         filters = (record.topic,)
         sources = cursors.sources(filters).sources
-        for source in sources:
-            await start.bring(source)
+        start = await start.settled(sources)
         places = [Position(*source.key, start.offset_in(source)) for source in sources]
         reading = cursors.reading(filters, places)
         try:

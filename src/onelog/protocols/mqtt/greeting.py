@@ -5,6 +5,8 @@ Rules:
   Retained messages that the client did not get before its connection ended come with the next one,
   like any waiting message (MQTT5 4.1). After a restart of the broker an unfinished greeting begins
   again.
+- A message that is not in memory is waited for, and the messages behind it wait, too. A message
+  that cannot be read is left out.
 - Messages that were retained after the subscription was made are not part of it: the subscription
   delivers them itself.
 """
@@ -15,7 +17,8 @@ from array import array
 from bisect import bisect_left
 from typing import TYPE_CHECKING, Final
 
-from onelog.broker import TableCursor
+from onelog.base.errors import OnelogError, PartitionStopped
+from onelog.broker import Cold, TableCursor
 from onelog.protocols.mqtt.mapping import from_record
 from onelog.protocols.mqtt.outgoing import Outgoing, prepare
 from onelog.protocols.mqtt.session_state import GreetingRow
@@ -42,6 +45,8 @@ class Greeting:
         self._numbers = numbers
         """The numbers of the topics, ascending."""
         self._next = 0
+        self._is_waiting = False
+        """Whether the next message is on its way from the disk."""
 
     def __len__(self) -> int:
         return len(self._numbers) - self._next
@@ -64,6 +69,8 @@ class Greeting:
         connection, wanted = session.connection, session.subscriptions.get(self._filter)
         if connection is None or wanted is None or session.greetings.get(self._filter) is not self:
             return
+        if self._is_waiting:
+            return
         packets: list[Outgoing] = []
         size_bytes = 0
         while (
@@ -73,7 +80,11 @@ class Greeting:
             and size_bytes < PAGE_BYTES
             and not connection.is_slow
         ):
-            packet = self._prepare(wanted, self._numbers[self._next])
+            try:
+                packet = self._prepare(wanted, self._numbers[self._next])
+            except Cold:
+                self._is_waiting = True
+                break
             self._next += 1
             if packet is not None:
                 packets.append(packet)
@@ -81,15 +92,24 @@ class Greeting:
         if self._next == len(self._numbers):
             del session.greetings[self._filter]
         session.post(packets)
-        if self._next == len(self._numbers):
+        if self._next == len(self._numbers) or self._is_waiting:
             return
         if session.output.room and not connection.is_slow:
             session.hub.loop.call_soon(self.go_on)
         else:
             session.ask_for_room(self)
 
+    def _here(self, _error: OnelogError | None) -> None:
+        self._is_waiting = False
+        self.go_on()
+
     def _prepare(self, wanted: Subscribed, number: int) -> Outgoing | None:
-        record, session = self._table.record(number), self._session
+        """The packet of a topic's message; None when there is none to send; or Cold."""
+        session = self._session
+        try:
+            record = self._table.record_now(number, self._here)
+        except PartitionStopped:
+            return None
         if record is None or not session.may_have(record.topic):
             return None
         publish = from_record(

@@ -327,7 +327,7 @@ class Hub:
         """A subscription that delivers by itself, ready to begin."""
         address = parse_address(row.filter)
         if address.kind == "replay":
-            return open_replay(self, session, row, address)
+            return await open_replay(self, session, row, address)
         check_owner(self, principal, share_cursor(address.argument))
         return await self.shares.join(session, row, address, principal)
 

@@ -62,18 +62,16 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _NUMBER_CHARS_MAX
 
 
-def open_replay(
+async def open_replay(
     hub: Hub, session: MqttSession, row: Subscribed, address: SubscribeAddress
 ) -> Replay:
     """A replay from where the session stopped, or from where the client asks."""
     filters = (address.filter,)
     positions = session.kept_positions(row.filter)
     if positions is None:
-        start = parse_start(address.argument)
-        positions = [
-            Position(*source.key, start.offset_in(source))
-            for source in hub.broker.cursors.sources(filters).sources
-        ]
+        sources = hub.broker.cursors.sources(filters).sources
+        start = await parse_start(address.argument).settled(sources)
+        positions = [Position(*source.key, start.offset_in(source)) for source in sources]
     return Replay(session, row, hub.broker.cursors.reading(filters, positions))
 
 

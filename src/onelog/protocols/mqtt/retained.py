@@ -51,6 +51,10 @@ def accepts(record: Record) -> bool:
     return is_retained(record.headers)
 
 
+async def _is_wanted(_record: Record) -> bool:
+    return True
+
+
 class Retained:
     """The retained messages of a broker."""
 
@@ -118,7 +122,7 @@ class Retained:
     async def before_trim(self, partition: PartitionHandle, start: Offset) -> None:
         """Retention takes records below an offset: copy the retained ones."""
         key = (self._broker.streams.get(partition.stream).record.id, int(partition.id))
-        await self._copies.carry(key, start, lambda _record: True)
+        await self._copies.carry(key, start, _is_wanted)
 
     async def before_compaction(self, partition: PartitionHandle, upto: Offset) -> None:
         """Compaction takes records that a later message of their topic follows, retained or not."""
@@ -127,8 +131,8 @@ class Retained:
         if stream.is_internal:
             return
 
-        def is_followed(record: Record) -> bool:
-            return self._broker.cursors.has_later(source, record.topic, record.offset + 1)
+        async def is_followed(record: Record) -> bool:
+            return await self._broker.cursors.has_later(source, record.topic, record.offset + 1)
 
         await self._copies.carry(source.key, upto, is_followed)
 

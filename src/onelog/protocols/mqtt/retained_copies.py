@@ -12,7 +12,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from onelog.base.clock import Clock
@@ -78,7 +78,7 @@ class Copies:
         check_known(stream.partitions[0])
         live.know(stream)
         copies = cls(broker, live, clock, table, Source(stream, stream.partitions[0]))
-        table.read_elsewhere = copies.read
+        table.elsewhere, table.counts = copies._source, copies._counts
         return copies
 
     def __contains__(self, topic: str) -> bool:
@@ -88,20 +88,14 @@ class Copies:
     def _is_own(self, place: Position) -> bool:
         return (place.stream_id, place.partition) == self._source.key
 
-    def read(self, place: Position) -> Record | None:
-        """The copy at a place; None: it is no copy, or its stream is gone."""
-        if not self._is_own(place):
-            return None
-        record = self._broker.cursors.record_at(self._source, place.offset)
-        if record is None:
-            return None
-        origin = read_text(record.headers, ORIGIN)
-        return None if self._live.find((origin, 0)) is None else record
+    def _counts(self, record: Record) -> bool:
+        """Whether a copy counts: the stream that it is of is there."""
+        return self._live.find((read_text(record.headers, ORIGIN), 0)) is not None
 
     # -- copying
 
     async def carry(
-        self, key: tuple[str, int], upto: int, is_wanted: Callable[[Record], bool]
+        self, key: tuple[str, int], upto: int, is_wanted: Callable[[Record], Awaitable[bool]]
     ) -> None:
         """Copy the retained messages of a partition below an offset. They are durable when it
         returns."""
@@ -113,9 +107,11 @@ class Copies:
             place = self._table.place(number)
             if place is None or (place.stream_id, place.partition) != key or place.offset >= upto:
                 continue
-            record = self._table.record(number)
-            if record is None or not is_wanted(record):
+            record = await self._table.record(number)
+            if record is None or not await is_wanted(record):
                 continue
+            if self._table.place(number) != place:
+                continue  # a newer one came while this one was read
             rows.append((number, place, record))
             size_bytes += len(record.value or b"")
             if len(rows) == CHUNK_RECORDS or size_bytes >= CHUNK_BYTES:

@@ -28,19 +28,15 @@ from onelog.broker import (
     Position,
     Principal,
     Reading,
-    Record,
     Wait,
     ignore_change,
 )
 from onelog.kernel import MqttOutput
 from onelog.protocols.mqtt.backlog import newest_positions
-from onelog.protocols.mqtt.codec import encode_packet
-from onelog.protocols.mqtt.fitting import fit_packet
-from onelog.protocols.mqtt.mapping import from_record
 from onelog.protocols.mqtt.matching import Matcher
 from onelog.protocols.mqtt.outgoing import Outgoing, prepare
-from onelog.protocols.mqtt.packets import Publish, Pubrel
 from onelog.protocols.mqtt.receiving import Inbound
+from onelog.protocols.mqtt.redelivering import Redelivery
 from onelog.protocols.mqtt.saving import Saver
 from onelog.protocols.mqtt.session_state import (
     GreetingRow,
@@ -81,7 +77,8 @@ class MqttSession:
         """Packet ids that such a subscription settles, each with the subscription's own tag."""
         self.saver = Saver(self)
         self._posting = 0
-        """Runs of packets that wait for the state to be durable."""
+        """Runs of packets that wait for the state to be durable, or for the disk."""
+        self._redelivery: Redelivery | None = None
         self.greetings: dict[str, Greeting] = {}
         """Subscriptions that have not got all retained messages, by filter."""
         self._greeting_rows: list[GreetingRow] = []
@@ -181,9 +178,7 @@ class MqttSession:
             return
         counting = self.hub.broker.cursors.reading(self.filters, reading.positions())
         try:
-            found = await newest_positions(
-                counting, self._matching(), most, self.hub.clock.now_ms()
-            )
+            found = await newest_positions(counting, self.matching(), most, self.hub.clock.now_ms())
         finally:
             counting.close()
         if found is not None:
@@ -287,10 +282,24 @@ class MqttSession:
                 text.encode(), self.output, row.qos, no_local, row.retain_as_published,
                 row.identifier,
             )  # fmt: skip
-        self._redeliver()
+        self._redelivery = Redelivery(self)
+        self._redelivery.go_on()
         if self._reading is None:
             self.output.live = True
+        if self._redelivery.is_waiting:
+            self.stop_following()  # what comes meanwhile must not overtake
+            self._posting += 1
         else:
+            self._go_on()
+
+    def redelivered(self) -> None:
+        """What was waited for went out again."""
+        self._posting -= 1
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Deliver what comes next, by every subscription."""
+        if self._reading is not None or not self.output.live:
             self.catch_up()
         for special in self.specials.values():
             special.begin()
@@ -305,35 +314,6 @@ class MqttSession:
                 self.hub.retained.greet(self, row.filter, row)
         for greeting in list(self.greetings.values()):
             greeting.go_on()
-
-    def _redeliver(self) -> None:
-        """Messages again in their order; only releases where the client has the message (4.4)."""
-        version = self.output.version
-        for packet_id, number, offset, qos, stage in self.output.in_flight():
-            if stage:
-                self.output.push(encode_packet(Pubrel(packet_id), version))
-                continue
-            source = self.hub.live.source(number)
-            record = self.hub.broker.cursors.record_at(source.as_source, offset)
-            publish = None if record is None else self._publish_of(source.key, record)
-            data = None
-            if publish is not None:
-                again = msgspec.structs.replace(publish, qos=qos, packet_id=packet_id, dup=True)
-                data = fit_packet(again, version, self.output.packet_bytes_max)
-            if data is None:  # it is gone, not for this user, or too large now (MQTT5 3.1.2-25)
-                self.output.ack(packet_id)
-            else:
-                self.output.push(data)
-                self.hub.counters.caught_up += 1
-        self.write_out()
-
-    def _publish_of(self, key: tuple[str, int], record: Record) -> Publish | None:
-        """The PUBLISH of a record that was sent before. Its subscription may be gone since."""
-        if not self.may_have(record.topic):
-            return None
-        now_ms = self.hub.clock.now_ms()
-        known = self._matching().publish(key, record, now_ms)
-        return known or from_record(record, now_ms=now_ms, retain=False)
 
     def write_out(self) -> None:
         """Send waiting bytes."""
@@ -373,7 +353,7 @@ class MqttSession:
 
     @property
     def is_saving(self) -> bool:
-        """Whether messages wait for the state to be durable."""
+        """Whether messages wait for the state to be durable, or for the disk."""
         return self._posting > 0
 
     def fall_behind(self, source: LiveSource, offset: int) -> None:
@@ -446,14 +426,15 @@ class MqttSession:
                 return False
         return not reading.is_behind()
 
-    def _matching(self) -> Matcher:
+    def matching(self) -> Matcher:
+        """Which of its subscriptions want a message."""
         if self._matcher is None:
             self._matcher = Matcher(self.client_id, self.subscriptions)
         return self._matcher
 
     def _read_some(self, reading: Reading, room: int) -> None:
         """Read and send as much as fits."""
-        matcher = self._matching()
+        matcher = self.matching()
         now_ms = self.hub.clock.now_ms()
         packets: list[Outgoing] = []
         number, key, source = -1, ("", 0), None
@@ -481,6 +462,10 @@ class MqttSession:
     def park(self) -> None:
         """The connection is gone: remember the positions."""
         self.stop_following()
+        if self._redelivery is not None and self._redelivery.is_waiting:
+            self._redelivery.cancel()
+            self._posting -= 1
+        self._redelivery = None
         self.output.writer = None
         self.connection = None
         self._hungry.clear()

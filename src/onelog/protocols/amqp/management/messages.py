@@ -15,7 +15,7 @@ import msgspec
 from pamqp import commands
 
 from onelog.base.errors import Conflict, InvalidRequest
-from onelog.broker import Principal
+from onelog.broker import Cold, Principal
 from onelog.protocols.amqp.hub import Hub
 from onelog.protocols.amqp.management.values import checked_table, jsonable
 from onelog.protocols.amqp.mapping import to_properties
@@ -93,7 +93,11 @@ async def get(
     size = 0
     try:
         while len(rows) < min(count, COUNT_MAX) and size < BYTES_MAX:
-            delivery = queue.get()
+            try:
+                delivery = queue.get()
+            except Cold:
+                await queue.window.wait()
+                continue
             if delivery is None:
                 break
             taken.append(delivery)
