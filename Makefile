@@ -70,7 +70,7 @@ format: $(STAMP)-dev ## Format the sources and fix what lint can fix
 	$(BIN)/ruff check --quiet --fix .
 
 test: check ## Check, then run every test but the long ones
-	$(RUN_TESTS) pure all $(SHORT) --durations=40 $(ARGS)
+	$(RUN_TESTS) pure checked all $(SHORT) --durations=40 $(ARGS)
 
 test-pure: $(STAMP)-dev ## Run the unit tests with the interpreted kernel
 	$(RUN_TESTS) pure

@@ -1,7 +1,8 @@
 """Runs pytest for `make test`: what failed is run once more, and what passes only then is counted.
 
-Usage: `python tools/run_tests.py [pure] all [arguments of pytest]`. `pure` runs the unit tests with
-the interpreted kernel; the arguments are for `all`.
+Usage: `python tools/run_tests.py [pure] [checked] all [arguments of pytest]`. `pure` runs the unit
+tests with the interpreted kernel, `checked` the kernel's own with memory that shows who uses what
+was freed; the arguments are for `all`.
 
 Rules: the suite starts real processes and waits for real clocks, so a busy machine is given a
 second look. A test that passes only then still wants mending: each is named, and more than a few of
@@ -29,7 +30,14 @@ SHARED: Final = ("-n", str(min(4, 2 * (os.cpu_count() or 1))))
 """Most tests wait for processes and clocks as long as they compute: a core takes two at once."""
 TESTS_FAILED: Final = 1
 """What pytest ends with when tests failed, and nothing worse happened."""
-RUNS: Final = {"pure": ({"ONELOG_PURE": "1"}, ("tests/unit",)), "all": ({}, ())}
+KERNEL_TESTS: Final = tuple(
+    str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("tests/contract/test_*kernel*.py"))
+)
+RUNS: Final = {
+    "pure": ({"ONELOG_PURE": "1"}, ("tests/unit",)),
+    "checked": ({"PYTHONMALLOC": "debug"}, KERNEL_TESTS),
+    "all": ({}, ()),
+}
 
 
 @dataclass
