@@ -49,6 +49,7 @@ from onelog.metadata.store import MetadataStore
 from onelog.net import Listener, bind
 from onelog.net.control import ControlServer
 from onelog.observe import Health, Registry, Sample, Troubles, configure_logging, get_logger
+from onelog.queues.addresses import STREAM_PREFIX
 from onelog.security import commands as user_commands
 from onelog.security import token_commands
 from onelog.security.access import commands as access_commands
@@ -86,6 +87,7 @@ def broker_settings(config: Config) -> BrokerSettings:
         checkpoint_interval_s=config.cursors.checkpoint_interval_ms / 1000,
         internal_partitions=config.internal.partitions,
         page_cache_bytes=config.limits.page_cache_bytes,
+        reserved=(STREAM_PREFIX,),
     )
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from onelog.broker import StreamConfig
 from onelog.config.model import StreamDefaults
-from tests.conformance.amqp_raw import Exchange, Raw, RawChannel
+from tests.conformance.amqp_raw import Exchange, Raw, RawChannel, Refused
 from tests.support.amqp import Node, serving
 
 SHORT = StreamDefaults(retention_age_ms=1)
@@ -67,3 +70,17 @@ async def test_what_a_queue_still_needs_keeps_the_stream(tmp_path):
     async with serving(tmp_path, streams=SHORT) as node:
         await on(node, read)
         assert not await tidy(node)
+
+
+async def test_an_exchange_whose_stream_is_somebody_else_s_is_refused(tmp_path):
+    """Older versions let others have the name; a message there would be confirmed and lost."""
+    async with serving(tmp_path) as node:
+        await node.broker.streams.create(StreamConfig(name="amqp.x.x", captures=("plant/#",)))
+
+    def bind(channel: RawChannel) -> None:
+        channel.bind(channel.queue("q", durable=True), "x")
+
+    async with serving(tmp_path) as node:
+        for step in (bind, send):
+            with pytest.raises(Refused, match=r"'amqp\.x\.x' holds other topics"):
+                await on(node, declare, step)

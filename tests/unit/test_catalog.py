@@ -91,10 +91,12 @@ async def test_a_change_is_made_whole_when_whoever_asked_for_it_leaves(
 async def test_what_cannot_be_created_changes_nothing(node: Node) -> None:
     catalog = await node.start()
     await catalog.create(MAIN)
+    catalog.reserved = ("amqp.",)
     refused: list[tuple[StreamConfig, type[OnelogError]]] = [
         (MAIN, AlreadyExists),
         (StreamConfig(name="other", captures=("#",)), Conflict),
         (StreamConfig(name="a/b"), InvalidName),
+        (StreamConfig(name="amqp.x.logs", captures=("plant/#",)), InvalidName),
         (StreamConfig(name="x", partitions=0), InvalidRequest),
         (StreamConfig(name="x", engine="tape"), InvalidRequest),
         (StreamConfig(name="x", captures=("a/#/b",)), InvalidName),

@@ -18,6 +18,7 @@ from onelog.config.kafka import Kafka, KafkaTopics
 from onelog.log.stream import StreamRecord
 from onelog.protocols.kafka.apis import APIS, ApiKey
 from onelog.protocols.kafka.errors import ErrorCode, code_of
+from onelog.queues.addresses import STREAM_PREFIX
 from tests.support.kafka_admin import Denies, Desk, desk, new_topic
 
 E = ErrorCode
@@ -219,6 +220,19 @@ async def test_a_topic_may_have_the_name_of_a_stream_of_other_topics(admin) -> N
     assert (await admin.create("main", 2)).error_code is E.topic_already_exists
     assert await admin.delete("main") == [E.none]
     assert admin.broker.streams.get("main").config.captures == ("#",)
+
+
+@pytest.mark.parametrize("name", ["amqp.x.logs", "amqp.queues", "amqp." + "x" * 244])
+async def test_a_topic_does_not_take_the_name_of_a_stream_of_amqp(admin, name) -> None:
+    """What is published to the exchange `logs` would go where no queue looks."""
+    admin.broker.streams.reserved = (STREAM_PREFIX,)
+    assert (await admin.create(name, 2)).error_code is E.none
+    topic = admin.hub.topics.get(name)
+    assert topic.stream is not None
+    assert topic.stream.name == f"kafka.{name}"[:249]
+    assert (await admin.create(name, 2)).error_code is E.topic_already_exists
+    assert admin.broker.streams.find(name) is None
+    assert await admin.delete(name) == [E.none]
 
 
 # -- CreatePartitions

@@ -73,6 +73,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Compactions of at least so many bytes are judged in a process of their own; 0: never."""
     internal_partitions: int = 1
     """Of each internal stream that keeps rows by name; fixed when the data directory is made."""
+    reserved: tuple[str, ...] = ()
+    """How names of streams begin that nobody but the broker makes."""
     page_cache_bytes: int = 0
     """Newest bytes of the log that stay in the system's page cache; 0: the system decides."""
 
@@ -97,6 +99,7 @@ class Broker:
         self._loop = asyncio.get_running_loop()
         self._syncer = Syncer(settings.sync_threads, self.troubles, chores=settings.chore_threads)
         self.streams = Catalog(store, engines, self._syncer, clock, self.troubles)
+        self.streams.reserved = settings.reserved
         self.access = AccessList(store, clock, self.troubles)
         """The access list of the store."""
         self.authorizer: Authorizer

@@ -25,6 +25,7 @@ from onelog.base.clock import Clock
 from onelog.base.errors import (
     AlreadyExists,
     Conflict,
+    InvalidName,
     NotAuthorized,
     StreamNotFound,
     Timeout,
@@ -80,6 +81,9 @@ class Catalog:
         """The streams, by name, that are new, other or gone since `on_change` was called."""
         self.touched = Touched()
         """The filters that the change concerns: whatever is known of others stays valid."""
+        self.reserved: tuple[str, ...] = ()
+        """How names begin that are only for streams of topics that begin with $: whoever makes
+        these streams finds them by name."""
         self._changes = Changes(self._adopt, troubles)
         self._rows = StreamRows(store, troubles, self._changes.tell)
         self._engines = engines
@@ -156,10 +160,24 @@ class Catalog:
     def check_new(self, config: StreamConfig) -> None:
         """Raise what `create` would raise for this configuration now."""
         check_config(config)
+        self._check_reserved(config)
         self._opener.engine(config)
         if config.name in self._directory.by_name or self._rows.find(config.name) is not None:
             raise AlreadyExists(f"the stream {config.name!r} exists already")
         self._directory.check_captures(config)
+
+    def _check_reserved(self, config: StreamConfig) -> None:
+        if self.is_reserved(config.name) and not all(
+            text.startswith("$") for text in config.captures
+        ):
+            raise InvalidName(
+                f"a stream cannot have the name {config.name!r}: names that begin so belong to"
+                " streams that the broker makes; choose another one"
+            )
+
+    def is_reserved(self, name: str) -> bool:
+        """Whether only the broker makes streams of this name."""
+        return name.startswith(self.reserved)
 
     def check_altered(self, config: StreamConfig) -> None:
         """Raise what `alter` would raise for this configuration now."""

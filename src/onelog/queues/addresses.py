@@ -38,7 +38,7 @@ DEFAULT_VHOST: Final = "/"
 ADDRESSES_REMEMBERED: Final = 65_536
 QUEUES_STREAM: Final = "amqp.queues"
 STREAM_PREFIX: Final = "amqp."
-"""The prefix of the names of AMQP's own streams."""
+"""The prefix of the names of AMQP's own streams. Nobody else makes a stream of such a name."""
 TOPIC_PREFIX: Final = f"{ROOT_EXCHANGE}/"
 """Stands before a topic where AMQP expects the name of a queue."""
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from onelog.base.errors import AlreadyExists
+from onelog.base.errors import AlreadyExists, Conflict
 from onelog.base.limits import BATCH_BYTES_MAX
 from onelog.broker import Durability, PartitionHandle, Retention, StreamConfig
 from onelog.queues.addresses import (
@@ -64,8 +64,16 @@ class Streams:
             else:
                 chosen = capture_of(self._vhost, exchange)
                 if chosen is not None:
-                    await self._create(chosen[0], (chosen[1],), 1, consumed=False)
+                    await self._create_own(*chosen)
             self._ready.add(exchange)
+
+    async def _create_own(self, name: str, capture: str) -> None:
+        await self._create(name, (capture,), 1, consumed=False)
+        if capture not in self._hub.broker.streams.get(name).config.captures:
+            # An older version let others have the name. Messages would go where no queue looks.
+            raise Conflict(
+                f"the stream {name!r} holds other topics; delete it, or use another name"
+            )
 
     async def _capture_queues(self) -> None:
         wanted = queues_capture(self._vhost)

@@ -166,12 +166,12 @@ class Hub:
             )
 
     def stream_name(self, topic: str) -> str:
-        """The name of a new topic's stream: the topic's name, unless a stream of other topics has
-        it."""
-        name, number = topic, 1
+        """The name of a new topic's stream: the topic's name, unless that is for another stream."""
+        plain = f"kafka.{topic}" if self.broker.streams.is_reserved(topic) else topic
+        name, number = plain[:STREAM_NAME_CHARS_MAX], 1
         while self.broker.streams.find(name) is not None:
             number += 1
-            name = f"{topic[: STREAM_NAME_CHARS_MAX - 10]}-{number}"
+            name = f"{plain[: STREAM_NAME_CHARS_MAX - 10]}-{number}"
         return name
 
     def authorize(self, principal: Principal | None, action: Action, topic: KafkaTopic) -> None:
