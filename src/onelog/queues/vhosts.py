@@ -388,6 +388,7 @@ class VirtualHost:
             await waiting
         key = binding_key(self.name, binding)
         await self._settled(key)
+        self._check_ends(binding)
         if not self.router.bind(binding):
             return
         self.hub.topology_changed()
@@ -400,6 +401,14 @@ class VirtualHost:
                 self.router.unbind(binding)
                 self.hub.topology_changed()
                 raise
+
+    def _check_ends(self, binding: Binding) -> None:
+        """Both ends were looked up, but another client may have deleted one since."""
+        self.exchange(binding.source)
+        if binding.destination.kind == "exchange":
+            self.exchange(binding.destination.name)
+        else:
+            self.queue(binding.destination.name, None)
 
     async def unbind(self, binding: Binding) -> None:
         """queue.unbind and exchange.unbind; no error when the binding does not exist."""
