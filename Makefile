@@ -63,7 +63,7 @@ check-types:
 
 check-rest:
 	$(BIN)/lint-imports --no-logo
-	$(PYTEST) tests/test_tidy.py tests/test_packaging.py
+	$(PYTEST) tests/test_tidy.py tests/test_links.py tests/test_packaging.py
 
 format: $(STAMP)-dev ## Format the sources and fix what lint can fix
 	$(BIN)/ruff format --quiet .

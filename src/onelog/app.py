@@ -31,10 +31,11 @@ from onelog.admin.server import HttpServer
 from onelog.assembly import open_broker, open_store
 from onelog.base.clock import Clock, SystemClock
 from onelog.base.commands import Commands
-from onelog.base.errors import Unavailable
+from onelog.base.errors import ConfigError, Unavailable
 from onelog.base.faults import arm_from_environment
 from onelog.broker import (
     MAIN,
+    AppendSpans,
     Broker,
     BrokerSettings,
     Durability,
@@ -132,6 +133,7 @@ class Server:
                 if broker is not None and not self._stop.is_set():
                     async with (
                         self._security(broker) as (authenticator, tokens),
+                        self._tracing(broker),
                         served(protocols, broker, authenticator, self.troubles),
                     ):
                         desk.open(
@@ -277,6 +279,33 @@ class Server:
             await control.close()
             await tokens.close()
             await authenticator.close()
+
+    @contextlib.asynccontextmanager
+    async def _tracing(self, broker: Broker) -> AsyncIterator[None]:
+        """Spans of what is appended, if the configuration names a collector."""
+        config = self._loaded.config
+        if not config.tracing.endpoint:
+            yield
+            return
+        try:
+            from onelog.observe.tracing import SpanSender  # noqa: PLC0415 - an extra
+        except ImportError as error:
+            raise ConfigError(
+                f"tracing.endpoint is set, but OpenTelemetry is missing ({error}): install the "
+                "extra, `pip install 'onelog[otel]'`, or leave the key empty"
+            ) from error
+        sender = SpanSender(
+            config.tracing.endpoint, config.node.name, onelog.__version__, self.troubles
+        )
+        live, spans = broker.new_live("tracing"), AppendSpans(sender, self._clock)
+        live.start(spans)
+        self.metrics.register("tracing", spans.samples)
+        self.metrics.register("trace export", sender.samples)
+        try:
+            yield
+        finally:
+            live.stop()
+            await asyncio.to_thread(sender.close)
 
     def _watch(self, broker: Broker) -> None:
         def stopped() -> str | None:

@@ -198,9 +198,9 @@ def test_the_script_of_the_pod_makes_the_users_of_the_secret_and_renews_their_pa
     (users / "alice").write_text("the first secret")
     assert "added user alice" in start()
     (users / "alice").write_text("another secret")
-    (users / "bob").write_text("of bob")
+    (users / "alic.").write_text("a name that is no pattern")
     again = start()
-    assert "added user bob" in again
+    assert "added user alic." in again
     assert "added user alice" not in again
 
 

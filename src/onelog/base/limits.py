@@ -55,3 +55,7 @@ RESERVED_NAMES_BYTES_MAX = 1024 * 1024
 
 ACCESS_RULES_MAX = 10_000
 """Rules of the access list."""
+
+SPANS_PER_SECOND_MAX = 1_000
+"""Spans that the broker makes of messages with a trace, while `tracing.endpoint` is set; further
+messages get none."""

@@ -1,6 +1,7 @@
 """The door: publish, cursors, streams, sessions, quotas. Protocols enter here and nowhere else."""
 
 from onelog.broker.answers import NOWHERE, Notice, Published
+from onelog.broker.append_spans import AppendSpans
 from onelog.broker.broker import MAIN, MAIN_CONFIG, Broker, BrokerSettings
 from onelog.broker.checks import Home
 from onelog.broker.cursors import CursorDesk
@@ -139,6 +140,7 @@ __all__ = [
     "Action",
     "Authorizer",
     "AllowAll",
+    "AppendSpans",
     "Quotas",
     "Unlimited",
     "MetadataStore",

@@ -156,6 +156,18 @@ class Log(Section, frozen=True, kw_only=True):
     ] = "auto"
 
 
+class Tracing(Section, frozen=True, kw_only=True):
+    """Spans for OpenTelemetry, of messages that carry a trace (`traceparent`)."""
+
+    endpoint: Annotated[
+        str,
+        Meta(
+            description="URL of a collector that takes OTLP over HTTP, such as "
+            "http://127.0.0.1:4318/v1/traces; empty: no spans. Needs the extra `onelog[otel]`."
+        ),
+    ] = ""
+
+
 class Limits(Section, frozen=True, kw_only=True):
     """Bounds of the process."""
 
@@ -226,6 +238,7 @@ class Config(Section, frozen=True, kw_only=True):
     internal: Internal = Internal()
     limits: Limits = Limits()
     log: Log = Log()
+    tracing: Tracing = Tracing()
 
 
 def is_loopback(host: str) -> bool:
@@ -250,6 +263,12 @@ def whole_problems(config: Config) -> Iterator[Problem]:
                 f"{path} = {admin.host!r} would open the API to other machines, "
                 "but the API has no credentials yet: use 127.0.0.1, ::1 or localhost",
             )
+    endpoint = config.tracing.endpoint
+    if endpoint and not endpoint.startswith(("http://", "https://")):
+        yield Problem(
+            "tracing.endpoint",
+            f"tracing.endpoint = {endpoint!r} has to begin with http:// or https://",
+        )
     if listeners.amqp_management.enabled and not (
         listeners.amqp.enabled or listeners.amqp_tls.enabled
     ):
