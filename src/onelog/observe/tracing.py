@@ -102,4 +102,4 @@ class WatchedExporter(SpanExporter):
 
     def shutdown(self) -> None:
         """No more spans come."""
-        self._inner.shutdown()
+        self._inner.shutdown()  # type: ignore[no-untyped-call]
