@@ -16,7 +16,7 @@ from onelog.assembly import open_broker
 from onelog.base.clock import SystemClock
 from onelog.base.ids import Offset, PartitionId
 from onelog.broker import Broker, BrokerSettings, Durability, Retention, StreamConfig
-from onelog.kernel import BatchBuilder, BatchInfo, crc32c, place_batches, scan_batches
+from onelog.kernel import BatchBuilder, crc32c, place_batches, scan_batches
 from onelog.storage.engine import LogSettings, PartitionKey, PartitionLog
 from onelog.storage.segment import SegmentEngine, SegmentLog
 from onelog.storage.segment.durability import CHECKPOINT_BYTES
@@ -45,7 +45,6 @@ class Batch:
             self.count += 1
         self.topics = builder.topics()
         self.data = bytearray(builder.seal(0, 0))
-        self.info: BatchInfo = scan_batches(self.data)[0]
 
     def append_to(self, log: PartitionLog) -> None:
         """Append it at the log's end, as a partition does: offsets set in place."""
@@ -202,7 +201,7 @@ async def _fill(directory: Path) -> None:
     written, told = 0, 0
     while written < STORE_BYTES:
         for partition in partitions:
-            partition.append_batches(batch.data, [batch.info])
+            partition.append_checked(batch.data)
             written += len(batch.data)
         await asyncio.sleep(0)
         if written - told >= 2 * 1000**3:
@@ -247,7 +246,7 @@ async def write_and_die(directory: Path) -> None:
     partition = broker.streams.get(STREAM).local[0]
     batch = Batch(1 << 20)
     for number in range(TAIL_BYTES // len(batch.data)):
-        partition.append_batches(batch.data, [batch.info])
+        partition.append_checked(batch.data)
         if number % 4 == 0:
             await partition.flush()
     os.kill(os.getpid(), signal.SIGKILL)

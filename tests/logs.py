@@ -11,13 +11,14 @@ from onelog.base.clock import Clock, ManualClock
 from onelog.base.ids import Offset, PartitionId
 from onelog.kernel import ATTR_CONTROL, ATTR_TRANSACTIONAL, BatchInfo, scan_batches
 from onelog.log.catalog import Catalog
+from onelog.log.handle import PartitionHandle
 from onelog.log.partition import Appended, Durability, Partition
 from onelog.log.shared import Shared
 from onelog.log.syncer import Syncer
 from onelog.metadata.local import LocalStore
 from onelog.metadata.store import MetadataStore
 from onelog.observe.troubles import Troubles
-from onelog.record.batch import Row, build_batch, decode
+from onelog.record.batch import Row, append_time_of, build_batch, decode
 from onelog.storage.engine import Engine, LogSettings, PartitionKey, PartitionLog
 from onelog.storage.memory import MemoryEngine
 from onelog.storage.segment import SegmentEngine
@@ -68,7 +69,18 @@ def put(
     """Append one batch as a client would."""
     attributes = ATTR_TRANSACTIONAL if transactional else 0
     data = bytearray(build_batch(rows, codec=codec, attributes=attributes, producer=producer))
-    return partition.append_batches(data, scan_batches(data))
+    return append_batches(partition, data)
+
+
+def append_batches(partition: PartitionHandle, data: bytearray) -> Appended:
+    """Append batches that a client built, one step after the other as the publisher does it."""
+    for info in scan_batches(data):
+        repeated = partition.check_batch(info)
+        if repeated is not None:
+            return repeated
+    placed = partition.append_checked(data)
+    first, end = placed[0], Offset(placed[-1].last_offset + 1)
+    return Appended(Offset(first.base_offset), end, append_time_ms=append_time_of(first))
 
 
 def batches(log: PartitionLog) -> Iterator[tuple[memoryview, BatchInfo]]:

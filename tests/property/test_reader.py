@@ -17,7 +17,7 @@ from onelog.base.topics import matches
 from onelog.cursors import reader
 from onelog.cursors.reader import read_at, read_records
 from onelog.cursors.sources import Source, SourceSet
-from onelog.kernel import ATTR_TRANSACTIONAL, keep_records, scan_batches
+from onelog.kernel import ATTR_TRANSACTIONAL, keep_records
 from onelog.log.config import StreamConfig
 from onelog.log.partition import Durability, Partition
 from onelog.log.shared import Shared
@@ -27,6 +27,7 @@ from onelog.observe.troubles import Troubles
 from onelog.record.batch import Marker, build_batch, compress_batch
 from onelog.storage.engine import LogSettings, PartitionKey, PartitionLog
 from onelog.storage.memory import MemoryEngine
+from tests.logs import append_batches
 
 TOPICS = ("a", "a/b", "a/b/c", "a/c", "b", "b/c", "$s/a")
 FILTERS = ("a", "a/b", "#", "+", "a/#", "+/c", "a/+", "$s/a", "$s/#", "+/a", "b/c", "z")
@@ -137,7 +138,7 @@ class World:
         if step.codec and any(at not in gone for at in range(len(rows))):
             batch = compress_batch(batch, step.codec)
         data = bytearray(batch)
-        self.partition.append_batches(data, scan_batches(data))
+        append_batches(self.partition, data)
         self.records += (
             Known(base + at, topic, owner, txn)
             for at, topic in enumerate(step.topics)

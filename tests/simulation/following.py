@@ -29,9 +29,10 @@ from onelog.broker import (
     TailCursor,
 )
 from onelog.broker.live import LISTENER
-from onelog.kernel import ATTR_CODEC_MASK, ATTR_CONTROL, ATTR_TRANSACTIONAL, scan_batches
+from onelog.kernel import ATTR_CODEC_MASK, ATTR_CONTROL, ATTR_TRANSACTIONAL
 from onelog.record.batch import Marker, build_batch, iterate_batches
 from onelog.record.compression import ZSTD
+from tests.logs import append_batches
 from tests.simulation.world import SETTINGS, Work, World, number_of, read_all
 
 FEED = StreamConfig(name="feed", captures=("feed/#",), partitions=2, segment_bytes=4096)
@@ -177,7 +178,7 @@ class Following(World):
             producer = (self.count, 0, 0)
             data = bytearray(build_batch(rows, attributes=ATTR_TRANSACTIONAL, producer=producer))
             self.open_txns.append(self.count)
-        log.append_batches(data, scan_batches(data))
+        append_batches(log, data)
 
     async def end_txn(self) -> None:
         if self.open_txns:

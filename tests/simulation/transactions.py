@@ -26,7 +26,7 @@ from onelog.base.ids import Offset
 from onelog.broker import LOCAL, Cleanup, Compaction, Message, StreamConfig
 from onelog.broker.producer_ids import ProducerIds
 from onelog.config.kafka import KafkaGroups, KafkaTransactions
-from onelog.kernel import ATTR_CONTROL, ATTR_TRANSACTIONAL, scan_batches
+from onelog.kernel import ATTR_CONTROL, ATTR_TRANSACTIONAL
 from onelog.log.partition import Partition
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.groups.coordinator import Groups
@@ -34,6 +34,7 @@ from onelog.protocols.kafka.topics import Topics
 from onelog.protocols.kafka.transactions.opening import open_coordinator
 from onelog.protocols.kafka.transactions.state import Producer
 from onelog.record.batch import build_batch, iterate_batches
+from tests.logs import append_batches
 from tests.simulation.world import Work, World, number_of, read_all
 
 TOPICS = (
@@ -214,7 +215,7 @@ class Transactions(World):
         numbers = (*producer, sequence)
         data = bytearray(build_batch(rows, attributes=ATTR_TRANSACTIONAL, producer=numbers))
         log = self.log(place)
-        appended = log.append_batches(data, scan_batches(data))
+        appended = append_batches(log, data)
         await log.wait_visible(Offset(appended.end_offset - 1))
         for at, (_topic, key, value, _headers, _time) in enumerate(rows, appended.base_offset):
             self.places[value] = Spot(place, key, at)
@@ -280,7 +281,7 @@ class Transactions(World):
                 rows = [(None, b"k", value, (), self.clock.now_ms())]
                 producer = (self.idempotent, 0, sequence)
                 data = bytearray(build_batch(rows, producer=producer))
-                ends.append(log.append_batches(data, scan_batches(data)).end_offset)
+                ends.append(append_batches(log, data).end_offset)
             await log.wait_visible(Offset(max(ends) - 1))
             self.acknowledged.update(value for _, value in self.unanswered)
             self.unanswered.clear()

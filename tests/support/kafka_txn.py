@@ -16,7 +16,7 @@ from onelog.base.errors import StorageFull
 from onelog.broker import Broker, Durability, StreamConfig
 from onelog.broker.producer_ids import ProducerIds
 from onelog.config.kafka import KafkaTransactions
-from onelog.kernel import ATTR_TRANSACTIONAL, scan_batches
+from onelog.kernel import ATTR_TRANSACTIONAL
 from onelog.log.partition import Appended, Partition
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.topics import Topics
@@ -25,6 +25,7 @@ from onelog.protocols.kafka.transactions.links import LinkRequest
 from onelog.protocols.kafka.transactions.opening import open_coordinator
 from onelog.protocols.kafka.transactions.state import Producer
 from onelog.record.batch import build_batch, iterate_batches
+from tests.logs import append_batches
 from tests.support.brokers import running
 
 TIMEOUT_MS = 60_000
@@ -210,7 +211,7 @@ class Desk:
                 producer=(producer.id, producer.epoch, sequence),
             )
         )
-        self.log(topic, number).append_batches(data, scan_batches(data))
+        append_batches(self.log(topic, number), data)
         self._sequences[key] = sequence + 1
 
     async def settle(self) -> None:

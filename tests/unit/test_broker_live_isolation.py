@@ -21,6 +21,7 @@ from onelog.broker import live as module
 from onelog.broker.live import LISTENER, READING, TOO_MANY, Live
 from onelog.kernel import decode_batch, scan_batches
 from onelog.record.batch import Marker, build_batch
+from tests.logs import append_batches
 from tests.support.brokers import end, home_of, put_batch, running, say, transaction
 
 Check = Callable[[str, bytes], None]
@@ -175,7 +176,7 @@ async def test_what_becomes_visible_while_a_listener_is_called_comes_after_it(
         def check(_stream: str, value: bytes) -> None:
             if value == b"first":
                 data = bytearray(build_batch([(None, b"a", b"nested", (), 0)]))
-                partition.append_batches(data, scan_batches(data))
+                append_batches(partition, data)
 
         picky = Picky(broker, check)
         assert stream.name == "s"

@@ -11,7 +11,6 @@ from onelog.base.clock import ManualClock
 from onelog.base.errors import (
     CorruptBatch,
     InvalidRecords,
-    InvalidRequest,
     MessageTooLarge,
     OffsetOutOfRange,
     OnelogError,
@@ -35,7 +34,18 @@ from onelog.log.syncer import Syncer
 from onelog.record.batch import Marker, build_batch, build_marker
 from onelog.storage.engine import LogSettings
 from onelog.storage.segment import SegmentEngine
-from tests.logs import KEY, GatedLog, held, make_partition, markers, memory_log, pairs, put, row
+from tests.logs import (
+    KEY,
+    GatedLog,
+    append_batches,
+    held,
+    make_partition,
+    markers,
+    memory_log,
+    pairs,
+    put,
+    row,
+)
 
 NOW_MS = 1_700_000_000_000
 
@@ -177,7 +187,7 @@ async def test_client_batches_get_consecutive_offsets_and_the_leader_epoch(
         build_batch([row(b"a", b"1"), row(b"b", b"2")], base_offset=77)
         + build_batch([row(b"c", b"3")], base_offset=5)
     )
-    placed = partition.append_batches(data, scan_batches(data))
+    placed = append_batches(partition, data)
     assert (placed.base_offset, placed.end_offset, placed.duplicate) == (0, 3, False)
     assert [one.offset for one in held(partition.log)] == [0, 1, 2]
     assert partition.epochs.rows() == [(4, 0)]
@@ -238,13 +248,7 @@ async def test_what_a_client_may_not_send_is_refused_and_changes_nothing(
         put(partition, row(b"k", b"v" * 200))
     control = bytearray(build_marker(Marker.COMMIT, 1, 0, NOW_MS))
     with pytest.raises(InvalidRecords):
-        partition.append_batches(control, scan_batches(control))
-    two = bytearray(
-        build_batch([row(b"k", b"v")], producer=(1, 0, 0))
-        + build_batch([row(b"k", b"v")], producer=(1, 0, 1))
-    )
-    with pytest.raises(InvalidRequest):
-        partition.append_batches(two, scan_batches(two))
+        append_batches(partition, control)
     assert partition.end_offset == 0
     assert len(partition.producers) == 0
 

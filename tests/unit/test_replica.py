@@ -77,7 +77,6 @@ def client_batch() -> bytearray:
 
 APPENDS: dict[str, Callable[[Partition], object]] = {
     "append_built": lambda it: it.append_built(staged(), index_topics=False),
-    "append_batches": lambda it: it.append_batches(client_batch(), scan_batches(client_batch())),
     "check_batch": lambda it: it.check_batch(scan_batches(client_batch())[0]),
     "append_checked": lambda it: it.append_checked(client_batch()),
     "append_marker": lambda it: it.append_marker(Marker.COMMIT, 1, 0),

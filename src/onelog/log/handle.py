@@ -15,7 +15,7 @@ All methods run on the loop's thread unless they say otherwise.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeVar
 
 from onelog.base.errors import CorruptBatch, OnelogError, PartitionCorrupt
@@ -272,10 +272,6 @@ class PartitionHandle(Protocol):
 
         Whatever happens, the builder is empty afterwards.
         """
-        ...
-
-    def append_batches(self, data: bytearray, infos: Sequence[BatchInfo]) -> Appended:
-        """Append batches that a client built. Their offsets are written into `data`."""
         ...
 
     def check_batch(self, info: BatchInfo) -> Appended | None:

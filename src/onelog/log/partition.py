@@ -26,7 +26,6 @@ from typing import Final
 
 from onelog.base.errors import (
     InvalidRecords,
-    InvalidRequest,
     MessageTooLarge,
     OnelogError,
     PartitionStopped,
@@ -157,21 +156,6 @@ class Partition(LocalReads):
         self._refuse()
         info = stamp_batch(batch, scan_batches(batch, 0, False)[0], self.shared.clock.now_ms())
         return self._write(batch, [info], topics)
-
-    def append_batches(self, data: bytearray, infos: Sequence[BatchInfo]) -> Appended:
-        """Append batches that a client built. Their offsets are written into `data`.
-
-        The caller has validated CRC and records. Idempotent producers send one batch at a time.
-        """
-        for info in infos:
-            if info.producer_id >= 0 and len(infos) > 1:
-                raise InvalidRequest("an idempotent producer sends one batch per partition")
-            repeated = self.check_batch(info)
-            if repeated is not None:
-                return repeated
-        placed = self.append_checked(data)
-        first, end = placed[0], Offset(placed[-1].last_offset + 1)
-        return Appended(Offset(first.base_offset), end, append_time_ms=append_time_of(first))
 
     def check_batch(self, info: BatchInfo) -> Appended | None:
         """Check a batch that a client built: None to go on, or the append that it repeats."""
