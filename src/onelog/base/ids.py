@@ -11,11 +11,5 @@ PartitionId = NewType("PartitionId", int)
 Epoch = NewType("Epoch", int)
 """A leader epoch: grows by one each time a partition gets a new writer."""
 
-ProducerId = NewType("ProducerId", int)
-"""An idempotent producer's id; -1 is "none"."""
-
 TimestampMs = NewType("TimestampMs", int)
 """Milliseconds since the Unix epoch; -1 is "none"."""
-
-NO_PRODUCER = ProducerId(-1)
-NO_TIMESTAMP = TimestampMs(-1)

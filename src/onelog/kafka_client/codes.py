@@ -28,7 +28,6 @@ from onelog.base.errors import (
 NONE: Final = 0
 OFFSET_OUT_OF_RANGE: Final = 1
 UNKNOWN_TOPIC: Final = 3
-LEADER_NOT_AVAILABLE: Final = 5
 POLICY_VIOLATION: Final = 44
 CONCURRENT_TRANSACTIONS: Final = 51
 

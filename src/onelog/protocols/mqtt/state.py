@@ -1,4 +1,4 @@
-"""Which packet may come when, seen by the server: a connection's states as two tables.
+"""Which packet may come when, seen by the server: a connection's states as a table.
 
 A connection is NEW until its first packet, which must be CONNECT (MQTT5 3.1.0-1). From there until
 the server sends CONNACK it is AUTHENTICATING: the server checks the password, or exchanges AUTH
@@ -58,40 +58,10 @@ RECEIVED: Final[dict[State, dict[PacketType, State]]] = {
 }
 """Transitions by packets of the client."""
 
-SENT: Final[dict[State, dict[PacketType, State]]] = {
-    _S.NEW: {},
-    _S.AUTHENTICATING: {
-        _P.AUTH: _S.AUTHENTICATING,
-        _P.CONNACK: _S.CONNECTED,
-    },
-    _S.CONNECTED: {
-        _P.PUBLISH: _S.CONNECTED,
-        _P.PUBACK: _S.CONNECTED,
-        _P.PUBREC: _S.CONNECTED,
-        _P.PUBREL: _S.CONNECTED,
-        _P.PUBCOMP: _S.CONNECTED,
-        _P.SUBACK: _S.CONNECTED,
-        _P.UNSUBACK: _S.CONNECTED,
-        _P.PINGRESP: _S.CONNECTED,
-        _P.AUTH: _S.CONNECTED,
-        _P.DISCONNECT: _S.CLOSED,
-    },
-    _S.CLOSED: {},
-}
-"""Transitions by packets of the server. CONNACK here is one that accepts; one that refuses
-closes."""
-
 
 def advance(state: State, packet: PacketType) -> State:
     """The state after a packet of the client. Raises a protocol error where it is not legal."""
     after = RECEIVED[state].get(packet)
     if after is None:
         raise protocol_error(f"{packet.name} is not allowed while the connection is {state.value}")
-    return after
-
-
-def advance_sent(state: State, packet: PacketType) -> State:
-    """The state after a packet of the server. Sending one that is not legal is our own error."""
-    after = SENT[state].get(packet)
-    assert after is not None, f"{packet.name} may not be sent while {state.value}"
     return after
