@@ -169,7 +169,7 @@ async def test_pubcomp_never_precedes_the_pubrec_of_its_packet_id(
         await reader.subscribe("t", 2)
         assert client._arrived == []
         (connection,) = (c for c in node.hub.connections if c.session.client_id == "c")
-        assert (connection.input.unanswered, len(connection.receiving)) == (0, 0)
+        assert (connection.input.unanswered, len(connection.unanswered.receiving)) == (0, 0)
         assert sum(int(p.high_watermark) for p in node.broker.streams.get("main").partitions) == 2
 
 

@@ -49,6 +49,7 @@ from onelog.protocols.mqtt.properties import NO_PROPERTIES, Properties
 from onelog.protocols.mqtt.reasons import RETURN_CODES, ReasonCode
 from onelog.protocols.mqtt.session import MqttSession
 from onelog.protocols.mqtt.state import State, advance
+from onelog.protocols.mqtt.unanswered import Unanswered
 from onelog.security.identity import Identity
 from onelog.security.scram import ScramExchange
 
@@ -71,7 +72,7 @@ class Connection:
         "_written",
         "aliases", "connect_packet", "data_received", "deadline", "door", "entered",
         "exchange", "gone", "hub", "identity", "input", "is_entering", "is_slow", "output",
-        "peer", "principal", "published", "receiving", "session", "state", "transport",
+        "peer", "principal", "published", "session", "state", "transport", "unanswered",
         "version", "will",
     )  # fmt: skip
 
@@ -89,8 +90,6 @@ class Connection:
         self.exchange: ScramExchange | None = None
         self.connect_packet: Connect | None = None
         self.aliases: dict[int, str] = {}
-        self.receiving: set[int] = set()
-        """Packet ids of QoS 2 that this connection began and did not complete."""
         self.is_slow = False
         self._writable: asyncio.Event | None = None
         """Set when the peer reads again, while packets wait for that."""
@@ -111,6 +110,7 @@ class Connection:
         self.output = MqttOutput(None, 0, limits.inflight)
         self.input = MqttInput(self.output, {}, _no_route, limits.connect_packet_bytes)
         self.input.join(self, hub.turn)
+        self.unanswered = Unanswered(self.input, limits.receive_maximum)
         self.data_received = self.input.receive
         """One call of the kernel per read."""
         self.published = 0
@@ -358,29 +358,6 @@ class Connection:
         await self.hub.broker.cursors.save(session)
 
     # -- acknowledgements
-
-    def begin_answer(self, packet_id: int, qos: int) -> None:
-        """A publish came that the kernel left to Python; 0x93 if too many wait (MQTT5 4.9)."""
-        if qos == 0 or (qos == 2 and packet_id in self.receiving):
-            return
-        most = self.hub.limits.receive_maximum
-        # Older clients do not know the limit: only their QoS 2 publishes count, which take memory.
-        counted = self.input.unanswered if self.version == Version.V5 else len(self.receiving)
-        if counted >= most and (qos == 2 or self.version == Version.V5):
-            raise MqttError(
-                ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, f"more than {most} publishes are unanswered"
-            )
-        self.input.unanswered += 1
-        if qos == 2:
-            self.receiving.add(packet_id)
-
-    def end_answer(self, packet_id: int, qos: int) -> None:
-        """The last answer to such a publish is sent now."""
-        if qos == 1:
-            self.input.unanswered -= 1
-        elif packet_id in self.receiving:
-            self.receiving.remove(packet_id)
-            self.input.unanswered -= 1
 
     def acknowledge_some(self, acks: bytes, reasons: dict[int, int]) -> None:
         """Acknowledge publishes of which some failed. Version 3 has no code for that."""

@@ -38,7 +38,7 @@ def on_publish(connection: Connection, packet: Publish) -> None:
     assert session is not None
     connection.hub.counters.published += 1
     connection.published += 1
-    connection.begin_answer(packet.packet_id, packet.qos)
+    connection.unanswered.begin(packet.packet_id, packet.qos, connection.version)
     if packet.qos == 2 and packet.packet_id in session.inbound:
         if not session.inbound.is_open(packet.packet_id):
             connection.send(Pubrec(packet.packet_id))  # published already; the client asks again
@@ -114,7 +114,7 @@ def _refuse(connection: Connection, packet: Publish, error: OnelogError) -> None
         connection.fail(error)
         return
     if packet.qos == 2:
-        connection.end_answer(packet.packet_id, 2)
+        connection.unanswered.end(packet.packet_id, 2)
         answer = Pubrec(packet.packet_id, reason_for(error, PacketType.PUBREC))
         connection.send_explained(answer, error)
         return
@@ -124,7 +124,7 @@ def _refuse(connection: Connection, packet: Publish, error: OnelogError) -> None
 
 
 def _refuse_now(connection: Connection, packet_id: int, error: OnelogError) -> None:
-    connection.end_answer(packet_id, 1)
+    connection.unanswered.end(packet_id, 1)
     answer = Puback(packet_id, reason_for(error, PacketType.PUBACK))
     connection.send_explained(answer, error)
 
@@ -188,7 +188,7 @@ def _settle(connection: Connection, packet_id: int, reason: ReasonCode) -> None:
 
 def _complete(connection: Connection, packet_id: int, reason: ReasonCode) -> None:
     faults.hit("mqtt.released_saved")
-    connection.end_answer(packet_id, 2)
+    connection.unanswered.end(packet_id, 2)
     connection.send(Pubcomp(packet_id, reason))
 
 
