@@ -10,7 +10,6 @@ answer.
 from __future__ import annotations
 
 import contextlib
-import errno
 import mmap
 import os
 import struct
@@ -44,18 +43,16 @@ from onelog.storage.segment.index import POSITION_MASK, REL_MAX, time_floor
 from onelog.storage.segment.indexes import INDEX_EXTENSIONS, BadIndex, Indexes
 from onelog.storage.segment.pages import Edge, PageBudget
 from onelog.storage.segment.residence import Map
+from onelog.storage.segment.space import reserve
 from onelog.storage.segment.topics import Entries, derive_entries
 
 LOG: Final = ".log"
 EXTENSIONS: Final = (LOG, *INDEX_EXTENSIONS)
-RESERVE_BYTES_MIN: Final = 64 * 1024
-RESERVE_BYTES_MAX: Final = 16 * 1024 * 1024
 MAPPED_BYTES: Final = 8 * 1024 * 1024
 """How far behind a reader the log stays mapped."""
 HOT_BYTES: Final = 16 * 1024 * 1024
 """The newest bytes of the active segment, which this process wrote: they count as in memory."""
 _CAN_UNMAP: Final = hasattr(mmap, "MADV_DONTNEED")
-_UNSUPPORTED: Final = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 _BASE_OFFSET: Final = struct.Struct(">q")
 
 
@@ -166,7 +163,10 @@ class Segment:
         at = self.size_bytes
         try:
             if at + size > self.reserved_bytes:
-                self._reserve(file.fd, at + size)
+                most = self.settings.segment_bytes
+                self.reserved_bytes = reserve(
+                    file.fd, self.reserved_bytes, at + size, most, self._shared
+                )
             faults.hit("segment.write")
             writer.dirty = True
             file.write(data, at)
@@ -215,26 +215,6 @@ class Segment:
         self.last_batch_at = at
         self.size_bytes = at + size
         return data
-
-    def _reserve(self, fd: int, needed: int) -> None:
-        """Reserve space ahead, so that a full disk is known before bytes are written."""
-        have = self.reserved_bytes
-        step = min(max(have, RESERVE_BYTES_MIN), RESERVE_BYTES_MAX)
-        wish = max(needed, min(have + step, self.settings.segment_bytes))
-        for target in (wish, needed) if self._shared.allocate else ():
-            try:
-                faults.hit("segment.allocate")
-                os.posix_fallocate(fd, have, target - have)
-            except OSError as error:
-                if error.errno in _UNSUPPORTED:
-                    self._shared.allocate = False
-                    break
-                if target == needed:
-                    raise
-            else:
-                self.reserved_bytes = target
-                return
-        self.reserved_bytes = needed
 
     def note(self, batches: Sequence[BatchInfo], size: int, entries: list[Entries]) -> None:
         """Note batches that now lie behind the last one, `size` bytes in all."""
