@@ -47,17 +47,10 @@ from onelog.kernel.pure.kafka_view import (
     tag_batch,
     view_batches,
 )
-from onelog.kernel.pure.mqtt import (
-    MqttFanout,
-    MqttInput,
-    MqttOutput,
-    MqttPass,
-    MqttRoute,
-    Stage,
-    StageAcks,
-    encode_acks,
-    encode_publish,
-)
+from onelog.kernel.pure.mqtt_acks import MqttPass, StageAcks, encode_acks
+from onelog.kernel.pure.mqtt_fanout import MqttFanout
+from onelog.kernel.pure.mqtt_input import MqttInput
+from onelog.kernel.pure.mqtt_output import MqttOutput, encode_publish
 from onelog.kernel.pure.records import (
     Slices,
     batch_topics,
@@ -71,6 +64,7 @@ from onelog.kernel.pure.scan import (
     scan_batches,
     scan_valid,
 )
+from onelog.kernel.pure.stage import MqttRoute, Stage
 from onelog.kernel.pure.topics import (
     check_topic_chunks,
     lookup_topic_chunks,

@@ -32,7 +32,7 @@ from onelog.kernel.pure.varint import encode_varint
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from onelog.kernel.pure.mqtt import Stage
+    from onelog.kernel.pure.stage import Stage
 
 STAGED = 102
 STAGE_BYTES_MAX = 4 * 1024 * 1024
