@@ -55,7 +55,7 @@ cdef enum:
 
 
 cdef int _marks(bytes_at data, const Span *span) noexcept nogil:
-    """What the headers of a checked record say that a queue has to look at."""
+    """The marks of a checked record: facts in its headers that a queue has to look at."""
     cdef bytes_at at = data + span.headers
     cdef bytes_at end = data + span.end
     cdef int32_t size = 0
@@ -76,7 +76,7 @@ cdef int _marks(bytes_at data, const Span *span) noexcept nogil:
 
 
 cdef inline int _read_light(bytes_at data, bytes_at at, bytes_at limit, Span *span) noexcept nogil:
-    """As `read_span`, up to where the headers begin; they are not looked at."""
+    """As `read_span`, up to the headers, which are not read."""
     cdef int64_t number
     cdef bytes_at end
     cdef int code
@@ -106,7 +106,8 @@ cdef inline int _read_light(bytes_at data, bytes_at at, bytes_at limit, Span *sp
 
 
 cdef struct Headers:
-    # Those of the record before: most records of a topic have the same, and are not read again.
+    # The headers of the record before: most records of a topic have the same, and are not read
+    # again.
     bytes_at at
     Py_ssize_t size
     int marks
@@ -117,7 +118,7 @@ cdef struct Headers:
 cdef int _look(
     bytes_at data, bytes_at record, bytes_at limit, const Span *light, Headers *last
 ) noexcept nogil:
-    """What the headers say: in `last`, where it stays for the next record."""
+    """Read the headers into `last`, where they stay for the next record."""
     cdef Span span
     cdef bytes_at at = data + light.headers
     cdef Py_ssize_t size = light.end - light.headers
@@ -131,16 +132,16 @@ cdef int _look(
     last.marks = _marks(data, &span) if span.header_count else 0
     last.topic = topic_of(data, &span, &last.topic_size)
     if last.topic == data + span.key:
-        last.topic = NULL  # none of its own: the key is the topic
+        last.topic = NULL  # no topic header: the key is the topic
     return 0
 
 
 def topic_runs(data, fixed, dict known not None, resolve):
-    """Runs of records for the same targets: (target, topic, first offset, count, marks), and where
-    the first batch begins that is not plain, or the end.
+    """Runs of records for the same targets: (target, topic, first offset, count, marks), and the
+    offset of the first batch that is not plain, or the end.
 
-    `known` maps topics to targets, `resolve` answers and remembers what it lacks. A target of False
-    is nobody; records of a target of None and those with marks come one by one.
+    `known` maps topics to targets; `resolve` finds and remembers a missing one. A target of False
+    is no queue. Records with a target of None, and records with marks, come one by one.
     """
     cdef Py_buffer view
     cdef bytes_at at, stop, record, limit, body
@@ -249,14 +250,15 @@ cdef inline unsigned char *_put_frame(
 
 
 cdef enum:
-    # What an envelope costs beside its bytes, about: objects, and its place in the dict.
+    # About how much an envelope takes beside its bytes: objects, and its slot in the dict.
     ENVELOPE_OVERHEAD = 256
 
 
 cdef class AmqpEnvelopes:
-    """Names and properties of deliveries by what the record says, for `encode_deliveries`.
+    """Names and properties of deliveries by the record's topic and headers, for
+    `encode_deliveries`.
 
-    What is known is bounded in bytes, `ENVELOPE_OVERHEAD` for each one included.
+    The number of entries is bounded in bytes, including `ENVELOPE_OVERHEAD` for each.
     """
 
     cdef dict known
@@ -276,7 +278,7 @@ cdef class AmqpEnvelopes:
         cdef bytes key = len(topic).to_bytes(4, "little") + topic + encode_headers(headers)
         cdef Py_ssize_t size = len(key) + len(names) + len(properties) + ENVELOPE_OVERHEAD
         if key in self.known or self.held_bytes + size > self.bytes_max:
-            # Of one that is added again nobody knows what it counted.
+            # The old size of an entry that is added again is not known: begin anew.
             self.known.clear()
             self.held_bytes = 0
         if size <= self.bytes_max:
@@ -299,7 +301,7 @@ cdef object _key(bytes_at data, const Span *span, Py_ssize_t headers):
 cdef bytes_at _seek(
     bytes_at *at, bytes_at stop, int64_t wanted, Head *head, Span *span
 ) noexcept nogil:
-    """The record at an offset, read, with `at` at its plain batch; NULL when it is not there."""
+    """The record at an offset, read, with `at` at its plain batch; NULL: it is missing."""
     cdef bytes_at record, body, limit
     cdef int64_t size
     cdef int32_t number
@@ -317,7 +319,7 @@ cdef bytes_at _seek(
     limit = at[0] + head.size
     for number in range(head.count):
         if head.base_offset + number < wanted and head.count == head.last_delta + 1:
-            # Dense: what lies before is only stepped over.
+            # Dense: the records before it are only skipped.
             if read_varint(&record, limit, &size) or size < 0 or size > limit - record:
                 return NULL
             record += size
@@ -341,10 +343,11 @@ def encode_deliveries(
     AmqpEnvelopes envelopes not None,
     Py_ssize_t bytes_max,
 ):
-    """The frames of basic.deliver of records that follow each other, and how many those are.
+    """The frames of basic.deliver for records that follow each other, and how many records those
+    are.
 
-    It ends before a record that is not there, is not plain or whose envelope is not known, and
-    behind the one with which the frames have so many bytes.
+    It ends before a record that is missing, is not plain or has no known envelope, and after the
+    record with which the frames reach the limit of bytes.
     """
     cdef Py_buffer view
     cdef bytes_at at, stop, record, body, limit

@@ -37,10 +37,10 @@ cdef enum:
     BASIC = 60
     PUBLISH_METHOD = 0x003C0028
     ACK_METHOD = 0x003C0050
-    # How much of a publish that a read cut in two is waited for.
+    # How many bytes of a publish that a read cut in two are waited for.
     WAIT_BYTES_MAX = 65536
     WAIT_FRAMES_MAX = 4
-    # Staged bytes from which on the caller is to write first.
+    # Staged bytes from which on the caller should write first.
     STAGE_BYTES_MAX = 4 * 1024 * 1024
 
 cdef struct Frame:
@@ -51,7 +51,7 @@ cdef struct Frame:
 
 
 cdef int _frame(bytes_at at, bytes_at stop, uint64_t limit, Frame *frame) noexcept nogil:
-    """1 for a whole frame (or a fault), 0 when it is not whole yet."""
+    """1 for a whole frame (or a fault), 0 for an incomplete one."""
     cdef uint64_t size
     if stop - at < 7:
         return 0
@@ -80,7 +80,7 @@ cdef object _text(bytes_at at, Py_ssize_t size):
 
 
 cdef struct Content:
-    # A publish behind its method: what names it, what it says of itself, its body.
+    # A publish after its method: its names, its properties, its body.
     bytes_at names
     bytes_at names_end
     bytes_at properties
@@ -94,7 +94,7 @@ cdef struct Content:
 cdef int _content(
     const Frame *method, bytes_at stop, uint64_t limit, Content *found
 ) noexcept nogil:
-    """1 for a whole publish, 0 when it is not one, -1 when the rest of it has still to come."""
+    """1 for a whole publish, 0 when it is none, -1 when the rest has still to come."""
     cdef bytes_at at = method.start + 6
     cdef Frame frame
     cdef uint64_t left, size
@@ -134,7 +134,7 @@ cdef int _content(
 
 
 cdef object _publish(int channel, const Content *content, bytes_at stop, uint64_t limit):
-    """The event of a whole publish; None when its names are no text."""
+    """The event of a whole publish; None: its names are not text."""
     cdef bytes_at key = content.names + 1 + content.names[0]
     cdef object exchange = _text(content.names + 1, content.names[0])
     cdef object routing_key = _text(key + 1, key[0])
@@ -172,7 +172,7 @@ cdef tuple _ack(const Frame *frame):
 
 
 def split_amqp(buf, Py_ssize_t frame_bytes_max):
-    """The events of the whole frames in a buffer, and how many bytes they are.
+    """The events of the whole frames in a buffer, and how many bytes those frames have.
 
     (kind, channel, start, end) is a frame by its payload; (PUBLISH, channel, exchange, key, flags,
     properties, body) a whole publish; (ACK, channel, delivery tag, multiple) an acknowledgement;
@@ -225,7 +225,7 @@ def encode_headers(headers):
 
 
 cdef class AmqpRoute:
-    """Where publishes go that name the same exchange and key and say the same of themselves."""
+    """Where publishes with the same exchange, key and properties go."""
 
     cdef readonly bytes topic
     cdef readonly Stage stage
@@ -267,21 +267,21 @@ cdef class AmqpInput:
     def add_route(
         self, int channel, bytes names not None, bytes properties not None, AmqpRoute route not None
     ):
-        """Let publishes with these names and properties be staged without a look."""
+        """Let publishes with these names and properties be staged without a check."""
         self.routes[channel.to_bytes(2, "big") + names + properties] = route
 
     def forget(self):
-        """Every publish is looked at again."""
+        """Forget all routes: every publish is checked again."""
         self.routes.clear()
         self.recent = None
         self.recent_key = None
 
     def take(self, bytes data not None, int64_t now_ms):
-        """Take received bytes: the bytes that events are told of, and the events.
+        """Take received bytes. Returns the bytes that events refer to, and the events.
 
-        As `split_amqp` has them; (STAGED, channel, count, stage, start, end) are publishes that
-        follow each other and are staged. Behind the first event that is the caller's to do, but
-        for acknowledgements, nothing is staged.
+        Events are as in `split_amqp`; (STAGED, channel, count, stage, start, end) are publishes
+        that follow each other and are staged. After the first event that the caller has to handle,
+        except acknowledgements, nothing is staged.
         """
         cdef bytes_at first, at, stop
         cdef Frame frame
@@ -349,7 +349,7 @@ cdef class AmqpInput:
         return data, events
 
     cdef bint _stage(self, int channel, const Content *content, int64_t now_ms) except -1:
-        """Stage a publish whose route is known; False when it has none, or no room."""
+        """Stage a publish whose route is known. Returns False when it has no route, or no room."""
         cdef Slice topic, value
         cdef AmqpRoute route
         cdef int index
@@ -374,7 +374,7 @@ cdef class AmqpInput:
         return True
 
     cdef bint _find(self, int channel, const Content *content) except -1:
-        """Make the publish's route the recent one; False if it has none."""
+        """Make the publish's route the recent one. Returns False if it has none."""
         cdef Py_ssize_t names = content.names_end - content.names
         cdef Py_ssize_t properties = content.properties_end - content.properties
         cdef unsigned char *at

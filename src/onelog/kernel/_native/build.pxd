@@ -5,7 +5,7 @@ from libc.stdint cimport int32_t, int64_t
 from onelog.kernel._native.format cimport Head
 
 cdef enum:
-    # What `add_raw` answers instead of an index.
+    # The results of `add_raw` other than an index.
     ADD_TIMESTAMP = -1
     ADD_RECORDS = -2
     ADD_HEADERS = -3
@@ -22,7 +22,7 @@ cdef struct RawHeaders:
     const unsigned char *at
     Py_ssize_t size
     int32_t count
-    # The first key is "~t": the topic must then be written before it.
+    # Whether the first key is "~t": then the topic must be written before it.
     bint shadows_topic
 
 cdef class BatchBuilder:

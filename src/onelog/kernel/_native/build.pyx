@@ -1,6 +1,6 @@
-"""Batches made, compiled: the builder.
+"""The builder of batches, compiled.
 
-Rules: what is refused leaves the builder as it was. The first record's timestamp is the batch's
+Rules: a refused record leaves the builder as it was. The first record's timestamp is the batch's
 base. A topic that is not the record's key is written as the first header `~t`. Between batches at
 most `KEEP_BYTES` stay allocated.
 """
@@ -102,7 +102,7 @@ cdef int _refuse(int code, object timestamp_ms) except -1:
 
 
 cdef inline bint _borrow(object data, Slice *out) noexcept:
-    """Borrow from bytes or None; False for anything else."""
+    """Borrow from bytes or None. Returns False for anything else."""
     if data is None:
         out.at = NULL
         out.size = -1
@@ -123,7 +123,7 @@ cdef struct Items:
 
 
 cdef inline bint _item(const Items *column, Py_ssize_t row, Slice *out) noexcept nogil:
-    """Borrow an item; False when its offsets lie outside of the data."""
+    """Borrow an item. Returns False when its offsets lie outside of the data."""
     cdef int32_t[2] ends
     out.at = NULL
     out.size = -1
@@ -269,7 +269,7 @@ cdef class BatchBuilder:
             _borrow(second, &content)
             if used + name.size + max(content.size, 0) > BATCH_BYTES_MAX:
                 _refuse(ADD_BYTES, None)
-            # The sequence may answer more than its length said: count what is written.
+            # The sequence may have more items than its length says: count what is written.
             if out.count >= HEADERS_PER_RECORD_MAX:
                 _refuse(ADD_HEADERS, None)
             if not _grow(
@@ -312,7 +312,7 @@ cdef class BatchBuilder:
                 value_held = True
                 v.at = <bytes_at> value_view.buf
                 v.size = value_view.len
-            # Last, because it may run Python code, and the scratch buffer must not move after it.
+            # Last: it may run Python code, and the scratch buffer must not move after it.
             h.at = NULL
             h.size = 0
             h.count = 0
@@ -330,7 +330,7 @@ cdef class BatchBuilder:
         return index
 
     def add(self, topic, key, value, headers, timestamp_ms):
-        """Stage one message; its index in the batch."""
+        """Stage one message. Returns its index in the batch."""
         return self._add(topic, key, value, headers, timestamp_ms)
 
     def extend(self, messages):
@@ -404,7 +404,7 @@ cdef class BatchBuilder:
         int16_t producer_epoch=-1,
         int32_t base_sequence=-1,
     ):
-        """The staged messages as one batch; the builder is empty again."""
+        """Seal the staged messages as one batch. The builder is empty again."""
         cdef Head head
         cdef bytes out
         cdef unsigned char *p

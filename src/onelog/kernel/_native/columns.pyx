@@ -42,7 +42,7 @@ cdef object _Columns = Columns
 
 
 cdef struct Count:
-    # What one column of bytes needs.
+    # The size of one column of bytes.
     Py_ssize_t size
     Py_ssize_t nulls
 
@@ -58,7 +58,7 @@ cdef struct Totals:
 
 
 cdef struct Binary:
-    # One column of bytes while it is filled; it has no validity bits when nothing is null.
+    # One column of bytes while it is filled. It has no validity bits when nothing is null.
     unsigned char *validity
     unsigned char *ends
     unsigned char *data
@@ -108,7 +108,7 @@ cdef inline void _count_headers(bytes_at data, const Span *span, Totals *t) noex
 
 
 cdef int _measure(Source *source, const Range *wanted, Totals *t, int *record) noexcept nogil:
-    """Check every record of a batch and count those that are wanted; 0 or what is wrong."""
+    """Check every record of a batch and count the wanted ones. Returns 0 or the fault."""
     cdef Span span
     cdef bytes_at at = source.data
     cdef int32_t last = -1
@@ -166,7 +166,7 @@ cdef inline void _put_headers(bytes_at data, const Span *span, Filling *f) noexc
 
 
 cdef void _fill(Source *source, const Range *wanted, Filling *f) noexcept nogil:
-    """The same way again, over records that are known to be right."""
+    """The same walk again, over checked records."""
     cdef Span span
     cdef bytes_at at = source.data
     cdef bytes_at topic
@@ -206,7 +206,7 @@ cdef inline unsigned char *_room(bytes buf) noexcept:
 
 
 cdef tuple _binary(Py_ssize_t rows, const Count *count, Binary *column):
-    """Validity, ends and data of a column to be filled."""
+    """Validity, ends and data of a column, to be filled."""
     if count.size > BYTES_MAX:
         raise InvalidRequest(
             f"a column of {count.size} bytes is more than Arrow counts: give fewer batches"

@@ -48,7 +48,7 @@ cdef enum:
 
 
 cdef int split_levels(const unsigned char *text, Py_ssize_t size, Level *levels) noexcept nogil:
-    """Levels of a filter into an array of 64: how many, or what is wrong."""
+    """Split a filter into an array of 64 levels. Returns how many, or the fault."""
     cdef Py_ssize_t start = 0, at
     cdef int depth = 0, fault = 0
     cdef bint wild = False
@@ -92,7 +92,7 @@ cdef int refuse_filter(bytes text, int code) except -1:
 
 
 cdef class TopicFilter:
-    """A filter made ready to be matched against many topics."""
+    """A compiled filter, for many topics."""
 
     def __init__(self, bytes filter not None):
         cdef int at, depth
@@ -118,7 +118,7 @@ cdef class TopicFilter:
                 self.exact = False
 
     def __cinit__(self, *_, **__):
-        # A filter whose __init__ failed or never ran matches nothing but is safe to ask.
+        # A filter whose __init__ failed or never ran matches nothing, but is safe to use.
         self.filter = b""
         self.text = <bytes_at> b""
         self.text_bytes = 0
@@ -154,7 +154,7 @@ cdef class TopicFilter:
         return topic is NULL
 
     def matches(self, bytes topic not None):
-        """Whether `topic` is one that this filter names."""
+        """Whether this filter matches `topic`."""
         return self.match(<bytes_at> PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic))
 
 
@@ -173,7 +173,7 @@ cdef int64_t _search(
     Search *search, const Head *head, bytes_at data, TopicFilter wanted, bytes default_topic,
     list found,
 ) except? -1:
-    """Records of one plain batch that match; the offset to go on from if the limit was reached."""
+    """The matching records of one plain batch. Returns the offset to go on from at the limit."""
     cdef bytes_at end = data + head.size - HEADER_BYTES
     cdef bytes_at at = data
     cdef bytes_at topic
@@ -226,10 +226,11 @@ def select_records(
     Py_ssize_t limit,
     bytes default_topic=None,
 ):
-    """Records in [start_offset, upto) whose topic matches, at most `limit`, and where to go on.
+    """Records in [start_offset, upto) whose topic matches, at most `limit`, and the offset to go on
+    from.
 
-    A filter of None takes every record. `default_topic` is the topic of every record. Before a
-    compressed or control batch it stops: that batch is the caller's.
+    A filter of None takes every record. `default_topic` is the topic of every record. It stops
+    before a compressed or control batch, which the caller handles.
     """
     cdef Py_buffer view
     cdef Head head
@@ -275,7 +276,7 @@ def select_records(
 
 
 cdef int _skip(bytes_at *at, bytes_at end, int64_t count) noexcept nogil:
-    """Pass over records by their lengths alone."""
+    """Skip records by their lengths alone."""
     cdef int64_t size
     while count:
         if read_varint(at, end, &size):
@@ -290,8 +291,8 @@ cdef int _skip(bytes_at *at, bytes_at end, int64_t count) noexcept nogil:
 def pick_records(data, list offsets not None, bytes default_topic=None):
     """The records at ascending offsets of the one plain batch in `data`; missing ones are left out.
 
-    The batch was checked (CRC): records in front are passed over by their lengths, those behind
-    the last one asked for are not looked at.
+    The CRC of the batch was checked: records in front are skipped by their lengths, records behind
+    the last offset are not looked at.
     """
     cdef Py_buffer view
     cdef Head head

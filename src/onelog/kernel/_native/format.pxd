@@ -82,8 +82,8 @@ cdef enum:
     SECOND_BATCH = 22
     NO_KEY = 23
 
-# Repeated from types.py and base/limits.py, as C needs them while compiling;
-# the contract tests compare both implementations at each of these bounds.
+# Repeated from types.py and base/limits.py, because C needs them at compile time; the contract
+# tests compare both implementations at each of these bounds.
 cdef enum:
     HEADER_BYTES = 61
     PREFIX_BYTES = 12
@@ -266,7 +266,7 @@ cdef inline int read_headers(bytes_at *at, bytes_at end, bytes_at data, Span *sp
 
 
 cdef inline int read_span(bytes_at data, bytes_at at, bytes_at limit, Span *span) noexcept nogil:
-    """The record at `at`, checked but for its place in the batch (`check_deltas`)."""
+    """The record at `at`, checked except for its place in the batch (`check_deltas`)."""
     cdef int64_t number
     cdef bytes_at end
     cdef int code
@@ -282,7 +282,7 @@ cdef inline int read_span(bytes_at data, bytes_at at, bytes_at limit, Span *span
         return BAD_VARINT
     if read_varint(&at, end, &number):
         return BAD_VARINT
-    # Out of range for a delta in any case: keep it wrong rather than cut it to 32 bits.
+    # Too large for a delta in any case: keep it wrong rather than cut it to 32 bits.
     span.offset_delta = <int32_t> number if 0 <= number <= 0x7FFFFFFF else -1
     code = read_field(&at, end, -1, BAD_KEY, &span.key_bytes)
     if code:
@@ -329,7 +329,7 @@ cdef inline int64_t time_of(const Head *head, const Span *span) noexcept nogil:
 
 
 cdef inline bytes_at topic_of(bytes_at data, const Span *span, int32_t *size) noexcept nogil:
-    """The topic of a checked record; a size of -1 is none."""
+    """The topic of a checked record; a size of -1: it has none."""
     cdef bytes_at at
     cdef bytes_at end
     cdef int32_t name = 0

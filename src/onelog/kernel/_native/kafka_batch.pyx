@@ -34,10 +34,10 @@ from onelog.kernel.corruption import corrupt
 
 
 cdef int _check_head(bytes_at p, Py_ssize_t left, Head *head) noexcept nogil:
-    """The header, damage first: only of undamaged bytes is it worth saying what is wrong."""
+    """The header. Damage is checked first: other faults mean something only in undamaged bytes."""
     cdef int code
     if left > 16 and p[16] != 2:
-        return BAD_MAGIC  # the older formats have it in the same place, and may be shorter
+        return BAD_MAGIC  # older formats have the magic in the same place, and may be shorter
     code = read_head(p, left, head)
     if code == SHORT_HEADER or code == BAD_LENGTH or code == SHORT_BATCH:
         return code
@@ -53,7 +53,8 @@ cdef int _check_head(bytes_at p, Py_ssize_t left, Head *head) noexcept nogil:
 cdef int _check_records(
     bytes_at data, bytes_at end, const Head *head, bint need_keys, int32_t *index, int64_t *latest
 ) noexcept nogil:
-    """Every record, and their latest time; `index` is the bad one, or -1 when it is the batch."""
+    """Check every record and find the latest time; `index` is the bad record, or -1 for the
+    batch."""
     cdef Span span
     cdef bytes_at at = data
     cdef int32_t last = -1
@@ -69,7 +70,7 @@ cdef int _check_records(
             code = NO_KEY
         if code:
             return code
-        # They ascend, and are as many as the offsets that the batch spans: dense.
+        # Offsets ascend, and there are as many as the batch spans: they are dense.
         last = span.offset_delta
         at = data + span.end
         if index[0] == 0 or time_of(head, &span) > latest[0]:
@@ -81,8 +82,8 @@ cdef int _check_records(
 def check_produce_batch(buf, Py_ssize_t start, Py_ssize_t end, bint need_keys=False):
     """The one batch that fills `buf[start:end]`, as a client may send it, and its latest time.
 
-    Damage raises CorruptBatch, an older format UnsupportedMagic, and what was meant that way
-    InvalidRecords. Compressed records are not looked into: their time is what the header says.
+    Damage raises CorruptBatch, an older format UnsupportedMagic, and a content that is not allowed
+    InvalidRecords. Compressed records are not opened: their time is that of the header.
     """
     cdef Py_buffer view
     cdef Head head

@@ -1,7 +1,7 @@
 """Kafka requests, compiled: frames, headers, Produce and Fetch.
 
 Rules: the buffer is borrowed for the call, and positions count from its first byte. Bad bytes raise
-ProtocolViolation. What follows the fields of a request is left alone, as Kafka's own broker does.
+ProtocolViolation. Bytes after the fields of a request are ignored, as in Kafka's own broker.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -80,10 +80,10 @@ cdef object _text(Reader *reader, bint nullable):
 
 def split_frames(buf, Py_ssize_t start, Py_ssize_t frame_bytes_max):
     """The whole frames from `start` as (start, end) after their length, where the rest begins, and
-    how many bytes the frame there has with its length: 0 while that is unknown.
+    how many bytes the next frame has with its length: 0 while that is unknown.
 
-    A frame of an impossible length raises; behind good ones it is told as -1 and raises when the
-    caller comes back for it, so that those are served first.
+    A frame of an impossible length raises. After good frames it is reported as -1, and raises at
+    the next call, so that the good ones are served first.
     """
     cdef Py_buffer view
     cdef bytes_at data
@@ -115,9 +115,9 @@ def split_frames(buf, Py_ssize_t start, Py_ssize_t frame_bytes_max):
 
 
 def parse_request_header(buf, Py_ssize_t start, Py_ssize_t end, bytes flexible_from not None):
-    """(api key, version, correlation id, client id, where the body begins) of the request.
+    """(api key, version, correlation id, client id, position of the body) of the request.
 
-    `flexible_from` holds the first flexible version of each api key, 255 where there is none.
+    `flexible_from` holds the first flexible version of each api key; 255: none is.
     """
     cdef Py_buffer view
     cdef Reader reader
@@ -239,7 +239,7 @@ cdef list _forgotten(Reader *reader, int version):
 
 
 cdef int _replica_tags(Reader *reader, int32_t *replica_id) except -1:
-    """The tags at the end of a Fetch, of which 1 holds the replica's id and epoch."""
+    """The tags at the end of a Fetch; tag 1 holds the replica's id and epoch."""
     cdef uint64_t count = 0
     cdef int64_t tag = -1, epoch = 0
     cdef bytes_at start = NULL

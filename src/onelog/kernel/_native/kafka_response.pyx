@@ -48,7 +48,7 @@ cdef void _done_with(Out *out) noexcept:
 
 
 cdef unsigned char *_grow(Out *out, Py_ssize_t more) except NULL:
-    """Where the next `more` bytes go, which count as written."""
+    """Where to write the next `more` bytes, which count as written."""
     cdef unsigned char *data
     cdef Py_ssize_t room
     if out.size + more > out.room:
@@ -187,7 +187,7 @@ cdef int _copy(Out *out, part) except -1:
 
 
 cdef class _Cuts:
-    """The caller's buffers, each with the position in our own bytes that it goes before."""
+    """The caller's buffers, each with the position in our own bytes before which it goes."""
 
     cdef list parts
     cdef list positions
@@ -284,7 +284,7 @@ def encode_fetch_response(
 ):
     """The frame that answers a Fetch request, in pieces to write one after the other.
 
-    Records are the caller's own buffers, but for the small ones, which are copied.
+    Records are the caller's own buffers, except small ones, which are copied.
     """
     cdef Out out
     cdef _Cuts cuts = _Cuts()

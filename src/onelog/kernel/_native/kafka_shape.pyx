@@ -1,6 +1,6 @@
 """The shape of a Kafka request, compiled: whether its lengths and counts fit before it is read.
 
-The program that a shape is, and the rules, are those of the interpreted twin.
+The interpreted twin has the rules, and the program of a shape.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -84,7 +84,7 @@ cdef int _walk(Reader *reader, bytes_at step, bytes_at stop, list tagged) except
 def check_shape(buf, Py_ssize_t start, Py_ssize_t end, bytes shape not None, bint flexible):
     """Where the fields of `shape` end in `buf[start:end]`, and where there are tagged fields.
 
-    Those are told as (start, end) of their count and themselves. Raises ProtocolViolation.
+    Each of those is (start, end), including its count. Raises ProtocolViolation.
     """
     cdef Py_buffer view
     cdef Reader reader

@@ -9,7 +9,7 @@ from onelog.kernel._native.format cimport Span, bytes_at, topic_of, varint_bytes
 cdef inline bint has_topic(
     bytes_at data, const Span *span, bytes_at topic, Py_ssize_t topic_bytes
 ) noexcept nogil:
-    """Whether a record's topic, as readers find it, is this one already."""
+    """Whether readers already find this topic in a record."""
     cdef int32_t size = 0
     cdef bytes_at found = topic_of(data, span, &size)
     return size == topic_bytes and memcmp(found, topic, size) == 0
@@ -24,14 +24,14 @@ cdef inline bytes_at body_of(bytes_at data, const Span *span) noexcept nogil:
 
 
 cdef inline bytes_at headers_at(bytes_at data, const Span *span) noexcept nogil:
-    """Where a record's number of headers is written, however long it is."""
+    """The position of a record's number of headers."""
     return data + span.value + max(span.value_bytes, 0)
 
 
 cdef inline Py_ssize_t tagged_body(
     bytes_at data, const Span *span, Py_ssize_t topic_bytes
 ) noexcept nogil:
-    """Bytes of a record's body once the topic stands before its headers."""
+    """Bytes of a record's body with the topic before its headers."""
     return (
         headers_at(data, span) - body_of(data, span)
         + varint_bytes(span.header_count + 1) + 3 + varint_bytes(topic_bytes) + topic_bytes

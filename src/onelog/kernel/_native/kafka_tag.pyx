@@ -1,4 +1,4 @@
-"""What is written through a view: every record with its topic, compiled."""
+"""Records that are written through a view get their topic, compiled."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int16_t, int64_t
@@ -21,10 +21,10 @@ from onelog.base.errors import MessageTooLarge
 
 
 def tag_batch(data, bytes topic not None, int64_t producer_id, records=None):
-    """The batch at the start of `data`, uncompressed, every record carrying this topic.
+    """The batch at the start of `data`, uncompressed, with this topic in every record.
 
-    A record whose key is the topic carries it already. `producer_id` takes the place of the
-    batch's; `records` holds its inflated records, if it is compressed.
+    A record whose key is the topic carries it already. `producer_id` replaces the batch's;
+    `records` holds its inflated records, if it is compressed.
     """
     cdef Source source
     cdef Span *spans = NULL

@@ -1,10 +1,10 @@
-"""What a view shows of a run of batches, compiled.
+"""The batches that a view shows, compiled.
 
-Rules: a batch of which every record matches is told by where it lies; of a mixed one only the
-matching records are written again, offsets unmoved and without a producer; for one exact topic
-such a batch ends with its last match, as the view does. What lies in a stream of one topic does
-not say which: for a filter its records are written again with their topic. The lock is free while
-records are walked.
+Rules: a batch whose records all match is returned by its position. Of a mixed batch only the
+matching records are written again, with the same offsets and without a producer; for one exact
+topic such a batch ends with its last match, as the view does. Records in a stream of one topic do
+not carry their topic: for a filter they are written again with it. The interpreter's lock is free
+during the walk over records.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -49,7 +49,7 @@ cdef enum:
     NONE_MATCHES = 2
 
 cdef enum:
-    # What went wrong that is not the batch's fault.
+    # Errors that are not those of the batch.
     NO_MEMORY = -1
     TOO_LARGE = -2
 
@@ -63,7 +63,7 @@ cdef struct Aborted:
     int64_t last_offset
 
 cdef struct Piece:
-    # Bytes of the data, or of `made` when the batch was written again.
+    # Bytes of the data, or of `made` if the batch was written again.
     int64_t base_offset
     Py_ssize_t start
     Py_ssize_t end
@@ -232,7 +232,7 @@ cdef int _make(
 # -- records with their topic
 
 cdef inline bint _is_to_name(const Look *look, bytes_at data, const Span *span) noexcept nogil:
-    """Whether a record does not say its topic and has room for it."""
+    """Whether a record lacks its topic and has room for it."""
     return (
         not has_topic(data, span, look.topic, look.topic_bytes)
         and span.header_count < HEADERS_PER_RECORD_MAX
@@ -241,7 +241,7 @@ cdef inline bint _is_to_name(const Look *look, bytes_at data, const Span *span) 
 
 
 cdef int _name(Look *look, const Head *head, bytes_at data, bytes_at end) noexcept nogil:
-    """What a view shows of a batch whose records all have the one topic and may not say it."""
+    """The view of a batch whose records all have the one topic and may lack it."""
     cdef Span span
     cdef Walk walk
     cdef bint is_huge = False
@@ -270,7 +270,7 @@ cdef int _name(Look *look, const Head *head, bytes_at data, bytes_at end) noexce
 
 
 cdef int _make_named(Look *look, const Head *old, bytes_at data, bytes_at end) noexcept nogil:
-    """Write a batch again with the topic, as far as there is room; `reached` is where it ended."""
+    """Write a batch again with the topic, as far as there is room; `reached` is the end."""
     cdef Head head = old[0]
     cdef bytes_at at = data
     cdef Span span
@@ -314,10 +314,10 @@ cdef int _make_named(Look *look, const Head *old, bytes_at data, bytes_at end) n
     return _add_piece(look, head.base_offset, start, start + size, True)
 
 
-# -- what a view shows
+# -- the pieces of a view
 
 cdef int _see(Look *look, TopicFilter wanted, const Head *head, bytes_at p) noexcept nogil:
-    """What the view shows of one batch whose header is checked."""
+    """The view of one batch whose header is checked."""
     cdef Kept kept
     cdef bytes_at data = p + HEADER_BYTES
     cdef bytes_at end = p + head.size
@@ -334,8 +334,8 @@ cdef int _see(Look *look, TopicFilter wanted, const Head *head, bytes_at p) noex
     code = _keep(look, wanted, head, data, end, &kept)
     if code or kept.count == 0 or kept.last_offset < look.start_offset:
         return code
-    # Compaction may have taken other topics' records from the end of a batch. Who goes on behind
-    # the end of an exact topic never knows that it ended.
+    # Compaction may have removed records of other topics from the end of a batch. A reader that
+    # goes on behind the end of an exact topic would not know that it ended.
     if kept.count == head.count and (
         look.known != LOOK
         or not wanted.exact
@@ -438,18 +438,18 @@ def view_batches(
     bytes default_topic=None,
     records=None,
 ):
-    """What a view shows of whole batches from `position` on: (pieces, reached, position).
+    """The batches that a view shows, from `position` on: (pieces, reached, position).
 
-    A piece is (base offset, start, end, None), stored batches that match as they are, or (base
-    offset, 0, 0, batch), one that was written again. Control batches and those of `aborted`
+    A piece is (base offset, start, end, None) for stored batches that match as they are, or (base
+    offset, 0, 0, batch) for one that was written again. Control batches and those of `aborted`
     (producer id, first offset, last offset) are hidden, and so are batches without a match at or
     after `start_offset`. Everything below `reached` was looked at. It stops before a compressed
-    batch: then the caller gives its inflated `records`, and that one batch is looked at.
+    batch: then the caller gives its inflated `records`, and only that batch is looked at.
 
-    `default_topic` is the topic of records that do not carry one. For a filter with wildcards
-    such a batch is written again with the topic in each record, some MiB at once: at its end
-    `position` is that of the data, and what is behind `reached` is to be read again. A record
-    with no room for one more header stays as it is.
+    `default_topic` is the topic of records that do not carry one. For a filter with wildcards such
+    a batch is written again with the topic in each record, some MiB per call: then `position` is
+    the end of the data, and the records from `reached` on are to be read again. A record without
+    room for one more header stays as it is.
     """
     cdef Look look
     cdef Py_buffer view, inflated

@@ -1,6 +1,6 @@
 """Kafka's wire types in C: a reader that stays inside its request. Inlined into each module.
 
-Rules: a field is taken whole or not at all, so the reader stands at what is wrong; a count is
+Rules: a field is taken whole or not at all, so the reader stops at the bad field; a count is
 compared with the bytes left before anything is made from it. The codes are those of
 `kernel/violation.py`; checks run in the order of the interpreted twin.
 """
@@ -69,14 +69,14 @@ cdef inline int take_number(Reader *reader, uint64_t *out) noexcept nogil:
 
 
 cdef inline int take_length(Reader *reader, bint short_size, int64_t *out) noexcept nogil:
-    """A length or count as it stands: i16 or i32, or compact; -1 is null."""
+    """A length or count: i16 or i32, or compact; -1 is null."""
     cdef uint64_t number = 0
     cdef int16_t small = 0
     cdef int32_t large = 0
     cdef int code
     if reader.flexible:
         code = take_number(reader, &number)
-        # More than any frame holds is kept too large rather than cut to 64 bits with a sign.
+        # A number larger than any frame stays too large; it is not cut to 64 bits with a sign.
         out[0] = 0x7FFFFFFF if number > 0x7FFFFFFF else <int64_t> number - 1
     elif short_size:
         code = take_i16(reader, &small)

@@ -1,4 +1,4 @@
-"""A batch written again with fewer records, compiled: what compaction needs.
+"""A batch written again with fewer records, compiled: for compaction.
 
 Rules: offsets and times never change; the old batch is only read.
 """
@@ -36,7 +36,7 @@ cdef inline bytes_at _after_varint(bytes_at p) noexcept nogil:
 
 
 cdef inline bint _delta(int64_t time, int64_t base, int64_t *out) noexcept nogil:
-    """time - base, False if that overflows; `base` is not negative here."""
+    """time - base. Returns False if that overflows; `base` is not negative here."""
     cdef int64_t low = 0x7FFFFFFFFFFFFFFF
     low = -low - 1
     if time < low + base:

@@ -54,12 +54,12 @@ cdef class MqttAnswers:
     cdef MqttPass turn
     # Publishes of QoS 1 and 2 that wait for their last answer.
     cdef public Py_ssize_t unanswered
-    # Packet id and stage number of what is staged and not taken yet.
+    # Packet id and stage number of staged publishes that are not taken yet.
     cdef unsigned char *acks
     cdef Py_ssize_t acks_used
     cdef Py_ssize_t acks_room
     # Acknowledgements that wait for stages to be written, in the order in which they go out: the
-    # first, and those behind it from `sent` on; None: there are none.
+    # first, and the others from `sent` on; None: there are none.
     cdef MqttAcks first
     cdef list behind
     cdef Py_ssize_t sent

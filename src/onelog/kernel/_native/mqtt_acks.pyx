@@ -1,9 +1,9 @@
-"""MQTT's acknowledgements, compiled: who waits for which stages, and in which order PUBACKs go out.
+"""MQTT's acknowledgements, compiled: which stages they wait for, and the order of PUBACKs.
 
 Rules:
 - A connection's acknowledgements go out in the order of its publishes (MQTT5 4.6.0-2): those of a
   pass wait for the stages that hold its records, and for those of earlier passes.
-- Nobody waits for a stage that holds only records of others.
+- No connection waits for a stage that holds only records of others.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -129,14 +129,14 @@ cdef StageAcks _stage_acks(MqttPass turn, Py_ssize_t number):
 
 
 cdef class MqttAcks:
-    """Acknowledgements of a connection that go out together, behind those before them."""
+    """Acknowledgements of a connection that go out together, after earlier ones."""
 
     def __dealloc__(self):
         free(self.packets)
 
 
 cdef class MqttAnswers:
-    """What one connection has to acknowledge."""
+    """The acknowledgements of one connection."""
 
     def __dealloc__(self):
         free(self.acks)
@@ -151,13 +151,13 @@ cdef class MqttAnswers:
         return 0
 
     cdef int join_pass(self) except -1:
-        """The first of a pass: whoever ends it takes what is staged and who waits together."""
+        """The first of a pass: its end takes the staged records and their waiters together."""
         if self.turn is not None:
             self.turn.acking.append(self)
         return 0
 
     def await_ack(self, int packet_id, Stage stage not None):
-        """Acknowledge a publish that the caller staged, and counted, in its turn."""
+        """Acknowledge, in its turn, a publish that the caller staged and counted."""
         if not 0 <= stage.number < STAGES_MAX:
             raise InvalidRequest(f"a stage of number {stage.number} holds no such publish")
         need_ack_space(self)
@@ -165,11 +165,11 @@ cdef class MqttAnswers:
 
     @property
     def has_acks(self):
-        """Whether publishes that are staged have acknowledgements to wait for."""
+        """Whether staged publishes have acknowledgements that wait."""
         return self.acks_used > 0
 
     cdef MqttAcks wait(self, Py_ssize_t left):
-        """Let what is noted wait for so many stages, behind what waits already."""
+        """Let the noted acknowledgements wait for so many stages, after earlier ones."""
         cdef MqttAcks acks = self.spare
         cdef unsigned char *packets
         cdef Py_ssize_t room
@@ -207,7 +207,7 @@ cdef class MqttAnswers:
         return 0
 
     def answer_next(self, act):
-        """Call `act` when all acknowledgements that wait now are sent, at once if none does."""
+        """Call `act` when all acknowledgements that wait now are sent; at once if none waits."""
         cdef MqttAcks acks
         assert self.acks_used == 0, "what is staged is taken before"
         if self.first is None:
@@ -219,7 +219,7 @@ cdef class MqttAnswers:
         self._append(acks)
 
     cdef int send_ready(self) except -1:
-        """Send what waits for nothing any more, from the oldest on."""
+        """Send acknowledgements whose stages are all written, from the oldest on."""
         cdef MqttAcks acks = self.first
         while acks is not None and acks.left == 0:
             self._step()
@@ -228,7 +228,7 @@ cdef class MqttAnswers:
         return 0
 
     cdef int _step(self) except -1:
-        """The first is being sent: the next one is the first."""
+        """The first is being sent: the next one becomes the first."""
         if self.behind is None:
             self.first = None
             return 0
@@ -248,7 +248,7 @@ cdef class MqttAnswers:
             acks.act()
             return 0
         if acks.failed is not None:
-            if self.owner is not None:  # else its connection is gone
+            if self.owner is not None:  # otherwise its connection is gone
                 out = PyBytes_FromStringAndSize(<const char *> acks.packets, acks.used)
                 self.owner.acknowledge_some(out, acks.failed)
         else:
@@ -262,7 +262,7 @@ cdef class MqttAnswers:
         return 0
 
     def take_acks(self):
-        """What is to be acknowledged, for `answer`."""
+        """The acknowledgements that are due, for `answer`."""
         return self._take()
 
     cdef bytes _take(self):
@@ -275,7 +275,7 @@ cdef class MqttAnswers:
         return out
 
     def answer(self, bytes acks not None, dict failed=None):
-        """The packets of `encode_acks`, which are sent now: these publishes wait no more."""
+        """The packets of `encode_acks`, which are sent now: these publishes are answered."""
         cdef bytes out = encode_acks(acks, failed)
         self.unanswered -= PyBytes_GET_SIZE(acks) // 4
         if self.turn is not None:

@@ -10,7 +10,7 @@ from onelog.kernel._native.mqtt_plan cimport Plan, Target
 from onelog.kernel._native.mqtt_sink cimport Packet, Sink
 
 cdef struct Mark:
-    # A record of a run, where its packet id stands and where its packet ends, by version.
+    # A record of a run: the position of its packet id and the end of its packet, by version.
     int64_t offset
     Py_ssize_t id_at[2]
     Py_ssize_t end[2]
@@ -20,21 +20,21 @@ cdef class Delivery:
     cdef list touched
     cdef list fallen
     cdef int32_t partition
-    # The topic before, in bytes that outlive the call; NULL when there is none.
+    # The topic of the record before, in bytes that outlive the call; NULL: there is none.
     cdef Slice topic
     cdef Plan topic_plan
 
-    # The run: whose, and of which QoS. Arrays of two are by version: below 5, and 5.
+    # The run: its plan and its QoS. Arrays of two are by version: below 5, and 5.
     cdef Plan plan
     cdef int qos
-    # Targets below `shared` share QoS 0 packets: where those go, NULL for nobody; who gets them if
-    # that is one alone.
+    # Targets below `shared` share QoS 0 packets: where those go, NULL if there are no such targets;
+    # and the target, if there is only one.
     cdef int shared
     cdef Sink *to[2]
     cdef PyObject *alone[2]
     cdef Sink sinks[2]
-    # Targets from `shared` to `numbered` differ in packet ids only: they get copies of a model,
-    # or are written to directly when one is alone. The others from there on have wishes.
+    # Targets from `shared` to `numbered` differ in packet ids only: they get copies of a model, or
+    # are written to directly if there is only one. Later targets have options of their own.
     cdef int numbered
     cdef bint modelled[2]
     cdef const Target *single[2]
@@ -42,7 +42,7 @@ cdef class Delivery:
     cdef Mark *marks
     cdef int marks_count
     cdef int marks_room
-    # How many of the shared targets follow, and the messages given to anybody so far.
+    # How many of the shared targets follow the end, and the messages given so far.
     cdef int sharers
     cdef int64_t given
 

@@ -5,7 +5,7 @@ Rules:
   once per version, and that one object goes to all plain subscribers at the end of the run.
 - Plain subscribers with packet ids get, at the end of the run, a copy of a model that is encoded
   once per version, and their own ids in it.
-- A subscriber that is alone in its version, or that has wishes, is written to directly.
+- A subscriber that is alone in its version, or has options of its own, is written to directly.
   Within a run a subscriber is served in one of these ways, so its order is that of the log.
 - A subscriber without room falls behind at the first record that does not fit its window; one
   that keeps its state falls behind at QoS 2, so that its owner saves the packet id before it goes.
@@ -55,7 +55,7 @@ cdef inline Slice _none() noexcept nogil:
 
 
 cdef bytes _name(MqttOutput output, Packet *packet):
-    """Put the alias of its topic into a packet; the topic when the peer does not know it yet."""
+    """Put the alias of its topic into a packet, with the topic if the peer does not know it yet."""
     cdef bytes topic = PyBytes_FromStringAndSize(
         <const char *> packet.topic.at, packet.topic.size
     )
@@ -68,7 +68,8 @@ cdef bytes _name(MqttOutput output, Packet *packet):
 
 
 cdef class Delivery:
-    """One call's way through the records: the run, and who was touched or fell behind."""
+    """One call over the records: the run, and the subscribers that were given bytes or fell
+    behind."""
 
     def __dealloc__(self):
         cdef int group
@@ -108,7 +109,7 @@ cdef class Delivery:
         return 0
 
     cdef int end(self) except -1:
-        """Hand out what the run made."""
+        """Hand out the packets of the run."""
         cdef Plan plan = self.plan
         cdef int group
         if plan is None:
@@ -255,7 +256,7 @@ cdef class Delivery:
         if 0 < output.packet_bytes_max < 1 + length_bytes(length) + length:
             if topic is None:
                 return 0
-            named.alias = 0  # an alias that is new makes it longer
+            named.alias = 0  # a new alias makes it longer
             topic = None
             length = publish_length(v5, packet, target.identifiers, flags)
             if output.packet_bytes_max < 1 + length_bytes(length) + length:

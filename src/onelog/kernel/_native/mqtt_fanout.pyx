@@ -1,11 +1,12 @@
-"""MQTT's fan-out, compiled: who gets which record.
+"""MQTT's fan-out, compiled: which subscribers get which record.
 
 Rules:
 - Each subscriber of a topic gets a record once, however many of its subscriptions match.
 - Topics that the same subscriptions match have one plan, so that a run goes on over them.
-- Whatever a foreign producer wrote into the reserved headers, no subscriber breaks over it: a
-  quality of service that is not 1 or 2 is 0, a topic that does not fit a packet has no subscribers.
-- Before Python is called (`properties`), the run ends: whatever that changes, no pointer is held.
+- Any bytes in the reserved headers are safe: a quality of service that is not 1 or 2 is 0, a topic
+  that does not fit a packet has no subscribers.
+- Before Python is called (`properties`), the run ends, so that no pointer is held while Python may
+  change things.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -59,14 +60,14 @@ cdef inline Slice _slice(bytes data) noexcept:
 
 
 cdef inline int _digit(Slice value) noexcept nogil:
-    """A quality of service; whatever is not 1 or 2 is 0."""
+    """A quality of service; any value but 1 and 2 is 0."""
     if value.size == 1 and (value.at[0] == c"1" or value.at[0] == c"2"):
         return value.at[0] - c"0"
     return 0
 
 
 cdef bint _fact(Packet *packet, Slice name, Slice value, bint *with_qos) noexcept nogil:
-    """Take a reserved header in; False if it is another one. Of several the first counts."""
+    """Read a reserved header. Returns False if it is another one. The first of several counts."""
     if name.size < 2 or name.size > 3 or name.at[0] != c"~":
         return False
     if name.size == 3:
@@ -88,7 +89,7 @@ cdef bint _fact(Packet *packet, Slice name, Slice value, bint *with_qos) noexcep
 
 
 cdef bint _read_facts(bytes_at data, const Span *span, Packet *packet) noexcept nogil:
-    """Read the headers of a checked record; whether there are others than the known ones."""
+    """Read the headers of a checked record. Returns whether there are unknown ones."""
     cdef bytes_at at = data + span.headers
     cdef bytes_at end = data + span.end
     cdef Slice name, value
@@ -118,18 +119,18 @@ cdef class Known:
 
 
 cdef struct Slot:
-    # A known topic by its hash; borrowed, and good as long as the generation is.
+    # A known topic by its hash; borrowed, and valid in its generation.
     PyObject *known
     uint64_t generation
     uint32_t hash
 
 
 cdef class MqttFanout:
-    """Who gets which record, and in which bytes.
+    """Which subscribers get which record, and in which bytes.
 
-    `properties` makes a record's v5 properties out of its headers, None when it has expired.
-    `allows` says whether the owner of an output may have a topic; its answer is remembered until
-    `forget_plans`. Where one of them raises, `deliver` answers that it came to that record, and
+    `properties` makes a record's v5 properties from its headers; None: it has expired. `allows`
+    says whether the owner of an output may have a topic; the answer is remembered until
+    `forget_plans`. When one of them raises, `deliver` returns the offset of that record, and
     `deliver_record` raises. `broken` gets outputs whose writer raised, with the error.
     """
 
@@ -137,9 +138,9 @@ cdef class MqttFanout:
     cdef object allows
     # Whether a record with the retain header was seen since the owner set it to False.
     cdef public bint retained
-    # Outputs that could not be written to, with the error; whoever looks at it empties it.
+    # Outputs whose writer raised, with the error; the reader empties it.
     cdef public list broken
-    # The offset that `deliver` has come to.
+    # The offset that `deliver` has reached.
     cdef int64_t reached
     # Messages given to subscribers, and bytes written for them here.
     cdef readonly int64_t delivered
@@ -169,7 +170,7 @@ cdef class MqttFanout:
         self, bytes topic_filter not None, MqttOutput output not None, int qos,
         bytes no_local not None=b"", bint retain_as_published=False, identifier=0,
     ):
-        """Add or replace a subscription; whether it is new."""
+        """Add or replace a subscription. Returns whether it is new."""
         cdef Subscription row = Subscription.__new__(Subscription)
         cdef tuple key = (topic_filter, id(output))
         cdef object number = self.numbers.get(key)
@@ -189,11 +190,11 @@ cdef class MqttFanout:
         return new
 
     def unsubscribe(self, bytes topic_filter not None, MqttOutput output not None):
-        """Remove a subscription; False when there is none."""
+        """Remove a subscription. Returns False when there is none."""
         cdef object number = self.numbers.pop((topic_filter, id(output)), None)
         if number is None:
             return False
-        # The row goes last: it may be what keeps the output, and so its id, alive.
+        # The row goes last: it may be the only reference to the output, and so to its id.
         self.trie.remove(topic_filter, number)
         self._forget(topic_filter)
         del self.subscriptions[number]
@@ -221,7 +222,7 @@ cdef class MqttFanout:
         return 0
 
     cdef Plan _find(self, Slice topic):
-        """The plan of a topic, without an object for the topic if it was looked up before."""
+        """The plan of a topic; no object is made for a topic that was looked up before."""
         cdef uint32_t hash = crc_of(topic.at, topic.size, 0)
         cdef Slot *slot = &self.slots[hash % SLOTS]
         cdef Known known
@@ -246,7 +247,7 @@ cdef class MqttFanout:
         return tuple(found)
 
     def forget_plans(self):
-        """What `allows` answers may have changed."""
+        """The answers of `allows` may have changed."""
         self._forget_all()
 
     cdef Known _plan(self, bytes topic):
@@ -256,7 +257,7 @@ cdef class MqttFanout:
         cdef Plan plan
         if found is not NULL:
             return <Known> found
-        # A topic that MQTT cannot say has no subscribers, whoever wrote it.
+        # A topic that MQTT cannot express has no subscribers.
         numbers = self.trie.match(topic) if check_topic(topic) else ()
         if self.allows is not None:
             numbers = self._allowed(numbers, topic)
@@ -280,11 +281,11 @@ cdef class MqttFanout:
     ):
         """Give the records of plain batches to their subscribers.
 
-        Answers the offset to go on from (a compressed, control or transactional batch is the
-        caller's), the subscribers that have bytes to write, and those that fell behind with the
-        offset of the first record that they did not get. A damaged batch raises CorruptBatch if
-        it is the first one; if not, the answer ends before it, as it does before a record that
-        cannot be given.
+        Returns the offset to go on from (the caller handles compressed, control and transactional
+        batches), the subscribers that have bytes to write, and those that fell behind, with the
+        offset of the first record that they did not get. A damaged batch raises CorruptBatch if it
+        is the first one. Otherwise the result ends before it, as it does before a record that
+        cannot be delivered.
         """
         cdef Py_buffer view
         cdef Head head
@@ -327,7 +328,7 @@ cdef class MqttFanout:
         return following, self._write(delivery.touched), delivery.fallen
 
     cdef list _write(self, list touched):
-        """Let the bytes go where each subscriber wants them; those whose owner has to act."""
+        """Write the bytes of each subscriber. Returns those whose owner has to act."""
         cdef list left = []
         cdef MqttOutput output
         cdef bytes chunk
@@ -348,8 +349,8 @@ cdef class MqttFanout:
         self, Delivery delivery, object data, Py_ssize_t at, int64_t start_offset, int64_t now_ms,
         bytes default_topic, bint begun,
     ) except -1:
-        """Deliver one batch, as far as its records can be given (`reached`); False if it is
-        damaged and others went before."""
+        """Deliver one batch, as far as possible (`reached`). Returns False if it is damaged and
+        earlier batches were delivered."""
         cdef Source source
         cdef Span *spans
         cdef int index
@@ -371,7 +372,7 @@ cdef class MqttFanout:
                     self._record(delivery, &source, &spans[index], now_ms, default_topic)
             self.reached = source.head.base_offset + source.head.last_delta + 1
         except Exception:
-            pass  # whoever reads on from there meets it again, alone
+            pass  # the next read from there meets it again, alone
         finally:
             free(spans)
             close_source(&source)
@@ -423,7 +424,7 @@ cdef class MqttFanout:
         self, bytes topic not None, bytes value not None, tuple headers not None, place,
         int64_t now_ms, list touched not None, list fallen not None,
     ):
-        """Give one record to its subscribers; the lists grow as those of `deliver` do."""
+        """Give one record to its subscribers; the lists grow as those of `deliver`."""
         cdef Delivery delivery
         cdef Packet packet
         cdef Slice content

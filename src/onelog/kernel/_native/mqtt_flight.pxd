@@ -1,8 +1,8 @@
 """Packet ids in flight, in C: found by id, kept in the order of delivery. Inlined.
 
-Rules: memory grows with what is in flight, not with the window, and goes when nothing is. Entries
-hang together three ways: free ones in a list, used ones in a chain per bucket and in one list from
-the oldest to the newest.
+Rules: memory grows with the number in flight, not with the window, and is freed when nothing is in
+flight. Entries hang together three ways: free ones in a list, used ones in a chain per bucket and
+in one list from the oldest to the newest.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t
@@ -71,7 +71,7 @@ cdef inline void flight_hang(Flight *flight, uint16_t at) noexcept nogil:
 
 
 cdef inline bint flight_grow(Flight *flight) noexcept nogil:
-    """Twice the room; only called when every entry is used."""
+    """Double the room; only called when every entry is used."""
     cdef uint32_t used = flight.room, room = max(2 * used, <uint32_t> FLIGHT_ROOM_MIN), at
     cdef Entry *entries = <Entry *> malloc(room * (sizeof(Entry) + sizeof(uint16_t)))
     if entries is NULL:
@@ -85,7 +85,7 @@ cdef inline bint flight_grow(Flight *flight) noexcept nogil:
     memset(flight.heads, 0xFF, room * sizeof(uint16_t))
     for at in range(used):
         flight_hang(flight, <uint16_t> at)
-    # The last of 65536 would be called FLIGHT_NONE: it is not used.
+    # The last of 65536 entries would be FLIGHT_NONE: it is not used.
     for at in range(used, min(room, <uint32_t> FLIGHT_NONE)):
         entries[at].chain = <uint16_t> (at + 1)
     entries[min(room, <uint32_t> FLIGHT_NONE) - 1].chain = FLIGHT_NONE

@@ -2,11 +2,12 @@
 
 Rules:
 - Packets are read where they were received. Only a packet that a read cut in two is copied, and
-  only as far as it goes; its buffer grows with what came, not with what the header claims, and is
-  gone when the packet is whole. What is pending is `rest`, then `held` from `position` on.
-- A packet is done when it is staged, settled or handed out: when `resolve` raises, it comes again.
-- A topic like the last one is not looked up again, but only within one call: the routes are the
-  caller's and may change between two.
+  only as far as it has come; its buffer grows with the bytes received, not with the length in the
+  header, and is freed when the packet is whole. Pending bytes are `rest`, then `held` from
+  `position` on.
+- A packet is done when it is staged, settled or returned: when `resolve` raises, it comes again.
+- A topic like the last one is not looked up again within one call. Between calls the caller may
+  change the routes.
 - Per plain PUBLISH no Python object is made.
 """
 
@@ -52,7 +53,7 @@ cdef bytes _PLAIN = _QOS + _RETAIN + _QOS
 
 
 cdef inline int _length(bytes_at p, Py_ssize_t left, uint32_t *size) noexcept nogil:
-    """Bytes of the fixed header, its length in `size`; 0 if bytes are missing, -1 if malformed."""
+    """Bytes of the fixed header, with its length in `size`; 0: bytes are missing, -1: malformed."""
     cdef int index
     size[0] = 0
     for index in range(4):
@@ -71,12 +72,12 @@ cdef class MqttInput(MqttAnswers):
     cdef public object resolve
     cdef public int version
     cdef readonly int64_t staged
-    # Bytes of the topics and payloads of those.
+    # Bytes of the topics and payloads of these records.
     cdef readonly int64_t staged_bytes
-    # Called with what a read staged, when that is to be counted: messages and bytes.
+    # Called with the messages and bytes that a read staged, if they are to be counted.
     cdef public object charge
     cdef public Py_ssize_t packet_bytes_max
-    # How many publishes may be unanswered, one too many is handed out; 0: any number.
+    # How many publishes may be unanswered; one too many is returned; 0: any number.
     cdef public Py_ssize_t receive_maximum
     cdef bint feeding
 
@@ -91,12 +92,12 @@ cdef class MqttInput(MqttAnswers):
     cdef bytes blocks
     cdef RawHeaders headers[4]
 
-    # The topic before, in the bytes that are being read; NULL when there is none.
+    # The topic of the packet before, in the bytes that are being read; NULL: there is none.
     cdef bytes_at recent_topic
     cdef Py_ssize_t recent_bytes
     cdef MqttRoute recent
 
-    # What a connection that lives in the loop's passes needs beside its bytes.
+    # State of a connection in the loop's passes.
     cdef public bint heard
     cdef public bint suspended
     cdef Py_ssize_t turn_bytes
@@ -124,7 +125,7 @@ cdef class MqttInput(MqttAnswers):
         cdef bytes own = b"\x06~nl" + encode_varint(len(name)) + name if name else b""
         cdef bytes_at at
         cdef int kind
-        # Three of the four are ends of one text, the fourth stands behind it.
+        # Three of the four are ends of one text; the fourth stands after it.
         self.blocks = b"".join((_QOS, _RETAIN, own, _QOS, own)) if name else _PLAIN
         self.publisher_name = name
         at = <bytes_at> PyBytes_AS_STRING(self.blocks)
@@ -140,12 +141,12 @@ cdef class MqttInput(MqttAnswers):
     # -- a connection of the loop
 
     def join(self, owner, MqttPass turn not None):
-        """Let `receive` serve a connection: `owner` deals with what is not plain."""
+        """Let `receive` serve a connection: `owner` handles packets that are not plain."""
         self.owner = owner
         self.turn = turn
 
     def receive(self, data):
-        """Take a read. The owner is called only for what is not plain."""
+        """Take a read. The owner is called only for packets that are not plain."""
         cdef MqttPass turn = self.turn
         cdef bint clean = not turn.dirty
         cdef object event
@@ -162,7 +163,7 @@ cdef class MqttInput(MqttAnswers):
                 self.owner.take_packets(event)
         except OnelogError as error:
             self.owner.fail(error)
-        finally:  # whatever raises, what is staged is written
+        finally:  # also after an error, staged records are written
             self.finish(clean)
         turn.received_bytes += len(data)
         if self.staged != staged:
@@ -175,7 +176,7 @@ cdef class MqttInput(MqttAnswers):
             self.owner.rest()
 
     def finish(self, bint clean=True):
-        """See that what was staged is written, and followed by what has room."""
+        """Have staged records written; let a session that reads the log go on."""
         cdef MqttPass turn = self.turn
         if clean and turn.dirty:
             turn.tick_soon()
@@ -185,7 +186,8 @@ cdef class MqttInput(MqttAnswers):
     # -- bytes in
 
     def feed(self, data, int64_t now_ms):
-        """Take received bytes; the next packet that is the caller's, or None when all is done."""
+        """Take received bytes. Returns the next packet that the caller has to handle; None: all are
+        done."""
         if self.feeding:
             raise InvalidRequest("this connection is being fed: `resolve` must not feed it")
         if not PyBytes_CheckExact(data):
@@ -217,7 +219,7 @@ cdef class MqttInput(MqttAnswers):
                 self.held = None
                 return None
             packet = self._handle(&frame, now_ms)
-            self._forget_recent()  # it lies in what is freed now
+            self._forget_recent()  # it lies in memory that is freed now
             self._drop_rest()
             if packet is not None:
                 self._drop_held()
@@ -240,7 +242,7 @@ cdef class MqttInput(MqttAnswers):
         return None
 
     cdef Py_ssize_t _frame(self, bytes_at p, Py_ssize_t left, Frame *frame) except -1:
-        """Size of the packet at `p`, there or not; 0 if its length is not there yet."""
+        """Size of the packet at `p`, complete or not; 0: its length is incomplete."""
         cdef uint32_t size
         cdef int head = _length(p, left, &size)
         if head <= 0:
@@ -260,7 +262,7 @@ cdef class MqttInput(MqttAnswers):
     # -- a packet that a read cut in two
 
     cdef bint _complete(self, Frame *frame) except -1:
-        """Move what the packet in `rest` lacks there; whether it is whole."""
+        """Copy the rest of the packet into `rest`. Returns whether it is whole."""
         cdef Py_ssize_t left, total, lacks
         while True:
             total = self._frame(self.rest, self.rest_used, frame)
@@ -308,7 +310,7 @@ cdef class MqttInput(MqttAnswers):
     # -- one packet
 
     cdef object _handle(self, const Frame *frame, int64_t now_ms):
-        """Do what the packet asks; the packet itself if that is the caller's to do."""
+        """Handle the packet. Returns it if the caller has to handle it."""
         cdef int packet_id
         if self.version != 0:
             if frame.first >> 4 == 3:
@@ -323,7 +325,7 @@ cdef class MqttInput(MqttAnswers):
         )
 
     cdef bint _publish(self, const Frame *frame, int64_t now_ms) except -1:
-        """Stage a plain PUBLISH; False if it is not plain or has no room."""
+        """Stage a plain PUBLISH. Returns False if it is not plain or has no room."""
         cdef bytes_at at = frame.body
         cdef int qos = frame.first >> 1 & 3, packet_id = 0, index
         cdef Py_ssize_t topic_bytes, skip
@@ -375,7 +377,7 @@ cdef class MqttInput(MqttAnswers):
         return True
 
     cdef bint _look_up(self, bytes_at at, Py_ssize_t size) except -1:
-        """Make the topic's route the recent one; False if it has none."""
+        """Make the topic's route the recent one. Returns False if it has none."""
         cdef bytes topic = PyBytes_FromStringAndSize(<const char *> at, size)
         cdef PyObject *found = PyDict_GetItem(self.routes, topic)
         cdef object route
@@ -385,7 +387,7 @@ cdef class MqttInput(MqttAnswers):
             self.recent_topic = at
             self.recent_bytes = size
             return True
-        # Not remembered: whether the answer holds for the next packet is for `resolve` to say, by
+        # Not remembered: `resolve` decides whether the answer is valid for the next packet, by
         # putting it among the routes.
         route = self.resolve(topic)
         if route is None:

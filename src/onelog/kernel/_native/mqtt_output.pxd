@@ -13,15 +13,15 @@ cdef class MqttOutput:
     cdef public Py_ssize_t packet_bytes_max
     cdef public bint live
     cdef public bint touched
-    # Where its bytes go; None: the owner takes them.
+    # Its writer; None: the owner takes the bytes.
     cdef public object writer
-    # Whether its owner wants to know of each delivery, because it keeps the state.
+    # Whether its owner has to know of each delivery, because it keeps the state.
     cdef public bint kept
     # Topics that may have an alias, 0 for none (MQTT5 3.1.2.11.5); set it before subscribing.
     cdef public int alias_maximum
     cdef dict aliases
     cdef list chunks
-    # The open end of what waits: bytes of this subscriber alone.
+    # The open end of the waiting bytes: bytes of this subscriber alone.
     cdef Sink sink
     cdef Flight flight
 

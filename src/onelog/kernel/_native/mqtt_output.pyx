@@ -3,9 +3,9 @@
 Rules:
 - A packet id is in flight until the peer has answered; the order of delivery is kept.
 - Bytes leave in the order in which they were queued, shared or not. Short ones are copied behind
-  what is open, long ones stay one object for all who get them.
+  the open end, long ones stay one object for all receivers.
 - A subscriber that has nothing in flight and nothing to write holds no memory for it.
-- The first topics of a connection have its aliases, for good: which is known is never in doubt.
+- The first topics of a connection get its aliases and keep them: the peer always knows each alias.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -104,9 +104,9 @@ cdef class MqttOutput:
         return packet_id
 
     def take_id(self, int32_t partition, int64_t offset, int qos):
-        """A packet id for a record; 0 when the window is full.
+        """A packet id for a record; 0: the window is full.
 
-        A negative partition marks what the caller settles itself: its PUBACK is handed out.
+        A negative partition marks a record that the caller settles itself: it gets the PUBACK.
         """
         return self.next_packet(partition, offset, qos)
 
@@ -119,21 +119,21 @@ cdef class MqttOutput:
         return <int> taken + 1 if taken < self.alias_maximum and topic_bytes > ALIAS_BYTES else 0
 
     def alias_of(self, bytes topic not None):
-        """The alias that the peer knows a topic by; 0 when it knows none."""
+        """The alias of a topic that the peer knows; 0: it knows none."""
         return self.find_alias(topic)
 
     def next_alias(self, bytes topic not None):
-        """The alias that a topic may have; 0 when all are taken or it is too short to gain."""
+        """The alias that a topic may get; 0: all are taken, or the topic is too short to gain."""
         return self.free_alias(PyBytes_GET_SIZE(topic))
 
     def give_alias(self, bytes topic not None):
-        """The packet that says so is queued: from now on the peer knows the topic's next alias."""
+        """The packet with the next alias is queued: from now on the peer knows it."""
         if self.aliases is None:
             self.aliases = {}
         self.aliases[topic] = len(self.aliases) + 1
 
     def ack(self, int packet_id):
-        """The peer is done with it (PUBACK, PUBCOMP)."""
+        """The peer has completed it (PUBACK, PUBCOMP)."""
         cdef Entry *entry = flight_find(&self.flight, packet_id)
         if entry is NULL:
             return False
@@ -149,14 +149,14 @@ cdef class MqttOutput:
         return True
 
     def settle(self, int packet_id):
-        """The peer sent PUBACK; False when that is the caller's to judge.
+        """The peer sent PUBACK. Returns False when the caller has to handle it.
 
-        It is when the caller settles the record itself, and when its QoS is not 1.
+        That is so when the caller settles the record itself, and when its QoS is not 1.
         """
         return self.settle_packet(packet_id)
 
     def awaits(self, int packet_id):
-        """The type of the packet that its next step waits for; 0 when it is not in flight."""
+        """The type of the packet that its next step waits for; 0: it is not in flight."""
         cdef Entry *entry = flight_find(&self.flight, packet_id)
         if entry is NULL:
             return 0
@@ -165,7 +165,7 @@ cdef class MqttOutput:
         return PUBCOMP if entry.stage else PUBREC
 
     def receive(self, int packet_id):
-        """The peer has it (PUBREC); False when it is not in flight with QoS 2."""
+        """The peer has it (PUBREC). Returns False when it is not in flight with QoS 2."""
         cdef Entry *entry = flight_find(&self.flight, packet_id)
         if entry is NULL or entry.qos != 2:
             return False
@@ -178,7 +178,7 @@ cdef class MqttOutput:
         cdef uint16_t at = self.flight.first
         cdef Entry entry
         while at != FLIGHT_NONE:
-            entry = self.flight.entries[at]  # a copy: the list may move what it was taken from
+            entry = self.flight.entries[at]  # a copy: the list may move the original
             rows.append(
                 (entry.packet_id, entry.partition, entry.offset, entry.qos, entry.stage)
             )
@@ -186,7 +186,7 @@ cdef class MqttOutput:
         return rows
 
     def restore(self, rows, next_id):
-        """Take over what was in flight in an earlier connection."""
+        """Take over the packet ids that were in flight in an earlier connection."""
         cdef Entry *entry
         cdef int32_t partition
         cdef int64_t offset
@@ -237,12 +237,12 @@ cdef class MqttOutput:
         return 0
 
     def push(self, bytes data not None):
-        """Queue bytes behind what waits already."""
+        """Queue bytes behind waiting ones."""
         if data:
             self.share(data)
 
     def take(self):
-        """Everything that waits for the socket."""
+        """All bytes that wait for the socket."""
         cdef list chunks = self.chunks
         self.chunks = None
         self.touched = False
@@ -288,7 +288,7 @@ def encode_publish(
 
 
 cdef bytes puback_packets(bytes_at p, Py_ssize_t count):
-    """PUBACK packets in order, all of them for publishes that were written."""
+    """PUBACK packets in order, for publishes that were written."""
     cdef Py_ssize_t at
     cdef bytes out = PyBytes_FromStringAndSize(NULL, 4 * count)
     cdef unsigned char *to = <unsigned char *> PyBytes_AS_STRING(out)

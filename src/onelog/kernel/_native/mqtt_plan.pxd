@@ -6,7 +6,7 @@ from onelog.kernel._native.build cimport Slice
 from onelog.kernel._native.mqtt_output cimport MqttOutput
 
 cdef struct Target:
-    # One subscriber, all its matching subscriptions taken together; the plan keeps what it borrows.
+    # One subscriber with all its matching subscriptions; the plan keeps what it borrows.
     PyObject *output
     Slice identifiers
     Slice no_local
@@ -24,7 +24,8 @@ cdef class Plan:
     cdef readonly tuple numbers
     cdef list kept
     cdef Target *targets
-    # Plain subscribers of QoS 0, then plain ones of QoS 1 and 2, then those with wishes.
+    # Plain subscribers of QoS 0, then plain ones of QoS 1 and 2, then those with options of their
+    # own.
     cdef int strong_from
     cdef int wishes_from
     cdef int count

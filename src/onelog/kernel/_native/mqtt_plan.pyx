@@ -1,6 +1,6 @@
 """Plans, compiled: the subscribers of a topic, sorted by what they can share.
 
-Rules: a subscriber stands in a plan once. Plain ones come first: without identifiers, no local,
+Rules: a plan has each subscriber once. Plain ones come first: those without identifiers, no local,
 retain as published, aliases or a packet limit of their own, so that their QoS 0 packets are the
 same bytes.
 """
@@ -17,7 +17,7 @@ from onelog.kernel._native.wire import encode_remaining_length
 
 
 cdef class Subscription:
-    """One filter of one subscriber, and how it wants the records."""
+    """One filter of one subscriber, with its options."""
 
 
 cdef class Plan:
@@ -35,7 +35,7 @@ cdef Slice _slice(bytes data):
 
 
 cdef int _fill(Target *target, list rows, list kept) except -1:
-    """Take a subscriber's subscriptions together."""
+    """Combine a subscriber's subscriptions."""
     cdef Subscription row = rows[0]
     cdef bint wanted = False
     cdef bytes own = row.no_local, identifiers
@@ -45,7 +45,7 @@ cdef int _fill(Target *target, list rows, list kept) except -1:
     for row in rows:
         target.qos = max(target.qos, row.qos)
         target.retain_as_published = target.retain_as_published or row.retain_as_published
-        # Its own messages are kept from it only if no matching subscription wants them.
+        # `no local` counts only if all matching subscriptions have it.
         wanted = wanted or not row.no_local
         if row.identifier:
             numbers.add(row.identifier)
@@ -84,7 +84,7 @@ cdef Plan make_plan(tuple numbers, dict subscriptions):
     made = <Target *> calloc(2 * len(by_output) + 1, sizeof(Target))
     if made is NULL:
         raise MemoryError
-    plan.targets = made  # the second half is where they are made, the first where they end sorted
+    plan.targets = made  # made in the second half, sorted into the first
     made += len(by_output)
     for rows in by_output.values():
         _fill(&made[index], rows, plan.kept)

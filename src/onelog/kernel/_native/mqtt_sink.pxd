@@ -1,7 +1,7 @@
 """Bytes on their way to a socket, in C: a bytes object that grows, PUBLISH packets in it. Inlined.
 
-Rules: the object is nobody else's until `sink_close` cuts it to size and gives it away, so nothing
-is copied twice. Who owns a sink closes it or drops it.
+Rules: nobody else has the object until `sink_close` cuts it to size and returns it, so nothing is
+copied twice. The owner of a sink closes it or drops it.
 """
 
 from cpython.object cimport PyObject
@@ -29,14 +29,14 @@ cdef struct Sink:
     Py_ssize_t room
 
 cdef struct Packet:
-    # A record as PUBLISH packets show it; the bytes are borrowed.
+    # A record in the form of PUBLISH packets; the bytes are borrowed.
     Slice topic
     Slice value
     Slice properties
     Slice publisher
     int qos
     bint retained
-    # What the topic is called from here on, 0 for nothing; the topic may be empty then.
+    # The alias of the topic, 0 for none; with an alias the topic may be empty.
     int alias
 
 
@@ -56,14 +56,14 @@ cdef inline int sink_grow(Sink *sink, Py_ssize_t size, Py_ssize_t hint) except -
 
 
 cdef inline unsigned char *sink_space(Sink *sink, Py_ssize_t size, Py_ssize_t hint) except NULL:
-    """Where the next `size` bytes go; a first object is made for `hint` bytes."""
+    """Where to write the next `size` bytes; a first object is made for `hint` bytes."""
     if size > sink.room - sink.used:
         sink_grow(sink, size, hint)
     return sink_text(sink.data) + sink.used
 
 
 cdef inline bytes sink_close(Sink *sink):
-    """What was written, as an object of its own."""
+    """The written bytes as an object."""
     cdef bytes out
     if sink.data is NULL:
         return b""

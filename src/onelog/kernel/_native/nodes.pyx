@@ -1,7 +1,7 @@
-"""The trie's nodes, compiled: made, linked, given values, freed.
+"""The trie's nodes, compiled: making, linking, values, freeing.
 
-Rules: whatever cannot get memory says so and changes nothing. `extra_bytes` counts what is
-allocated beside the chunks.
+Rules: a function that cannot get memory says so and changes nothing. `extra_bytes` counts memory
+beside the chunks.
 """
 
 from libc.stdint cimport int64_t, uint16_t, uint32_t
@@ -172,7 +172,7 @@ cdef void drop_child(Trie *trie, uint32_t parent, uint32_t child) noexcept nogil
         if table[next_at].node == 0:
             break
         home = table[next_at].hash & mask
-        # Movable if its home is not between the gap and where it stands.
+        # Movable if its home is not between the gap and its slot.
         if ((next_at - home) & mask) >= ((next_at - at) & mask):
             table[at] = table[next_at]
             at = next_at
@@ -193,7 +193,7 @@ cdef inline const int64_t *_values(const Node *node) noexcept nogil:
 
 
 cdef inline uint32_t _find_value(const Node *node, int64_t value) noexcept nogil:
-    """Where the value is or would be."""
+    """The index of the value, or where it would be."""
     cdef const int64_t *items = _values(node)
     cdef uint32_t low = 0, high = node.values_count, middle
     if high and items[high - 1] < value:  # ids mostly grow

@@ -33,7 +33,7 @@ cdef inline int begin_walk(
 
 
 cdef inline int next_record(Walk *walk, const Head *head, Span *span) noexcept nogil:
-    """The next record; 0, or what is wrong with it."""
+    """The next record. Returns 0, or the fault in it."""
     cdef int code = read_span(walk.data, walk.at, walk.end, span)
     if code == 0:
         code = check_deltas(head, span, walk.last)

@@ -38,7 +38,7 @@ cdef inline object _part(bytes_at data, uint32_t position, int32_t size):
 
 
 def validate_records(buf, Py_ssize_t pos=0, records=None, bint need_keys=False):
-    """Check every record of the batch at `pos`: the latest time of one. Raises CorruptBatch."""
+    """Check every record of the batch at `pos`. Returns the latest time. Raises CorruptBatch."""
     cdef Source source
     cdef Span span
     cdef bytes_at at
@@ -95,9 +95,9 @@ def batch_topics(buf, Py_ssize_t pos=0, records=None):
 
 
 cdef class Slices:
-    """The records of one batch as positions in its buffer, cut out when asked.
+    """The records of one batch as positions in its buffer; their bytes are copied when asked for.
 
-    It keeps the buffer: a bytearray cannot be resized, a mapping not closed, while it lives.
+    It keeps the buffer: while it lives, a bytearray cannot be resized, nor a mapping closed.
     """
 
     cdef Source source

@@ -122,9 +122,9 @@ def find_batch(buf, Py_ssize_t start, Py_ssize_t end, int64_t offset):
 
 
 def fit_batches(buf, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_bytes, int64_t upto):
-    """End of the run of whole batches from `start` below `upto` and within `max_bytes`.
+    """The end of the whole batches from `start` that lie below `upto` and within `max_bytes`.
 
-    One batch at least, if the first lies below `upto`; `start` if not.
+    At least one batch, if the first lies below `upto`; otherwise `start`.
     """
     cdef Py_buffer view
     cdef Head head
@@ -150,7 +150,7 @@ def fit_batches(buf, Py_ssize_t start, Py_ssize_t end, Py_ssize_t max_bytes, int
 def place_batches(buf, int64_t base_offset, int32_t leader_epoch):
     """Give the batches that fill `buf` the offsets from `base_offset` on, and an epoch.
 
-    Their CRCs stay valid. Returns them as they now are.
+    Their CRCs stay valid. Returns the batches with the new values.
     """
     cdef Py_buffer view
     cdef Head head

@@ -1,7 +1,7 @@
 """A batch opened for reading, compiled: its header checked, its records' bytes held.
 
-Rules: who opens closes, also when a check raises. `walk` checks every record before it hands out
-any; the array is the caller's to free.
+Rules: the caller that opens a batch closes it, also when a check raises. `walk` checks every record
+before it returns any; the caller frees the array.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer

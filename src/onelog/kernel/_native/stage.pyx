@@ -1,10 +1,10 @@
-"""Where records are staged, compiled: a partition's builder, and the way to it from a topic."""
+"""Stages, compiled: the builder of a partition, and the routes that lead to it."""
 
 from onelog.kernel._native.build cimport BatchBuilder
 
 
 cdef class Stage:
-    """A partition's builder; on the shared list of dirty ones as soon as something is staged."""
+    """A partition's builder. It is on the shared list of dirty stages while records are staged."""
 
     def __init__(self, owner, BatchBuilder builder not None, list dirty not None):
         self.owner = owner
@@ -19,11 +19,11 @@ cdef class Stage:
         return 0
 
     def touch(self):
-        """Be on the list."""
+        """Put the stage on the list."""
         self.join()
 
     def take(self):
-        """Leave the list: what is staged, to be written. What comes from now on is not in it."""
+        """Leave the list. Returns the builder to write; later records go to another one."""
         cdef BatchBuilder full = self.builder
         if self.spare is None:
             self.builder = BatchBuilder(full.tag_topics)
@@ -34,11 +34,11 @@ cdef class Stage:
         return full
 
     def give_back(self, BatchBuilder builder not None):
-        """A builder that `take` gave is empty again."""
+        """A builder from `take` is empty again."""
         if self.builder.records:
             self.spare = builder  # more was staged while it was written
         else:
-            self.spare = self.builder  # one of the two holds memory, not both
+            self.spare = self.builder  # only one of the two holds memory
             self.builder = builder
 
 

@@ -76,8 +76,8 @@ cdef int _check_pairs(Py_ssize_t size) except -1:
 
 
 def meets_topics(entries, wanted) -> bool:
-    """Whether a pair may be of a topic whose hash is noted in `wanted`, a table of bits whose size
-    is a power of two of bytes: bit `hash % bits`."""
+    """Whether a pair may be of a topic whose hash is in `wanted`, a table of bits: bit `hash %
+    bits`. The table has a power of two of bytes."""
     cdef Py_buffer view, table
     cdef bytes_at at, end, bits
     cdef uint32_t key, mask
@@ -257,7 +257,7 @@ def lookup_topic_chunks(buf, Py_ssize_t end, uint32_t hash, rel_min, Py_ssize_t 
             if size < 0:
                 raise corrupt(BAD_CHUNK, position)
             position += size
-            # Enough found, in order, and this chunk begins above it: nothing here can be lower.
+            # Enough is found, in order, and this chunk begins above it: nothing in it can be lower.
             if limit <= 0 or (ascending and len(found) >= limit and ol_le32(p + 12) > last):
                 continue
             count = (size - CHUNK_HEADER_BYTES) // 8

@@ -1,8 +1,9 @@
 """The topic trie, compiled: which values are bound to the filters that match a topic.
 
-Rules: a value is bound to a filter at most once. Nodes that hold nothing are taken out at once.
-A cached answer carries the generation it was made in: a wildcard filter ages every topic of its
-first level (or all topics, if that level is a wildcard), an exact one only removes its own topic.
+Rules: a value is bound to a filter at most once. Empty nodes are removed at once. A cached answer
+has the generation in which it was made: a change of a wildcard filter makes the answers of every
+topic of its first level too old (of all topics, if that level is a wildcard); a change of an exact
+one only removes the answer of its own topic.
 """
 
 import os
@@ -224,7 +225,7 @@ cdef class TopicTrie:
         return 0
 
     def add(self, bytes filter not None, value):
-        """Bind `value` to `filter`; binding it twice is binding it once."""
+        """Bind `value` to `filter`. Binding it again changes nothing."""
         cdef Level levels[64]
         cdef Part parts[64]
         cdef int depth, at, added
@@ -253,7 +254,7 @@ cdef class TopicTrie:
             self._aged(filter, levels, parts, depth)
 
     def remove(self, bytes filter not None, value):
-        """Take `value` off `filter`; whether it was there."""
+        """Remove `value` from `filter`. Returns whether it was there."""
         cdef Level levels[64]
         cdef Part parts[64]
         cdef int depth, at
@@ -277,7 +278,7 @@ cdef class TopicTrie:
         return True
 
     cdef void _prune(self, const Level *levels, const Part *parts, int depth) noexcept:
-        """Free the nodes at the end of a path that hold nothing."""
+        """Free the empty nodes at the end of a path."""
         cdef uint32_t path[65]
         cdef Node *node
         cdef Node *parent
@@ -314,7 +315,7 @@ cdef class TopicTrie:
         self.found.count = 0
         self.found.failed = False
         if text[0] == c"$":
-            # Wildcards at the first level do not see these topics: step past the root's own.
+            # Wildcards at the first level do not match these topics: skip the root's own.
             child = child_of(&self.trie, node_at(&self.trie, 1), parts)
             if child:
                 _match(&self.trie, child, parts + 1, depth - 1, &self.found)
@@ -334,7 +335,7 @@ cdef class TopicTrie:
         return out
 
     cdef void _calm(self) noexcept:
-        """One huge answer must not keep its memory for ever."""
+        """Free the memory of a huge answer."""
         if self.found.room > (1 << 16):
             free(self.found.items)
             self.found.items = NULL

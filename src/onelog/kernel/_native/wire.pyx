@@ -1,4 +1,4 @@
-"""Varints and what protocols put on the wire by the piece, compiled.
+"""Varints, MQTT lengths, strings and topic checks, compiled.
 
 Rules: MQTT strings are UTF-8 without U+0000 and without surrogates (MQTT5 1.5.4-1, 1.5.4-2).
 """
