@@ -11,9 +11,10 @@ import pytest
 
 from onelog.base import faults
 from onelog.base.errors import PartitionCorrupt, PartitionStopped
-from onelog.kernel import scan_batches
+from onelog.kernel import scan_batches, topic_hash
+from onelog.record.batch import build_batch
 from onelog.storage.engine import Cold, LogSettings, PartitionKey, PartitionLog, in_place
-from onelog.storage.segment import SegmentEngine
+from onelog.storage.segment import SegmentEngine, indexes
 from onelog.storage.segment.residence import Map
 from tests.batches import append, make_batch, read_all
 
@@ -28,9 +29,9 @@ def no_faults() -> Iterator[None]:
     faults.disarm()
 
 
-def evict(root: Path) -> None:
-    """Let the page cache go of every log file."""
-    for path in root.rglob("*.log"):
+def evict(root: Path, pattern: str = "*.log") -> None:
+    """Let the page cache go of every log file, or of others."""
+    for path in root.rglob(pattern):
         fd = os.open(path, os.O_RDWR)
         os.fsync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -163,3 +164,93 @@ def test_an_older_part_of_a_log_is_cut_though_it_is_cold(log: PartitionLog):
     log.truncate(20)
     assert log.end_offset == 20
     assert scan_batches(read_all(log))[-1].last_offset == 19
+
+
+# -- index files
+
+
+def topics_of(log: PartitionLog) -> list[int] | None:
+    return in_place(log, lambda: log.offsets_of_topic(topic_hash(b"t"), 0, log.end_offset, 100))
+
+
+@pytest.fixture
+def indexed(root: Path) -> Iterator[PartitionLog]:
+    """A log of several sealed segments with topics, opened anew; its index files are not mapped."""
+    made = SegmentEngine(root)
+    log = made.open(KEY, SETTINGS)
+    for base in range(BATCHES):
+        row = (b"t", b"t", b"x" * 32 * 1024, (), 1000 + base)
+        batch = build_batch([row], base_offset=base, tag_topics=True)
+        log.append(batch, scan_batches(batch))
+    made.close()
+    made = SegmentEngine(root)
+    yield made.open(KEY, SETTINGS)
+    made.close()
+
+
+READS = {
+    ".index": lambda log: log.read(0, 1, log.end_offset),
+    ".timeindex": lambda log: log.offset_for_time(1001),
+    ".topics": lambda log: log.offsets_of_topic(topic_hash(b"t"), 0, log.end_offset, 1),
+}
+
+
+@pytest.mark.parametrize("extension", READS)
+def test_an_index_file_that_is_not_in_memory_is_cold_until_it_is_brought(
+    indexed: PartitionLog, root: Path, extension: str
+):
+    evict(root, f"*{extension}")
+    read = READS[extension]
+    with pytest.raises(Cold) as raised:
+        read(indexed)
+    with indexed.bring(raised.value):
+        evict(root, f"*{extension}")
+        assert len(read(indexed)) > 0 if extension != ".timeindex" else read(indexed) == 1
+
+
+@pytest.mark.parametrize("extension", READS)
+@pytest.mark.parametrize("harm", ["missing", "damaged", "short", "unreadable"])
+def test_an_index_file_that_is_no_good_is_rebuilt_by_who_brings_it(
+    indexed: PartitionLog, root: Path, extension: str, harm: str
+):
+    path = min(root.rglob(f"*{extension}"))
+    if harm == "missing":
+        path.unlink()
+    elif harm == "damaged":
+        path.write_bytes(bytes(path.stat().st_size))
+    elif harm == "short":
+        os.truncate(path, 8)
+    else:
+        path.unlink()
+        path.mkdir()
+    read = READS[extension]
+    with pytest.raises(Cold) as raised:
+        read(indexed)
+    if harm == "unreadable":
+        path.rmdir()
+    indexed.bring(raised.value).release()
+    assert topics_of(indexed) == list(range(BATCHES))
+    assert in_place(indexed, lambda: indexed.offset_for_time(1001)) == 1
+    assert scan_batches(read_all(indexed))[-1].last_offset == BATCHES - 1
+
+
+def test_a_large_index_file_is_checked_by_who_brings_it(
+    indexed: PartitionLog, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(indexes, "CHECKED_BYTES", 8)
+    with pytest.raises(Cold) as raised:
+        indexed.read(0, 1, indexed.end_offset)
+    indexed.bring(raised.value).release()
+    assert len(indexed.read(0, 1, indexed.end_offset)) > 0
+
+
+def test_whether_an_index_is_in_memory_is_asked_once_in_a_while(
+    indexed: PartitionLog, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(indexes, "ASK_EVERY_S", 3600.0)
+    assert topics_of(indexed)
+    asked: list[int] = []
+    monkeypatch.setattr(Map, "here_to", lambda _map, start, end: asked.append(start) or end)
+    for _ in range(10):
+        assert topics_of(indexed)
+    assert asked == []

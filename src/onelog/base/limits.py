@@ -9,6 +9,10 @@ BATCH_BYTES_MAX = 64 * 1024 * 1024
 INFLATED_BYTES_MAX = 128 * 1024 * 1024
 """Bytes that one compressed batch may inflate to."""
 
+INFLATED_KEPT_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of inflated records that are kept for readers of large compressed batches, up to 5 s. The
+newest four batches stay, however large they are."""
+
 RECORDS_PER_BATCH_MAX = 1_000_000
 """Records that one batch may declare."""
 

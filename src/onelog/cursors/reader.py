@@ -22,17 +22,21 @@ from onelog.kernel import (
     ATTR_CONTROL,
     ATTR_TRANSACTIONAL,
     BatchInfo,
+    Slices,
     pick_records,
     scan_batches,
     select_records,
 )
-from onelog.log.handle import AbortedTxn
-from onelog.record.batch import decode
+from onelog.log.handle import AbortedTxn, Cold
+from onelog.log.inflating import slices_now
 from onelog.record.record import Record
 from onelog.record.reserved import read_expiry_ms
 
 READ_BYTES: Final = 1024 * 1024
 """Bytes that one read looks at."""
+
+LOOK_RECORDS: Final = 20_000
+"""Records of one compressed batch that one read looks at."""
 
 FIRST_BYTES: Final = 16 * 1024
 BYTES_PER_RECORD: Final = 1024
@@ -132,7 +136,7 @@ def _chosen(
     rows: list[Row] = []
     for info in infos:
         if not _is_hidden(info, aborted):
-            slices = decode(data, info, check_crc=False)
+            slices = slices_now(source.partition, data, info)
             rows += [
                 (fixed or slices.topic(index), *slices.record(index))
                 for index in range(len(slices))
@@ -200,8 +204,10 @@ def _read_listed(
             picked = read.pick(chosen, shared=held is not None)
             rows = [row for row in picked if row[0] == topic]
         else:
-            span = (offset, batch_end)
-            rows, _next = _select(wanted, source, read.data, infos, span, last_number)
+            rows, at = [], offset
+            while at < batch_end and len(rows) < last_number:
+                more, at = _select(wanted, source, read.data, infos, (at, batch_end), last_number)
+                rows += more
         all_rows += rows
         number = stop
     return _as_records(source, all_rows), max(following, position)
@@ -256,12 +262,16 @@ def _select(
         else:
             more, following = [], min(info.last_offset + 1, upto)
             if not _is_hidden(info, aborted):
-                more = _matching(wanted, data, info, (position, upto), topic)[:left]
-            if len(more) == left:
-                following = more[-1][1] + 1
+                try:
+                    slices = _slices(source, data, info)
+                except Cold:
+                    if position > span[0]:
+                        break  # those before it go out; it is cold for the next read
+                    raise
+                more, following = _matching(wanted, slices, (position, following), left, topic)
         rows += more
         position = Offset(following)
-        if len(rows) >= limit:
+        if len(rows) >= limit or position <= info.last_offset:
             break
     return rows, position
 
@@ -276,22 +286,35 @@ def _is_hidden(info: BatchInfo, aborted: list[AbortedTxn]) -> bool:
     )
 
 
+def _slices(source: Source, data: memoryview, info: BatchInfo) -> Slices:
+    is_packed = info.attributes & ATTR_CODEC_MASK
+    return slices_now(source.partition, data, info, check_crc=not is_packed)
+
+
 def _matching(
     wanted: SourceSet,
-    data: memoryview,
-    info: BatchInfo,
-    span: tuple[Offset, Offset],
+    slices: Slices,
+    span: tuple[int, int],
+    limit: int,
     fixed: bytes | None,
-) -> list[Row]:
-    slices = decode(data, info, check_crc=not info.attributes & ATTR_CODEC_MASK)
+) -> tuple[list[Row], int]:
+    """At most `limit` matching rows of a batch in [start, upto), and where to go on.
+
+    It looks at a bounded number of records, so that a batch of a million holds the loop in shares.
+    """
     rows: list[Row] = []
-    for index in range(len(slices)):
+    start, upto = span
+    first = bisect_left(range(len(slices)), start, key=slices.offset)
+    for index in range(first, len(slices)):
         offset = slices.offset(index)
-        if span[0] <= offset < span[1]:
-            topic = fixed if fixed is not None else slices.topic(index)
-            if topic is not None and wanted.matches(topic):
-                rows.append((topic, *slices.record(index)))
-    return rows
+        if offset >= upto:
+            break
+        if len(rows) >= limit or index - first >= LOOK_RECORDS:
+            return rows, offset
+        topic = fixed if fixed is not None else slices.topic(index)
+        if topic is not None and wanted.matches(topic):
+            rows.append((topic, *slices.record(index)))
+    return rows, upto
 
 
 def _as_records(source: Source, rows: list[Row]) -> list[Record]:

@@ -94,7 +94,7 @@ class Arrivals:
             waiting.append(waiter)
             return waiter
         self._coming[cold.key] = [waiter]
-        self._couriers.start(partial(self._log.bring, cold), partial(self._arrived, cold.key))
+        self._couriers.start(partial(cold.fetch, self._log), partial(self._arrived, cold.key))
         return waiter
 
     def _arrived(self, key: Hashable, lease: Lease | None, error: BaseException | None) -> None:

@@ -19,9 +19,9 @@ from onelog.base.errors import (
     again,
 )
 from onelog.base.ids import Offset, TimestampMs
-from onelog.kernel import decode_batch, scan_batches, topic_hash
+from onelog.kernel import scan_batches, topic_hash
+from onelog.log.inflating import slices_now
 from onelog.log.visibility import Visibility
-from onelog.record.batch import inflated_records
 from onelog.storage.engine import PartitionLog
 
 
@@ -78,7 +78,7 @@ class Lookup:
                 return None
             info = scan_batches(data)[0]
             if info.max_timestamp_ms >= timestamp_ms:
-                slices = decode_batch(data, 0, inflated_records(data, info), False)
+                slices = slices_now(self, data, info)
                 for index in range(len(slices)):
                     if slices.timestamp_ms(index) >= timestamp_ms:
                         return Offset(slices.offset(index)), TimestampMs(slices.timestamp_ms(index))

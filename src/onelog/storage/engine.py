@@ -90,6 +90,10 @@ class Cold(Exception):
         """The same for all readers that wait for the same bytes of a partition."""
         self.size_bytes = size_bytes
 
+    def fetch(self, log: Brings) -> Lease:
+        """Wait until the read need not: `bring` of the log that it was a read of."""
+        return log.bring(self)
+
 
 class Lease:
     """Bytes that were brought and stay in memory until `release`; this one is for no bytes."""
@@ -316,7 +320,7 @@ def in_place(log: Brings, read: Callable[[], T]) -> T:
         cold = error
     with ExitStack() as leases:
         while True:
-            leases.enter_context(log.bring(cold))
+            leases.enter_context(cold.fetch(log))
             try:
                 return read()
             except Cold as error:

@@ -1,4 +1,4 @@
-"""Bytes of a segment's log that are not in memory: found before they are touched, and brought.
+"""Bytes of a segment's files that are not in memory: found before they are touched, and brought.
 
 Why: touching them through the map would hold the loop until the disk answers, and a disk error
 would end the process.
@@ -42,6 +42,33 @@ class ColdBytes(Cold):
         self.segment = segment
         self.start = start
         self.end = end
+
+
+class ColdIndex(Cold):
+    """An index file of a segment is not in memory, was not checked yet, or has to be rebuilt."""
+
+    def __init__(self, segment: Segment, extension: str) -> None:
+        super().__init__((segment.base_offset, extension), 0)
+        self.segment = segment
+        self.extension = extension
+        """Empty: all of them are to be rebuilt."""
+
+
+class HeldIndex(Lease):
+    """An index file that was just read."""
+
+    __slots__ = ("_extension", "_held")
+
+    def __init__(self, held: list[str], extension: str) -> None:
+        self._extension = extension
+        self._held: list[str] | None = held
+        held.append(extension)
+
+    def release(self) -> None:
+        """Ask the system again whether it is there."""
+        held, self._held = self._held, None
+        if held is not None:
+            held.remove(self._extension)
 
 
 class _Stretch(Lease):

@@ -138,13 +138,15 @@ class FileCache:
 class MappedFile(FileSlot):
     """A file mapped for reading, again and longer when it has grown."""
 
-    __slots__ = ("_cache", "_map", "path")
+    __slots__ = ("_cache", "_map", "ask_at", "path")
 
     def __init__(self, path: str, cache: FileCache) -> None:
         super().__init__()
         self.path = path
         self._cache = cache
         self._map: Map | None = None
+        self.ask_at = 0.0
+        """When it is to be asked again whether the file is in memory."""
 
     def peek(self, size: int) -> Map | None:
         """The map, if there is one that covers `size` bytes."""

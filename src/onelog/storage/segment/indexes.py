@@ -2,16 +2,20 @@
 
 Rules: the active segment's entries live in memory (`live`); a sealed one's are mapped. Files count
 only if they match the segment's row (bytes and CRC). New files are new inodes, so that existing
-maps do not change. The callers hold the partition's lock where a method says so.
+maps do not change. The callers hold the partition's lock where a method says so. A
+reader touches a map only if the file is in memory, and never checks a large file: `NotHere` says
+that somebody has to `bring` it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import mmap
-from array import array
-from collections.abc import Sequence
+import os
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -19,7 +23,15 @@ from onelog.base.errors import CorruptBatch
 from onelog.kernel import check_topic_chunks, crc32c, lookup_topic_chunks
 from onelog.storage.engine import LogSettings
 from onelog.storage.segment.checkpoint import UNKNOWN, SegmentRow
-from onelog.storage.segment.files import FileCache, MappedFile, ShortFile, remove, sync_file
+from onelog.storage.segment.files import (
+    PASSING,
+    FileCache,
+    MappedFile,
+    OpenFile,
+    ShortFile,
+    remove,
+    sync_file,
+)
 from onelog.storage.segment.index import INDEX, TIMES, SparseIndex
 from onelog.storage.segment.residence import Map
 from onelog.storage.segment.scan import Walk
@@ -28,14 +40,31 @@ from onelog.storage.segment.topics import TOPICS, TopicTail, derive_entries
 INDEX_EXTENSIONS = (INDEX, TIMES, TOPICS)
 
 
+CHECKED_BYTES: Final = 1024 * 1024
+"""A larger file is checked by who brings it, not by who reads."""
+ASK_EVERY_S: Final = 1.0
+"""How often it is asked whether a file is in memory: a topic index may have many pages."""
+_PIECE_BYTES: Final = 1024 * 1024
+
+
 class BadIndex(Exception):
-    """An index file is missing or does not match the row."""
+    """An index file is missing or does not match the row: all of them are to be rebuilt."""
+
+    extension = ""
+
+
+class NotHere(Exception):
+    """An index file is not in memory, or was not checked yet."""
+
+    def __init__(self, extension: str) -> None:
+        super().__init__(extension)
+        self.extension = extension
 
 
 class Indexes:
     """Offset, time and topic index of a segment."""
 
-    __slots__ = ("_cache", "_offsets_map", "_topics_map", "live", "row", "stem", "tail")
+    __slots__ = ("_cache", "_maps", "held", "live", "row", "stem", "tail")
 
     def __init__(self, stem: str, row: SegmentRow, cache: FileCache) -> None:
         self.stem = stem
@@ -45,8 +74,10 @@ class Indexes:
         self.live: SparseIndex | None = None
         self.tail: TopicTail | None = None
         self._cache = cache
-        self._offsets_map: MappedFile | None = None
-        self._topics_map: MappedFile | None = None
+        self._maps: dict[str, MappedFile] = {}
+        """Files that were checked, by extension."""
+        self.held: list[str] = []
+        """Files that were brought and count as being in memory, each as often as it is held."""
 
     # The active segment. The partition's lock is held.
 
@@ -68,9 +99,9 @@ class Indexes:
                 self._read(TIMES, row.times_bytes, row.times_crc),
                 settings.index_interval_bytes,
             )
-            if settings.topic_index:
-                self._check_topics()
         except BadIndex:
+            return False
+        if settings.topic_index and row.topics_bytes > 0 and not self.bring(TOPICS):
             return False
         self.live = live
         self.tail = TopicTail(row.topics_bytes) if settings.topic_index else None
@@ -141,15 +172,7 @@ class Indexes:
             raise BadIndex
         if row.index_bytes == 0:
             return ()
-        found = self._offsets_map
-        if found is None:
-            found = MappedFile(self.stem + INDEX, self._cache)
-        mapped = found.peek(row.index_bytes)
-        if mapped is None:
-            mapped = _open(found, row.index_bytes)
-            if crc32c(memoryview(mapped)[: row.index_bytes]) != row.index_crc:
-                raise BadIndex
-            self._offsets_map = found
+        mapped = self._map(INDEX, row.index_bytes)
         return memoryview(mapped)[: row.index_bytes].cast("Q")
 
     def times(self) -> Sequence[int]:
@@ -160,28 +183,104 @@ class Indexes:
         row = self.row
         if row.index_bytes == UNKNOWN:
             raise BadIndex
-        return array("q", self._read(TIMES, row.times_bytes, row.times_crc))
+        if row.times_bytes == 0:
+            return ()
+        mapped = self._map(TIMES, row.times_bytes)
+        return memoryview(mapped)[: row.times_bytes].cast("q")
 
     def saved_topics(self, size: int, topic_hash: int, rel_min: int, limit: int) -> list[int]:
         """Relative offsets under `topic_hash` in the first `size` bytes of the topic file."""
         if size == 0:
             return []
-        found = self._topics_map
-        if found is None:
-            found = self._check_topics()
         try:
-            return lookup_topic_chunks(_open(found, size), size, topic_hash, rel_min, limit)
+            return lookup_topic_chunks(self._map(TOPICS, size), size, topic_hash, rel_min, limit)
         except CorruptBatch as error:
             raise BadIndex from error
 
-    def _check_topics(self) -> MappedFile:
-        """The topic file's map, once every chunk of it was checked."""
-        size = self.row.topics_bytes
-        found = MappedFile(self.stem + TOPICS, self._cache)
-        if size > 0 and check_topic_chunks(_open(found, size), size) != size:
+    def _map(self, extension: str, size: int) -> Map:
+        """A file's map, of which so many bytes are in memory and were checked; or NotHere."""
+        known = self._maps.get(extension)
+        if known is None:
+            return self._take_up(extension, size, may_wait=False)
+        mapped = _open(known, size)
+        now = time.monotonic()
+        if now >= known.ask_at:
+            if extension not in self.held and mapped.here_to(0, size) < size:
+                raise NotHere(extension)
+            known.ask_at = now + ASK_EVERY_S
+        return mapped
+
+    def _take_up(self, extension: str, size: int, *, may_wait: bool) -> Map:
+        """Check a file before it is used; NotHere where that takes long and it may not wait."""
+        found = MappedFile(self.stem + extension, self._cache)
+        mapped = _open(found, size)
+        is_large = self._expected(extension) > CHECKED_BYTES
+        if not may_wait and (is_large or mapped.here_to(0, size) < size):
+            self._cache.forget(found)
+            raise NotHere(extension)
+        try:
+            self._check(extension, mapped)
+        except BadIndex:
+            self._cache.forget(found)
+            raise
+        found.ask_at = time.monotonic() + ASK_EVERY_S
+        self._maps[extension] = found
+        return mapped
+
+    def _expected(self, extension: str) -> int:
+        """Bytes that a file must have, of which the row knows the CRC or that are whole chunks."""
+        row = self.row
+        sizes = {INDEX: row.index_bytes, TIMES: row.times_bytes, TOPICS: row.topics_bytes}
+        return sizes[extension]
+
+    def _check(self, extension: str, mapped: Map) -> None:
+        """See that a file is what the row says of it. Of the active segment, what it began with."""
+        row = self.row
+        if extension == TOPICS:
+            size = row.topics_bytes
+            good = size <= 0 or check_topic_chunks(mapped, size) == size
+        elif extension == INDEX:
+            good = crc32c(memoryview(mapped)[: row.index_bytes]) == row.index_crc
+        else:
+            good = crc32c(memoryview(mapped)[: row.times_bytes]) == row.times_crc
+        if not good:
             raise BadIndex
-        self._topics_map = found
-        return found
+
+    def bring(self, extension: str) -> bool:
+        """Have a file in memory, and checked; waits for the disk. False: it is no good.
+
+        Raises OSError only where that says nothing about the file.
+        """
+        try:
+            self._bring(extension)
+        except BadIndex:
+            return False
+        except OSError as error:
+            if error.errno in PASSING:
+                raise
+            return False
+        return True
+
+    def _bring(self, extension: str) -> None:
+        file = OpenFile(self.stem + extension, os.O_RDONLY)
+        position = 0
+        while got := len(os.pread(file.fd, _PIECE_BYTES, position)):
+            position += got
+        if extension not in self._maps:
+            self._take_up(extension, max(self._expected(extension), 1), may_wait=True)
+
+    @contextlib.contextmanager
+    def brought(self) -> Iterator[None]:
+        """In a thread: the offset and the time entries are at hand. Raises BadIndex."""
+        wanted = (INDEX, TIMES) if self.live is None else ()
+        if not all(map(self.bring, wanted)):
+            raise BadIndex
+        self.held += wanted
+        try:
+            yield
+        finally:
+            for extension in wanted:
+                self.held.remove(extension)
 
     def _read(self, extension: str, size: int, crc: int) -> bytes:
         try:
@@ -202,10 +301,9 @@ class Indexes:
 
     def let_go(self) -> None:
         """Close every file."""
-        for mapped in (self._offsets_map, self._topics_map):
-            if mapped is not None:
-                self._cache.forget(mapped)
-        self._offsets_map = self._topics_map = None
+        maps, self._maps = self._maps, {}
+        for mapped in maps.values():
+            self._cache.forget(mapped)
 
     def discard(self) -> None:
         """Delete the files."""

@@ -20,7 +20,7 @@ from onelog.base.errors import (
 )
 from onelog.base.ids import Offset, TimestampMs
 from onelog.storage.engine import NO_LEASE, Cold, Lease, SegmentInfo
-from onelog.storage.segment.cold import ColdBytes
+from onelog.storage.segment.cold import ColdBytes, ColdIndex
 from onelog.storage.segment.files import PASSING
 from onelog.storage.segment.held import PartitionState
 from onelog.storage.segment.segment import Segment, SegmentGone
@@ -117,7 +117,7 @@ class LogReader:
 
     def bring(self, cold: Cold) -> Lease:
         """Read cold bytes from the disk."""
-        assert isinstance(cold, ColdBytes)
+        assert isinstance(cold, ColdBytes | ColdIndex)
         held = self._held
         try:
             return cold.segment.bring(cold)

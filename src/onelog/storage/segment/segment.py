@@ -31,7 +31,7 @@ from onelog.kernel import (
 )
 from onelog.storage.engine import Buffer, Lease, LogSettings
 from onelog.storage.segment.checkpoint import UNKNOWN, SegmentRow
-from onelog.storage.segment.cold import ColdBytes, Stretches
+from onelog.storage.segment.cold import ColdBytes, ColdIndex, HeldIndex, Stretches
 from onelog.storage.segment.files import (
     FileCache,
     MappedFile,
@@ -40,7 +40,7 @@ from onelog.storage.segment.files import (
     remove,
 )
 from onelog.storage.segment.index import POSITION_MASK, REL_MAX, time_floor
-from onelog.storage.segment.indexes import INDEX_EXTENSIONS, BadIndex, Indexes
+from onelog.storage.segment.indexes import INDEX_EXTENSIONS, BadIndex, Indexes, NotHere
 from onelog.storage.segment.pages import Edge, PageBudget
 from onelog.storage.segment.residence import Map
 from onelog.storage.segment.space import reserve
@@ -328,15 +328,23 @@ class Segment:
         """As `locate`, and the end of the bytes in memory (of `max_bytes` from there on)."""
         try:
             start, here = self._floor(buffer, offset, limit, max_bytes)
-        except BadIndex:
-            self._repair(buffer)
-            start, here = self._floor(buffer, offset, limit, max_bytes)
+        except (NotHere, BadIndex) as missing:
+            raise ColdIndex(self, missing.extension) from None
         return find_batch(buffer, start, limit, offset), here
 
-    def bring(self, cold: ColdBytes) -> Lease:
-        """Bring a range of the log into memory; waits for the disk."""
+    def bring(self, cold: ColdBytes | ColdIndex) -> Lease:
+        """Have a stretch of the log, or an index file, in memory; waits for the disk."""
         if self.dead:
             raise SegmentGone
+        if isinstance(cold, ColdBytes):
+            return self._bring_log(cold)
+        if not cold.extension or not self.indexes.bring(cold.extension):
+            size = self.size_bytes
+            with self._bring_log(ColdBytes(self, 0, size)):
+                self._repair(self.buffer(size))
+        return HeldIndex(self.indexes.held, cold.extension)
+
+    def _bring_log(self, cold: ColdBytes) -> Lease:
         return self._brought.bring(self.stem + LOG, self.size_bytes, cold, lambda: self.dead)
 
     def _floor(self, buffer: Map, offset: int, limit: int, max_bytes: int) -> tuple[int, int]:
@@ -366,9 +374,8 @@ class Segment:
         buffer = self.buffer(limit)
         try:
             floor = time_floor(self.indexes.offsets(), self.indexes.times(), timestamp_ms)
-        except BadIndex:
-            self._repair(buffer)
-            floor = time_floor(self.indexes.offsets(), self.indexes.times(), timestamp_ms)
+        except (NotHere, BadIndex) as missing:
+            raise ColdIndex(self, missing.extension) from None
         first = self.locate(start, limit)
         position = limit if first < 0 else max(floor, first)
         view = memoryview(buffer)[:limit]
@@ -388,9 +395,8 @@ class Segment:
         rel_min = max(0, start - self.base_offset)
         try:
             found = self._topic_rels(topic_hash, rel_min, limit)
-        except BadIndex:
-            self._repair(self.buffer(self.size_bytes))
-            found = self._topic_rels(topic_hash, rel_min, limit)
+        except (NotHere, BadIndex) as missing:
+            raise ColdIndex(self, missing.extension) from None
         return [self.base_offset + rel for rel in found]
 
     def _topic_rels(self, topic_hash: int, rel_min: int, limit: int) -> list[int]:

@@ -54,7 +54,8 @@ def shortened(segment: Segment, size_bytes: int) -> SegmentRow:
     """The row of a segment of which only the first `size_bytes` count; a batch ends there."""
     row = segment.row()
     try:
-        offsets, times = segment.indexes.offsets(), segment.indexes.times()
+        with segment.indexes.brought():
+            offsets, times = segment.indexes.offsets(), segment.indexes.times()
     except BadIndex:
         offsets = times = ()
     entries = bisect_left(offsets, size_bytes, key=lambda entry: entry & POSITION_MASK)
