@@ -1,7 +1,8 @@
 """One case of `bench/lockstep.py` on the tree that is on the path: prints µs of CPU per message.
 
-Usage: `lockstep_child.py mqtt|amqp|kafka QOS MESSAGES ROUNDS`. It knows nothing of this tree but
-what older commits have as well: the support of the tests.
+Usage: `lockstep_child.py mqtt|amqp|kafka QOS MESSAGES ROUNDS [RULES]`. It knows nothing of this
+tree but what older commits have as well: the support of the tests. RULES is the number of access
+rules that are in the store before the broker starts (`bench/operate.py`).
 """
 
 from __future__ import annotations
@@ -308,9 +309,43 @@ async def kafka(folder: Path, _qos: int, count: int, rounds: int) -> float:
         return await best_round(publishers, consumers, messages_of, None, count, rounds)
 
 
-async def main(protocol: str, qos: str, count: str, rounds: str) -> None:
+async def keep_rules(folder: Path, count: int) -> None:
+    """Write access rules into the store: what the cases need is allowed, by the last of them.
+
+    Half of them mean the clients of the cases, with filters, placeholders and denials.
+    """
+    from onelog.assembly import open_store  # noqa: PLC0415
+    from onelog.base.clock import SystemClock  # noqa: PLC0415
+    from onelog.security.access.listing import AccessList  # noqa: PLC0415
+    from tests.support.access import rule  # noqa: PLC0415
+
+    needed = [
+        "allow anonymous publish,subscribe topic:b/+",
+        "allow anonymous publish,subscribe prefix:t",
+        "allow anonymous publish,create topic:$q/#",
+        "allow anonymous consume cursor:queue/*",
+    ]
+    shapes = (
+        "allow user:user-{0} publish,subscribe topic:site/{0}/#",
+        "allow everyone subscribe topic:b/{0}/+/state",
+        "allow group:group-{0} all prefix:plant-{0}/",
+        "deny everyone publish topic:b/%u/{0}/#",
+    )
+    made = [shapes[number % 4].format(number) for number in range(count - len(needed))]
+    clock = SystemClock()
+    store = await open_store(folder, clock)
+    access = AccessList(store, clock)
+    await access.open()
+    await access.change([rule(text) for text in (*made, *needed)])
+    await access.close()
+    await store.close()
+
+
+async def main(protocol: str, qos: str, count: str, rounds: str, rules: str = "0") -> None:
     case = {"mqtt": mqtt, "amqp": amqp, "kafka": kafka}[protocol]
     with tempfile.TemporaryDirectory() as folder:
+        if int(rules):
+            await keep_rules(Path(folder), int(rules))
         found = await case(Path(folder), int(qos), int(count), int(rounds))
         print(f"{found:.4f}", flush=True)
         os._exit(0)  # clients whose connections were taken away do not part in peace

@@ -96,7 +96,7 @@ async def _run_on_views(views: NamedViews, command: bytes) -> bytes:
 
 async def _run_on_access(store: MetadataStore, clock: Clock, command: bytes) -> bytes:
     access, users = AccessList(store, clock), UserTable(store, Troubles(clock))
-    access.groups_of = users.groups_of
+    access.groups_of, access.is_administrator = users.groups_of, users.is_administrator
     try:
         await access.open()
         await users.open()

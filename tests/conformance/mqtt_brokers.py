@@ -109,11 +109,13 @@ class Onelog(Server):
         """Make a user, as an operator does."""
         self.command("user", "add", name, "--password-stdin", *options, stdin=password)
 
-    def command(self, *words: str, stdin: str = "") -> None:
-        """Run `onelog` where the server runs, as an operator does."""
-        run_onelog(
+    def command(self, *words: str, stdin: str = "") -> str:
+        """Run `onelog` where the server runs, as an operator does; what it prints."""
+        done = run_onelog(
             *words, folder=self.folder, environment=environment(), given=stdin.encode()
-        ).check_returncode()
+        )
+        done.check_returncode()
+        return done.stdout.decode()
 
     def get(self, path: str) -> str:
         connection = http.client.HTTPConnection(

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from onelog.base.clock import ManualClock
-from onelog.base.errors import AlreadyExists, InvalidName, InvalidRequest, NotFound
+from onelog.base.errors import AlreadyExists, InvalidName, InvalidRequest, LimitExceeded, NotFound
 from onelog.broker import LOCAL, Action, Kind, Principal
 from onelog.metadata.local import LocalStore
 from onelog.observe import Troubles
@@ -144,6 +144,17 @@ async def test_a_change_of_several_rules_is_made_as_a_whole(place):
     assert [row.id for row in kept] == [row.id for row in access.rules] == ["1"]
 
 
+async def test_who_only_takes_rights_away_does_not_open_everything(place):
+    access, _, _ = place
+    await access.add(rule("allow user:ann publish topic:a"))
+    with pytest.raises(InvalidRequest, match="the last access rules"):
+        await access.change(remove=["1"], may_open=False)
+    assert not access.allows(BOB, Action.PUBLISH, "a")
+    await access.change([rule("allow user:ann publish topic:b")], ["1"], may_open=False)
+    await access.remove("2")
+    assert access.allows(BOB, Action.PUBLISH, "a")
+
+
 async def test_rules_that_are_made_at_the_same_time_get_numbers_of_their_own(place):
     access, _, _ = place
     made = await asyncio.gather(
@@ -181,7 +192,7 @@ async def test_there_are_not_more_rules_than_the_limit(place, monkeypatch):
     access, _, _ = place
     for topic in "ab":
         await access.add(rule(f"allow everyone publish topic:{topic}"))
-    with pytest.raises(Exception, match="there are 2 rules already"):
+    with pytest.raises(LimitExceeded, match="2 access rules at most"):
         await access.add(rule("allow everyone publish topic:c"))
     await access.change([rule("allow everyone publish topic:c")], ["1"])
 

@@ -295,16 +295,16 @@ class Rules(AllowAll):
 PERMISSIONS: dict[str, tuple[tuple[Action, str], Callable[[RawChannel], object]]] = {
     "declare a queue": ((Action.CREATE, "$q/q"), lambda channel: channel.queue("q")),
     "consume": (
-        (Action.SUBSCRIBE, "$q/q"),
+        (Action.CONSUME, "queue/q"),
         lambda channel: channel.consume(channel.queue("q")),
     ),
-    "get": ((Action.SUBSCRIBE, "$q/q"), lambda channel: channel.get(channel.queue("q"))),
+    "get": ((Action.CONSUME, "queue/q"), lambda channel: channel.get(channel.queue("q"))),
     "declare an exchange": (
         (Action.CREATE, "$x/x/#"),
         lambda channel: channel.exchange("fanout", "x"),
     ),
     "bind": (
-        (Action.SUBSCRIBE, "#"),
+        (Action.DELIVER, "a/b"),
         lambda channel: channel.bind(channel.queue("q"), "amq.topic", "a.b"),
     ),
     "publish to the default exchange": (

@@ -159,4 +159,4 @@ async def test_produce_and_fetch_name_the_same_resource(tmp_path) -> None:
             body = kafka_hub.fetch_body(name)
             client.send(client.frame(K.FETCH, 4, body))
             await client.wait_for(1)
-            assert listens.asked == {(Action.PUBLISH, resource), (Action.SUBSCRIBE, resource)}
+            assert listens.asked == {(Action.PUBLISH, resource), (Action.DELIVER, resource)}

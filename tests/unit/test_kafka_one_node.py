@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from onelog.base.errors import PartitionStopped
-from onelog.broker import Action
+from onelog.broker import Action, AllowAll
 from onelog.protocols.kafka.admin.broker_settings import log_dir
 from onelog.protocols.kafka.admin.topic_partitions import PARTITIONS_MAX
 from onelog.protocols.kafka.apis import APIS, ApiKey
@@ -60,14 +60,27 @@ ENTRY = {
 
 
 @pytest.mark.parametrize("version", versions(K.DESCRIBE_ACLS))
-async def test_there_are_no_access_lists_and_every_request_is_told_so(admin, version) -> None:
+async def test_where_the_program_decides_there_are_no_access_lists(tmp_path, version) -> None:
+    async with desk(tmp_path, authorizer=AllowAll()) as admin:
+        told = await admin.ask(K.DESCRIBE_ACLS, version, **FILTER)
+        assert (told.error_code, told.resources) == (E.security_disabled, ())
+        made = await admin.ask(K.CREATE_ACLS, version, creations=[ENTRY, ENTRY])
+        assert [row.error_code for row in made.results] == [E.security_disabled] * 2
+        gone = await admin.ask(K.DELETE_ACLS, version, filters=[FILTER])
+        assert [row.error_code for row in gone.filter_results] == [E.security_disabled]
+        assert all(row.error_message for row in (told, *made.results, *gone.filter_results))
+
+
+@pytest.mark.parametrize("version", versions(K.DESCRIBE_ACLS))
+async def test_an_access_list_is_made_shown_and_deleted_by_every_version(admin, version) -> None:
+    mine = {**ENTRY, "resource_type": 4, "resource_name": "kafka-cluster", "operation": 2}
+    own = {**mine, "principal": "User:admin"}
+    made = await admin.ask(K.CREATE_ACLS, version, creations=[own, ENTRY, ENTRY])
+    assert [row.error_code for row in made.results] == [E.none] * 3
     told = await admin.ask(K.DESCRIBE_ACLS, version, **FILTER)
-    assert (told.error_code, told.resources) == (E.security_disabled, ())
-    made = await admin.ask(K.CREATE_ACLS, version, creations=[ENTRY, ENTRY])
-    assert [row.error_code for row in made.results] == [E.security_disabled] * 2
+    assert [row.resource_name for row in told.resources] == ["t"]
     gone = await admin.ask(K.DELETE_ACLS, version, filters=[FILTER])
-    assert [row.error_code for row in gone.filter_results] == [E.security_disabled]
-    assert all(row.error_message for row in (told, *made.results, *gone.filter_results))
+    assert [row.resource_name for row in gone.filter_results[0].matching_acls] == ["t"]
 
 
 @pytest.mark.parametrize("count", MANY)

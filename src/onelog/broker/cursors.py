@@ -248,7 +248,8 @@ class CursorDesk:
         if not filters:
             raise InvalidRequest("a cursor reads at least one filter")
         for text in filters:
-            if not self._authorizer.allows(principal, Action.SUBSCRIBE, text):
+            # All of it: nobody asks for each record that the cursor reads.
+            if not self._authorizer.allows(principal, Action.DELIVER, text):
                 raise NotAuthorized(f"{principal.name} may not subscribe to {text}")
 
     # -- cursors that a protocol keeps itself

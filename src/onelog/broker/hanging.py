@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from typing import TypeVar
 
 H = TypeVar("H")
 
 
-def hang(undo: ExitStack, hooks: list[H], hook: H) -> None:
+def hang(undo: ExitStack | AsyncExitStack, hooks: list[H], hook: H) -> None:
     """Add a hook to a list; closing `undo` removes it."""
     hooks.append(hook)
     undo.callback(hooks.remove, hook)

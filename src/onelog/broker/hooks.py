@@ -49,6 +49,13 @@ class Authorizer(Protocol):
         """Whether the principal may do this to a topic, filter, cursor or the server."""
         ...
 
+    def denies(self, principal: Principal, action: Action, resource: str) -> bool:
+        """Whether a rule forbids this to the principal, for a topic or for a part of a filter.
+
+        A principal that no rule allows it, and none forbids it, may get it from one who may.
+        """
+        ...
+
 
 class AllowAll:
     """Everybody may do everything."""
@@ -65,6 +72,11 @@ class AllowAll:
         """Yes."""
         del principal, action, resource, kind
         return True
+
+    def denies(self, principal: Principal, action: Action, resource: str) -> bool:
+        """No."""
+        del principal, action, resource
+        return False
 
 
 class Quotas(Protocol):

@@ -89,11 +89,13 @@ def build_access(run_offline: RunOffline | None) -> App:
     @app.command
     def remove(name: str, /, *more: str, options: DataOptions = DEFAULT_DATA) -> None:
         """Remove rules by name or number; all of them or none."""
-        from onelog.security.access.commands import RemoveRules  # noqa: PLC0415
+        from onelog.security.access.commands import ListRules, RemoveRules  # noqa: PLC0415
 
         names = (name, *more)
         _, where = perform(options, RemoveRules(names=names))
         _say(f"removed rule {', '.join(names)} {where}")
+        if not perform(options, ListRules())[0].rules:
+            _say("there are no rules now: everybody who is let in may do everything")
 
     @app.command(name="list")
     def list_command(*, json: Json = False, options: DataOptions = DEFAULT_DATA) -> None:

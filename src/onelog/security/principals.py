@@ -47,6 +47,9 @@ class Action(StrEnum):
     CREATE = "create"
     CONFIGURE = "configure"
     DELETE = "delete"
+    DESCRIBE = "describe"
+    """See that something is there, and its settings. Who may do anything else to it sees it, too.
+    """
     ADMIN = "admin"
     """See or change what belongs to no topic and no cursor: users, rules, settings of the node."""
 

@@ -58,6 +58,11 @@ class UserTable:
         known = self.get(name)
         return () if known is None else known.user.groups
 
+    def is_administrator(self, name: str) -> bool:
+        """Whether a user is an administrator."""
+        known = self.get(name)
+        return known is not None and known.user.administrator
+
     def __len__(self) -> int:
         return len(self.rows) - len(self._unreadable)
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final, Literal, Protocol
 
+from onelog.security.access.listing import AccessList
+
 API_VERSION: Final = "3.10.8"
 """The RabbitMQ whose management API this is; tools read it to know what they may ask."""
 
@@ -27,6 +29,15 @@ class Amqp(Protocol):
     """The door of AMQP."""
 
     node: str
+
+    @property
+    def access(self) -> AccessList:
+        """The access list."""
+        ...
+
+    def check_administrator(self, user: str) -> None:
+        """Raise NotAuthorized unless a user may see and change all of it."""
+        ...
 
     async def totals(self) -> Row:
         """What the overview has of queues, connections and messages."""

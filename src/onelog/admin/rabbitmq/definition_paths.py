@@ -15,11 +15,12 @@ from starlette.responses import Response
 from onelog.admin.rabbitmq.contract import API_VERSION
 from onelog.admin.rabbitmq.desk import Desk, Table
 from onelog.admin.rabbitmq.listing import answer
+from onelog.admin.rabbitmq.permission_forms import EVERYTHING, RIGHTS, rules_of
 from onelog.admin.rabbitmq.requests import BadRequest, json_body, part
 from onelog.admin.rabbitmq.user_paths import (
-    check_permission,
+    all_permissions,
+    keep_permission,
     need_administrator,
-    permission_row,
     user_row,
     wants_administrator,
 )
@@ -53,13 +54,12 @@ class DefinitionPaths:
                 raise BadRequest("vhost_not_found") from None
         infos = await self._desk.authenticator.users.infos()
         users = [row.name for row in infos]
-        hosts = amqp.vhost_names()
         found |= {
             "rabbitmq_version": API_VERSION,
             "product_name": "OneLog",
             "product_version": info.version,
             "users": [user_row(row.name, row.administrator) for row in infos],
-            "permissions": [permission_row(user, host) for user in users for host in hosts],
+            "permissions": all_permissions(self._desk, users),
             "topic_permissions": [],
             "global_parameters": [],
         }
@@ -72,11 +72,23 @@ class DefinitionPaths:
         users = _rows(body, "users")
         if not all(self._is_known(row) for row in users):  # those that are known stay as they are
             need_administrator(self._desk, request)
-        for row in _rows(body, "permissions"):
-            check_permission(row)
+        permissions = _rows(body, "permissions")
+        for row in permissions:
+            where, user = row.get("vhost", vhost), row.get("user")
+            if not isinstance(where, str) or not isinstance(user, str):
+                raise BadRequest("a permission needs a user and a vhost")
+            rules_of(where, user, row)
         await self._desk.amqp.define(body, vhost)
         await self._make_users(users)
+        await self._give(request, permissions, vhost)
         return Response(status_code=204)
+
+    async def _give(self, request: Request, rows: list[Row], vhost: str | None) -> None:
+        """Give users the permissions of the file; while all is open, those for less only."""
+        narrow = [row for row in rows if any(row[right] != EVERYTHING for right in RIGHTS)]
+        for row in rows if self._desk.amqp.access.rules or narrow else ():
+            need_administrator(self._desk, request)
+            await keep_permission(self._desk, str(row.get("vhost", vhost)), row["user"], row)
 
     def _is_known(self, row: Row) -> bool:
         name = row.get("name")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,6 +19,9 @@ from onelog.security.authenticator import Authenticator
 Handler = Callable[[Request], Awaitable[Response]]
 Table = Mapping[str, Mapping[str, Handler]]
 """Path → method → what answers it."""
+
+_OPEN_PATHS: Final = ("/whoami", "/exchanges/{vhost}/{name}/publish")
+"""Served to everybody who is let in. A publish asks for its own right."""
 
 
 class Desk:
@@ -58,7 +62,9 @@ class Desk:
 
     def _route(self, path: str, methods: Mapping[str, Handler]) -> Route:
         async def answer(request: Request) -> Response:
-            request.state.who = await log_in(request, self.authenticator)
+            who = request.state.who = await log_in(request, self.authenticator)
+            if path not in _OPEN_PATHS:
+                self.amqp.check_administrator(who.user)
             return await methods["GET" if request.method == "HEAD" else request.method](request)
 
         return Route(f"/api{path}", answer, methods=list(methods))

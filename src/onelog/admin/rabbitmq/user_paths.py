@@ -1,14 +1,13 @@
 """Paths of users and their permissions.
 
 Rules: users are those of every protocol. Only administrators make, change and delete users;
-everybody may change the own password. There are no permissions yet: every user may do everything
-else, so that is what is shown, and a permission that would say less is refused. No hash of a
-password is ever shown.
+everybody may change the own password. No hash of a password is ever shown. Permissions are access
+rules (`permission_forms.py`). While there is no rule, every user may do everything: that is what is
+shown, and a permission for everything makes no rule, because the first rule denies all else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 from starlette.requests import Request
@@ -16,19 +15,18 @@ from starlette.responses import Response
 
 from onelog.admin.rabbitmq.desk import Desk, Table, who_asks
 from onelog.admin.rabbitmq.listing import answer, many, one
+from onelog.admin.rabbitmq.permission_forms import (
+    EVERYTHING,
+    RIGHTS,
+    is_of,
+    permissions_of,
+    rules_of,
+)
 from onelog.admin.rabbitmq.requests import BadRequest, json_body, need, part
 from onelog.base.errors import NotAuthorized, NotFound
 from onelog.security.users import Users
 
 Row = dict[str, Any]
-
-EVERYTHING: Final = ".*"
-RIGHTS: Final = ("configure", "write", "read")
-_NOT_KEPT: Final = (
-    "permissions are not kept here yet: every user may do everything, so configure, write and read"
-    f" have to be {EVERYTHING}"
-)
-
 
 ADMINISTRATOR: Final = "administrator"
 
@@ -66,10 +64,26 @@ def permission_row(user: str, vhost: str) -> Row:
     return {"user": user, "vhost": vhost, **dict.fromkeys(RIGHTS, EVERYTHING)}
 
 
-def check_permission(row: Row) -> None:
-    """Refuse a permission that would have to be held back from somebody. Raises BadRequest."""
-    if any(row.get(name) != EVERYTHING for name in RIGHTS):
-        raise BadRequest(_NOT_KEPT)
+def all_permissions(desk: Desk, users: list[str]) -> list[Row]:
+    """Every permission: what rules say, or everything for everybody while there is no rule."""
+    amqp = desk.amqp
+    if not amqp.access.rules:
+        return [permission_row(user, vhost) for user in users for vhost in amqp.vhost_names()]
+    return permissions_of(amqp.access.rules)
+
+
+async def keep_permission(desk: Desk, vhost: str, user: str, body: Row) -> None:
+    """Give a user a permission in place of the one it has. Raises BadRequest."""
+    access, made = desk.amqp.access, rules_of(vhost, user, body)
+    if not access.rules and all(body[right] == EVERYTHING for right in RIGHTS):
+        return
+    if not access.rules and not made:
+        raise BadRequest(
+            "there are no access rules, so every user may do everything; give others their"
+            " permissions first, or disable the user"
+        )
+    gone = [row.id for row in access.rules if is_of(row, vhost, user)]
+    await access.change(made, gone, may_open=False)
 
 
 class UserPaths:
@@ -174,38 +188,53 @@ class UserPaths:
     async def permissions(self, request: Request) -> Response:
         """Who may do what where."""
         params = request.path_params
-        users = [self._known(part(request, "user"))] if "user" in params else await self._names()
-        amqp = self._desk.amqp
-        hosts = amqp.vhost_names()
+        rows = all_permissions(self._desk, await self._names())
+        if "user" in params:
+            user = self._known(part(request, "user"))
+            rows = [row for row in rows if row["user"] == user]
         if "vhost" in params:
-            hosts = [amqp.known_vhost(part(request, "vhost"))]
-        return await many(request, _permissions(users, hosts))
+            vhost = self._desk.amqp.known_vhost(part(request, "vhost"))
+            rows = [row for row in rows if row["vhost"] == vhost]
+        return await many(request, iter(rows))
 
     async def permission(self, request: Request) -> Response:
         """What a user may do in a virtual host."""
         vhost = self._desk.amqp.known_vhost(part(request, "vhost"))
-        return one(request, permission_row(self._known(part(request, "user")), vhost))
+        user = self._known(part(request, "user"))
+        for row in all_permissions(self._desk, [user]):
+            if (row["user"], row["vhost"]) == (user, vhost):
+                return one(request, row)
+        raise NotFound(f"{user} has no permission in {vhost}")
 
     async def allow(self, request: Request) -> Response:
-        """Allow a user everything, which it may anyway."""
+        """Give a user a permission."""
+        need_administrator(self._desk, request)
         body = await json_body(request)
         need(body, *RIGHTS)
         try:
-            self._desk.amqp.known_vhost(part(request, "vhost"))
-            self._known(part(request, "user"))
+            vhost = self._desk.amqp.known_vhost(part(request, "vhost"))
+            user = self._known(part(request, "user"))
         except NotFound:
             raise BadRequest("vhost_or_user_not_found") from None
-        check_permission(body)
+        await keep_permission(self._desk, vhost, user, body)
         return Response(status_code=204)
 
-    async def forbid(self, _request: Request) -> Response:
-        """What every user may cannot be taken from one."""
-        raise BadRequest(_NOT_KEPT)
+    async def forbid(self, request: Request) -> Response:
+        """Take a user's permission away."""
+        need_administrator(self._desk, request)
+        vhost, user = part(request, "vhost"), part(request, "user")
+        access = self._desk.amqp.access
+        gone = [row.id for row in access.rules if is_of(row, vhost, user)]
+        if not access.rules:
+            raise BadRequest(
+                "there are no access rules, so every user may do everything; a narrower permission"
+                " makes rules"
+            )
+        if not gone:
+            raise NotFound(f"{user} has no permission in {vhost}")
+        await access.change(remove=gone, may_open=False)
+        return Response(status_code=204)
 
     async def nobody(self, _request: Request) -> Response:
         """There are none."""
         return answer([])
-
-
-def _permissions(users: list[str], vhosts: list[str]) -> Iterator[Row]:
-    return (permission_row(user, vhost) for user in users for vhost in vhosts)

@@ -17,7 +17,7 @@ from pamqp import commands
 from onelog.broker import Action, Cold
 from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
 from onelog.protocols.amqp.frames import make_method
-from onelog.protocols.amqp.permissions import may
+from onelog.protocols.amqp.permissions import may, may_bind, may_consume, may_send_dead_letters
 from onelog.protocols.amqp.replies import consume_replies
 from onelog.protocols.amqp.transactions import Transaction
 from onelog.queues.errors import NotDeclared
@@ -102,9 +102,9 @@ def _exchange_binding(channel: Channel, method: Any) -> Binding:
 
 async def exchange_bind(channel: Channel, method: Any) -> None:
     """Bind an exchange to another one."""
-    may(channel, Action.PUBLISH, "exchange", method.destination)
-    may(channel, Action.SUBSCRIBE, "exchange", method.source)
-    await channel.vhost.bind(_exchange_binding(channel, method))
+    binding = _exchange_binding(channel, method)
+    may_bind(channel, binding)
+    await channel.vhost.bind(binding)
     if not method.nowait:
         channel.send(commands.Exchange.BindOk())
 
@@ -112,7 +112,9 @@ async def exchange_bind(channel: Channel, method: Any) -> None:
 async def exchange_unbind(channel: Channel, method: Any) -> None:
     """Remove that binding; no error when an end of it does not exist."""
     with _not_there():
-        await channel.vhost.unbind(_exchange_binding(channel, method))
+        binding = _exchange_binding(channel, method)
+        may_bind(channel, binding)
+        await channel.vhost.unbind(binding)
     if not method.nowait:
         channel.send(commands.Exchange.UnbindOk())
 
@@ -162,8 +164,9 @@ def _may_declare(channel: Channel, record: QueueRecord) -> None:
     may(channel, Action.CREATE, "queue", record.name)
     dead_letters = record.arguments.get("x-dead-letter-exchange")
     if isinstance(dead_letters, str):
-        may(channel, Action.SUBSCRIBE, "queue", record.name)
-        may(channel, Action.PUBLISH, "exchange", dead_letters)
+        may_consume(channel, record.name)
+        key = record.arguments.get("x-dead-letter-routing-key")
+        may_send_dead_letters(channel, dead_letters, key if isinstance(key, str) else None)
 
 
 def _declared(channel: Channel, name: str, messages: int, consumers: int) -> None:
@@ -194,8 +197,7 @@ def _queue_binding(channel: Channel, method: Any) -> Binding:
 async def queue_bind(channel: Channel, method: Any) -> None:
     """Bind a queue to an exchange."""
     binding = _queue_binding(channel, method)
-    may(channel, Action.PUBLISH, "queue", binding.destination.name)
-    may(channel, Action.SUBSCRIBE, "exchange", binding.source)
+    may_bind(channel, binding)
     await channel.vhost.bind(binding)
     if not method.nowait:
         channel.send(commands.Queue.BindOk())
@@ -204,14 +206,16 @@ async def queue_bind(channel: Channel, method: Any) -> None:
 async def queue_unbind(channel: Channel, method: Any) -> None:
     """Remove that binding; no error when an end of it does not exist."""
     with _not_there():
-        await channel.vhost.unbind(_queue_binding(channel, method))
+        binding = _queue_binding(channel, method)
+        may_bind(channel, binding)
+        await channel.vhost.unbind(binding)
     channel.send(commands.Queue.UnbindOk())
 
 
 def queue_purge(channel: Channel, method: Any) -> Work:
     """Settle all waiting messages."""
     queue = _queue(channel, method.queue)
-    may(channel, Action.SUBSCRIBE, "queue", queue.name)
+    may_consume(channel, queue.name)
     count = queue.purge()
     if not method.nowait:
         channel.send(commands.Queue.PurgeOk(message_count=count))
@@ -249,7 +253,7 @@ def basic_consume(channel: Channel, method: Any) -> Work:
     if method.queue == REPLY_TO:
         return _wait_for_replies(channel, method)
     queue = _queue(channel, method.queue)
-    may(channel, Action.SUBSCRIBE, "queue", queue.name)
+    may_consume(channel, queue.name)
     try:
         _consume(channel, queue, method)
     except Cold:
@@ -269,6 +273,7 @@ async def _consume_later(channel: Channel, queue: Queue, method: Any) -> None:
     while True:
         await queue.window.wait()
         queue = _queue(channel, method.queue)  # it may be gone
+        may_consume(channel, queue.name)
         try:
             return _consume(channel, queue, method)
         except Cold:
@@ -297,7 +302,7 @@ def basic_cancel(channel: Channel, method: Any) -> Work:
 def basic_get(channel: Channel, method: Any) -> Work:
     """Get one message, now."""
     queue = _queue(channel, method.queue)
-    may(channel, Action.SUBSCRIBE, "queue", queue.name)
+    may_consume(channel, queue.name)
     if queue.settings.type == "stream":
         raise AmqpError(Reply.NOT_IMPLEMENTED, "basic.get is not supported by stream queues")
     try:

@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Final
 from onelog.base.clock import Clock
 from onelog.base.errors import NotAuthenticated
 from onelog.broker import Broker
+from onelog.broker.hanging import hang
 from onelog.config import Config
 from onelog.kernel import AmqpEnvelopes
 from onelog.net import ConnectionCounters, Connections, Peer
 from onelog.protocols.amqp.confirms import ACK, NACK
 from onelog.protocols.amqp.letters import AmqpLetter
+from onelog.protocols.amqp.permissions import look_anew
 from onelog.queues.hub import QueueHub
 from onelog.security.authenticator import Authenticator
 from onelog.security.identity import Identity
@@ -86,12 +88,16 @@ class Hub:
         """Recover declarations and the messages that wait in queues."""
         await self.queues.open()
         self._undo.callback(self.authenticator.on_change(self.connections.user_changed))
+        hang(self._undo, self.broker.authorizer.on_change, self._rights_changed)
 
     async def abandon(self) -> None:
         """It could not be opened: release everything, so that another can be opened."""
         self.is_abandoned = True
         self._undo.close()
         await self.queues.abandon()
+
+    def _rights_changed(self) -> None:
+        look_anew(self)
 
     def dismiss(self) -> None:
         """Close every connection."""

@@ -1,36 +1,148 @@
 """The rights of a user: RabbitMQ's configure, write and read, asked of the one authorizer.
 
-Rules: configure is *manage*, write is *publish*, read is *subscribe*. The resource of a queue is
-the topic of its own messages, that of an exchange the filter over its subtree. The door asks for a
-publish, with the topic itself, which RabbitMQ calls topic permissions.
+Rules:
+- Configure is *create* or *delete*, write is *publish*. Reading a queue is *consume* on the cursor
+  `queue/<name>`, reading an exchange is *deliver* on the topics that a binding asks for.
+- A queue is asked for by the topic of its own messages, an exchange by the filter over its subtree.
+  A publish is asked for by the door, with the topic itself, which is what RabbitMQ calls topic
+  permissions.
+- A binding is judged as a whole, when it is made: what comes through it is not judged again. But
+  a rule that denies reaches through a queue: a user does not consume a queue that is bound to
+  topics which a rule forbids to that user.
+- When answers changed, the publishes of open channels are looked at anew, and a channel whose
+  consumer may not have its queue any more is closed with 403.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
-from onelog.broker import Action
+from onelog.base.names import from_routing_key
+from onelog.broker import Action, Kind
 from onelog.protocols.amqp.errors import AmqpError, Reply
-from onelog.queues.addresses import exchange_root, queue_topic
+from onelog.queues.addresses import DEFAULT_VHOST, exchange_root, level, queue_topic
+from onelog.queues.exchanges import Binding, Destination
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.channel import Channel
+    from onelog.protocols.amqp.hub import Hub
 
-Kind = Literal["queue", "exchange"]
+Thing = Literal["queue", "exchange"]
 
 
-def may(channel: Channel, action: Action, kind: Kind, name: str) -> None:
+def may(channel: Channel, action: Action, thing: Thing, name: str) -> None:
     """Raise AmqpError unless the user of a channel may do this."""
-    connection, vhost = channel.connection, channel.vhost
-    assert connection.principal is not None
-    if kind == "queue":
-        resource = queue_topic(vhost.name, name)
+    vhost = channel.vhost.name
+    if thing == "queue":
+        resource = queue_topic(vhost, name or "amq.gen-")  # the broker will name it so
     else:
-        root = exchange_root(vhost.name, name)
-        resource = f"{root}/#" if root else "#"
-    if not connection.hub.broker.authorizer.allows(connection.principal, action, resource):
-        raise AmqpError(
-            Reply.ACCESS_REFUSED,
-            f"access to {kind} '{name}' in vhost '{vhost.name}' refused for user"
-            f" '{connection.login_name}'",
-        )
+        resource = _subtree(exchange_root(vhost, name))
+    _ask(channel, action, resource, Kind.TOPIC, thing, name)
+
+
+def may_consume(channel: Channel, queue: str) -> None:
+    """Raise AmqpError unless the user of a channel may have what a queue holds."""
+    cursor = queue_cursor(channel.vhost.name, queue)
+    _ask(channel, Action.CONSUME, cursor, Kind.CURSOR, "queue", queue)
+    authorizer, principal = channel.connection.hub.broker.authorizer, channel.connection.principal
+    assert principal is not None
+    if not authorizer.checks_delivery:
+        return
+    for source in _sources(channel, queue):
+        if authorizer.denies(principal, Action.DELIVER, source):
+            raise _refused(channel, "queue", queue)
+
+
+def _sources(channel: Channel, queue: str) -> Iterator[str]:
+    """The topics that come to a queue by bindings, also through other exchanges, as filters."""
+    router = channel.vhost.router
+    seen: set[Destination] = set()
+    waiting = [Destination("queue", queue)]
+    while waiting:
+        destination = waiting.pop()
+        if destination not in seen:
+            seen.add(destination)
+            for binding in router.bindings_to(destination):
+                if binding.source:
+                    yield binding_filter(channel, binding)
+                    waiting.append(Destination("exchange", binding.source))
+
+
+def may_bind(channel: Channel, binding: Binding) -> None:
+    """Raise AmqpError unless the user of a channel may make or end a binding."""
+    destination, source = binding.destination, binding.source
+    if source:  # every queue is bound to the default exchange
+        wanted = binding_filter(channel, binding)
+        _ask(channel, Action.DELIVER, wanted, Kind.TOPIC, "exchange", source)
+    may(channel, Action.PUBLISH, destination.kind, destination.name)
+
+
+def may_send_dead_letters(channel: Channel, exchange: str, key: str | None) -> None:
+    """Raise AmqpError unless the user of a channel may send what a queue gives up there."""
+    if exchange:
+        may(channel, Action.PUBLISH, "exchange", exchange)
+    else:
+        vhost = channel.vhost.name
+        resource = queue_topic(vhost, key) if key else _subtree(queue_topic(vhost, "")[:-1])
+        _ask(channel, Action.PUBLISH, resource, Kind.TOPIC, "queue", key or "")
+
+
+def binding_filter(channel: Channel, binding: Binding) -> str:
+    """The topics that come through a binding, or more where no filter says just these."""
+    vhost = channel.vhost
+    root = exchange_root(vhost.name, binding.source)
+    found = vhost.router.find(binding.source)
+    if found is None or found.type not in ("direct", "topic"):
+        return _subtree(root)
+    if found.type == "direct":
+        text = from_routing_key(binding.routing_key)
+    else:
+        words = binding.routing_key.split(".")
+        if "#" in words[:-1]:
+            return _subtree(root)
+        text = "/".join({"*": "+", "#": "#"}.get(word) or from_routing_key(word) for word in words)
+    return "/".join(part for part in (root, text) if part) or "#"
+
+
+def queue_cursor(vhost: str, queue: str) -> str:
+    """What rules call a queue that is consumed."""
+    return f"queue/{queue}" if vhost == DEFAULT_VHOST else f"queue@{level(vhost)}/{queue}"
+
+
+def look_anew(hub: Hub) -> None:
+    """Answers changed: routes are found anew, and who may not consume any more is told."""
+    hub.queues.generation += 1
+    for connection in list(hub.connections):
+        for channel in list(connection.channels.values()):
+            _look_at(channel)
+
+
+def _look_at(channel: Channel) -> None:
+    for consumer in list(channel.consuming.consumers.values()):
+        try:
+            may_consume(channel, consumer.queue.name)
+        except AmqpError as error:
+            channel.fail(error)
+            return
+
+
+def _subtree(root: str) -> str:
+    return f"{root}/#" if root else "#"
+
+
+def _ask(
+    channel: Channel, action: Action, resource: str, kind: Kind, thing: Thing, name: str
+) -> None:
+    connection = channel.connection
+    assert connection.principal is not None
+    if not connection.hub.broker.authorizer.allows(connection.principal, action, resource, kind):
+        raise _refused(channel, thing, name)
+
+
+def _refused(channel: Channel, thing: Thing, name: str) -> AmqpError:
+    return AmqpError(
+        Reply.ACCESS_REFUSED,
+        f"access to {thing} '{name}' in vhost '{channel.vhost.name}' refused for user"
+        f" '{channel.connection.login_name}'",
+    )

@@ -26,6 +26,7 @@ from onelog.broker import Action
 from onelog.kernel import encode_fetch_response, parse_fetch
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.fetch_parts import Asked, Row, Wanted
+from onelog.protocols.kafka.rights import authorize, topic_named
 from onelog.protocols.kafka.topics import KafkaTopic, Rest
 from onelog.protocols.kafka.turns import RequestTurns
 from onelog.protocols.kafka.views.looking import RUN_BYTES
@@ -62,6 +63,7 @@ class _Fetch:
         "_is_late",
         "_max_bytes",
         "_min_bytes",
+        "_rights",
         "_slot",
         "_timer",
         "_topics",
@@ -98,21 +100,31 @@ class _Fetch:
         self._is_late = False
         """Whether the client's `max_wait_ms` is over."""
         self._waits_for_disk = True
+        self._rights = connection.hub.rights_changes
 
     def _find(self, name: str | bytes) -> tuple[KafkaTopic | None, OnelogError | None]:
         """A requested topic, or the error why it is not served."""
-        hub = self._connection.hub
+        hub, principal = self._connection.hub, self._connection.principal
         try:
             if isinstance(name, bytes):
                 topic = hub.topics.by_id(uuid.UUID(bytes=name))
                 if topic is None:
                     raise KafkaError(ErrorCode.unknown_topic_id, "no topic has this id")
+                authorize(hub, principal, Action.DELIVER, topic.address)
             else:
-                topic = hub.topics.get(name)
-            hub.authorize(self._connection.principal, Action.SUBSCRIBE, topic)
+                topic = topic_named(hub, principal, Action.DELIVER, name)
         except OnelogError as error:
             return None, error
         return topic, None
+
+    def _ask_again(self) -> None:
+        """Refuse what the client may not have any more: rights changed while it waited."""
+        self._rights = self._connection.hub.rights_changes
+        for name, wanted in self._topics:
+            refusal = self._find(name)[1]
+            if refusal is not None:
+                for part in wanted:
+                    part.error = refusal
 
     def _parts(self) -> Iterator[Wanted]:
         for _name, wanted in self._topics:
@@ -130,6 +142,8 @@ class _Fetch:
 
     def _try_answer(self, *, last_try: bool) -> bool:
         """Answer if there is enough. Returns whether the answer goes out."""
+        if self._rights != self._connection.hub.rights_changes:
+            self._ask_again()
         left, total, failed, rests, colds = self._max_bytes, 0, False, False, 0
         committed = self._committed
         for _name, wanted in self._topics:
@@ -244,6 +258,8 @@ class _Fetch:
 
     async def _answer_in_turns(self, turns: RequestTurns, *, last_try: bool) -> bool:
         """Answer if there is enough. Returns whether the answer went out."""
+        if self._rights != self._connection.hub.rights_changes:
+            self._ask_again()
         left, total, failed, rests, colds = self._max_bytes, 0, False, False, 0
         async for part in turns.timed(self._parts()):
             room = left if total or left > 0 else 1

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from onelog.base.clock import Clock
 from onelog.base.limits import STREAM_NAME_CHARS_MAX
-from onelog.broker import Action, Broker, Principal, Stream, written_once
+from onelog.broker import Broker, Stream, written_once
+from onelog.broker.hanging import hang
 from onelog.broker.producer_ids import ProducerIds
 from onelog.config import Config
 from onelog.net import ConnectionCounters, Connections
@@ -29,7 +30,7 @@ from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.groups.coordinator import Groups
 from onelog.protocols.kafka.groups.rows import STREAM as GROUPS
 from onelog.protocols.kafka.recovered import RecoveredState
-from onelog.protocols.kafka.topics import KafkaTopic, Topics, check_name
+from onelog.protocols.kafka.topics import Topics, check_name
 from onelog.protocols.kafka.transactions.coordinator import STREAM as TRANSACTIONS
 from onelog.protocols.kafka.transactions.coordinator import Coordinator
 from onelog.protocols.kafka.transactions.opening import open_coordinator
@@ -90,6 +91,9 @@ class Hub:
         self._transactions = RecoveredState[Coordinator](TRANSACTIONS, broker.troubles)
         self._opened = AsyncExitStack()
         """Closes everything that is open, the last first."""
+        self.rights_changes = 0
+        """How often the authorizer's answers changed: what waits asks again then."""
+        hang(self._opened, broker.authorizer.on_change, self._rights_changed)
         self._opened.callback(self.views.close)
         self._opened.callback(self.topics.close)
         self._opened.callback(self.appends.close)
@@ -140,6 +144,9 @@ class Hub:
         made = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=")
         return (await written_once(self.broker.store, _CLUSTER_ID_KEY, made)).decode()
 
+    def _rights_changed(self) -> None:
+        self.rights_changes += 1
+
     async def close(self) -> None:
         """Close every connection, and everything that was opened."""
         for connection in list(self.connections):
@@ -173,15 +180,6 @@ class Hub:
             number += 1
             name = f"{plain[: STREAM_NAME_CHARS_MAX - 10]}-{number}"
         return name
-
-    def authorize(self, principal: Principal | None, action: Action, topic: KafkaTopic) -> None:
-        """Refuse an action that the principal may not do to a topic."""
-        assert principal is not None, "nothing is asked before the login"
-        if not self.broker.authorizer.allows(principal, action, topic.address):
-            raise KafkaError(
-                ErrorCode.topic_authorization_failed,
-                f"{principal.name} may not {action} {topic.name}",
-            )
 
     def api_versions(self, error: ErrorCode = ErrorCode.none) -> Body:
         """The answer to ApiVersions."""

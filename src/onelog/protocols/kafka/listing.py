@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.errors import OnelogError, again
 from onelog.base.ids import TimestampMs
-from onelog.broker import Action
 from onelog.protocols.kafka.codec import Body, given
 from onelog.protocols.kafka.epochs import UNKNOWN_EPOCH, check_epoch
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
@@ -32,7 +31,7 @@ _READ_COMMITTED: Final = 1
 async def list_offsets(hub: Hub, request: Request) -> Body:
     """Offsets by kind or by time."""
     committed = given(request.body, "isolation_level", 0) == _READ_COMMITTED
-    asked, turns = Asked(hub, request, Action.SUBSCRIBE), RequestTurns()
+    asked, turns = Asked(hub, request, None), RequestTurns()
     topics = []
     for topic in request.body.topics:
         rows = [
@@ -86,7 +85,7 @@ async def _find(target: TopicPartition, wanted: int, *, committed: bool) -> tupl
 
 async def offset_for_leader_epoch(hub: Hub, request: Request) -> Body:
     """The end of a leader epoch, so that consumers notice a log that was cut."""
-    asked, turns = Asked(hub, request, Action.SUBSCRIBE), RequestTurns()
+    asked, turns = Asked(hub, request, None), RequestTurns()
     topics = []
     for topic in request.body.topics:
         rows = [

@@ -18,6 +18,12 @@ from onelog.protocols.kafka.codec import Body, given
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.metadata_wire import MetadataWriter, NodeRow, PartitionRow, TopicRow
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.rights import (
+    authorize,
+    cluster_operations,
+    may_see,
+    topic_operations,
+)
 from onelog.protocols.kafka.room import AnswerRoom
 from onelog.protocols.kafka.topics import KafkaTopic, check_name
 from onelog.protocols.kafka.turns import RequestTurns
@@ -31,10 +37,6 @@ _ALL_TOPICS_VERSION: Final = 1
 _BY_ID_VERSION: Final = 12
 """From this version on, a topic may be asked for by its id; before, every answer needs a name."""
 OPERATIONS_NOT_ASKED: Final = -(2**31)
-TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
-"""The operations that are allowed on a topic where nothing is restricted, in Kafka's numbers."""
-CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
-"""The same for a cluster: nobody writes or reads one."""
 _ENDPOINT_BROKERS: Final = 1
 _PARTITION_BYTES: Final = 34
 """Bytes of a partition in an answer, at most."""
@@ -44,14 +46,20 @@ _ROWS_AT_ONCE: Final = 1000
 class _MetadataAnswer:
     """An answer in progress."""
 
-    __slots__ = ("operations", "room", "turns", "writer")
+    __slots__ = ("_asker", "room", "turns", "writer")
 
     def __init__(self, hub: Hub, request: Request) -> None:
         host, port = request.connection.advertised
         self.writer = MetadataWriter(request.version, NodeRow(hub.node_id, host, port))
         self.turns, self.room = RequestTurns(), AnswerRoom()
         asked = given(request.body, "include_topic_authorized_operations", False)
-        self.operations = TOPIC_OPERATIONS if asked else OPERATIONS_NOT_ASKED
+        self._asker = (hub, request.connection.principal) if asked else None
+
+    def operations(self, topic: KafkaTopic) -> int:
+        """What the client may do to a topic, if it asked for that."""
+        if self._asker is None:
+            return OPERATIONS_NOT_ASKED
+        return topic_operations(*self._asker, topic)
 
 
 async def metadata(hub: Hub, request: Request) -> bytes:
@@ -75,7 +83,7 @@ async def metadata(hub: Hub, request: Request) -> bytes:
             async for row in turns.over(once)
         ]
     operations = (
-        CLUSTER_OPERATIONS
+        cluster_operations(hub, request)
         if given(request.body, "include_cluster_authorized_operations", False)
         else OPERATIONS_NOT_ASKED
     )
@@ -87,11 +95,8 @@ def _is_by_id(row: Any) -> bool:
 
 
 def _visible(hub: Hub, request: Request) -> list[KafkaTopic]:
-    principal, allows = request.connection.principal, hub.broker.authorizer.allows
-    assert principal is not None
-    return [
-        topic for topic in hub.topics.listed() if allows(principal, Action.SUBSCRIBE, topic.address)
-    ]
+    principal = request.connection.principal
+    return [topic for topic in hub.topics.listed() if may_see(hub, principal, topic)]
 
 
 def broker_row(hub: Hub, connection: Connection) -> Body:
@@ -109,6 +114,7 @@ async def _one(
     *,
     create: bool,
 ) -> TopicRow:
+    principal = request.connection.principal
     try:
         if name is None:
             topic = hub.topics.by_id(wanted) if wanted is not None else None
@@ -119,8 +125,9 @@ async def _one(
             if topic is None and create and hub.settings.topics.auto_create:
                 topic = await _create(hub, request, name)
             if topic is None:
+                authorize(hub, principal, None, check_name(name))
                 return _missing(ErrorCode.unknown_topic_or_partition, name, None)
-        hub.authorize(request.connection.principal, Action.SUBSCRIBE, topic)
+        authorize(hub, principal, None, topic.address)
     except OnelogError as error:
         return _missing(code_of(error), name, wanted)
     return await _describe(answer, topic)
@@ -158,7 +165,7 @@ async def _describe(answer: _MetadataAnswer, topic: KafkaTopic) -> TopicRow:
     except KafkaError:  # others had their turn, and a view shows fewer partitions now: ask again
         return _missing(ErrorCode.leader_not_available, topic.name, topic.id)
     return TopicRow(
-        int(ErrorCode.none), topic.name, topic.id, answer.operations, count, b"".join(pieces)
+        int(ErrorCode.none), topic.name, topic.id, answer.operations(topic), count, b"".join(pieces)
     )
 
 
@@ -184,7 +191,7 @@ async def describe_cluster(hub: Hub, request: Request) -> Body:
         "controller_id": hub.node_id,
         "brokers": [row],
         "endpoint_type": _ENDPOINT_BROKERS,
-        "cluster_authorized_operations": CLUSTER_OPERATIONS
+        "cluster_authorized_operations": cluster_operations(hub, request)
         if request.body.include_cluster_authorized_operations
         else OPERATIONS_NOT_ASKED,
     }

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import InvalidRecords, MessageTooLarge, OnelogError, StateUnknown
+from onelog.broker import Action
 from onelog.kernel import (
     ATTR_CODEC_MASK,
     ATTR_DELETE_HORIZON,
@@ -30,6 +31,8 @@ from onelog.kernel import (
 from onelog.protocols.kafka.answers import AnswerSlot
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.opening import RecordsRefused, Unopened, check_without_keys, timed
+from onelog.protocols.kafka.rights import authorize
+from onelog.protocols.kafka.topics import check_name
 
 if TYPE_CHECKING:
     from onelog.kernel.types import Buffer
@@ -126,9 +129,9 @@ class Produce(AnswerSlot):
                     try:
                         topic = find(name)
                     except OnelogError as error:
-                        stranger = error
+                        stranger = self._unknown(name, error)
                         work += _WORK_OF_A_STRANGER
-                        raise
+                        raise stranger from None
                     place = (name, topic.partition(number), rows, at)
                     batch = self._take_batch(place, buffer, first, last)
                     if batch is not None:
@@ -136,6 +139,15 @@ class Produce(AnswerSlot):
                 except OnelogError as error:
                     self.refuse(rows, at, number, error)
                     self._left -= 1
+
+    def _unknown(self, name: str, error: OnelogError) -> OnelogError:
+        """Why a topic is not found: a client that may not write to it is told only that."""
+        connection = self.connection
+        try:
+            authorize(connection.hub, connection.principal, Action.PUBLISH, check_name(name))
+        except OnelogError as refusal:
+            return refusal
+        return error
 
     def _bad_acks(self) -> KafkaError:
         return KafkaError(ErrorCode.invalid_required_acks, f"acks is -1, 0 or 1, not {self.acks}")

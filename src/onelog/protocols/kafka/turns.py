@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from onelog.base.errors import OnelogError
 from onelog.broker import Action, Principal
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
+from onelog.protocols.kafka.rights import topic_named
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
@@ -67,11 +68,14 @@ class RequestTurns:
 
 
 class Asked:
-    """The topics that one request names, if its sender may act on them."""
+    """The topics that one request names, if its sender may act on them.
+
+    The action None is to see them.
+    """
 
     __slots__ = ("_action", "_hub", "_principal", "_refused")
 
-    def __init__(self, hub: Hub, request: Request, action: Action) -> None:
+    def __init__(self, hub: Hub, request: Request, action: Action | None) -> None:
         self._hub = hub
         self._principal: Principal | None = request.connection.principal
         self._action = action
@@ -83,8 +87,7 @@ class Asked:
         if refused is not None:
             raise KafkaError(*refused)
         try:
-            topic = self._hub.topics.get(name)
-            self._hub.authorize(self._principal, self._action, topic)
+            topic = topic_named(self._hub, self._principal, self._action, name)
         except OnelogError as error:
             self._refused[name] = (code_of(error), str(error))  # itself it would hold its frames
             raise

@@ -329,7 +329,7 @@ class Hub:
         if address.kind == "replay":
             return await open_replay(self, session, row, address)
         check_owner(self, principal, share_cursor(address.argument))
-        return await self.shares.join(session, row, address, principal)
+        return await self.shares.join(session, row, address)
 
     # -- leaving
 

@@ -26,9 +26,9 @@ import msgspec
 from onelog.base.errors import OnelogError, QuotaExceeded
 from onelog.broker import (
     LATEST,
+    LOCAL,
     Cursor,
     Position,
-    Principal,
     QueueSettings,
 )
 from onelog.observe import get_logger
@@ -202,9 +202,12 @@ class Shares:
             self._arm(name, since.get(name, now_ms))
 
     async def join(
-        self, session: MqttSession, row: Subscribed, address: SubscribeAddress, principal: Principal
+        self, session: MqttSession, row: Subscribed, address: SubscribeAddress
     ) -> ShareMember:
-        """Make a session a member. A new group begins now."""
+        """Make a session a member. A new group begins now.
+
+        The queue is the broker's: the rights of a member count when it takes a message.
+        """
         name = f"{_CURSOR}{address.argument}/{address.filter}"
         cursors = self.hub.broker.cursors
         async with self._opening:
@@ -218,7 +221,7 @@ class Shares:
                     (address.filter,),
                     start=LATEST,
                     settings=self.settings.queue,
-                    principal=principal,
+                    principal=LOCAL,
                 )
                 strategy = self.settings.strategy_of(address.argument)
                 group = FilterQueue(cursor, strategy, self.hub.loop, self.hub.clock)

@@ -6,7 +6,8 @@ Rules:
   client in them are filled in on the way, so nothing is compiled per principal.
 - A filter is asked for by its shape. SUBSCRIBE is allowed if what a rule allows of the filter is
   not covered by one rule that denies: each message is judged again when it is delivered. Any other
-  action needs one rule that allows all of the filter, and none that denies a part of it.
+  action needs one rule that allows all of the filter, and none that denies a part of it. A filter
+  that begins with a wildcard does not ask for topics that begin with `$` (MQTT5 4.7.2).
 - Of several rules that say the same, the first one is named.
 """
 
@@ -29,6 +30,7 @@ from onelog.security.access.patterns import (
     glob_matches,
     glob_pieces,
     has_placeholder,
+    is_reserved,
     shape_of_filter,
     shape_of_prefix,
     shared,
@@ -95,20 +97,16 @@ class _Node:
 class _Book:
     """The rules of one selector."""
 
-    __slots__ = ("names", "root", "shapes")
+    __slots__ = ("names", "root")
 
     def __init__(self) -> None:
         self.root = _Node()
-        self.shapes: list[tuple[int, Shape]] = []
         self.names: dict[Kind, list[tuple[int, tuple[str, ...]]]] = {}
 
-    def add(self, number: int, rule: Rule) -> None:
-        if rule.target in (Target.CURSOR, Target.SERVER):
+    def add(self, number: int, rule: Rule, shape: Shape | None) -> None:
+        if shape is None:
             self.names.setdefault(rule.target.kind, []).append((number, glob_pieces(rule.pattern)))
             return
-        make = shape_of_filter if rule.target is Target.TOPIC else shape_of_prefix
-        shape = make(rule.pattern)
-        self.shapes.append((number, shape))
         node = self.root
         for level in shape.levels:
             node = node.child(level)
@@ -126,9 +124,13 @@ class AccessJudge:
         self.tells_clients_apart = any("%c" in rule.pattern for rule in self.rules)
         """Whether an answer may depend on the client id."""
         self._books: dict[str, _Book] = {}
+        self._shapes: dict[int, Shape] = {}
         for number, rule in enumerate(self.rules):
+            shape = _shape(rule)
+            if shape is not None:
+                self._shapes[number] = shape
             for selector in rule.who:
-                self._books.setdefault(selector, _Book()).add(number, rule)
+                self._books.setdefault(selector, _Book()).add(number, rule, shape)
 
     def judge(
         self,
@@ -171,15 +173,17 @@ class AccessJudge:
         wanted = _OF_RULES.get(action, action)
         allowing: list[tuple[int, Shape]] = []
         denying: list[tuple[int, Shape]] = []
-        for number, shape in sorted(
-            (number, made)
-            for book in books
-            for number, shape in book.shapes
-            if wanted in self.rules[number].actions
-            and (made := filled(shape, fill)) is not None
-            and shared(made, asked) is not None
-        ):
-            (denying if self.rules[number].effect == "deny" else allowing).append((number, shape))
+        found: list[int] = []
+        for book in books:
+            _touch(book.root, asked, 0, found)
+        is_wild = not asked.levels or asked.levels[0] == ANY
+        for number in sorted(set(found)):
+            rule = self.rules[number]
+            shape = filled(self._shapes[number], fill) if wanted in rule.actions else None
+            if shape is None or (is_wild and is_reserved(shape)):
+                continue
+            if shared(shape, asked) is not None:
+                (denying if rule.effect == "deny" else allowing).append((number, shape))
         if action is Action.SUBSCRIBE:
             for number, shape in allowing:
                 part = shared(shape, asked)
@@ -214,6 +218,39 @@ def _walk(node: _Node, levels: list[str], at: int, fill: Fill, found: list[int])
     for template, child in node.templates.items():
         if fill(template) == level:
             _walk(child, levels, at + 1, fill, found)
+
+
+def _touch(node: _Node, asked: Shape, at: int, found: list[int]) -> None:
+    """Gather the rules that may be about a topic of a filter, and perhaps a few more."""
+    found += node.rest
+    found += [number for _text, number in node.prefixes]
+    below: Iterable[_Node] = ()
+    if at == len(asked.levels):
+        found += node.here
+        if asked.end is End.REST:
+            below = _children(node)
+    elif asked.levels[at] == ANY:
+        below, at = _children(node), at + 1
+    else:
+        child = node.levels.get(asked.levels[at])
+        wild = [row for row in (child, node.any) if row is not None]
+        below, at = [*wild, *node.templates.values()], at + 1
+    for row in below:
+        _touch(row, asked, at, found)
+
+
+def _children(node: _Node) -> Iterator[_Node]:
+    yield from node.levels.values()
+    yield from node.templates.values()
+    if node.any is not None:
+        yield node.any
+
+
+def _shape(rule: Rule) -> Shape | None:
+    """The topics that a rule is about; None: it is about names."""
+    if rule.target is Target.TOPIC:
+        return shape_of_filter(rule.pattern)
+    return shape_of_prefix(rule.pattern) if rule.target is Target.PREFIX else None
 
 
 def _named(books: Sequence[_Book], kind: Kind, name: str, fill: Fill) -> Iterator[int]:

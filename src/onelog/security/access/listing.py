@@ -6,7 +6,8 @@ Rules:
   known rules count.
 - Answers are remembered, up to `ANSWERS_MAX`, until a rule or a user changes. Then `on_change`
   is called, so that protocols forget what they remember.
-- `LOCAL`, the broker itself, may do everything: nobody locks himself out of `onelog acl`.
+- `LOCAL`, the broker itself, may do everything: nobody locks himself out of `onelog acl`. A user
+  who is an administrator has the rights to the server that no rule takes away.
 - Where a rule cannot be read, only `LOCAL` may do anything: that rule might forbid it (I9).
 """
 
@@ -19,13 +20,22 @@ from typing import Final, Protocol
 import msgspec
 
 from onelog.base.clock import Clock
-from onelog.base.errors import AlreadyExists, Conflict, InvalidName, NotFound, OnelogError
+from onelog.base.errors import (
+    AlreadyExists,
+    Conflict,
+    InvalidName,
+    InvalidRequest,
+    LimitExceeded,
+    NotFound,
+    OnelogError,
+)
 from onelog.base.limits import ACCESS_RULES_MAX
 from onelog.metadata.projection import Change, Projection
 from onelog.metadata.store import Delete, Entry, MetadataStore, Op, Put
 from onelog.observe import Sample, Troubles
 from onelog.security.access.judging import AccessJudge, Verdict, selectors_of
 from onelog.security.access.rules import Rule, check_rule
+from onelog.security.identity import ANONYMOUS_NAME
 from onelog.security.principals import LOCAL, Action, Kind, Principal
 
 PREFIX: Final = "access/"
@@ -41,10 +51,14 @@ Answers = dict[tuple[str, Action, Kind], bool]
 
 
 class UserGroups(Protocol):
-    """Who knows the groups of users: the authenticator."""
+    """Who knows the users: the authenticator."""
 
     def groups_of(self, name: str) -> Sequence[str]:
         """The groups of a user."""
+        ...
+
+    def is_administrator(self, name: str) -> bool:
+        """Whether a user is an administrator."""
         ...
 
     def on_change(self, listener: Callable[[str], None]) -> Callable[[], None]:
@@ -69,10 +83,13 @@ class AccessList:
         """Called when answers may have changed."""
         self.groups_of: Callable[[str], Sequence[str]] = lambda _name: ()
         """The groups of a user, by name."""
+        self.is_administrator: Callable[[str], bool] = lambda _name: False
+        """Whether a user is an administrator, by name."""
 
     def know_users(self, users: UserGroups) -> None:
         """AccessJudge by the groups of these users, and anew when one of them changes."""
         self.groups_of = users.groups_of
+        self.is_administrator = users.is_administrator
         users.on_change(lambda _name: self.forget())
 
     async def open(self) -> None:
@@ -115,6 +132,12 @@ class AccessList:
             answer = answers[key] = self.explain(principal, action, resource, kind).allowed
         return answer
 
+    def denies(self, principal: Principal, action: Action, resource: str) -> bool:
+        """Whether a rule forbids this, for a topic or for a part of a filter."""
+        if self.allows(principal, action, resource):
+            return False
+        return bool(self._unreadable) or self.explain(principal, action, resource).rule is not None
+
     def explain(
         self, principal: Principal, action: Action, resource: str, kind: Kind = Kind.TOPIC
     ) -> Verdict:
@@ -125,9 +148,12 @@ class AccessList:
             return Verdict(False)
         selectors = selectors_of(principal, self.groups_of(principal.name))
         try:
-            return self._judge.judge(principal, selectors, action, resource, kind)
+            found = self._judge.judge(principal, selectors, action, resource, kind)
         except InvalidName:  # a topic that no rule can name
             return Verdict(False)
+        if kind is Kind.SERVER and found.rule is None and principal.name != ANONYMOUS_NAME:
+            return Verdict(self.is_administrator(principal.name))
+        return found
 
     def forget(self) -> None:
         """Answers may have changed: a user did."""
@@ -159,15 +185,22 @@ class AccessList:
         await self.change(remove=(name,))
 
     async def change(
-        self, add: Sequence[Rule] = (), remove: Iterable[str] = ()
+        self, add: Sequence[Rule] = (), remove: Iterable[str] = (), *, may_open: bool = True
     ) -> tuple[Rule, ...]:
         """Take rules away and keep others, all of it or nothing; those that were kept.
 
         Raises NotFound for a rule that is not there, and AlreadyExists for an id that is taken.
+        Without `may_open`, raises InvalidRequest if no rule would be left: that opens everything,
+        and one who takes a right away does not expect it.
         """
         gone = tuple(dict.fromkeys(remove))
         for _try in range(_TRIES):
             kept = self._numbered(add, gone)
+            if gone and not kept and not may_open and len(self._rows) == len(gone):
+                raise InvalidRequest(
+                    "these are the last access rules, and without rules everything is open; add"
+                    " another rule first, or remove them by `onelog acl remove`"
+                )
             ops: list[Op] = [Delete(PREFIX + name) for name in gone]
             ops += [Put(PREFIX + rule.id, msgspec.json.encode(rule)) for rule in kept]
             if not ops:
@@ -195,7 +228,7 @@ class AccessList:
             names.add(known.id)
             kept.append(check_rule(known))
         if kept and len(names) - len(gone) > ACCESS_RULES_MAX:
-            raise Conflict(f"there are {ACCESS_RULES_MAX} rules already; remove one first")
+            raise LimitExceeded(f"there are {ACCESS_RULES_MAX} access rules at most; remove some")
         return tuple(kept)
 
     def samples(self) -> tuple[Sample, ...]:

@@ -91,6 +91,12 @@ def shape_of_prefix(text: str) -> Shape:
     return Shape(tuple(levels), End.PREFIX, last)
 
 
+def is_reserved(shape: Shape) -> bool:
+    """Whether all topics of a shape begin with `$`."""
+    first = shape.levels[0] if shape.levels else shape.prefix
+    return first.startswith("$")
+
+
 def filled(shape: Shape, fill: Fill) -> Shape | None:
     """A shape for one principal; None: it is empty."""
     levels = []

@@ -56,9 +56,10 @@ ACTIONS: Final[dict[Target, tuple[Action, ...]]] = {
         Action.CREATE,
         Action.CONFIGURE,
         Action.DELETE,
+        Action.DESCRIBE,
     ),
-    Target.CURSOR: (Action.CONSUME, Action.DELETE),
-    Target.SERVER: (Action.ADMIN,),
+    Target.CURSOR: (Action.CONSUME, Action.DELETE, Action.DESCRIBE),
+    Target.SERVER: (Action.ADMIN, Action.DESCRIBE),
 }
 ACTIONS[Target.PREFIX] = ACTIONS[Target.TOPIC]
 """What rules say of each target."""
@@ -112,6 +113,14 @@ def check_rule(rule: Rule) -> Rule:
         raise InvalidRequest(
             f"a rule about a {rule.target} says {', '.join(known)} or {ALL}"
             + (f", not {wrong[0]}" if wrong else "")
+        )
+    if (
+        rule.effect == "deny"
+        and Action.DESCRIBE in rule.actions
+        and set(rule.actions) != set(known)
+    ):
+        raise InvalidRequest(
+            "a rule that denies describe denies all: any other right shows the thing as well"
         )
     if rule.target is Target.TOPIC:
         shape_of_filter(rule.pattern)

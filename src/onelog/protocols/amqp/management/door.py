@@ -19,6 +19,7 @@ from onelog.base.errors import (
     OnelogError,
     ProtocolViolation,
 )
+from onelog.broker import Action, Kind, Principal
 from onelog.protocols.amqp.channel import Channel
 from onelog.protocols.amqp.connection import Connection
 from onelog.protocols.amqp.consumer import ChannelConsumer
@@ -35,6 +36,7 @@ from onelog.queues.hub import QUEUE_COUNTERS
 from onelog.queues.queue import Queue
 from onelog.queues.settings import QueueRecord
 from onelog.queues.vhosts import VirtualHost
+from onelog.security.access.listing import AccessList
 
 Row = dict[str, Any]
 End = tuple[Literal["queue", "exchange"], str]
@@ -72,6 +74,20 @@ class Management:
     async def open(self) -> None:
         """Read the kept notes."""
         await self._hosts.open()
+
+    @property
+    def access(self) -> AccessList:
+        """The access list."""
+        return self._hub.broker.access
+
+    def check_administrator(self, user: str) -> None:
+        """Raise NotAuthorized unless a user may see and change all of it."""
+        asker, part = Principal(user, "amqp"), "management"
+        if not self._hub.broker.authorizer.allows(asker, Action.ADMIN, part, Kind.SERVER):
+            raise NotAuthorized(
+                f"{user} may not use the management API: it is no administrator, and no access"
+                f" rule allows it (onelog acl add allow user:{user} admin server)"
+            )
 
     # -- overview
 

@@ -1,39 +1,167 @@
-"""DescribeAcls, CreateAcls and DeleteAcls: OneLog has no access lists, and answers so.
+"""DescribeAcls, CreateAcls and DeleteAcls: the one access list, by Kafka's tools.
 
-Rules: the answer is SECURITY_DISABLED, as from a Kafka without an authorizer, so that a tool knows
-that there is nothing to compare or copy, and does not take the answer for an empty list.
+Rules:
+- An administrator of the access list changes ACLs (`admin` on the server). That is asked once for a
+  request, because its first ACL may take the right away.
+- An ACL that is there already is not made again. A rule that says more than the ACLs that are
+  deleted keeps the rest.
+- Where the program that runs the broker decides by itself, there is no list: SECURITY_DISABLED, as
+  a Kafka without an authorizer says it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+from onelog.base.errors import OnelogError
+from onelog.broker import Action
+from onelog.protocols.kafka.admin.acl_forms import ANY_HOST, Acl, Choice, acls_of, rule_of, without
+from onelog.protocols.kafka.admin.resources import check_cluster
 from onelog.protocols.kafka.codec import Body
-from onelog.protocols.kafka.errors import ErrorCode
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.turns import RequestTurns
 
 if TYPE_CHECKING:
     from onelog.protocols.kafka.hub import Hub
+    from onelog.security.access.listing import AccessList
+    from onelog.security.access.rules import Rule
 
-_DISABLED: Final[Body] = {
-    "error_code": ErrorCode.security_disabled,
-    "error_message": "there are no access lists here: every user who is let in may do everything",
-}
+PART = "access"
+"""What administrators of the list need the right to."""
+
+
+def _access(hub: Hub, request: Request, *, to_see: bool = False) -> AccessList:
+    """The list, for a client that may see or change it. Raises KafkaError."""
+    access = hub.broker.access
+    if hub.broker.authorizer is not access:
+        raise KafkaError(
+            ErrorCode.security_disabled, "the program that runs this broker decides who may do what"
+        )
+    check_cluster(hub, request, PART, to_see=to_see)
+    return access
+
+
+def _told(error: OnelogError | None) -> Body:
+    if error is None:
+        return {"error_code": ErrorCode.none, "error_message": None}
+    return {"error_code": code_of(error), "error_message": str(error)}
+
+
+def _row(acl: Acl) -> Body:
+    return {
+        "principal": acl.principal,
+        "host": ANY_HOST,
+        "operation": int(acl.operation),
+        "permission_type": int(acl.permission),
+    }
+
+
+def _place(acl: Acl) -> Body:
+    return {
+        "resource_type": int(acl.resource),
+        "resource_name": acl.name,
+        "pattern_type": int(acl.pattern),
+    }
+
+
+# -- describing
 
 
 async def describe_acls(hub: Hub, request: Request) -> Body:
-    """There is no list."""
-    del hub, request
-    return _DISABLED
+    """The ACLs that a filter chooses, by resource."""
+    try:
+        access = _access(hub, request, to_see=True)
+    except KafkaError as error:
+        return _told(error)
+    wanted = Choice.of(request.body)
+    found: dict[tuple[int, str, int], dict[Acl, None]] = {}
+    async for rule in RequestTurns().timed(access.rules):
+        for acl, _selector, _actions in acls_of(rule):
+            if wanted.takes(acl):
+                found.setdefault(acl[:3], {})[acl] = None
+    resources = [
+        {**_place(next(iter(acls))), "acls": [_row(acl) for acl in acls]} for acls in found.values()
+    ]
+    return {**_told(None), "resources": resources}
+
+
+# -- creating
 
 
 async def create_acls(hub: Hub, request: Request) -> Body:
-    """Refuse each."""
-    del hub
-    return {"results": [_DISABLED] * len(request.body.creations)}
+    """Each ACL is a rule of its own; all that can be made are made together."""
+    creations = request.body.creations
+    try:
+        access = _access(hub, request)
+    except KafkaError as error:
+        return {"results": [_told(error)] * len(creations)}
+    turns = RequestTurns()
+    known = {acl async for rule in turns.timed(access.rules) for acl, *_rest in acls_of(rule)}
+    new: dict[Acl, Rule] = {}
+    results: list[OnelogError | None] = []
+    async for row in turns.timed(creations):
+        try:
+            acl, rule = rule_of(row)
+        except OnelogError as error:
+            results.append(error)
+            continue
+        results.append(None)
+        if acl not in known:
+            new[acl] = rule
+    try:
+        await access.change(tuple(new.values()))
+    except OnelogError as error:
+        results = [row or error for row in results]
+    return {"results": [_told(row) for row in results]}
+
+
+# -- deleting
 
 
 async def delete_acls(hub: Hub, request: Request) -> Body:
-    """Refuse each."""
-    del hub
-    return {"filter_results": [_DISABLED] * len(request.body.filters)}
+    """The ACLs that each filter chooses go."""
+    filters = request.body.filters
+    try:
+        access = _access(hub, request)
+    except KafkaError as error:
+        return {"filter_results": [{**_told(error), "matching_acls": []}] * len(filters)}
+    results = []
+    async for row in RequestTurns().over(filters):
+        try:
+            gone = await _delete(access, Choice.of(row))
+            matching = [{**_told(None), **_place(acl), **_row(acl)} for acl in gone]
+            results.append({**_told(None), "matching_acls": matching})
+        except OnelogError as error:
+            results.append({**_told(error), "matching_acls": []})
+    return {"filter_results": results}
+
+
+async def _delete(access: AccessList, wanted: Choice) -> list[Acl]:
+    """Take the ACLs away that are chosen; all of them or none."""
+    gone: dict[Acl, None] = {}
+    removed: list[str] = []
+    kept: list[Rule] = []
+    for rule in access.rules:
+        said = dict(_chosen(rule, wanted))
+        if said and rule.resource == "cursor:*":
+            raise KafkaError(
+                ErrorCode.policy_violation,
+                f"the rule {rule.id} ({rule.text}) is about queues and sessions, too; change it by"
+                " `onelog acl`",
+            )
+        if said:
+            gone.update(dict.fromkeys(said))
+            removed.append(rule.id)
+            parts = {part for each in said.values() for part in each}
+            kept += without(rule, parts)
+    if removed:
+        await access.change(kept, removed, may_open=False)
+    return list(gone)
+
+
+def _chosen(rule: Rule, wanted: Choice) -> Iterator[tuple[Acl, list[tuple[str, Action]]]]:
+    for acl, selector, actions in acls_of(rule):
+        if wanted.takes(acl):
+            yield acl, [(selector, action) for action in actions]

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.errors import OnelogError, again
 from onelog.broker import Action, Cleanup
-from onelog.protocols.kafka.admin.resources import need_stream
+from onelog.protocols.kafka.admin.resources import need_stream, topic_for
 from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.rights import authorize
 from onelog.protocols.kafka.topics import KafkaTopic
 from onelog.protocols.kafka.turns import Asked, RequestTurns
 
@@ -56,8 +57,7 @@ async def _delete(
     try:
         if times > 1:
             raise KafkaError(ErrorCode.invalid_request, "the request names a topic more than once")
-        topic = _find(hub, name, wanted)
-        hub.authorize(request.connection.principal, Action.DELETE, topic)
+        topic = _find(hub, request, name, wanted)
         answer |= {"name": topic.name, "topic_id": topic.id}
         if topic.stream is not None:
             _ = hub.groups  # its committed offsets go, too: a new topic must not have them
@@ -69,15 +69,16 @@ async def _delete(
     return answer
 
 
-def _find(hub: Hub, name: str | None, wanted: uuid.UUID | None) -> KafkaTopic:
+def _find(hub: Hub, request: Request, name: str | None, wanted: uuid.UUID | None) -> KafkaTopic:
     if (name is None) == (wanted is None):
         raise KafkaError(ErrorCode.invalid_request, "a topic is deleted by its name or by its id")
     if name is not None:
-        return hub.topics.get(name)
+        return topic_for(hub, request, Action.DELETE, name)
     assert wanted is not None
     found = hub.topics.by_id(wanted)
     if found is None:
         raise KafkaError(ErrorCode.unknown_topic_id, f"no topic has the id {wanted}")
+    authorize(hub, request.connection.principal, Action.DELETE, found.address)
     return found
 
 

@@ -10,7 +10,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from onelog.base.errors import OnelogError
-from onelog.broker import Action, StreamConfig
+from onelog.broker import StreamConfig
 from onelog.config import Config
 from onelog.config.model import StreamDefaults
 from onelog.protocols.kafka.admin.answers import Shown, answer, described_row, element
@@ -74,9 +74,9 @@ def _describe(hub: Hub, request: Request, resource: Any, room: AnswerRoom) -> by
 
 def _settings(hub: Hub, request: Request, kind: int, name: str) -> list[Shown]:
     if kind == ResourceType.TOPIC:
-        return topic_rows(hub, topic_for(hub, request, Action.SUBSCRIBE, name))
+        return topic_rows(hub, topic_for(hub, request, None, name))
     if kind == ResourceType.BROKER:
-        check_broker(hub, request, name)
+        check_broker(hub, request, name, to_see=True)
         if not name:
             return []  # settings for all brokers at once: there are none
         return [_broker_row(hub.config, row) for row in BROKER_SETTINGS.values()]

@@ -9,11 +9,11 @@ import shutil
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from onelog.broker import Action
 from onelog.protocols.kafka.admin.broker_settings import log_dir
 from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.rights import may_see
 from onelog.protocols.kafka.topics import KafkaTopic
 from onelog.protocols.kafka.turns import RequestTurns
 
@@ -52,12 +52,11 @@ async def describe_log_dirs(hub: Hub, request: Request) -> Body:
 
 def _wanted(hub: Hub, request: Request) -> Iterable[tuple[KafkaTopic, Iterable[int]]]:
     """Topics with data that the client may see, and the partitions it asks for."""
-    principal, allows = request.connection.principal, hub.broker.authorizer.allows
-    assert principal is not None
+    principal = request.connection.principal
     asked = request.body.topics
     numbers = None if asked is None else {row.topic: row.partitions for row in asked}
     for topic in hub.topics.listed():
-        if topic.stream is None or not allows(principal, Action.SUBSCRIBE, topic.address):
+        if topic.stream is None or not may_see(hub, principal, topic):
             continue
         if numbers is None:
             yield topic, range(topic.partition_count)

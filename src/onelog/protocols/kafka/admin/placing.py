@@ -113,7 +113,7 @@ def _reassign(hub: Hub, topics: Asked, name: str, row: Any) -> OnelogError | Non
 
 async def list_partition_reassignments(hub: Hub, request: Request) -> Body:
     """No reassignment is under way."""
-    check_cluster(hub, request)
+    check_cluster(hub, request, to_see=True)
     return {"error_code": ErrorCode.none, "error_message": None, "topics": []}
 
 

@@ -24,7 +24,7 @@ _LISTENER: Final = "KAFKA"
 
 async def describe_quorum(hub: Hub, request: Request) -> Body:
     """This node leads, and is the only voter."""
-    check_cluster(hub, request)
+    check_cluster(hub, request, to_see=True)
     revision = (await hub.broker.store.range("kafka/", 1)).revision
     host, port = request.connection.advertised
     turns = RequestTurns()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from onelog.broker import Action, Kind
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.rights import topic_named
 from onelog.protocols.kafka.topics import KafkaTopic
 
 if TYPE_CHECKING:
@@ -21,31 +22,34 @@ class ResourceType(IntEnum):
     BROKER = 4
 
 
-def topic_for(hub: Hub, request: Request, action: Action, name: str) -> KafkaTopic:
-    """A topic that the client may do this to. Raises KafkaError."""
-    topic = hub.topics.get(name)
-    hub.authorize(request.connection.principal, action, topic)
-    return topic
+def topic_for(hub: Hub, request: Request, action: Action | None, name: str) -> KafkaTopic:
+    """A topic that the client may do this to, or see. Raises KafkaError."""
+    return topic_named(hub, request.connection.principal, action, name)
 
 
-def check_broker(hub: Hub, request: Request, name: str) -> None:
-    """Check that this node is meant, and that the client is its administrator. Raises
-    KafkaError."""
+def check_broker(hub: Hub, request: Request, name: str, *, to_see: bool = False) -> None:
+    """Check that this node is meant, and that the client is its administrator, or may see it.
+
+    Raises KafkaError.
+    """
     if name not in ("", str(hub.node_id)):
         raise KafkaError(
             ErrorCode.invalid_request, f"this is broker {hub.node_id}, not {name[:100]!r}"
         )
-    check_cluster(hub, request)
+    check_cluster(hub, request, to_see=to_see)
 
 
-def check_cluster(hub: Hub, request: Request, part: str = "cluster") -> None:
-    """Check that the client may see and change the node's state. Raises KafkaError."""
-    principal = request.connection.principal
+def check_cluster(
+    hub: Hub, request: Request, part: str = "cluster", *, to_see: bool = False
+) -> None:
+    """Check that the client may change what the node is, or see it. Raises KafkaError."""
+    principal, allows = request.connection.principal, hub.broker.authorizer.allows
     assert principal is not None
-    if not hub.broker.authorizer.allows(principal, Action.ADMIN, part, Kind.SERVER):
+    actions = (Action.ADMIN, Action.DESCRIBE) if to_see else (Action.ADMIN,)
+    if not any(allows(principal, each, part, Kind.SERVER) for each in actions):
         raise KafkaError(
             ErrorCode.cluster_authorization_failed,
-            f"{principal.name} may not see or change the server's {part}",
+            f"{principal.name} may not {'see' if to_see else 'change'} the server's {part}",
         )
 
 

@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import OnelogError
-from onelog.broker import Action
 from onelog.protocols.kafka.admin.resources import topic_for
 from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode, code_of
-from onelog.protocols.kafka.metadata import TOPIC_OPERATIONS
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.rights import topic_operations
 from onelog.protocols.kafka.topics import KafkaTopic
 from onelog.protocols.kafka.turns import RequestTurns
 
@@ -45,7 +44,8 @@ async def describe_topic_partitions(hub: Hub, request: Request) -> Body:
         if not left:
             return {"topics": topics, "next_cursor": _cursor(name, first)}
         stop = min(topic.partition_count, first + left)
-        topics.append(_topic(hub, topic, range(first, stop)))
+        operations = topic_operations(hub, request.connection.principal, topic)
+        topics.append(_topic(hub, topic, range(first, stop), operations))
         left -= max(stop - first, 0)
         if stop < topic.partition_count:
             return {"topics": topics, "next_cursor": _cursor(name, stop)}
@@ -62,20 +62,20 @@ def _wanted(hub: Hub, request: Request, start: str) -> Iterator[tuple[str, Kafka
     names = asked or {topic.name for topic in hub.topics.listed()}
     for name in sorted(name for name in names if name >= start):
         try:
-            yield name, topic_for(hub, request, Action.SUBSCRIBE, name)
+            yield name, topic_for(hub, request, None, name)
         except OnelogError as error:
             if asked:
                 yield name, code_of(error)
 
 
-def _topic(hub: Hub, topic: KafkaTopic, numbers: range) -> Body:
+def _topic(hub: Hub, topic: KafkaTopic, numbers: range, operations: int) -> Body:
     return {
         "error_code": ErrorCode.none,
         "name": topic.name,
         "topic_id": topic.id,
         "is_internal": False,
         "partitions": [_partition(hub, topic, number) for number in numbers],
-        "topic_authorized_operations": TOPIC_OPERATIONS,
+        "topic_authorized_operations": operations,
     }
 
 

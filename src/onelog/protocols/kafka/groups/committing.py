@@ -15,6 +15,7 @@ from onelog.protocols.kafka.groups.offsets import GroupOffsets, Place
 from onelog.protocols.kafka.groups.states import DELETE, State
 from onelog.protocols.kafka.groups.subscription import CONSUMER, subscribed_topics
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.rights import check_group, group_cursor, may_own
 from onelog.protocols.kafka.room import FULL, AnswerRoom
 from onelog.protocols.kafka.turns import Asked, RequestTurns
 
@@ -31,6 +32,9 @@ _STANDING_BYTES: Final = 24
 async def offset_commit(hub: Hub, request: Request) -> Body:
     """Commit; answered when durable."""
     body = request.body
+    if not may_own(hub, request, group_cursor(body.group_id)):
+        refused_all = ErrorCode.group_authorization_failed
+        return {"topics": await place_answers(body.topics, {}, refused_all)}
     wanted, errors = await wanted_offsets(hub, request)
     try:
         _check_commit_id(body.group_id)
@@ -51,7 +55,7 @@ async def offset_commit(hub: Hub, request: Request) -> Body:
 
 async def check_places(hub: Hub, request: Request, topics: Sequence[Any]) -> dict[Place, ErrorCode]:
     """The partitions that cannot be committed to, because they do not exist or are not allowed."""
-    asked, turns = Asked(hub, request, Action.SUBSCRIBE), RequestTurns()
+    asked, turns = Asked(hub, request, Action.DELIVER), RequestTurns()
     changes = hub.topics.changes
     errors: dict[Place, ErrorCode] = {}
     streams: set[str] = set()
@@ -134,11 +138,22 @@ async def offset_fetch(hub: Hub, request: Request) -> Body:
     if request.version >= _FETCH_BATCHED:
         return {
             "groups": [
-                {"group_id": row.group_id, "topics": await _fetch(hub, row, turns, room, stable)}
+                await _fetch_group(hub, request, row, turns, room, stable)
                 async for row in turns.timed(body.groups)
             ]
         }
+    check_group(hub, request, body.group_id)
     return {"topics": await _fetch(hub, body, turns, room, stable), "error_code": ErrorCode.none}
+
+
+async def _fetch_group(
+    hub: Hub, request: Request, row: Any, turns: RequestTurns, room: AnswerRoom, stable: bool
+) -> Body:
+    try:
+        check_group(hub, request, row.group_id)
+    except KafkaError as error:
+        return {"group_id": row.group_id, "topics": [], "error_code": error.code}
+    return {"group_id": row.group_id, "topics": await _fetch(hub, row, turns, room, stable)}
 
 
 async def _fetch(
@@ -199,6 +214,7 @@ async def offset_delete(hub: Hub, request: Request) -> Body:
     """Delete committed offsets of a group, in topics that none of its members reads."""
     body = request.body
     check_group_id(body.group_id)
+    check_group(hub, request, body.group_id, Action.DELETE)
     errors = await check_places(hub, request, body.topics)  # first: others have their turn in it
     group = hub.groups.find(body.group_id)
     if group is None or group.state is State.DEAD:

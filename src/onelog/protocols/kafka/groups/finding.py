@@ -11,6 +11,7 @@ from onelog.base.errors import OnelogError
 from onelog.protocols.kafka.codec import Body, given
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.rights import check_group, check_transaction
 from onelog.protocols.kafka.turns import RequestTurns
 
 if TYPE_CHECKING:
@@ -36,12 +37,31 @@ async def find_coordinator(hub: Hub, request: Request) -> Body:
         found = {"node_id": -1, "host": "", "port": -1}
         found |= {"error_code": code_of(error), "error_message": str(error)}
     if request.version < _BATCHED:
+        _check(hub, request, kind, body.key)
         return found
     return {
         "coordinators": [
-            {"key": key, **found} async for key in RequestTurns().timed(body.coordinator_keys)
+            {"key": key, **_told(hub, request, kind, key, found)}
+            async for key in RequestTurns().timed(body.coordinator_keys)
         ]
     }
+
+
+def _told(hub: Hub, request: Request, kind: int, key: str, found: Body) -> Body:
+    try:
+        _check(hub, request, kind, key)
+    except KafkaError as error:
+        nowhere: Body = {"node_id": -1, "host": "", "port": -1}
+        return nowhere | {"error_code": error.code, "error_message": str(error)}
+    return found
+
+
+def _check(hub: Hub, request: Request, kind: int, key: str) -> None:
+    """Raise KafkaError unless the client may use a group or transactional id."""
+    if kind == _GROUP:
+        check_group(hub, request, key, None)
+    elif kind == _TRANSACTION:
+        check_transaction(hub, request, key, to_see=True)
 
 
 def _look_for(hub: Hub, kind: int) -> object:

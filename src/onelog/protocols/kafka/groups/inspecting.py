@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from onelog.broker import Action
 from onelog.protocols.kafka.codec import Body, given
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.groups.group import Group
 from onelog.protocols.kafka.groups.states import State
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.rights import (
+    check_group,
+    group_cursor,
+    group_operations,
+    may_own,
+    may_see_cursor,
+)
 from onelog.protocols.kafka.room import AnswerRoom
 from onelog.protocols.kafka.turns import RequestTurns
 
@@ -18,31 +26,31 @@ if TYPE_CHECKING:
 TYPE: Final = "classic"
 """The type of all groups here."""
 
-_OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8
-"""Read, delete, describe: what every client may do with a group."""
 _OPERATIONS_NOT_ASKED: Final = -(2**31)
 
 
 async def describe_groups(hub: Hub, request: Request) -> Body:
     """Groups with their members; an unknown one is Dead, as in Kafka."""
     body = request.body
-    operations = (
-        _OPERATIONS
-        if given(body, "include_authorized_operations", False)
-        else _OPERATIONS_NOT_ASKED
-    )
+    asked = given(body, "include_authorized_operations", False)
     room = AnswerRoom()
     return {
         "groups": [
-            {"authorized_operations": operations, **_told(name, hub.groups.find(name), room)}
+            _told(hub, request, name, room)
+            | {
+                "authorized_operations": group_operations(hub, request, name)
+                if asked
+                else _OPERATIONS_NOT_ASKED
+            }
             async for name in RequestTurns().timed(body.groups)
         ]
     }
 
 
-def _told(name: str, group: Group | None, room: AnswerRoom) -> Body:
+def _told(hub: Hub, request: Request, name: str, room: AnswerRoom) -> Body:
     try:
-        return _describe(name, group, room)
+        check_group(hub, request, name, None)
+        return _describe(name, hub.groups.find(name), room)
     except KafkaError as error:
         return {"group_id": name, "error_code": error.code, "error_message": str(error)}
 
@@ -87,7 +95,9 @@ async def list_groups(hub: Hub, request: Request) -> Body:
                 "group_type": TYPE,
             }
             async for group in RequestTurns().timed(list(hub.groups.listed()))
-            if wanted and (not states or group.state.lower() in states)
+            if wanted
+            and (not states or group.state.lower() in states)
+            and may_see_cursor(hub, request, group_cursor(group.name))
         ],
     }
 
@@ -96,11 +106,24 @@ async def delete_groups(hub: Hub, request: Request) -> Body:
     """Delete groups without members, with their offsets."""
     groups = hub.groups
     names = RequestTurns().timed(dict.fromkeys(request.body.groups_names))
-    answers = [(name, groups.delete(name)) async for name in names]
+    answers = [
+        (
+            name,
+            groups.delete(name)
+            if may_own(hub, request, group_cursor(name), Action.DELETE)
+            else None,
+        )
+        async for name in names
+    ]
     turns = RequestTurns()
     return {
         "results": [
-            {"group_id": name, "error_code": await answer}
+            {
+                "group_id": name,
+                "error_code": ErrorCode.group_authorization_failed
+                if answer is None
+                else await answer,
+            }
             async for name, answer in turns.timed(answers)
         ]
     }

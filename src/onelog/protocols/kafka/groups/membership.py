@@ -9,6 +9,7 @@ from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.groups.answers import Joining, Leaving, Syncing
 from onelog.protocols.kafka.groups.coordinator import check_group_id
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.rights import check_group
 from onelog.protocols.kafka.turns import ROWS, RequestTurns
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ _LEAVE_BATCHED: Final = 3
 async def join_group(hub: Hub, request: Request) -> Body:
     """A member joins; the answer comes when its generation begins."""
     body = request.body
+    check_group(hub, request, body.group_id)
     session_timeout_ms = millis(body.session_timeout)
     rebalance_timeout_ms = millis(given(body, "rebalance_timeout", None))
     answer = await hub.groups.join(
@@ -72,6 +74,7 @@ async def sync_group(hub: Hub, request: Request) -> Body:
     """A member asks for its assignment; the answer comes when the leader has brought it."""
     body = request.body
     check_group_id(body.group_id)
+    check_group(hub, request, body.group_id)
     answer = await hub.groups.sync(
         body.group_id,
         Syncing(
@@ -95,6 +98,7 @@ async def heartbeat(hub: Hub, request: Request) -> Body:
     """A heartbeat of a member."""
     body = request.body
     check_group_id(body.group_id)
+    check_group(hub, request, body.group_id)
     error = hub.groups.heartbeat(
         body.group_id,
         body.member_id,
@@ -108,6 +112,7 @@ async def leave_group(hub: Hub, request: Request) -> Body:
     """Members leave; from version 3 on several at once, each with its own answer."""
     body = request.body
     check_group_id(body.group_id)
+    check_group(hub, request, body.group_id)
     if request.version < _LEAVE_BATCHED:
         (error,) = hub.groups.leave(
             body.group_id, [Leaving(member_id=body.member_id, instance_id=None)]

@@ -16,6 +16,7 @@ from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode, code_of
 from onelog.protocols.kafka.groups.coordinator import GROUP_ID_CHARS_MAX
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.rights import check_group, check_transaction
 from onelog.protocols.kafka.transactions.fencing import code_as_known_to
 from onelog.protocols.kafka.transactions.state import Producer
 from onelog.protocols.kafka.turns import Asked, RequestTurns
@@ -72,6 +73,7 @@ def _check(asked: Asked, name: str, number: int) -> ErrorCode | None:
 async def _add(hub: Hub, request: Request, partitions: frozenset[tuple[str, int]]) -> ErrorCode:
     body = request.body
     try:
+        check_transaction(hub, request, body.v3_and_below_transactional_id)
         await hub.transactions.add(
             body.v3_and_below_transactional_id,
             Producer(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch),
@@ -89,6 +91,8 @@ async def add_offsets_to_txn(hub: Hub, request: Request) -> Body:
     if len(body.group_id) > GROUP_ID_CHARS_MAX:
         return {"error_code": ErrorCode.invalid_group_id}
     try:
+        check_transaction(hub, request, body.transactional_id)
+        check_group(hub, request, body.group_id)
         await hub.transactions.add(
             body.transactional_id,
             Producer(body.producer_id, body.producer_epoch),

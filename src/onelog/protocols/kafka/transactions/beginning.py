@@ -8,6 +8,7 @@ from onelog.base.errors import OnelogError
 from onelog.protocols.kafka.codec import Body, given, millis
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.rights import check_transaction
 from onelog.protocols.kafka.transactions.fencing import code_as_known_to
 from onelog.protocols.kafka.transactions.state import NO_EPOCH, NO_PRODUCER_ID, Producer
 
@@ -22,6 +23,8 @@ async def init_producer_id(hub: Hub, request: Request) -> Body:
     """A new producer id, or the next epoch of a transactional id."""
     body = request.body
     try:
+        if body.transactional_id is not None:
+            check_transaction(hub, request, body.transactional_id)
         producer = await _init(hub, body)
         code = ErrorCode.none
     except OnelogError as error:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import OnelogError
 from onelog.base.limits import STREAM_NAME_CHARS_MAX
-from onelog.broker import Action, ProducerFacts
+from onelog.broker import ProducerFacts
 from onelog.protocols.kafka.codec import Body, given
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.rights import check_transaction, may_see_cursor, transaction_cursor
 from onelog.protocols.kafka.room import AnswerRoom
 from onelog.protocols.kafka.transactions.state import Facts, State
 from onelog.protocols.kafka.turns import Asked, RequestTurns
@@ -55,7 +56,7 @@ async def list_transactions(hub: Hub, request: Request) -> Body:
             async for transactional_id, facts in RequestTurns().timed(
                 list(hub.transactions.listed())
             )
-            if matches(facts)
+            if matches(facts) and may_see_cursor(hub, request, transaction_cursor(transactional_id))
         ],
     }
 
@@ -64,11 +65,12 @@ async def describe_transactions(hub: Hub, request: Request) -> Body:
     """All facts of some transactional ids."""
     room = AnswerRoom()
     names = RequestTurns().timed(request.body.transactional_ids)
-    return {"transaction_states": [_told(hub, name, room) async for name in names]}
+    return {"transaction_states": [_told(hub, request, name, room) async for name in names]}
 
 
-def _told(hub: Hub, transactional_id: str, room: AnswerRoom) -> Body:
+def _told(hub: Hub, request: Request, transactional_id: str, room: AnswerRoom) -> Body:
     try:
+        check_transaction(hub, request, transactional_id, to_see=True)
         return _describe(hub, transactional_id, room)
     except KafkaError as error:
         return {"transactional_id": transactional_id, "error_code": error.code}
@@ -100,7 +102,7 @@ def _describe(hub: Hub, transactional_id: str, room: AnswerRoom) -> Body:
 
 async def describe_producers(hub: Hub, request: Request) -> Body:
     """The producers of some partitions, and where their transactions began."""
-    asked, turns, room = Asked(hub, request, Action.SUBSCRIBE), RequestTurns(), AnswerRoom()
+    asked, turns, room = Asked(hub, request, None), RequestTurns(), AnswerRoom()
     return {
         "topics": [
             {

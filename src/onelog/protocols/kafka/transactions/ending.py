@@ -8,6 +8,7 @@ from onelog.base.errors import OnelogError
 from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.rights import check_transaction
 from onelog.protocols.kafka.transactions.adding import FENCED_FROM
 from onelog.protocols.kafka.transactions.fencing import code_as_known_to
 from onelog.protocols.kafka.transactions.state import Producer
@@ -20,6 +21,7 @@ async def end_txn(hub: Hub, request: Request) -> Body:
     """Decide a transaction. From then on the outcome is carried out in any case."""
     body = request.body
     try:
+        check_transaction(hub, request, body.transactional_id)
         await hub.transactions.end(
             body.transactional_id,
             Producer(body.producer_id, body.producer_epoch),

@@ -30,6 +30,7 @@ from onelog.config.kafka import KafkaTransactions
 from onelog.observe import Sample, get_logger
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.rights import authorize, check_transaction
 from onelog.protocols.kafka.transactions import links, rules
 from onelog.protocols.kafka.transactions.ids import Transaction, TransactionalIds
 from onelog.protocols.kafka.transactions.links import (
@@ -253,10 +254,12 @@ async def link(hub: Hub, request: Request) -> bytes:
         for name in {topic for topic, _partition in facts.partitions}:
             topic = hub.topics.find(name)
             if topic is not None:  # nothing is written to a topic that is gone
-                hub.authorize(principal, Action.PUBLISH, topic)
+                authorize(hub, principal, Action.PUBLISH, topic.address)
 
     try:
         wish = _decode(request.body)
+        for transactional_id, _producer_id, _epoch in wish.members:
+            check_transaction(hub, request, transactional_id)
         outcome = await hub.transactions.links.link(wish, principal.name, check)
     except OnelogError as error:
         return msgspec.json.encode({"error": int(code_of(error)), "message": str(error)})

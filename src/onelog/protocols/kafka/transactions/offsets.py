@@ -14,6 +14,7 @@ from onelog.protocols.kafka.codec import Body, given
 from onelog.protocols.kafka.errors import ErrorCode, code_of
 from onelog.protocols.kafka.groups.committing import place_answers, wanted_offsets
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.rights import check_group, check_transaction
 from onelog.protocols.kafka.transactions.state import Producer
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ async def txn_offset_commit(hub: Hub, request: Request) -> Body:
     producer = Producer(body.producer_id, body.producer_epoch)
     wanted, errors = await wanted_offsets(hub, request)
     try:
+        check_transaction(hub, request, body.transactional_id)
+        check_group(hub, request, body.group_id)
         hub.transactions.verify_group(
             body.transactional_id,
             producer,

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from onelog.base.errors import OnelogError
-from onelog.broker import Action
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
+from onelog.protocols.kafka.rights import topic_named
 from onelog.protocols.kafka.turns import RequestTurns
 from onelog.protocols.kafka.views.topic import View
 
@@ -32,8 +32,8 @@ class NamesRequest(msgspec.Struct, frozen=True):
 async def names(hub: Hub, request: Request) -> bytes:
     """Serve the private request (docs/reference/kafka.md)."""
     try:
-        topic = hub.topics.get(_decode(request.body).topic)
-        hub.authorize(request.connection.principal, Action.SUBSCRIBE, topic)
+        principal = request.connection.principal
+        topic = topic_named(hub, principal, None, _decode(request.body).topic)
         numbers = RequestTurns().timed(range(topic.partition_count))
         rows = [_row(topic, number) async for number in numbers]
     except OnelogError as error:
