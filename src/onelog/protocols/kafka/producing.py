@@ -141,7 +141,7 @@ class Produce(AnswerSlot):
                     self._left -= 1
 
     def _unknown(self, name: str, error: OnelogError) -> OnelogError:
-        """Why a topic is not found: a client that may not write to it is told only that."""
+        """Why a topic is not found: a client that may not write to it learns only that."""
         connection = self.connection
         try:
             authorize(connection.hub, connection.principal, Action.PUBLISH, check_name(name))

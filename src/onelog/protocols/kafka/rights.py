@@ -6,7 +6,7 @@ Rules:
 - A topic is read as a whole: the right to a part of a view's filter is not enough (ADR 22).
 - A group is the cursor `group/<id>`, a transactional id `transaction/<id>`. Both need *consume*;
   deleting a group or its offsets needs *delete*.
-- A client that may not see a topic is not told whether the topic exists.
+- A client that may not see a topic does not learn whether the topic exists.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _name_of(request: Request) -> str:
     return "nobody" if principal is None else principal.name
 
 
-# -- what a client is told of its rights
+# -- the rights of a client, as Kafka reports them
 
 
 def topic_operations(hub: Hub, principal: Principal | None, topic: KafkaTopic) -> int:

@@ -58,7 +58,7 @@ class Pattern(IntEnum):
     PREFIXED = 4
 
 
-class Operation(IntEnum):
+class AclOperation(IntEnum):
     """What an ACL is about doing."""
 
     ALL = 2
@@ -88,12 +88,12 @@ class Acl(NamedTuple):
     name: str
     pattern: Pattern
     principal: str
-    operation: Operation
+    operation: AclOperation
     permission: Permission
 
 
-_O, _A = Operation, Action
-_MEANT: Final[dict[Resource, dict[Operation, Action]]] = {
+_O, _A = AclOperation, Action
+_MEANT: Final[dict[Resource, dict[AclOperation, Action]]] = {
     Resource.TOPIC: {
         _O.READ: _A.SUBSCRIBE,
         _O.WRITE: _A.PUBLISH,
@@ -137,7 +137,7 @@ def rule_of(row: Any) -> tuple[Acl, Rule]:
         row.resource_name,
         _known(Pattern, row.resource_pattern_type, "type of pattern"),
         row.principal,
-        _known(Operation, row.operation, "operation"),
+        _known(AclOperation, row.operation, "operation"),
         _known(Permission, row.permission_type, "permission"),
     )
     if acl.pattern is Pattern.MATCH:
@@ -165,13 +165,17 @@ def _known(kind: Any, code: int, what: str) -> Any:
 
 
 def _actions(acl: Acl, target: Target) -> tuple[Action, ...]:
-    if acl.operation is Operation.ALL:
+    if acl.operation is AclOperation.ALL:
         return ACTIONS[target]
     action = _MEANT[acl.resource].get(acl.operation)
     if action is None:
         raise _refused(
             f"{acl.operation.name} on a {acl.resource.name} is no right here"
-            + (": allow CREATE on the topic * instead" if acl.operation is Operation.CREATE else "")
+            + (
+                ": allow CREATE on the topic * instead"
+                if acl.operation is AclOperation.CREATE
+                else ""
+            )
         )
     return (action,)
 
@@ -254,9 +258,11 @@ def _named(resource: Resource, name: str) -> Iterator[tuple[Resource, str, Patte
         yield resource, name[:-1], Pattern.PREFIXED
 
 
-def _operations(rule: Rule, resource: Resource) -> Iterator[tuple[Operation, tuple[Action, ...]]]:
+def _operations(
+    rule: Rule, resource: Resource
+) -> Iterator[tuple[AclOperation, tuple[Action, ...]]]:
     if set(rule.actions) == set(ACTIONS[rule.target]):
-        yield Operation.ALL, rule.actions
+        yield AclOperation.ALL, rule.actions
         return
     meant = _MEANT[resource]
     for action in rule.actions:
