@@ -336,7 +336,9 @@ async def keep_rules(folder: Path, count: int) -> None:
     store = await open_store(folder, clock)
     access = AccessList(store, clock)
     await access.open()
-    await access.change([rule(text) for text in (*made, *needed)])
+    texts = (*made, *needed)
+    for at in range(0, len(texts), 100):
+        await access.change([rule(text) for text in texts[at : at + 100]])
     await access.close()
     await store.close()
 

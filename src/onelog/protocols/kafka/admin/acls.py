@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 PART = "access"
 """What administrators of the list need the right to."""
+AT_ONCE = 100
+"""ACLs that are made by one write: the store has a bound for it."""
 
 
 def _access(hub: Hub, request: Request, *, to_see: bool = False) -> AccessList:
@@ -91,7 +93,7 @@ async def describe_acls(hub: Hub, request: Request) -> Body:
 
 
 async def create_acls(hub: Hub, request: Request) -> Body:
-    """Each ACL is a rule of its own; all that can be made are made together."""
+    """Each ACL is a rule of its own; those that can be made are made `AT_ONCE` together."""
     creations = request.body.creations
     try:
         access = _access(hub, request)
@@ -110,8 +112,10 @@ async def create_acls(hub: Hub, request: Request) -> Body:
         results.append(None)
         if acl not in known:
             new[acl] = rule
+    made = tuple(new.values())
     try:
-        await access.change(tuple(new.values()))
+        for at in range(0, len(made), AT_ONCE):
+            await access.change(made[at : at + AT_ONCE])
     except OnelogError as error:
         results = [row or error for row in results]
     return {"results": [_told(row) for row in results]}
