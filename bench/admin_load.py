@@ -1,7 +1,7 @@
 """Keeps an admin listener busy: `python -m bench.admin_load <port>` until it is ended.
 
-What it asks for is what a dashboard and a metrics collector ask for, all of it 50 times a second:
-a hundred times as often as people do.
+What it asks for is what a console and a metrics collector ask for, all of it 50 times a second, or
+as often as the listener answers: a hundred times as often as people do.
 """
 
 from __future__ import annotations
@@ -11,7 +11,16 @@ import itertools
 import sys
 import time
 
-PATHS = ("/metrics", "/api/v1/streams", "/api/v1/cursors", "/health/ready")
+PATHS = (
+    "/metrics",
+    "/api/v1/overview",
+    "/api/v1/streams",
+    "/api/v1/cursors",
+    "/api/v1/connections",
+    "/api/v1/topics",
+    "/api/v1/messages?limit=20",
+    "/health/ready",
+)
 PER_SECOND = 50
 
 

@@ -45,9 +45,11 @@ from onelog.broker import (
     view_commands,
 )
 from onelog.config import Config, Loaded
+from onelog.config.model import is_loopback
 from onelog.kernel.condition import kernel_warning
 from onelog.metadata.store import MetadataStore
 from onelog.net import Listener, bind
+from onelog.net.binding import listener_tls
 from onelog.net.control import ControlServer
 from onelog.observe import Health, Registry, Sample, Troubles, configure_logging, get_logger
 from onelog.queues.addresses import STREAM_PREFIX
@@ -150,7 +152,7 @@ class Server:
                         spare_the_collector()
                         on_ready(self.info())
                         await self._until_stop_or(admin_end)
-                        desk.close()
+                        await desk.close()
                 if not self._stop.is_set():
                     raise Unavailable("the admin listener ended by itself")
                 _log.info("stopping")
@@ -166,10 +168,24 @@ class Server:
             yield asyncio.get_running_loop().create_future()
             return
         listener = bind("admin", settings.host, settings.port)
-        self._listening(listener, f"http://{listener.address}/")
+        has_tls = bool(settings.tls.cert_file)
+        self._listening(listener, f"http{'s' if has_tls else ''}://{listener.address}/")
         try:
-            application = build_application(desk, self.metrics, self._clock)
-            server = HttpServer(listener, application, settings.connections_max)
+            tls = (
+                listener_tls(settings.tls, "listeners.admin.tls", self._clock) if has_tls else None
+            )
+            server = HttpServer(
+                listener,
+                build_application(
+                    desk,
+                    self.metrics,
+                    self._clock,
+                    listener_is_loopback=listener.is_loopback,
+                ),
+                settings.connections_max,
+                asks_who=True,
+                tls=tls,
+            )
             try:
                 yield server.start()
             finally:
@@ -273,6 +289,7 @@ class Server:
         control = ControlServer(Path(self._loaded.config.data_dir), commands.run)
         try:
             await tokens.open()
+            self._check_somebody(authenticator, tokens)
             await control.start()
             yield authenticator, tokens
         finally:
@@ -306,6 +323,18 @@ class Server:
         finally:
             live.stop()
             await asyncio.to_thread(sender.close)
+
+    def _check_somebody(self, authenticator: Authenticator, tokens: ApiTokens) -> None:
+        """Refuse to be reachable by other machines when nobody could log in."""
+        admin = self._loaded.config.listeners.admin
+        if not admin.enabled or is_loopback(admin.host) or authenticator.has_users or len(tokens):
+            return
+        data_dir = self._loaded.config.data_dir
+        raise ConfigError(
+            f"listeners.admin.host = {admin.host!r} is reachable by other machines, and there is"
+            " no user who could log in: make one first with"
+            f" `onelog user add NAME --administrator --data {data_dir}`"
+        )
 
     def _watch(self, broker: Broker) -> None:
         def stopped() -> str | None:

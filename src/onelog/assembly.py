@@ -27,8 +27,10 @@ from onelog.metadata.local import LocalStore
 from onelog.metadata.store import MetadataStore
 from onelog.observe.troubles import Troubles
 from onelog.security import commands as user_commands
+from onelog.security import token_commands
 from onelog.security.access import commands as access_commands
 from onelog.security.access.listing import AccessList
+from onelog.security.api_tokens import ApiTokens
 from onelog.security.hashing import HashThreads
 from onelog.security.table import UserTable
 from onelog.security.users import Users
@@ -73,6 +75,7 @@ def run_offline(data_dir: Path, command: bytes) -> bytes:
             return await Commands(
                 {
                     user_commands.SUBJECT: partial(user_commands.run_command, users),
+                    token_commands.SUBJECT: partial(_run_on_tokens, store, clock),
                     view_commands.SUBJECT: partial(_run_on_views, NamedViews(store, clock)),
                     stream_commands.SUBJECT: partial(_needs_server, data_dir),
                     access_commands.SUBJECT: partial(_run_on_access, store, clock),
@@ -84,6 +87,15 @@ def run_offline(data_dir: Path, command: bytes) -> bytes:
 
     with lock_data_dir(data_dir):
         return asyncio.run(run())
+
+
+async def _run_on_tokens(store: MetadataStore, clock: Clock, command: bytes) -> bytes:
+    tokens = ApiTokens(store, clock, Troubles(clock))
+    await tokens.open()
+    try:
+        return await token_commands.run_token_command(tokens, command)
+    finally:
+        await tokens.close()
 
 
 async def _run_on_views(views: NamedViews, command: bytes) -> bytes:

@@ -189,7 +189,7 @@ def test_an_unknown_key_in_the_file_names_the_file_the_key_and_the_nearest_one(t
 def test_the_admin_listener_off_loopback_is_refused_at_start(tmp_path):
     result = run_onelog(tmp_path, "serve", env={"ONELOG_LISTENERS_ADMIN_HOST": "0.0.0.0"})
     assert result.returncode == 2
-    assert "no credentials yet" in result.stderr
+    assert "listeners.admin.tls.cert_file" in result.stderr
     assert not (tmp_path / "data").exists()
 
 

@@ -141,6 +141,6 @@ async def admin_api(
             yield api
         finally:
             await api.client.aclose()
-            desk.close()
+            await desk.close()
             await tokens.close()
             await authenticator.close()

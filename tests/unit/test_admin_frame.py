@@ -25,7 +25,7 @@ def table():
 
 def test_every_operation_is_in_the_document_once():
     rows = table()
-    document = openapi_document("1", rows, event_streams(new_desk()))
+    document = openapi_document("1", rows, event_streams(new_desk(), ManualClock()))
     for row in rows:
         found = document["paths"][PREFIX + row.path][row.method.lower()]
         assert found["summary"] == row.summary
@@ -35,7 +35,7 @@ def test_every_operation_is_in_the_document_once():
 
 
 def test_every_reference_of_the_document_leads_somewhere():
-    document = openapi_document("1", table(), event_streams(new_desk()))
+    document = openapi_document("1", table(), event_streams(new_desk(), ManualClock()))
     known = {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
 
     def references(value):

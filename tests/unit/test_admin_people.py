@@ -174,6 +174,7 @@ async def test_a_session_ends_at_logout_and_when_its_user_changes(api):
     assert (await api.ask("POST", "/logout", headers=csrf)).status_code == 204
     assert (await api.get("/session")).json()["name"] == "anonymous"
     await log_in(api, "a-operator")
+    await log_in(api, "a-operator")  # an old session is in nobody's way
     await api.authenticator.users.set_password("a-operator", "new")
     answer = await api.get("/session")
     assert answer.status_code == 401

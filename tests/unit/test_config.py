@@ -143,8 +143,9 @@ def test_every_error_is_told_at_once_each_with_its_line(write):
         "ONELOG_NODE_ID: node.id = -1: expected `int` >= 0, such as 0 (the default)",
         "--set log: expected key=value, such as log.level=debug",
         "--set main.partitions = 0: expected `int` >= 1, such as 8 (the default)",
-        f"{file}:14: listeners.admin.host = '0.0.0.0' would open the API to other machines, but"
-        " the API has no credentials yet: use 127.0.0.1, ::1 or localhost",
+        f"{file}:14: listeners.admin.host = '0.0.0.0' opens the admin API to other machines, and"
+        " passwords would cross the network in plain text: set listeners.admin.tls.cert_file and"
+        " key_file, or listeners.admin.insecure = true if a proxy in front encrypts",
         f"{file}:15: listeners.kafka_tls.tls.cert_file is missing: the listener needs a certificate"
         " and its key",
         f"{file}:15: listeners.kafka_tls.tls.key_file is missing: the listener needs a certificate"
@@ -253,8 +254,8 @@ def test_a_formatted_quantity_reads_back_as_itself(value, unit):
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "example.org"])
-def test_the_admin_listener_off_loopback_is_refused_until_there_are_credentials(host):
-    with pytest.raises(ConfigError, match="no credentials yet"):
+def test_the_admin_listener_off_loopback_is_refused_without_tls(host):
+    with pytest.raises(ConfigError, match="plain text"):
         load(None, {"ONELOG_LISTENERS_ADMIN_HOST": host})
 
 

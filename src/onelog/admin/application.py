@@ -42,7 +42,7 @@ def build_application(
     """The admin application."""
     logins = LoginSessions(clock)
     gatekeeper = Gatekeeper(desk, logins, listener_is_loopback=listener_is_loopback)
-    table, events = operations(desk, logins, clock), event_streams(desk)
+    table, events = operations(desk, logins, clock), event_streams(desk, clock)
     application = Starlette(
         routes=[
             *Probes(desk, metrics, gatekeeper).routes(),

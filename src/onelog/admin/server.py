@@ -2,13 +2,15 @@
 
 Rules: uvicorn touches no signal, no logging configuration and no loop policy; the process owns
 those. Its main loop, which polls ten times a second, does not run: it accepts by the event loop
-and ends when it is closed. Without credentials it serves loopback and nothing else. A peer that
-takes no byte of its answer for `WRITE_TIMEOUT_S` is cut off, as in every protocol.
+and ends when it is closed. An application that does not ask who it is serves loopback and nothing
+else. A peer that takes no byte of its answer for `WRITE_TIMEOUT_S` is cut off, as in every
+protocol. Renewed certificates take effect without a restart.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 from typing import Final
 
 import uvicorn
@@ -19,6 +21,7 @@ from onelog.base.errors import ConfigError
 from onelog.net import Listener
 from onelog.net.deadline import Deadline
 from onelog.net.pace import WriteWatch
+from onelog.net.tls import Tls
 
 WRITE_TIMEOUT_S: Final = 30.0
 """How long a peer may take no bytes at all while some wait for it."""
@@ -55,17 +58,37 @@ def _nothing() -> None:
     """uvicorn reads no request while it answers one."""
 
 
+def _renewing(tls: Tls) -> ssl.SSLContext:
+    """A context that lets each new connection have the newest certificate."""
+    context = tls.context
+
+    def renew(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = tls.context
+
+    context.sni_callback = renew
+    return context
+
+
 class HttpServer:
     """Serves one application until it is closed."""
 
-    def __init__(self, listener: Listener, application: ASGIApp, connections_max: int) -> None:
-        if not listener.is_loopback:
+    def __init__(
+        self,
+        listener: Listener,
+        application: ASGIApp,
+        connections_max: int,
+        *,
+        asks_who: bool = False,
+        tls: Tls | None = None,
+    ) -> None:
+        if not (listener.is_loopback or asks_who):
             raise ConfigError(
                 f"listeners.{listener.name}.host = {listener.host!r} is reachable by other "
                 "machines, and what it serves has no credentials yet: use 127.0.0.1, ::1 or "
                 "localhost"
             )
         self._listener = listener
+        self._tls = tls
         self._server = uvicorn.Server(
             uvicorn.Config(
                 application,
@@ -94,6 +117,8 @@ class HttpServer:
 
     async def _serve(self) -> None:
         self._server.config.load()
+        if self._tls is not None:
+            self._server.config.ssl = _renewing(self._tls)
         self._server.lifespan = self._server.config.lifespan_class(self._server.config)
         await self._server.startup(sockets=self._listener.sockets)
         await self._closing.wait()

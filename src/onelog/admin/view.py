@@ -7,7 +7,7 @@ state.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from onelog.admin.contract import (
@@ -75,10 +75,13 @@ class AdminView:
         first = bisect_right(rows, after, key=lambda row: row.base_offset)
         return [_segment_row(row) for row in rows[first : first + limit]]
 
-    def cursor_names(self) -> list[str]:
-        """Every cursor, open or kept, in no order."""
+    def cursor_names(self) -> Iterator[str]:
+        """Every cursor, kept or open, in no order, from copies: others may have a turn between."""
         desk = self._broker.cursors
-        return list({*(cursor.name for cursor in desk.open_cursors()), *desk.kept_names()})
+        yield from desk.kept_names()
+        for cursor in desk.open_cursors():
+            if desk.kept(cursor.name) is None:
+                yield cursor.name
 
     def homes(self) -> Homes:
         """Streams by their id, to show cursors with."""

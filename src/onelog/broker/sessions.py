@@ -18,8 +18,10 @@ import msgspec
 
 from onelog.base.clock import Clock
 from onelog.base.errors import (
+    Conflict,
     LimitExceeded,
     NotAuthorized,
+    NotFound,
     OnelogError,
     StateUnknown,
     StorageFull,
@@ -184,6 +186,12 @@ class Sessions:
         """Sessions, attached or kept."""
         return len(self._attached.keys() | self._kept.keys())
 
+    def all(self) -> list[tuple[SessionRecord, bool]]:
+        """Every session, and whether a connection speaks for it; in no order."""
+        rows = {name: (record, False) for name, record in self._kept.items()}
+        rows |= {name: (session.record, True) for name, session in self._attached.items()}
+        return list(rows.values())
+
     @property
     def kept_count(self) -> int:
         """Sessions that outlive their connection, whether or not they have one now."""
@@ -272,6 +280,22 @@ class Sessions:
             record = msgspec.structs.replace(record, detached_at_ms=self._clock.now_ms())
             await self._keep(record)
             self._arm(record)
+
+    async def end(self, client_id: str) -> None:
+        """End a session that has no connection now. Raises NotFound, Conflict."""
+        self.check_known()
+        async with self._turn(client_id):
+            if client_id in self._attached:
+                raise Conflict(
+                    f"a connection speaks for the session {client_id!r}: end the connection first"
+                )
+            record = self._kept.get(client_id)
+            if record is None:
+                raise NotFound(f"there is no session {client_id!r}")
+            timer = self._timers.pop(client_id, None)
+            if timer is not None:
+                timer.cancel()
+            await self._finish(record)
 
     async def _keep(self, record: SessionRecord) -> None:
         row = msgspec.json.encode(record)

@@ -12,6 +12,9 @@ from typing import Protocol
 
 import msgspec
 
+from onelog.log.handle import PartitionHandle
+from onelog.record.record import Record
+
 
 class ConnectionRow(msgspec.Struct, frozen=True, kw_only=True):
     """One connection."""
@@ -61,7 +64,190 @@ class ProtocolDesk(Protocol):
         """End the connections of this id, as the protocol says goodbye; how many there were."""
         ...
 
+    def readers(self, topic: str, partition: PartitionHandle) -> Iterator[ReaderRow]:
+        """Who reads a topic in its partition by cursors that the door does not know."""
+        ...
+
 
 def connection_id(listener: str, address: str) -> str:
     """How a connection is named to operators."""
     return f"{listener}-{address}"
+
+
+class ReaderRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody who reads a topic by a cursor that the protocol keeps itself."""
+
+    name: str
+    kind: str
+    protocol: str
+    topic: str
+    """What the protocol calls the topic, or the filter that holds it."""
+    offset: int
+    connected: int
+
+
+class WillRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A will that is kept."""
+
+    client_id: str
+    user: str
+    topic: str
+    qos: int
+    retain: bool
+    payload_bytes: int
+    due_ms: int | None
+    """When it is published; null while its client is connected."""
+
+
+class RetainingDesk(ProtocolDesk, Protocol):
+    """What a protocol with retained messages and wills has."""
+
+    def retained(self, text: str) -> list[int]:
+        """The numbers of retained messages of a filter, ascending."""
+        ...
+
+    async def retained_record(self, number: int) -> Record | None:
+        """One of them; None when it is no more."""
+        ...
+
+    def wills(self) -> Iterator[WillRow]:
+        """Every will that is kept."""
+        ...
+
+
+class GroupPosition(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a group stands in a partition of a Kafka topic."""
+
+    topic: str
+    partition: int
+    offset: int
+    end: int | None
+    """null: there is no such partition any more."""
+    committed_ms: int
+
+
+class MemberRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A member of a group."""
+
+    id: str
+    client_id: str
+    host: str
+
+
+class ConsumerGroupRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A consumer group."""
+
+    name: str
+    state: str
+    protocol: str
+    generation: int
+    members: list[MemberRow]
+    """The first thousand."""
+    member_count: int
+    positions: list[GroupPosition]
+    """The first thousand."""
+    lag: int
+
+
+class TransactionRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A transactional id."""
+
+    id: str
+    state: str
+    producer_id: int
+    epoch: int
+    timeout_ms: int
+    started_ms: int | None
+    updated_ms: int
+    partitions: list[str]
+    """`topic-partition`, the first thousand."""
+    groups: list[str]
+
+
+class GroupDesk(ProtocolDesk, Protocol):
+    """What a protocol with consumer groups and transactions has."""
+
+    def group_names(self) -> list[str]:
+        """Every group, in no order."""
+        ...
+
+    def group(self, name: str) -> ConsumerGroupRow:
+        """One group. Raises NotFound."""
+        ...
+
+    async def seek_group(
+        self, name: str, topic: str, partition: int | None, to: str, value: int
+    ) -> None:
+        """Commit other offsets for a group without members. Raises NotFound, Conflict."""
+        ...
+
+    async def delete_group(self, name: str) -> None:
+        """Forget a group without members. Raises NotFound, Conflict."""
+        ...
+
+    def transactions(self) -> Iterator[TransactionRow]:
+        """Every transactional id."""
+        ...
+
+
+class ExchangeRow(msgspec.Struct, frozen=True, kw_only=True):
+    """An exchange."""
+
+    vhost: str
+    name: str
+    type: str
+    durable: bool
+    auto_delete: bool
+    internal: bool
+
+
+class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue."""
+
+    vhost: str
+    name: str
+    type: str
+    durable: bool
+    auto_delete: bool
+    exclusive: bool
+    ready: int
+    unacked: int
+    consumers: int
+    published: int
+    delivered: int
+    cursor: str
+    """Its cursor, as /cursors names it."""
+
+
+class BindingRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A binding."""
+
+    vhost: str
+    source: str
+    destination: str
+    destination_type: str
+    routing_key: str
+
+
+class QueueDesk(ProtocolDesk, Protocol):
+    """What a protocol with exchanges and queues has."""
+
+    def exchanges(self) -> Iterator[ExchangeRow]:
+        """Every exchange."""
+        ...
+
+    def queues(self) -> Iterator[QueueRow]:
+        """Every queue."""
+        ...
+
+    def bindings(self) -> Iterator[BindingRow]:
+        """Every binding that somebody made."""
+        ...
+
+    def purge(self, vhost: str, queue: str) -> int:
+        """Settle all that waits in a queue; how many that were. Raises NotFound."""
+        ...
+
+    async def delete_queue(self, vhost: str, queue: str) -> None:
+        """Delete a queue with what waits in it. Raises NotFound."""
+        ...

@@ -7,6 +7,8 @@ server answers, the error is one clear line.
 from __future__ import annotations
 
 import http.client
+import os
+import ssl
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -15,6 +17,7 @@ from onelog.admin.contract import ErrorAnswer, ServerInfo, StreamInfo, TroubleIn
 from onelog.base.errors import Unavailable
 
 TIMEOUT_S: Final = 5.0
+TOKEN_VARIABLE: Final = "ONELOG_TOKEN"  # noqa: S105  its name
 
 T = TypeVar("T")
 
@@ -43,9 +46,18 @@ class Status(msgspec.Struct, frozen=True):
     more_streams: bool
 
 
-def fetch_status(host: str, port: int) -> Status:
-    """Ask the server at `host:port` for its identity and state. Raises Unavailable."""
+def fetch_status(host: str, port: int, cert_file: str = "") -> Status:
+    """Ask the server at `host:port` for its identity and state. Raises Unavailable.
+
+    `cert_file` is the certificate that it shows, if it speaks TLS. Where it wants a login, it gets
+    the token of the variable `ONELOG_TOKEN`.
+    """
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  where it listens
     connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+    if cert_file:
+        context = ssl.create_default_context(cafile=cert_file)
+        context.check_hostname = False  # it is this file's certificate, whatever its name
+        connection = http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=context)
     try:
         info = _get(connection, "/api/v1/info", ServerInfo)
         health = _get(connection, "/health", HealthAnswer, also=503)
@@ -62,10 +74,13 @@ def fetch_status(host: str, port: int) -> Status:
 
 
 def _get(connection: http.client.HTTPConnection, path: str, kind: type[T], also: int = 200) -> T:
-    connection.request("GET", path, headers={"Host": "localhost"})
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    login = {"Authorization": f"Bearer {token}"} if token else {}
+    connection.request("GET", path, headers={"Host": "localhost", **login})
     response = connection.getresponse()
     body: Any = response.read()
     if response.status not in (200, also):
         error = msgspec.json.decode(body, type=ErrorAnswer).error
-        raise Unavailable(f"{path}: {error.message}")
+        hint = f" ({TOKEN_VARIABLE} holds the token)" if response.status == 401 else ""
+        raise Unavailable(f"{path}: {error.message}{hint}")
     return msgspec.json.decode(body, type=kind)

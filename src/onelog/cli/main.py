@@ -31,6 +31,7 @@ from onelog.cli.reaching import RunOffline
 from onelog.cli.spark import build_spark
 from onelog.cli.sql import add_sql
 from onelog.cli.streams import build_streams
+from onelog.cli.tokens import build_tokens
 from onelog.cli.users import build_users
 from onelog.cli.views import build_views
 from onelog.config import ConfigProblems, Loaded, file_problems
@@ -91,10 +92,11 @@ def build(serve: Serve, run_offline: RunOffline | None = None) -> App:
     def status(*, config: ConfigFile = None, assignments: Assignments = ()) -> None:
         """Show a running server: health, listeners, streams."""
         admin = load_options(config, None, assignments).config.listeners.admin
-        render.print_status(client.fetch_status(admin.host, admin.port))
+        render.print_status(client.fetch_status(admin.host, admin.port, admin.tls.cert_file))
 
     app.command(_build_config())
     app.command(build_users(run_offline))
+    app.command(build_tokens(run_offline))
     app.command(build_access(run_offline))
     app.command(build_streams(run_offline))
     app.command(build_views(run_offline))

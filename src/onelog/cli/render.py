@@ -22,7 +22,7 @@ ERRORS = Console(stderr=True, soft_wrap=True, highlight=False)
 
 TROUBLES_SHOWN: Final = 20
 
-_ABOUT = {"admin": "  (health, metrics, read-only API)"}
+_ABOUT = {"admin": "  (health, metrics, admin API)"}
 
 
 def print_error(message: str) -> None:

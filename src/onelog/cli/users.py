@@ -11,7 +11,7 @@ import getpass
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 from rich.table import Table
@@ -31,10 +31,12 @@ from onelog.security.commands import (
     SetDisabled,
     SetGroups,
     SetPassword,
+    SetRole,
     UserInfo,
     decode_answer,
     encode_command,
 )
+from onelog.security.roles import AdminRole
 
 PasswordStdin = Annotated[
     bool,
@@ -149,6 +151,18 @@ def build_users(run_offline: RunOffline | None) -> App:
         _say(f"user {name} is in {', '.join(group) if group else 'no group'} {where}")
 
     @app.command
+    def role(
+        name: str,
+        role: Literal["none", "viewer", "operator", "admin"],
+        /,
+        *,
+        options: DataOptions = DEFAULT_DATA,
+    ) -> None:
+        """Say what a user may do over the admin API; none: nothing."""
+        where = perform(options, SetRole(name=name, role=AdminRole(role)))[1]
+        _say(f"user {name} has the role {role} {where}")
+
+    @app.command
     def remove(name: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
         """Remove a user."""
         _say(f"removed user {name} {perform(options, RemoveUser(name=name))[1]}")
@@ -178,11 +192,15 @@ def _row(user: UserInfo) -> tuple[str, ...]:
     return (
         user.name,
         "disabled" if user.disabled else "enabled",
-        "administrator" if user.administrator else "user",
+        "administrator" if user.administrator else _role_name(user),
         "yes" if user.scram else "no",
         ", ".join(user.groups) or "-",
         _date(user.changed_ms),
     )
+
+
+def _role_name(user: UserInfo) -> str:
+    return "user" if user.role is AdminRole.NONE else user.role
 
 
 def _date(stamp_ms: int) -> str:

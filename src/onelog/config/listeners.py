@@ -20,34 +20,7 @@ Host = Annotated[
 Port = Annotated[int, Meta(ge=0, le=65535, description="TCP port; 0 takes any free port.")]
 
 
-class AdminListener(Section, frozen=True, kw_only=True):
-    """The HTTP listener for health, metrics and the read-only API. Loopback only, for now."""
-
-    enabled: Enabled = True
-    host: Annotated[
-        str,
-        Meta(
-            min_length=1,
-            description="Address to bind. Only loopback is allowed until credentials exist.",
-        ),
-    ] = "127.0.0.1"
-    port: Port = DEFAULT_PORTS["admin"]
-    connections_max: Annotated[
-        int, Meta(ge=1, le=10_000, description="Connections served at once; more get a 503.")
-    ] = 100
-
-
-class AmqpManagementListener(AdminListener, frozen=True, kw_only=True):
-    """RabbitMQ's management HTTP API, for its command line and for exporters. Loopback only."""
-
-    enabled: Enabled = False
-    port: Port = DEFAULT_PORTS["amqp_management"]
-    connections_max: Annotated[
-        int, Meta(ge=1, le=1000, description="Connections served at once; more get a 503.")
-    ] = 20
-
-
-class ListenerTls(Section, frozen=True, kw_only=True):
+class ServerTls(Section, frozen=True, kw_only=True):
     """The TLS of the listener above. Changed files take effect without a restart."""
 
     cert_file: Annotated[
@@ -60,6 +33,14 @@ class ListenerTls(Section, frozen=True, kw_only=True):
     key_file: Annotated[
         str, Meta(description="PEM file: the key of the certificate, without a password.")
     ] = ""
+    version_min: Annotated[
+        Literal["1.2", "1.3"], Meta(description="Lowest TLS version that is accepted.")
+    ] = "1.2"
+
+
+class ListenerTls(ServerTls, frozen=True, kw_only=True):
+    """The TLS of the listener above. Changed files take effect without a restart."""
+
     client_ca_file: Annotated[
         str, Meta(description="PEM file: the authorities that may sign client certificates.")
     ] = ""
@@ -67,9 +48,44 @@ class ListenerTls(Section, frozen=True, kw_only=True):
         Literal["none", "optional", "required"],
         Meta(description="Whether clients show a certificate; its common name is the user."),
     ] = "none"
-    version_min: Annotated[
-        Literal["1.2", "1.3"], Meta(description="Lowest TLS version that is accepted.")
-    ] = "1.2"
+
+
+class HttpListener(Section, frozen=True, kw_only=True):
+    """An HTTP listener."""
+
+    enabled: Enabled = True
+    host: Host = "127.0.0.1"
+    port: Port = 0
+    connections_max: Annotated[
+        int, Meta(ge=1, le=10_000, description="Connections served at once; more get a 503.")
+    ] = 100
+
+
+class AdminListener(HttpListener, frozen=True, kw_only=True):
+    """The HTTP listener for health, metrics and the admin API. Off loopback it needs TLS."""
+
+    port: Port = DEFAULT_PORTS["admin"]
+    insecure: Annotated[
+        bool,
+        Meta(
+            description="Whether other machines may connect without TLS: passwords and tokens"
+            " cross the network in plain text, unless a proxy in front encrypts."
+        ),
+    ] = False
+    tls: ServerTls = ServerTls()
+
+
+class AmqpManagementListener(HttpListener, frozen=True, kw_only=True):
+    """RabbitMQ's management HTTP API, for its command line and for exporters. Loopback only."""
+
+    enabled: Enabled = False
+    host: Annotated[
+        str, Meta(min_length=1, description="Address to bind. Only loopback is allowed.")
+    ] = "127.0.0.1"
+    port: Port = DEFAULT_PORTS["amqp_management"]
+    connections_max: Annotated[
+        int, Meta(ge=1, le=1000, description="Connections served at once; more get a 503.")
+    ] = 20
 
 
 class StreamListener(Section, frozen=True, kw_only=True):

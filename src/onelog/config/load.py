@@ -32,6 +32,7 @@ RESERVED_ENV: Final = frozenset(
         "ONELOG_PURE",
         "ONELOG_REQUIRE_NATIVE",
         "ONELOG_SERVERS",
+        "ONELOG_TOKEN",
     }
 )
 """Variables that other modules read, and that are not configuration keys."""

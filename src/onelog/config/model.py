@@ -16,7 +16,7 @@ from msgspec import Meta
 from onelog.base.limits import BATCH_BYTES_MAX, PARTITIONS_PER_STREAM_MAX
 from onelog.config.amqp import Amqp
 from onelog.config.kafka import Kafka
-from onelog.config.listeners import Listeners, ListenerTls
+from onelog.config.listeners import AdminListener, Listeners, ListenerTls
 from onelog.config.mqtt import Mqtt
 from onelog.config.problems import Problem
 from onelog.config.section import Section
@@ -251,18 +251,34 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def _admin_problems(admin: AdminListener) -> Iterator[Problem]:
+    has_tls = bool(admin.tls.cert_file or admin.tls.key_file)
+    if admin.enabled and not (is_loopback(admin.host) or has_tls or admin.insecure):
+        path = "listeners.admin.host"
+        yield Problem(
+            path,
+            f"{path} = {admin.host!r} opens the admin API to other machines, and passwords would"
+            " cross the network in plain text: set listeners.admin.tls.cert_file and key_file, or"
+            " listeners.admin.insecure = true if a proxy in front encrypts",
+        )
+    for key in ("cert_file", "key_file"):
+        if admin.enabled and has_tls and not getattr(admin.tls, key):
+            path = f"listeners.admin.tls.{key}"
+            yield Problem(path, f"{path} is missing: TLS needs a certificate and its key")
+
+
 def whole_problems(config: Config) -> Iterator[Problem]:
     """Errors that concern several keys together."""
     listeners = config.listeners
-    for name in ("admin", "amqp_management"):
-        admin = getattr(listeners, name)
-        if admin.enabled and not is_loopback(admin.host):
-            path = f"listeners.{name}.host"
-            yield Problem(
-                path,
-                f"{path} = {admin.host!r} would open the API to other machines, "
-                "but the API has no credentials yet: use 127.0.0.1, ::1 or localhost",
-            )
+    management = listeners.amqp_management
+    if management.enabled and not is_loopback(management.host):
+        path = "listeners.amqp_management.host"
+        yield Problem(
+            path,
+            f"{path} = {management.host!r} would open the management API to other machines,"
+            " which is not possible yet: use 127.0.0.1, ::1 or localhost",
+        )
+    yield from _admin_problems(listeners.admin)
     endpoint = config.tracing.endpoint
     if endpoint and not endpoint.startswith(("http://", "https://")):
         yield Problem(

@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from onelog.base.clock import Clock
-from onelog.config.listeners import ListenerTls, StreamListener
+from onelog.config.listeners import ListenerTls, ServerTls, StreamListener
 from onelog.net.gate import Gate, GateLimits
 from onelog.net.listener import Listener, bind
 from onelog.net.peer import Peer, StreamProtocol
@@ -100,24 +100,12 @@ class ProtocolListeners:
         trusted = words(settings.proxy_trusted)
         return BoundListener(
             bind(name, settings.host, settings.port),
-            None if found is None else self._tls(found, f"listeners.{name}.tls"),
+            None
+            if found is None
+            else listener_tls(found, f"listeners.{name}.tls", self._clock, self._alpn),
             websocket,
             ProxySettings(trusted=trusted) if settings.proxy_protocol else None,
             settings,
-        )
-
-    def _tls(self, settings: ListenerTls, name: str) -> Tls:
-        return Tls(
-            TlsSettings(
-                cert_file=settings.cert_file,
-                key_file=settings.key_file,
-                client_ca_file=settings.client_ca_file,
-                client_cert=settings.client_cert,
-                version_min=settings.version_min,
-                alpn=self._alpn,
-            ),
-            self._clock,
-            name,
         )
 
     async def serve(
@@ -165,6 +153,23 @@ class ProtocolListeners:
         for bound in self.bound:
             bound.listener.close()
         self.bound.clear()
+
+
+def listener_tls(settings: ServerTls, name: str, clock: Clock, alpn: tuple[str, ...] = ()) -> Tls:
+    """The TLS of a listener; `name` is the section that errors speak of. Raises ConfigError."""
+    clients = settings if isinstance(settings, ListenerTls) else ListenerTls()
+    return Tls(
+        TlsSettings(
+            cert_file=settings.cert_file,
+            key_file=settings.key_file,
+            client_ca_file=clients.client_ca_file,
+            client_cert=clients.client_cert,
+            version_min=settings.version_min,
+            alpn=alpn,
+        ),
+        clock,
+        name,
+    )
 
 
 def words(text: str) -> tuple[str, ...]:

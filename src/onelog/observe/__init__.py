@@ -1,7 +1,12 @@
 """How the server reports on itself: logs, metrics and health."""
 
 from onelog.observe.health import Health, HealthReport
-from onelog.observe.logging import configure_logging, get_logger
+from onelog.observe.logging import (
+    change_log_level,
+    configure_logging,
+    get_logger,
+    log_level,
+)
 from onelog.observe.metrics import Registry, Sample
 from onelog.observe.troubles import Trouble, Troubles
 
@@ -12,6 +17,8 @@ __all__ = [
     "Sample",
     "Trouble",
     "Troubles",
+    "change_log_level",
     "configure_logging",
     "get_logger",
+    "log_level",
 ]

@@ -19,20 +19,41 @@ _LIBRARY_LEVEL = logging.WARNING
 """Least level taken from libraries: what they say below it is noise to an operator."""
 
 
+class _Threshold:
+    """The least level that is written; it may change while the process runs."""
+
+    number = logging.INFO
+
+    def __call__(
+        self, _logger: Any, method: str, event: structlog.typing.EventDict
+    ) -> structlog.typing.EventDict:
+        if _NUMBERS.get(method, logging.ERROR) < self.number:
+            raise structlog.DropEvent
+        return event
+
+
+_NUMBERS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "warn": logging.WARNING,
+}
+_threshold = _Threshold()
+
+
 def configure_logging(level: str, style: str, stream: TextIO | None = None) -> None:
     """Send events of `level` and above to `stream` (stderr), as "console", "json" or "auto"."""
     out = sys.stderr if stream is None else stream
     if style == "auto":
         style = "console" if out.isatty() else "json"
-    number = logging.getLevelNamesMapping()[level.upper()]
     stamps: list[Processor] = [
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     renderer = _renderers(style, colors=out.isatty())
     structlog.configure(
-        processors=[*stamps, *renderer],
-        wrapper_class=structlog.make_filtering_bound_logger(number),
+        processors=[_threshold, *stamps, *renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
         logger_factory=structlog.WriteLoggerFactory(out),
         cache_logger_on_first_use=True,
     )
@@ -45,7 +66,18 @@ def configure_logging(level: str, style: str, stream: TextIO | None = None) -> N
     )
     root = logging.getLogger()
     root.handlers = [handler]
-    root.setLevel(max(number, _LIBRARY_LEVEL))
+    change_log_level(level)
+
+
+def change_log_level(level: str) -> None:
+    """Write events of `level` and above from now on."""
+    _threshold.number = logging.getLevelNamesMapping()[level.upper()]
+    logging.getLogger().setLevel(max(_threshold.number, _LIBRARY_LEVEL))
+
+
+def log_level() -> str:
+    """The least level that is written."""
+    return logging.getLevelName(_threshold.number).lower()
 
 
 def get_logger(area: str) -> FilteringBoundLogger:

@@ -83,6 +83,11 @@ class TokenMaker(Protocol):
         ...
 
 
+def encode_token_command(command: TokenCommand) -> bytes:
+    """The message of a command."""
+    return msgspec.json.encode(command)
+
+
 async def run_token_command(tokens: TokenMaker, message: bytes) -> bytes:
     """Run the command of a message; the message of its answer, also when it failed."""
     try:

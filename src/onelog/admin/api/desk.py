@@ -6,14 +6,16 @@ the property raises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from onelog.admin.api.share import LoopShare
 from onelog.admin.contract import ServerInfo
 from onelog.admin.view import AdminView
 from onelog.base.errors import NotFound, Unavailable
-from onelog.broker import Broker
+from onelog.broker import Broker, TailCursor
 from onelog.broker.showing import ProtocolDesk
 from onelog.config import Loaded
 from onelog.observe import Health, Troubles
@@ -42,16 +44,23 @@ class AdminDesk:
         self.info = info
         self.troubles = troubles
         self.share = LoopShare()
+        self.on_close: list[Callable[[], Awaitable[None]]] = []
+        """What ends before the broker does."""
+        self._closing = asyncio.Event()
         self._opened: Opened | None = None
         self._view: AdminView | None = None
 
     def open(self, opened: Opened) -> None:
         """The broker is served."""
         self._opened, self._view = opened, AdminView(opened.broker)
+        self._closing.clear()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """The broker is about to stop."""
         self._opened = self._view = None
+        self._closing.set()
+        for end in self.on_close:
+            await end()
 
     @property
     def opened(self) -> Opened:
@@ -59,6 +68,17 @@ class AdminDesk:
         if self._opened is None:
             raise Unavailable("the broker is still starting or already stopping; ask again soon")
         return self._opened
+
+    async def until_closing(self, timeout_s: float) -> None:
+        """Wait so long, or until the broker is about to stop."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._closing.wait()
+
+    async def close_tail(self, tail: TailCursor) -> None:
+        """End a tail; nothing happens when the broker did it already."""
+        if self._opened is not None:
+            await self._opened.broker.cursors.close_cursor(tail)
 
     @property
     def is_open(self) -> bool:

@@ -126,7 +126,7 @@ class OverviewOperations:
     async def listeners(self, call: ApiCall[PageQuery, None]) -> Page[ListenerInfo]:
         """What listens where."""
         rows = await choose(
-            self._desk.share, self._desk.info().listeners, call.query, _listener_key, kind=list
+            self._desk.share, self._desk.info().listeners, call.query, _listener_key, kind=list[str]
         )
         return full_page(call.query, rows, _listener_key)
 
@@ -141,6 +141,11 @@ class OverviewOperations:
                 own += 1
                 partitions += len(stream.partitions)
             await desk.share.breathe()
+        cursors = 0
+        for _name in desk.view.cursor_names():
+            cursors += 1
+            if cursors % 500 == 0:
+                await desk.share.breathe()
         totals, rates = self._rates.sample(broker, desks)
         report = desk.health.ready()
         troubles = desk.troubles.rows()
@@ -154,7 +159,7 @@ class OverviewOperations:
                 streams=own,
                 partitions=partitions,
                 stopped_partitions=len(broker.stopped_partitions()),
-                cursors=len(desk.view.cursor_names()),
+                cursors=cursors,
                 sessions=broker.sessions.count(),
                 sessions_attached=len(broker.sessions),
                 views=len(broker.views.all()),

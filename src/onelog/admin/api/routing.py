@@ -89,6 +89,7 @@ class ApiRouter:
             caller,
             peer_host(request),
             request.url.scheme == "https",
+            recheck=lambda: self._gatekeeper.identify(request, row.role)[0],
         )
         source: AsyncIterator[bytes] = await row.handler(call)
         return StreamingResponse(

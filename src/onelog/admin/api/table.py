@@ -6,11 +6,16 @@ from onelog.admin.api.connections import ConnectionOperations
 from onelog.admin.api.cursors import CursorOperations
 from onelog.admin.api.declaring import AnyEvents, AnyOperation
 from onelog.admin.api.desk import AdminDesk
+from onelog.admin.api.events import EventStreams
 from onelog.admin.api.logins import LoginSessions
+from onelog.admin.api.messages import MessageOperations
 from onelog.admin.api.overview import OverviewOperations
 from onelog.admin.api.people import PeopleOperations
+from onelog.admin.api.protocols import ProtocolOperations
 from onelog.admin.api.rates import RateBook
+from onelog.admin.api.settings import SettingOperations
 from onelog.admin.api.streams import StreamOperations
+from onelog.admin.api.topics import TopicOperations
 from onelog.admin.api.views import ViewOperations
 from onelog.base.clock import Clock
 
@@ -23,11 +28,14 @@ def operations(desk: AdminDesk, logins: LoginSessions, clock: Clock) -> list[Any
         *StreamOperations(desk).table(),
         *CursorOperations(desk).table(),
         *ViewOperations(desk).table(),
+        *TopicOperations(desk, clock).table(),
+        *MessageOperations(desk).table(),
+        *ProtocolOperations(desk).table(),
         *PeopleOperations(desk, logins).table(),
+        *SettingOperations(desk).table(),
     ]
 
 
-def event_streams(desk: AdminDesk) -> list[AnyEvents]:
+def event_streams(desk: AdminDesk, clock: Clock) -> list[AnyEvents]:
     """Everything that can be followed."""
-    del desk
-    return []
+    return EventStreams(desk, clock).table()

@@ -20,7 +20,7 @@ def look(admin: AdminListener, data_dir: Path, holder: int | None) -> list[Findi
         told = f"process {holder} runs on {data_dir}; its admin listener is off"
         return [Finding("ok", "broker", told)]
     try:
-        status = client.fetch_status(admin.host, admin.port)
+        status = client.fetch_status(admin.host, admin.port, admin.tls.cert_file)
     except OnelogError as error:
         told = f"process {holder} holds {data_dir}, but does not answer: {error}"
         do = "look at its log; if it hangs, end it with SIGTERM: the log recovers"

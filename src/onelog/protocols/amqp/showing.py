@@ -1,13 +1,26 @@
-"""AMQP as operators see it: connections, and what they count."""
+"""AMQP as operators see it: connections, exchanges, queues, bindings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onelog.broker.showing import ConnectionRow, Traffic, connection_id
+from onelog.base.errors import NotFound
+from onelog.broker import Broker, PartitionHandle, Position
+from onelog.broker.showing import (
+    BindingRow,
+    ConnectionRow,
+    ExchangeRow,
+    QueueRow,
+    ReaderRow,
+    Traffic,
+    connection_id,
+)
 from onelog.protocols.amqp.connection import Connection, State
 from onelog.protocols.amqp.errors import Reply
 from onelog.protocols.amqp.hub import Hub
+from onelog.queues.addresses import address_of
+from onelog.queues.queue import Queue
+from onelog.queues.vhosts import VirtualHost
 
 _STATES = {
     State.HEADER: "new",
@@ -47,6 +60,101 @@ class AmqpDesk:
         for row in found:
             row.close(Reply.CONNECTION_FORCED, f"CONNECTION_FORCED - {reason}")
         return len(found)
+
+    def readers(self, topic: str, partition: PartitionHandle) -> Iterator[ReaderRow]:
+        """Queues that messages of a topic go to, where headers do not decide."""
+        address = address_of(topic)
+        vhost = self._hub.vhosts.find(address.vhost)
+        if vhost is None:
+            return
+        for name in sorted(vhost.router.route(address.exchange, address.routing_key, {})):
+            queue = vhost.queues.get(name)
+            if queue is None:
+                continue
+            place = own_key(self._hub.broker, partition)
+            found = [row.offset for row in queue.cursor.positions() if _key(row) == place]
+            yield ReaderRow(
+                name=queue.cursor.name,
+                kind="routed",
+                protocol="amqp",
+                topic=f"{address.exchange or '(default)'} {address.routing_key}",
+                offset=found[0] if found else int(partition.high_watermark),
+                connected=len(queue.consumers),
+            )
+
+    # -- exchanges, queues, bindings
+
+    def exchanges(self) -> Iterator[ExchangeRow]:
+        """Every exchange."""
+        for vhost in self._hub.vhosts.all():
+            for row in vhost.router.exchanges():
+                yield ExchangeRow(
+                    vhost=vhost.name,
+                    name=row.name,
+                    type=row.type,
+                    durable=row.durable,
+                    auto_delete=row.auto_delete,
+                    internal=row.internal,
+                )
+
+    def queues(self) -> Iterator[QueueRow]:
+        """Every queue."""
+        for vhost in self._hub.vhosts.all():
+            for queue in list(vhost.queues.values()):
+                yield QueueRow(
+                    vhost=vhost.name,
+                    name=queue.name,
+                    type=queue.settings.type,
+                    durable=queue.record.durable,
+                    auto_delete=queue.record.auto_delete,
+                    exclusive=queue.record.exclusive,
+                    ready=queue.ready.size,
+                    unacked=queue.unacked,
+                    consumers=len(queue.consumers),
+                    published=queue.published,
+                    delivered=queue.delivered,
+                    cursor=queue.cursor.name,
+                )
+
+    def bindings(self) -> Iterator[BindingRow]:
+        """Every binding that somebody made."""
+        for vhost in self._hub.vhosts.all():
+            for row in vhost.router.bindings():
+                yield BindingRow(
+                    vhost=vhost.name,
+                    source=row.source,
+                    destination=row.destination.name,
+                    destination_type=row.destination.kind,
+                    routing_key=row.routing_key,
+                )
+
+    def _queue(self, vhost: str, name: str) -> tuple[VirtualHost, Queue]:
+        host = self._hub.vhosts.find(vhost)
+        queue = None if host is None else host.queues.get(name)
+        if host is None or queue is None:
+            raise NotFound(
+                f"there is no queue {name!r} in the virtual host {vhost!r};"
+                " GET /api/v1/amqp/queues lists them"
+            )
+        return host, queue
+
+    def purge(self, vhost: str, queue: str) -> int:
+        """Settle all that waits in a queue; how many that were. Raises NotFound."""
+        return self._queue(vhost, queue)[1].purge()
+
+    async def delete_queue(self, vhost: str, queue: str) -> None:
+        """Delete a queue with what waits in it. Raises NotFound."""
+        host, found = self._queue(vhost, queue)
+        await host.delete_queue(found)
+
+
+def own_key(broker: Broker, partition: PartitionHandle) -> tuple[str, int]:
+    """How positions name a partition."""
+    return broker.streams.get(partition.stream).record.id, int(partition.id)
+
+
+def _key(row: Position) -> tuple[str, int]:
+    return row.stream_id, row.partition
 
 
 def _id(connection: Connection) -> str:

@@ -82,6 +82,14 @@ class Retained:
     def __len__(self) -> int:
         return len(self._table)
 
+    def matching(self, text: str) -> list[int]:
+        """The numbers of the topics of a filter, ascending."""
+        return sorted(self._table.matching(text))
+
+    async def record(self, number: int) -> Record | None:
+        """What is retained under a number; None when it is no more."""
+        return await self._table.record(number)
+
     async def catch_up(self) -> None:
         """Read to the end of the log. At the end it returns without letting others run."""
         await self._table.start_following(once=True)

@@ -1,10 +1,11 @@
-"""MQTT as operators see it: connections, and what they count."""
+"""MQTT as operators see it: connections, retained messages, wills."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onelog.broker.showing import ConnectionRow, Traffic, connection_id
+from onelog.broker import PartitionHandle, Record
+from onelog.broker.showing import ConnectionRow, ReaderRow, Traffic, WillRow, connection_id
 from onelog.protocols.mqtt.connection import Connection
 from onelog.protocols.mqtt.hub import Hub
 from onelog.protocols.mqtt.properties import Properties
@@ -44,6 +45,34 @@ class MqttDesk:
             else:
                 row.transport.abort()
         return len(found)
+
+    def readers(self, topic: str, partition: PartitionHandle) -> Iterator[ReaderRow]:
+        """None: the sessions of MQTT are cursors of the door."""
+        del topic, partition
+        return iter(())
+
+    def retained(self, text: str) -> list[int]:
+        """The numbers of retained messages of a filter, ascending."""
+        return self._hub.retained.matching(text)
+
+    async def retained_record(self, number: int) -> Record | None:
+        """One of them; None when it is no more."""
+        return await self._hub.retained.record(number)
+
+    def wills(self) -> Iterator[WillRow]:
+        """Every will that is kept."""
+        return (
+            WillRow(
+                client_id=client_id,
+                user=row.user,
+                topic=row.will.topic,
+                qos=row.will.qos,
+                retain=row.will.retain,
+                payload_bytes=len(row.will.payload),
+                due_ms=row.due_ms,
+            )
+            for client_id, row in self._hub.wills.kept()
+        )
 
 
 def _id(connection: Connection) -> str:

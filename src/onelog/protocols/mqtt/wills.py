@@ -88,6 +88,10 @@ class Wills:
             else:
                 self._wait(client_id, row, row.due_ms - self._hub.clock.now_ms())
 
+    def kept(self) -> list[tuple[str, KeptWill]]:
+        """Every will, with its client."""
+        return list(self._kept.items())
+
     async def keep(self, client_id: str, principal: Principal, will: Will | None) -> None:
         """A client is about to be accepted: its will counts from now on."""
         if will is None:

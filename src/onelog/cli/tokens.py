@@ -1,0 +1,112 @@
+"""`onelog token …`: tokens of the admin API, in a running server or in the data of a stopped one.
+
+Rules: a token is printed once, alone on standard output, so that a script can take it; what people
+want to know beside it goes to standard error.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from typing import Annotated, Final, Literal
+
+from cyclopts import App, Parameter
+from rich.table import Table
+from rich.text import Text
+
+from onelog.base.errors import InvalidRequest
+from onelog.cli import render
+from onelog.cli.reaching import RunOffline, reach
+from onelog.cli.users import DEFAULT_DATA, DataOptions
+from onelog.security.roles import AdminRole
+from onelog.security.token_commands import (
+    CreateToken,
+    ListTokens,
+    RevokeToken,
+    TokenAnswer,
+    TokenCommand,
+    decode_token_answer,
+    encode_token_command,
+)
+
+_UNITS_MS: Final = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LIFETIME: Final = re.compile(r"([1-9][0-9]{0,5})([mhd])")
+
+Expires = Annotated[
+    str, Parameter(name="--expires", help="How long it counts: 30m, 12h or 90d, for example.")
+]
+RoleName = Annotated[
+    Literal["viewer", "operator", "admin"],
+    Parameter(name="--role", help="What it may do over the admin API."),
+]
+
+
+def build_tokens(run_offline: RunOffline | None) -> App:
+    """The commands of `onelog token`."""
+    app = App(name="token", help="Create, list or revoke tokens of the admin API.")
+
+    def perform(options: DataOptions, command: TokenCommand) -> tuple[TokenAnswer, str]:
+        assert run_offline is not None, "the command line was built without a store"
+        makes_data = isinstance(command, CreateToken)
+        message = encode_token_command(command)
+        answer, where = reach(run_offline, options.data_dir, message, makes_data=makes_data)
+        return decode_token_answer(answer), where
+
+    @app.command
+    def create(
+        label: str,
+        /,
+        *,
+        role: RoleName = "viewer",
+        expires: Expires = "90d",
+        options: DataOptions = DEFAULT_DATA,
+    ) -> None:
+        """Create a token and print it, this once: onelog token create grafana --role viewer."""
+        command = CreateToken(label=label, role=AdminRole(role), lifetime_ms=_lifetime_ms(expires))
+        made, where = perform(options, command)
+        (info,) = made.tokens
+        note = f"token {info.id}, role {info.role}, until {_date(info.expires_ms)}, {where}"
+        render.ERRORS.print(Text(note))
+        render.OUT.print(Text(made.text), soft_wrap=True)
+
+    @app.command
+    def revoke(token_id: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
+        """Make a token void, by its id."""
+        where = perform(options, RevokeToken(id=token_id))[1]
+        render.OUT.print(Text(f"revoked token {token_id} {where}"))
+
+    @app.command(name="list")
+    def list_command(*, options: DataOptions = DEFAULT_DATA) -> None:
+        """List the tokens, without their secrets."""
+        _show(*perform(options, ListTokens()))
+
+    return app
+
+
+def _lifetime_ms(text: str) -> int:
+    found = _LIFETIME.fullmatch(text)
+    if found is None:
+        raise InvalidRequest(f"--expires {text!r}: write a number and m, h or d, such as 90d")
+    return int(found[1]) * _UNITS_MS[found[2]]
+
+
+def _show(found: TokenAnswer, where: str) -> None:
+    if not found.tokens:
+        render.OUT.print(
+            Text(f"there are no tokens {where}; `onelog token create LABEL` makes one")
+        )
+        return
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for title in ("id", "role", "until", "user"):
+        table.add_column(title, no_wrap=True)
+    table.add_column("label", overflow="fold")
+    for row in found.tokens:
+        until = "expired" if row.expired else _date(row.expires_ms)
+        cells = (row.id, row.role, until, row.owner or "-", row.label)
+        table.add_row(*map(Text, cells), style="dim" if row.expired else "")
+    render.OUT.print(table)
+
+
+def _date(stamp_ms: int) -> str:
+    stamp = datetime.datetime.fromtimestamp(stamp_ms / 1000, datetime.UTC)
+    return stamp.strftime("%Y-%m-%d %H:%MZ")
