@@ -24,6 +24,7 @@ HEADER = NATIVE / "origin.h"
 CYTHON_DIR = Path("build/cython")
 MODULES = [
     "crc",
+    "bus",
     "source",
     "scan",
     "records",

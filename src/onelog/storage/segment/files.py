@@ -171,6 +171,11 @@ class MappedFile(FileSlot):
         self._cache.admit(self)
         return found
 
+    @property
+    def failed(self) -> bool:
+        """Whether a page could not be read, and zeros lie there now."""
+        return self._map is not None and self._map.failed
+
     def let_go(self, forced: bool) -> bool:
         """Drop the map; views of it keep the memory."""
         self._map = None

@@ -19,6 +19,7 @@ from onelog.base.errors import (
     StorageFull,
 )
 from onelog.base.ids import Offset
+from onelog.kernel import bus_faults
 from onelog.storage.engine import LogSettings
 from onelog.storage.segment.checkpoint import SegmentRow
 from onelog.storage.segment.files import is_full
@@ -30,9 +31,8 @@ class PartitionState:
     """The state of one partition that all of its parts see."""
 
     __slots__ = (
-        "closed", "directory", "durable", "end", "frozen", "lock", "maintenance", "sealed_bytes",
-        "segments", "settings", "shared", "start", "stopped",
-        "unreadable",
+        "bus_faults", "closed", "directory", "durable", "end", "frozen", "lock", "maintenance",
+        "sealed_bytes", "segments", "settings", "shared", "start", "stopped", "unreadable",
     )  # fmt: skip
 
     def __init__(self, directory: str, shared: EngineShared, settings: LogSettings) -> None:
@@ -50,6 +50,8 @@ class PartitionState:
         self.unreadable: PartitionStopped | None = None
         """The error because of which nothing is read from the disk; bytes in memory are still
         read."""
+        self.bus_faults = bus_faults()
+        """The faults of mapped pages that were looked at (`kernel/_native/bus.pyx`)."""
         self.closed = False
         self.frozen = False
         """A truncation is running: nothing may be appended."""

@@ -294,6 +294,11 @@ class Indexes:
 
     # Files as a whole.
 
+    @property
+    def failed(self) -> bool:
+        """Whether a page of a file could not be read."""
+        return any(mapped.failed for mapped in self._maps.values())
+
     def sync(self) -> None:
         """Make the files durable."""
         for extension in INDEX_EXTENSIONS:

@@ -19,6 +19,7 @@ from onelog.base.errors import (
     again,
 )
 from onelog.base.ids import Offset, TimestampMs
+from onelog.kernel import bus_faults
 from onelog.storage.engine import NO_LEASE, Cold, Lease, SegmentInfo
 from onelog.storage.segment.cold import ColdBytes, ColdIndex
 from onelog.storage.segment.files import PASSING
@@ -44,7 +45,9 @@ class LogReader:
             if held.closed or isinstance(held.stopped, PartitionCorrupt):
                 held.check_running()
             try:
-                return look(*held.segments)
+                found = look(*held.segments)
+                if bus_faults() != held.bus_faults:
+                    self._check_maps()
             except SegmentGone:
                 continue
             except CorruptBatch as error:
@@ -55,6 +58,18 @@ class LogReader:
                 raise
             except OSError as error:
                 raise StorageError(f"reading {held.directory} failed: {error}") from error
+            return found
+
+    def _check_maps(self) -> None:
+        """A page could not be read somewhere: if it was here, what was found is not believed."""
+        held = self._held
+        held.bus_faults = bus_faults()
+        for segment in held.segments[1]:
+            if segment.failed:
+                raise CorruptBatch(
+                    f"a page of {segment.stem} could not be read: the disk failed, or a file was"
+                    " cut short"
+                )
 
     def read(self, offset: Offset, max_bytes: int, upto: Offset) -> memoryview:
         """Whole consecutive batches from the one that holds `offset` (or the next), as one view."""

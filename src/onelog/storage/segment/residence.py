@@ -12,7 +12,10 @@ from __future__ import annotations
 import ctypes
 import mmap
 import threading
+from collections.abc import Callable
 from typing import Any, Final
+
+from onelog.kernel import forget_map, map_failed, watch_map
 
 PAGE: Final = mmap.PAGESIZE
 _PAGES_MAX: Final = 4096
@@ -59,6 +62,7 @@ class Map(mmap.mmap):
     """A read-only map that knows its address."""
 
     address: int = 0
+    _watched: int = -1
 
     def locate(self) -> None:
         """Find its address; 0: unknown."""
@@ -67,6 +71,22 @@ class Map(mmap.mmap):
         if api.PyObject_GetBuffer(ctypes.py_object(self), ctypes.byref(view), 0) == 0:
             self.address = view.buf or 0
             api.PyBuffer_Release(ctypes.byref(view))
+        if self.address:
+            self._watched = watch_map(self.address, len(self))
+
+    @property
+    def failed(self) -> bool:
+        """Whether a page of it could not be read: it has zeros where bytes of the file were."""
+        return map_failed(self._watched)
+
+    def close(self) -> None:
+        """Unmap the file; nobody may have a view of it."""
+        forget_map(self._watched)
+        self._watched = -1
+        super().close()
+
+    def __del__(self, forget_map: Callable[[int], None] = forget_map) -> None:
+        forget_map(self._watched)  # before its addresses come to belong to another
 
     def here_to(self, start: int, end: int) -> int:
         """The end of the bytes between `start` and `end` that are in memory without a gap."""

@@ -344,6 +344,11 @@ class Segment:
                 self._repair(self.buffer(size))
         return HeldIndex(self.indexes.held, cold.extension)
 
+    @property
+    def failed(self) -> bool:
+        """Whether a page of a file could not be read through its map."""
+        return self.indexes.failed or (self._log is not None and self._log.failed)
+
     def _bring_log(self, cold: ColdBytes) -> Lease:
         return self._brought.bring(self.stem + LOG, self.size_bytes, cold, lambda: self.dead)
 
