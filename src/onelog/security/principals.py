@@ -11,7 +11,7 @@ from enum import StrEnum
 import msgspec
 
 
-class Principal(msgspec.Struct, frozen=True):
+class Principal(msgspec.Struct, frozen=True, cache_hash=True):
     """Who asks, and through which protocol."""
 
     name: str
