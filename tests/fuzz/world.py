@@ -174,7 +174,6 @@ class World:
         for hub in self._hubs:
             await hub.open()
         self._management = Management(amqp, {"amqp": ("127.0.0.1", 5672)})
-        await self._management.open()
         frames = WebSocketSettings(subprotocols=("mqtt", "mqttv3.1"))
         self._factories = {
             "mqtt": _guarded(lambda peer: MqttConnection(mqtt, peer)),

@@ -18,6 +18,7 @@ from onelog.config.amqp import AmqpLimits
 from onelog.protocols.amqp import publishing
 from tests.conformance.amqp_raw import Basic, Connection, Queue, Raw, RawChannel, Refused
 from tests.support.amqp import serving, talk
+from tests.support.turns import passes_until
 
 
 @pytest.fixture(autouse=True)
@@ -399,18 +400,19 @@ async def test_a_topic_that_is_too_long_for_a_key_is_cut(tmp_path):
 async def test_a_queue_whose_declaration_was_cut_can_be_declared(tmp_path, way):
     """Its name must not stay taken by what was half made."""
     async with serving(tmp_path) as node:
-        rows = node.hub.vhosts.find("/")._rows
-        write = rows.write
-        begun = threading.Event()
+        rows = node.hub.queues.topology
+        create = rows.create
+        begun, gone = threading.Event(), asyncio.Event()
 
-        async def cut(*_ops: Any) -> None:
-            rows.write = write  # type: ignore[method-assign]
+        async def cut(*args: Any) -> None:
+            rows.create = create  # type: ignore[method-assign]
             begun.set()
             if way == "the write fails":
                 raise QuotaExceeded("no room")
-            await asyncio.Event().wait()
+            await gone.wait()
+            await create(*args)
 
-        rows.write = cut  # type: ignore[method-assign]
+        rows.create = cut  # type: ignore[method-assign]
 
         def first(raw: Raw) -> None:
             channel = raw.channel()
@@ -428,6 +430,8 @@ async def test_a_queue_whose_declaration_was_cut_can_be_declared(tmp_path, way):
             return channel.all("cut")
 
         await talk(node.port, first)
+        await passes_until(lambda: not node.hub.connections)
+        gone.set()  # what began is carried through
         assert await talk(node.port, second) == ["here"]
 
 

@@ -58,7 +58,9 @@ from onelog.log.stream import Stream
 from onelog.log.touched import Touched
 from onelog.log.wakeup import Callback, Waiter, as_future
 from onelog.metadata.once import written_once
-from onelog.metadata.store import Delete, MetadataStore, Op, Put
+from onelog.metadata.parts import in_parts
+from onelog.metadata.projection import Change, Projection
+from onelog.metadata.store import Delete, Entry, MetadataStore, Op, Put
 from onelog.record.record import Message, Record
 
 __all__ = [
@@ -145,6 +147,10 @@ __all__ = [
     "Unlimited",
     "MetadataStore",
     "written_once",
+    "in_parts",
+    "Projection",
+    "Change",
+    "Entry",
     "Op",
     "Put",
     "Delete",

@@ -179,18 +179,22 @@ class Projection(Generic[V]):
     async def write(self, ops: Sequence[Op], *, known: Mapping[str, int] | None = None) -> int:
         """Write rows if each of them is still as it is known here; all of them or none.
 
-        `known` gives another revision to compare a row with (0: the row does not exist), also for
-        rows that are not written. An operation outside the prefix is done with the others, without
-        a compare. Returns the revision, once it applies here.
-        Raises Conflict when another writer changed a row meanwhile (that applies here then),
-        Unavailable when nothing was written, OutcomeUnknown when it may have been written, and
-        Timeout when it was written but does not apply here yet.
+        `known` says otherwise with which revision a row is compared (0: there is none), also of
+        rows that are not written. An operation outside the prefix is done along with the others,
+        whatever was there. All rows under a longer prefix go if one of them is compared. The
+        revision, once it applies here.
+        Raises Conflict when another changed a row meanwhile (that applies here then), Unavailable
+        when nothing was written, OutcomeUnknown when it was perhaps, and Timeout when it was
+        written but does not apply here yet.
         """
         rows: dict[str, bytes | None] = {}
         base = dict(known or {})
         for op in ops:
-            assert isinstance(op, Put) or not op.prefix, "a row that is not known is not compared"
-            if op.key.startswith(self.prefix):
+            if isinstance(op, Delete) and op.prefix:
+                guards = [key for key in base if base[key] and key.startswith(op.key)]
+                assert guards, "rows that are not known go only with one that is compared"
+                rows.update(dict.fromkeys(guards))
+            elif op.key.startswith(self.prefix):
                 rows[op.key] = op.value if isinstance(op, Put) else None
                 row = self._rows.get(op.key)
                 base.setdefault(op.key, 0 if row is None else row.revision)

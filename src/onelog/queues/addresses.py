@@ -20,6 +20,7 @@ import re
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from onelog.base.errors import InvalidRequest, NotAuthorized
 from onelog.base.names import from_routing_key, to_routing_key
 from onelog.base.topics import check_topic
 
@@ -35,6 +36,9 @@ class Address(NamedTuple):
 
 ROOT_EXCHANGE: Final = "amq.topic"
 DEFAULT_VHOST: Final = "/"
+RESERVED: Final = "amq."
+"""How names begin that only the broker gives."""
+NAME_BYTES_MAX: Final = 255
 ADDRESSES_REMEMBERED: Final = 65_536
 QUEUES_STREAM: Final = "amqp.queues"
 STREAM_PREFIX: Final = "amqp."
@@ -180,3 +184,11 @@ def _stream_part(name: str) -> str:
         char if plain.fullmatch(char) else "".join(f"_{byte:02X}" for byte in char.encode())
         for char in name
     )
+
+
+def check_new_name(kind: str, name: str) -> None:
+    """Refuse the name of a new exchange or queue that the broker has for itself, or too long."""
+    if name.startswith(RESERVED):
+        raise NotAuthorized(f"{kind} name '{name}' contains reserved prefix 'amq.*'")
+    if len(name.encode()) > NAME_BYTES_MAX:
+        raise InvalidRequest(f"the {kind} name is longer than {NAME_BYTES_MAX} bytes")

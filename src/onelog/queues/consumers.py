@@ -158,6 +158,11 @@ class Consumers(Generic[C]):
                 return False
         return False
 
+    def tell_gone(self) -> None:
+        """Tell everybody that the queue is gone."""
+        for consumer in list(self._order):
+            consumer.queue_gone()
+
     def next_ready(self) -> C | None:
         """The consumer for the next message; None: no consumer has room."""
         if self._single_active or len(self._order) == 1:

@@ -301,3 +301,24 @@ def check_binding_arguments(exchange: ExchangeRecord, arguments: Table) -> None:
         raise InvalidRequest(
             f"invalid x-match field value {mode!r}; expected {', '.join(_MATCHES)}",
         )
+
+
+def check_same_exchange(current: ExchangeRecord, record: ExchangeRecord, vhost: str) -> None:
+    """Refuse a declaration of an exchange that is there and is another one."""
+    rows = [
+        ("type", current.type, record.type),
+        ("durable", current.durable, record.durable),
+        ("auto_delete", current.auto_delete, record.auto_delete),
+        ("internal", current.internal, record.internal),
+        ("alternate-exchange", current.alternate, record.alternate),
+    ]
+    for name, ours, theirs in rows:
+        if ours != theirs:
+            raise InvalidRequest(
+                f"inequivalent arg '{name}' for exchange '{record.name}' in vhost"
+                f" '{vhost}': received '{_shown(theirs)}' but current is '{_shown(ours)}'",
+            )
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -14,6 +14,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -37,11 +38,12 @@ from onelog.queues.addresses import (
     capture_of,
 )
 from onelog.queues.headers import extra_keys_of, headers_of, left_out_of
-from onelog.queues.history import Absence
+from onelog.queues.history import Moment
 from onelog.queues.ready import pack, unpack
 from onelog.queues.recovery import own_key
 from onelog.queues.replies import REPLY_PREFIX
 from onelog.queues.spreading import Queues, Spread, Spreader
+from onelog.queues.standing import Standing
 from onelog.record.headers import EXPIRY, find_header
 
 if TYPE_CHECKING:
@@ -72,9 +74,10 @@ class Follower:
         self._spreader = Spreader(hub.loop, self._stumbled)
         self._topics: dict[bytes, Target] = {}
         self._refused: dict[tuple[str, int, int], None] = {}
-        """Messages that queues refused lately, the oldest first."""
-        self._absences: dict[Queue, Absence] = {}
-        """Queues that read history, and follow the log after that."""
+        """What queues refused of late, the oldest first."""
+        self.standing = Standing(hub, self)
+        self._moments: set[Moment] = set()
+        """Moments that somebody may ask of where the routing stood."""
         self._root_matters = False
         """Whether an `amq.topic`, which shares all topics, has any binding."""
         self._has_queues = False
@@ -83,25 +86,19 @@ class Follower:
         """Note in every queue what was routed to it."""
         self._spreader.settle_up()
 
-    def hold_back(self, queue: Queue) -> Absence:
-        """A queue reads the log: from now on, no record is routed to it."""
-        absence = self._absences.get(queue)
-        if absence is None:
-            self.queue_wakes()
-            absence = self._absences[queue] = Absence(self.positions())
-        absence.readers += 1
-        return absence
+    def moment(self) -> Moment:
+        """Remember where the routing stands, until `forget_moment`."""
+        moment = Moment(self.live)
+        self._moments.add(moment)
+        return moment
 
-    def let_follow(self, queue: Queue) -> None:
-        """A queue has read everything: from now on, records are routed to it."""
-        self._absences[queue].readers -= 1
-        if not self._absences[queue].readers:
-            self.queue_wakes()
-            del self._absences[queue]
+    def forget_moment(self, moment: Moment) -> None:
+        """Nobody asks any more where the routing stood."""
+        self._moments.discard(moment)
 
-    def positions(self) -> dict[tuple[str, int], int]:
-        """How far the routing of each partition has come."""
-        return {source.key: source.position for source in self.live.sources()}
+    def _moves_on(self, source: LiveSource) -> None:
+        for moment in self._moments:
+            moment.moved.setdefault(source.key, source.position)
 
     def queue_wakes(self) -> None:
         """A queue that only collected has a consumer now."""
@@ -129,7 +126,9 @@ class Follower:
     # -- live
 
     def deliver(self, source: LiveSource, data: bytes | bytearray) -> int:
-        """Route batches that became visible. Returns the offset that the routing has reached."""
+        """Take batches that became visible; the offset that the routing came to."""
+        if self._moments:
+            self._moves_on(source)
         if not self._concerns(source):
             return _end_of(source, data)  # records that no queue or exchange is for cost nothing
         fixed = source.fixed_topic
@@ -208,6 +207,8 @@ class Follower:
 
     def deliver_records(self, source: LiveSource, records: list[Record]) -> None:
         """Take committed records that `deliver` left."""
+        if self._moments:
+            self._moves_on(source)
         self.notice_expiry(records)
         for record in records:
             self._give(source.number, self._route(record), record.offset, record)
@@ -287,9 +288,9 @@ class Follower:
         return self._spreader.spread(queues) if queues else False
 
     def _following(self, queues: Queues) -> Queues:
-        if not self._absences:
+        if not self.standing.queues:
             return queues
-        return tuple(queue for queue in queues if queue not in self._absences)
+        return tuple(queue for queue in queues if queue not in self.standing.queues)
 
     def route_safely(self, record: Record) -> Queues:
         """As `_route`. A record that cannot be routed is reported, and goes to no queue."""
@@ -342,10 +343,15 @@ class Follower:
         source = self.live.find(key)
         return None if source is None else source.position
 
-    def keep_informed(self, cursor: RoutedCursor) -> None:
-        """Before the cursor of a queue is kept, note in it what was routed to the queue."""
-        cursor.position_of = self.position_of
-        cursor.settle_up = self.settle_up
+    def _given_to(self, queue: Queue, key: tuple[str, int]) -> int | None:
+        """Up to where a queue was given what a partition has for it."""
+        standstill = self.standing.queues.get(queue)
+        return self.position_of(key) if standstill is None else standstill.stands.at(key)
+
+    def keep_informed(self, queue: Queue) -> None:
+        """Let the cursor of a queue know, before it is kept, what the queue was given."""
+        queue.cursor.position_of = partial(self._given_to, queue)
+        queue.cursor.settle_up = self.settle_up
 
     # -- which partitions
 
@@ -416,7 +422,7 @@ def _end_of(source: LiveSource, data: bytes | bytearray) -> int:
 
 
 def note_positions(cursor: RoutedCursor, live_sources: Iterable[LiveSource]) -> None:
-    """Let a cursor begin at the routing's position in these partitions."""
+    """Let a cursor begin where its queue stands in these partitions."""
     for source in live_sources:
         if cursor.routed_to(source.key) is None:
-            cursor.set_routed_to(source.key, source.position)
+            cursor.set_routed_to(source.key, cursor.position_of(source.key) or 0)

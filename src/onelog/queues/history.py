@@ -1,23 +1,26 @@
-"""Taking history: records from before a binding was made that it would have brought to a queue
-(I2).
+"""Reading the log for one queue: what it missed, or what a binding would have brought before (I2).
 
 Rules:
-- While a queue takes history it does not follow the end: new records are read from the log behind
-  the history, so topics keep their order. When it has read everything, it follows from that moment.
-- For records from before the binding: only the new binding counts. For records from after it: all
-  bindings count.
-- Streams that took topics over are read after their old homes (`log/moves.py`).
+- A queue that reads the log stands still (`standing.py`): what comes meanwhile lies behind what it
+  reads, so topics keep their order.
+- What a queue missed is read by the rules of the time when it reads. The past of a binding is what
+  that binding alone matches, up to where the queue stands.
+- Streams that took topics over are read after their old homes (`log/moves.py`). A partition that is
+  stopped holds back no queue: what is missed of it counts when it is restored. A past that cannot
+  be read is an error.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from onelog.broker import (
     EARLIEST,
     LATEST,
     Cold,
+    Live,
     LiveSource,
     Move,
     Record,
@@ -35,103 +38,97 @@ if TYPE_CHECKING:
     from onelog.queues.queue import Queue
 
 
-class Absence:
-    """The time in which a queue does not follow, however many bindings bring it history."""
+class Moment:
+    """Where the routing stood everywhere, once; it costs what the routing moved since."""
 
-    __slots__ = ("given", "lock", "readers")
+    __slots__ = ("_live", "moved")
 
-    def __init__(self, given: dict[SourceKey, int]) -> None:
-        self.readers = 0
-        self.lock = asyncio.Lock()
-        """Held while a history is read: one at a time."""
-        self.given = given
-        """The offsets up to which the queue has the records of its bindings."""
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self.moved: dict[SourceKey, int] = {}
+        """Where it stood in the partitions in which it stands elsewhere by now."""
+
+    def at(self, key: SourceKey) -> int:
+        """Where it stood in a partition; in one that came later, at its beginning."""
+        stood = self.moved.get(key)
+        if stood is None:
+            source = self._live.find(key)
+            stood = 0 if source is None else source.position
+        return stood
 
 
 class History:
-    """The history that one binding brings to one queue, and how far it was read.
+    """What one queue reads from the log, and how far it has come.
 
-    It begins when it is made: from then on the queue does not follow, until `end`.
+    Made by `missed_by` or `past_of`.
     """
 
-    def __init__(self, follower: Follower, queue: Queue, binding: Binding) -> None:
+    def __init__(
+        self,
+        follower: Follower,
+        queue: Queue,
+        stands: Moment,
+        alone: Router | None,
+        positions: Mapping[SourceKey, int],
+    ) -> None:
         self._follower = follower
         self._queue = queue
-        self._alone = _router_of(queue, binding)
-        self._since = follower.positions()
-        """The offsets at which the binding began to count."""
-        self._positions = dict(self._since)
-        self._past = [
-            (source.as_source, source.position)
-            for source in follower.sources_of(queue.vhost.name, binding.source)
-        ]
-        """Where the binding would have brought something from, and up to where."""
-        self._absence = follower.hold_back(queue)
+        self._stands = stands
+        self._alone = alone
+        """The rules of the past; None: what came since is read, and all rules count."""
+        self._positions = dict(positions)
 
     async def take(self) -> None:
-        """Give the queue the whole history."""
-        cursor = self._queue.cursor
-        async with self._absence.lock:
-            known = cursor.position_of
-            cursor.position_of = self._absence.given.get  # after a crash the rest is read again
-            try:
-                await self._begin()
-                while self.is_behind() and not self._queue.is_deleted:
-                    for source in self._follower.live.sources():
-                        try:
-                            if self._read_some(source):
-                                await asyncio.sleep(0)
-                        except Cold as cold:
-                            await source.until_here(cold)
-                self._absence.given = self._follower.positions()
-            finally:
-                cursor.position_of = known
-        self._queue.wake()
+        """Give the queue all of it."""
+        while (behind := self._behind()) and not self._queue.is_deleted:
+            for source in behind:
+                try:
+                    if self._read_some(source):
+                        await asyncio.sleep(0)
+                except Cold as cold:
+                    await source.until_here(cold)
 
-    async def _begin(self) -> None:
-        """Find where the history begins that the queue wants."""
-        start = await _start_of(self._queue).settled(source for source, _end in self._past)
-        for source, end in self._past:
-            first = max(start.offset_in(source), source.partition.start_offset)
-            self._positions[source.key] = min(first, end)
+    def _behind(self) -> list[LiveSource]:
+        """Where there is more to read."""
+        keys = self._positions.keys() | self._stands.moved.keys()
+        found = (self._follower.live.find(key) for key in sorted(keys))
+        return [
+            source
+            for source in found
+            if source is not None and source.feed is not None and self._is_behind(source)
+        ]
 
-    def end(self) -> None:
-        """Let the queue follow again."""
-        self._follower.let_follow(self._queue)
-
-    def is_behind(self) -> bool:
-        """Whether there is more to read."""
-        return any(
-            self._position(source) < source.position for source in self._follower.live.sources()
-        )
+    def _is_behind(self, source: LiveSource) -> bool:
+        if self._alone is None and source.partition.stopped is not None:
+            return False
+        return self._position(source) < self._end(source)
 
     def _position(self, source: LiveSource) -> int:
-        """Its position; a stream that was made meanwhile is read from its beginning."""
-        position = self._positions.get(source.key, 0)
-        if position >= self._since.get(source.key, 0):
-            position = max(position, self._absence.given.get(source.key, 0))
-        return position
+        position = self._positions.get(source.key)
+        return self._stands.at(source.key) if position is None else position
+
+    def _end(self, source: LiveSource) -> int:
+        """How far it is to read."""
+        if self._alone is None:
+            return source.position
+        return min(source.position, self._stands.at(source.key))
 
     def _limit(self, source: LiveSource) -> int:
-        """Up to where a source may be read while its old homes are not read to the end."""
+        """How far a source may be read while what comes before it is not."""
         number = int(source.partition.id)
         held = (move.end_of(number) for move in source.stream.record.moves if self._holds(move))
-        return min((source.position, *held))
+        return min((self._end(source), *held))
 
     def _holds(self, move: Move) -> bool:
         for key, end in move.after:
             old = self._follower.live.find(key)
-            if old is not None and self._position(old) < min(end, old.position):
+            if old is not None and self._is_behind(old) and self._position(old) < end:
                 return True
         return False
 
     def _read_some(self, source: LiveSource) -> bool:
-        """Read on in a source. Returns False when there is nothing to read for now. May raise
-        Cold."""
+        """Read on in a source; False when there is nothing to read for now. May raise Cold."""
         position, limit = self._position(source), self._limit(source)
-        since = self._since.get(source.key, 0)
-        if position < since:
-            limit = min(limit, since)
         if position >= limit:
             return False
         records, following = self._follower.live.read(source, position, limit)
@@ -139,15 +136,21 @@ class History:
         self._follower.notice_expiry(records)
         self._queue.vhost.hub.broker.cursors.pins.claim()
         for record in records:
-            if self._is_wanted(record, since) and not self._queue.cursor.holds(
-                source.key, record.offset
-            ):
-                self._queue.take_in(pack(source.number, record.offset), record)
+            if self._is_wanted(record) and not self._queue.cursor.holds(source.key, record.offset):
+                self._give(source, record)
         return True
 
-    def _is_wanted(self, record: Record, since: int) -> bool:
+    def _give(self, source: LiveSource, record: Record) -> None:
+        queue, place = self._queue, pack(source.number, record.offset)
+        is_taken = queue.take_in(place, record)
+        if not is_taken and self._alone is None and queue.settings.overflow == "reject-publish":
+            # Nobody can refuse it to its publisher any more, who was told that it is there.
+            queue.cursor.note(source.key, record.offset)
+            queue.restore(place, record)
+
+    def _is_wanted(self, record: Record) -> bool:
         queue = self._queue
-        if record.offset >= since:
+        if self._alone is None:
             return queue in self._follower.queues_for(record)
         address = address_of(record.topic)
         if address.vhost != queue.vhost.name:
@@ -158,8 +161,24 @@ class History:
         return queue.name in found
 
 
+def missed_by(follower: Follower, queue: Queue, stands: Moment) -> History:
+    """What came since a queue stands still."""
+    return History(follower, queue, stands, None, {})
+
+
+async def past_of(follower: Follower, queue: Queue, binding: Binding, stands: Moment) -> History:
+    """What a binding would have brought before the queue stood still, as far as it wants that."""
+    sources = [row.as_source for row in follower.sources_of(queue.vhost.name, binding.source)]
+    start = await _start_of(queue).settled(sources)
+    positions = {}
+    for source in sources:
+        first = max(start.offset_in(source), source.partition.start_offset)
+        positions[source.key] = min(int(first), stands.at(source.key))
+    return History(follower, queue, stands, _router_of(queue, binding), positions)
+
+
 def _router_of(queue: Queue, binding: Binding) -> Router:
-    """A router with this binding only."""
+    """What the binding leads to when there is no other."""
     alone = Router()
     for record in queue.vhost.router.exchanges():
         if alone.find(record.name) is None:

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from onelog.base.clock import Clock
 from onelog.base.errors import PartitionStopped
@@ -21,17 +21,22 @@ from onelog.config import Config
 from onelog.net import OwnedTasks
 from onelog.queues.addresses import DEFAULT_VHOST
 from onelog.queues.dead_letters import OpenLetter
-from onelog.queues.definitions import KINDS, MADE, ROOT, decode_row, parse_key
+from onelog.queues.definitions import MADE
 from onelog.queues.exchanges import Binding, ExchangeRecord
 from onelog.queues.following import Follower, note_positions
-from onelog.queues.history import History
 from onelog.queues.intents import Intents, Settlement
 from onelog.queues.queue import Queue
 from onelog.queues.ready import pack, unpack
 from onelog.queues.recovery import Recovery
 from onelog.queues.settings import QueueRecord
 from onelog.queues.streams import drop_unused
+from onelog.queues.topology import RowChange, Topology
 from onelog.queues.vhosts import CURSOR_PREFIX, TRANSIENT_PREFIX, VirtualHost
+
+T = TypeVar("T")
+
+CLOSE_TIMEOUT_S: Final = 5.0
+"""How long closing waits for commands, if the metadata store does not answer."""
 
 BACKGROUND: Final = "amqp-background"
 """Incidents: work that belongs to no connection failed."""
@@ -89,8 +94,8 @@ class VirtualHosts:
         return found
 
     def remove(self, name: str) -> None:
-        """Remove a virtual host."""
-        del self._found[name]
+        """A virtual host is gone."""
+        self._found.pop(name).is_gone = True
 
     @property
     def have_queues(self) -> bool:
@@ -116,6 +121,7 @@ class QueueHub:
         self.loop = asyncio.get_running_loop()
         self.counters = QueueCounters()
         self.follower = Follower(self)
+        self.topology = Topology(broker.store, broker.troubles, self._apply)
         self.vhosts = VirtualHosts(self)
         self.generation = 0
         """Counts changes that may change the route of a publish."""
@@ -124,6 +130,8 @@ class QueueHub:
         """Whether any message with an expiration was ever seen: until then no head is watched."""
         self._undo = ExitStack()
         self._tasks = OwnedTasks(self.loop)
+        self._changes: set[asyncio.Task[Any]] = set()
+        """Commands under way."""
 
     # -- start and end
 
@@ -137,8 +145,9 @@ class QueueHub:
         created_ms = {queue.cursor.name: _created_ms(queue.cursor) for queue in queues}
         self.saw_expiry = bool(queues)
         await Recovery(self).catch_up(queues, created_ms, is_clean=is_clean)
+        self.topology.follow()
         for vhost in self.vhosts.all():
-            await vhost.drop_transient()
+            await vhost.rows.drop_transient()
         self.topology_changed()
         for queue in queues:
             await self.broker.cursors.adopt(queue.cursor)
@@ -151,6 +160,7 @@ class QueueHub:
     async def abandon(self) -> None:
         """It could not be opened: release everything, so that another can be opened."""
         self._undo.close()
+        await self.topology.close()
         self.follower.live.stop()
         intents: Intents | None = getattr(self, "intents", None)
         if intents is not None:
@@ -169,20 +179,15 @@ class QueueHub:
         return found is not None
 
     async def _read_topology(self) -> list[Queue]:
-        rows: dict[str, list[tuple[str, bytes]]] = {kind: [] for kind in (MADE, *KINDS)}
-        for entry in (await self.broker.store.range(ROOT)).entries:
-            vhost, kind = parse_key(entry.key)
-            rows[kind].append((vhost, entry.value))
-        for vhost, _value in rows[MADE]:
-            self.vhosts.add(vhost)
-        for vhost, value in rows["exchanges"]:
-            self.vhosts.add(vhost).router.add_exchange(decode_row(value, ExchangeRecord))
-        queues = [
-            self._restore_queue(vhost, decode_row(value, QueueRecord))
-            for vhost, value in rows["queues"]
-        ]
-        for vhost, value in rows["bindings"]:
-            self.vhosts.add(vhost).restore_binding(decode_row(value, Binding))
+        queues = []
+        for key, row in await self.topology.open():
+            vhost = self.vhosts.add(row.vhost)
+            if isinstance(row.record, ExchangeRecord):
+                vhost.router.add_exchange(row.record)
+            elif isinstance(row.record, QueueRecord):
+                queues.append(self._restore_queue(vhost, row.record))
+            elif isinstance(row.record, Binding):
+                vhost.rows.restore_binding(key, row.record)
         await self._drop_cursors({queue.cursor.name for queue in queues})
         return queues
 
@@ -192,15 +197,15 @@ class QueueHub:
             if name.startswith((CURSOR_PREFIX, TRANSIENT_PREFIX)) and name not in needed:
                 await self.broker.cursors.delete(name)
 
-    def _restore_queue(self, vhost: str, record: QueueRecord) -> Queue:
-        found = self.vhosts.add(vhost)
-        name = found.cursor_name(record)
+    def _restore_queue(self, vhost: VirtualHost, record: QueueRecord) -> Queue:
+        name = vhost.cursor_name(record)
         state = self.broker.cursors.kept(name)
         if state is None:
-            cursor = RoutedCursor(name, (f"{vhost}/{record.name}",), b"%d" % self.clock.now_ms())
+            filters = (f"{vhost.name}/{record.name}",)
+            cursor = RoutedCursor(name, filters, b"%d" % self.clock.now_ms())
         else:
             cursor = RoutedCursor.restore(state, self.broker.cursors.parts(name))
-        return found.restore_queue(record, cursor)
+        return vhost.restore_queue(record, cursor)
 
     def settle_again(self, vhost: str, rows: Sequence[Settlement]) -> None:
         """Settle again what a commit settled that a crash interrupted."""
@@ -223,21 +228,47 @@ class QueueHub:
         return None if found is None else found.queues.get(row.queue)
 
     async def close(self) -> None:
-        """Save queues and mark that the run ended in order. Nobody may use them afterwards."""
+        """Save queues, say that all is in order; nobody uses them any more."""
+        if self._changes:
+            await asyncio.wait(self._changes, timeout=CLOSE_TIMEOUT_S)
         await self.intents.close()
         self.follower.settle_up()  # a closed queue notes nothing more
         queues = [queue for vhost in self.vhosts.all() for queue in vhost.queues.values()]
         for queue in queues:
             queue.close()
         self._tasks.cancel()
-        for vhost in self.vhosts.all():
-            await vhost.save_owed()
+        await self.topology.close()
         await self.broker.cursors.save(*(row.cursor for row in queues if row.record.is_kept))
         await self.broker.store.txn([], [Put(CLEAN_KEY, b"")])
 
-    def run(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run work that belongs to no connection."""
-        self._tasks.run(work, partial(self.broker.troubles.note, BACKGROUND, "amqp"))
+    def run(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run something that belongs to no connection."""
+        return self._tasks.run(work, partial(self.broker.troubles.note, BACKGROUND, "amqp"))
+
+    async def carry_through(self, change: Coroutine[Any, Any, T]) -> T:
+        """Make a change whole, also when whoever asked for it leaves."""
+        task = self.loop.create_task(change)
+        self._changes.add(task)
+        task.add_done_callback(self._changed)
+        return await asyncio.shield(task)
+
+    def _changed(self, task: asyncio.Task[Any]) -> None:
+        self._changes.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever asked has it, or has left
+
+    # -- rows
+
+    def _apply(self, changes: Sequence[RowChange]) -> None:
+        """Rows came or went, in one revision of the store."""
+        for change in changes:
+            name = change.row.vhost
+            vhost = self.vhosts.add(name) if change.is_there else self.vhosts.find(name)
+            if vhost is not None:
+                vhost.rows.apply(change)
+                if change.row.kind == MADE and not change.is_there:
+                    self.vhosts.remove(name)
+        self.topology_changed()
 
     # -- queues and places
 
@@ -260,54 +291,36 @@ class QueueHub:
             await waiting  # other protocols may write to the queue before AMQP does
         cursor = queue.cursor
         cursor.keep(b"%d" % self.clock.now_ms())
+        self.follower.keep_informed(queue)
         note_positions(cursor, self.follower.queue_sources(queue))
-        self.follower.keep_informed(cursor)
         await self.broker.cursors.adopt(cursor)
 
     async def unwatch(self, queue: Queue) -> None:
-        """A queue was deleted."""
+        """A queue is gone."""
+        queue.cursor.position_of = self.follower.position_of  # nothing holds the queue any more
         if self.broker.cursors.find(queue.cursor.name) is not None:
             await self.broker.cursors.delete(queue.cursor.name)
 
-    async def bound(self, vhost: VirtualHost, binding: Binding) -> None:
-        """A binding counts from now on. Before this returns, that is kept with the queues behind
-        it."""
-        queues = self._queues_behind(vhost, binding)
+    async def keep_positions(self, vhost: VirtualHost, binding: Binding) -> None:
+        """Keep with the queues behind a binding from where on it counts for them."""
+        queues = self.queues_behind(vhost, binding)
         sources = self.follower.sources_behind(vhost, binding.source)
         for queue in queues:
             note_positions(queue.cursor, sources)
-        # Histories begin now: records from now on come after them.
-        histories = [
-            History(self.follower, queue, binding)
-            for queue in queues
-            if queue.settings.start is not None
-        ]
-        try:
-            await self.broker.cursors.save(*(queue.cursor for queue in queues))
-            for history in histories:
-                await history.take()
-        finally:
-            for history in histories:
-                history.end()
-
-    async def unbound(self, vhost: VirtualHost, bindings: Iterable[Binding]) -> None:
-        """Bindings no longer count. Before this returns, the places that they brought are kept."""
-        queues = {queue for row in bindings for queue in self._queues_behind(vhost, row)}
         await self.broker.cursors.save(*(queue.cursor for queue in queues))
 
-    def _queues_behind(self, vhost: VirtualHost, binding: Binding) -> list[Queue]:
-        if binding.destination.kind == "queue":
-            queue = vhost.queues.get(binding.destination.name)
-            return [] if queue is None else [queue]
-        return [queue for queue in vhost.queues.values() if not queue.record.exclusive]
+    async def save_behind(self, vhost: VirtualHost, bindings: Iterable[Binding]) -> None:
+        """Save what bindings brought, while somebody knows that they did."""
+        queues = self.queues_behind(vhost, *bindings)
+        await self.broker.cursors.save(*(queue.cursor for queue in queues))
 
-    async def take_history(self, queue: Queue, binding: Binding) -> None:
-        """Give a queue the records from before a binding was made (I2)."""
-        history = History(self.follower, queue, binding)
-        try:
-            await history.take()
-        finally:
-            history.end()
+    def queues_behind(self, vhost: VirtualHost, *bindings: Binding) -> list[Queue]:
+        """The queues that bindings may lead to; from exchange to exchange, all that are kept."""
+        names = [row.destination.name for row in bindings if row.destination.kind == "queue"]
+        found = [vhost.queues[name] for name in names if name in vhost.queues]
+        if len(names) < len(bindings):
+            found += [queue for queue in vhost.queues.values() if queue.record.is_kept]
+        return list(dict.fromkeys(found))
 
     def place(self, place: int) -> tuple[tuple[str, int], int]:
         """The partition and the offset of a place."""

@@ -76,7 +76,7 @@ class Recovery:
             await self._restore(queue, fresh[queue])
             if not is_clean:
                 queue.uncertain = {row.number: row.position for row in self._live.sources()}
-            self._follower.keep_informed(queue.cursor)
+            self._follower.keep_informed(queue)
 
     def _starts(
         self, source: LiveSource, queues: list[Queue], created_ms: dict[str, int]

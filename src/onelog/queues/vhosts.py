@@ -1,10 +1,12 @@
 """A virtual host: its exchanges, queues and bindings, who may declare what, and what is kept.
 
 Rules:
-- Durable exchanges, durable queues and the bindings between them are in the metadata store before a
-  declaration is answered (I4, I9), also when two clients declare the same at once. Transient ones
-  live in memory, exclusive queues as long as their connection.
-- A declaration of something that exists must be equal in all that counts; a passive one only asks.
+- Exchanges, kept queues and their bindings are rows of the metadata store: a command writes them,
+  if what it saw still holds, and is answered when the watch applied them here (`host_rows.py`). A
+  command that another was faster than looks again. Queues that are not kept live in memory with
+  their bindings, exclusive ones as long as their connection.
+- A command that began is carried through, also when its connection goes.
+- A declaration of what is there must say the same in all that counts; a passive one only asks.
 - Names that begin with `amq.` are the broker's.
 """
 
@@ -13,15 +15,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from onelog.base.errors import InvalidRequest, NotAuthorized, OnelogError
-from onelog.broker import Delete, Put, RoutedCursor
+from onelog.base.errors import (
+    Conflict,
+    InvalidRequest,
+    NotAuthorized,
+    OnelogError,
+    Timeout,
+    Unavailable,
+)
+from onelog.broker import RoutedCursor
+from onelog.queues.addresses import RESERVED, check_new_name
 from onelog.queues.dead_letters import DeadLetters
-from onelog.queues.definitions import binding_key, encode_row, key_of
+from onelog.queues.definitions import binding_key
 from onelog.queues.errors import NotDeclared, UnknownExchangeType
 from onelog.queues.exchanges import (
     TYPES,
@@ -29,12 +40,13 @@ from onelog.queues.exchanges import (
     Destination,
     ExchangeRecord,
     check_binding_arguments,
+    check_same_exchange,
 )
 from onelog.queues.headers import BLIND_KEYS, LEFT_OUT
+from onelog.queues.host_rows import HostRows
 from onelog.queues.queue import Queue
 from onelog.queues.replies import Replies
 from onelog.queues.router import Router
-from onelog.queues.rows import Rows
 from onelog.queues.settings import (
     DeclaredSettings,
     QueueRecord,
@@ -49,12 +61,14 @@ from onelog.record.headers import Headers
 if TYPE_CHECKING:
     from onelog.queues.hub import QueueHub
 
-RESERVED: Final = "amq."
-NAME_BYTES_MAX: Final = 255
+T = TypeVar("T")
+
 CURSOR_PREFIX: Final = "amqp:"
 TRANSIENT_PREFIX: Final = "amqp-transient:"
 _KINDS: Final[dict[str, type[Queue]]] = {"classic": Queue, "quorum": Queue, "stream": StreamQueue}
-"""The class of each type of queue."""
+"""How each type of queue behaves."""
+RETRY_S: Final = 1.0
+"""Wait before a queue that nobody uses, and that could not be deleted, is tried again."""
 _DEFAULT_EXCHANGE: Final = "operation not permitted on the default exchange"
 
 
@@ -66,9 +80,8 @@ class VirtualHost:
         self.name = name
         self.router = Router()
         self.queues: dict[str, Queue] = {}
-        self._rows = Rows(hub.broker.store)
-        self._loose: list[Delete] = []
-        """Keys of rows of an earlier run that belong to nothing any more."""
+        self.rows = HostRows(self, hub.topology)
+        self.is_gone = False
         self._changes: dict[str, asyncio.Event] = {}
         """Keys of rows that are being written or deleted, and futures of those who wait."""
         self.streams = Streams(hub, name)
@@ -77,27 +90,33 @@ class VirtualHost:
 
     # -- keeping rows
 
-    def _key(self, kind: str, name: str) -> str:
-        return key_of(self.name, kind, name)
-
-    @contextlib.contextmanager
-    def _changing(self, key: str) -> Iterator[None]:
-        """While an object is being made or deleted, others who want the same one wait."""
+    def _change(
+        self, key: str, work: Coroutine[Any, Any, T], *, carried: bool = True
+    ) -> Awaitable[T]:
+        """Carry a change through, or not; who wants to change the same waits meanwhile."""
         done = self._changes[key] = asyncio.Event()
-        try:
-            yield
-        finally:
-            del self._changes[key]
-            done.set()
+
+        async def change() -> T:
+            try:
+                return await work
+            finally:
+                del self._changes[key]
+                done.set()
+
+        return self.hub.carry_through(change()) if carried else change()
 
     async def _settled(self, key: str) -> None:
         """Wait until an object is durable and can be used, so that no answer comes too early."""
         while key in self._changes:
             await self._changes[key].wait()
 
-    async def save_owed(self) -> None:
-        """Write what could not be written before."""
-        await self._rows.settle()
+    def has_ends(self, binding: Binding) -> bool:
+        """Whether both ends of a binding are there."""
+        if self.router.find(binding.source) is None:
+            return False
+        if binding.destination.kind == "queue":
+            return binding.destination.name in self.queues
+        return self.router.find(binding.destination.name) is not None
 
     def _is_kept(self, binding: Binding) -> bool:
         """Whether a binding is needed to know which queues messages went to."""
@@ -105,38 +124,6 @@ class VirtualHost:
             return True
         queue = self.queues.get(binding.destination.name)
         return queue is not None and queue.record.is_kept
-
-    def is_lasting(self, binding: Binding) -> bool:
-        """Whether both ends of a kept binding survive a restart."""
-        source = self.router.find(binding.source)
-        if source is None or not source.durable:
-            return False
-        if binding.destination.kind == "queue":
-            return binding.destination.name in self.queues
-        exchange = self.router.find(binding.destination.name)
-        return exchange is not None and exchange.durable
-
-    def restore_binding(self, binding: Binding) -> None:
-        """Add a binding of an earlier run. One whose exchange is gone leads from nowhere."""
-        if self.router.find(binding.source) is None:
-            self._loose.append(Delete(binding_key(self.name, binding)))
-        else:
-            self.router.bind(binding)
-
-    async def drop_transient(self) -> None:
-        """After a restart: drop everything that was not durable, or that a crash left half
-        deleted."""
-        router = self.router
-        ops, self._loose = self._loose, []
-        for binding in router.bindings():
-            if not self.is_lasting(binding):
-                router.unbind(binding)
-                ops.append(Delete(binding_key(self.name, binding)))
-        for record in router.exchanges():
-            if not record.durable:
-                router.remove_exchange(record.name)
-                ops.append(Delete(self._key("exchanges", record.name)))
-        await self._rows.write(*ops)
 
     # -- exchanges
 
@@ -174,42 +161,23 @@ class VirtualHost:
         if passive:
             self.exchange(record.name)
             return
-        key = self._key("exchanges", record.name)
-        await self._settled(key)
-        current = self.router.find(record.name)
-        if current is not None:
-            self._check_same_exchange(current, record)
-            return
-        self._check_new_name("exchange", record.name)
-        if record.type not in TYPES:
-            raise UnknownExchangeType(f"invalid exchange type '{record.type}'")
-        with self._changing(key):  # two declarations at once make one exchange
-            await self._rows.write(Put(key, encode_row(record)))
-            self.router.add_exchange(record)
-            self.hub.topology_changed()
+        key = self.rows.key("exchanges", record.name)
+        while True:
+            await self._settled(key)
+            current = self.router.find(record.name)
+            if current is not None:
+                check_same_exchange(current, record, self.name)
+                return
+            check_new_name("exchange", record.name)
+            if record.type not in TYPES:
+                raise UnknownExchangeType(f"invalid exchange type '{record.type}'")
+            with contextlib.suppress(Conflict):
+                await self._change(key, self._keep_exchange(key, record))
+                return
 
-    def _check_same_exchange(self, current: ExchangeRecord, record: ExchangeRecord) -> None:
-        rows = [
-            ("type", current.type, record.type),
-            ("durable", current.durable, record.durable),
-            ("auto_delete", current.auto_delete, record.auto_delete),
-            ("internal", current.internal, record.internal),
-            ("alternate-exchange", current.alternate, record.alternate),
-        ]
-        for name, ours, theirs in rows:
-            if ours != theirs:
-                raise InvalidRequest(
-                    f"inequivalent arg '{name}' for exchange '{record.name}' in vhost"
-                    f" '{self.name}': received '{_shown(theirs)}' but current is '{_shown(ours)}'",
-                )
-
-    def _check_new_name(self, kind: str, name: str) -> None:
-        if name.startswith(RESERVED):
-            raise NotAuthorized(
-                f"{kind} name '{name}' contains reserved prefix 'amq.*'",
-            )
-        if len(name.encode()) > NAME_BYTES_MAX:
-            raise InvalidRequest(f"the {kind} name is longer than 255 bytes")
+    async def _keep_exchange(self, key: str, record: ExchangeRecord) -> None:
+        await self.rows.make_way(Destination("exchange", record.name))
+        await self.rows.create(key, record)
 
     async def delete_exchange(self, name: str, *, if_unused: bool) -> None:
         """exchange.delete; no error when it does not exist."""
@@ -217,26 +185,43 @@ class VirtualHost:
             raise NotAuthorized(_DEFAULT_EXCHANGE)
         if name.startswith(RESERVED):
             raise NotAuthorized(f"exchange name '{name}' contains reserved prefix 'amq.*'")
-        key = self._key("exchanges", name)
-        await self._settled(key)
-        if self.router.find(name) is None:
-            return
-        if if_unused and self.router.bindings_from(name):
-            raise InvalidRequest(f"exchange '{name}' in vhost '{self.name}' in use")
-        rows = [
-            *self.router.bindings_from(name),
-            *self.router.bindings_to(Destination("exchange", name)),
-        ]
-        ops = [Delete(key)]
-        ops += [Delete(binding_key(self.name, row)) for row in rows if self._is_kept(row)]
-        gone = self.router.remove_exchange(name)
-        self.streams.exchange_gone(name)
-        self.hub.topology_changed()
-        with self._changing(key):
-            # The places that it brought to queues are kept before the row of the exchange is gone.
-            await self.hub.unbound(self, gone)
-            await self._rows.write(*ops)
+        key = self.rows.key("exchanges", name)
+        while True:
+            await self._settled(key)
+            if self.router.find(name) is None:
+                return
+            if if_unused and self.router.bindings_from(name):
+                raise InvalidRequest(f"exchange '{name}' in vhost '{self.name}' in use")
+            with contextlib.suppress(Conflict):
+                gone = await self._change(key, self._drop_exchange(key, name))
+                break
         await self._unused_exchanges(gone)
+
+    async def _drop_exchange(self, key: str, name: str) -> list[Binding]:
+        """Delete an exchange; the bindings that went with it."""
+        queues = self.hub.queues_behind(self, *self._bindings_of(name))
+        async with self.hub.follower.standing.still(queues):
+            bindings = self._bindings_of(name)
+            if not set(self.hub.queues_behind(self, *bindings)) <= set(queues):
+                raise Conflict("bindings came meanwhile")
+            # What it brought to queues is kept with them before nobody knows any more that it did.
+            await self.hub.save_behind(self, bindings)
+            try:
+                await self._drop_rows(key, bindings)
+            except OnelogError:
+                if self.router.find(name) is not None:
+                    raise  # else only rows that lead nowhere are left, as with a queue
+        return bindings
+
+    async def _drop_rows(self, key: str, bindings: list[Binding]) -> None:
+        keys = [key, *(binding_key(self.name, row) for row in bindings)]
+        with self.rows.writing(*keys):
+            await self.rows.delete(*keys)
+
+    def _bindings_of(self, name: str) -> list[Binding]:
+        """The bindings from and to an exchange."""
+        to = self.router.bindings_to(Destination("exchange", name))
+        return [*self.router.bindings_from(name), *to]
 
     async def _unused_exchanges(self, gone: list[Binding]) -> None:
         """Delete exchanges that were declared to go with their last binding."""
@@ -251,7 +236,7 @@ class VirtualHost:
         """A queue that `owner` may use; without an owner, any queue. Raises NotDeclared or
         QueueLocked."""
         found = self.queues.get(name)
-        if found is None:
+        if found is None or name in self.rows.leaving:
             raise NotDeclared(f"no queue '{name}' in vhost '{self.name}'")
         if found.owner is not None and owner is not None and found.owner is not owner:
             raise locked_queue(name, self.name)
@@ -261,56 +246,98 @@ class VirtualHost:
         self, record: QueueRecord, owner: object | None, *, passive: bool
     ) -> Queue:
         """queue.declare."""
-        await self._settled(self._key("queues", record.name))
         self.hub.counters.declared += 1
-        if passive:
-            found = self.queue(record.name, owner)
-            found.declared_again()
-            return found
-        if record.name in self.queues:
-            found = self.queue(record.name, owner)
-            check_equivalent(found.record, record, self.name)
-            found.declared_again()
-            return found
-        if record.name:
-            self._check_new_name("queue", record.name)
-        else:
-            name = f"amq.gen-{secrets.token_urlsafe(16)}"
-            record = msgspec.structs.replace(record, name=name)
-        settings = read_settings(record, self.name)
-        return await self._make_queue(record, settings, owner if record.exclusive else None)
+        generated = "" if record.name or passive else f"amq.gen-{secrets.token_urlsafe(16)}"
+        record = msgspec.structs.replace(record, name=record.name or generated)
+        while True:
+            await self._settled(self.rows.key("queues", record.name))
+            await self.rows.adopt(record.name)
+            if passive or record.name in self.queues:
+                found = self.queue(record.name, owner)
+                if not passive:
+                    check_equivalent(found.record, record, self.name)
+                found.declared_again()
+                return found
+            if not generated:
+                check_new_name("queue", record.name)
+            settings = read_settings(record, self.name)
+            with contextlib.suppress(Conflict):
+                return await self._make_queue(record, settings, owner if record.exclusive else None)
 
     async def _make_queue(
         self, record: QueueRecord, settings: DeclaredSettings, owner: object | None
     ) -> Queue:
         limit = self.hub.limits.queues
-        if len(self.queues) >= limit:
+        if len(self.queues) + len(self.rows.prepared) >= limit:
             raise InvalidRequest(
                 f"vhost '{self.name}' has {limit} queues, which is the limit (amqp.limits.queues)",
             )
+        queue = self._new_queue(record, settings, owner)
+        self.rows.prepared[record.name] = queue
+        key = self.rows.key("queues", record.name)
+        # What is not kept goes with its connection, also while it is made.
+        await self._change(key, self._keep_queue(queue), carried=record.is_kept)
+        if settings.start is not None:
+            await self.hub.carry_through(self.hub.follower.standing.take_own_past(queue))
+        return queue
+
+    def _new_queue(
+        self, record: QueueRecord, settings: DeclaredSettings, owner: object | None = None
+    ) -> Queue:
         cursor = RoutedCursor(self.cursor_name(record), (f"{self.name}/{record.name}",))
-        queue = _KINDS[settings.type](self, record, settings, cursor, owner)
-        self.queues[record.name] = queue  # two declarations at once make one queue
-        key = self._key("queues", record.name)
-        with self._changing(key):
-            try:
-                await self.hub.watch(queue)
-                if record.is_kept:
-                    await self._rows.write(Put(key, encode_row(record)))
-            except BaseException:
-                del self.queues[record.name]
+        return _KINDS[settings.type](self, record, settings, cursor, owner)
+
+    async def _keep_queue(self, queue: Queue) -> None:
+        """Let a prepared queue be there; or it was not, and another may be."""
+        record = queue.record
+        try:
+            await self.rows.make_way(Destination("queue", record.name))
+            await self.hub.watch(queue)
+            if record.is_kept:
+                await self.rows.create(self.rows.key("queues", record.name), record)
+            else:
+                self.add_queue(self.rows.prepared.pop(record.name))
+        except BaseException:
+            if self.rows.prepared.get(record.name) is queue:
+                del self.rows.prepared[record.name]
                 queue.close()
                 with contextlib.suppress(OnelogError):
-                    await self.hub.unwatch(queue)  # otherwise nobody could declare it again
-                raise
-        self.router.add_queue(record.name)
+                    await self.hub.unwatch(queue)  # or nobody could declare it again
+            raise
+
+    def add_queue(self, queue: Queue) -> None:
+        """A queue is there."""
+        self.queues[queue.name] = queue
+        self.router.add_queue(queue.name)
         self.hub.counters.made += 1
         self.hub.topology_changed()
-        if settings.start is not None:
-            await self.hub.take_history(queue, Binding(
-                source="", destination=Destination("queue", queue.name), routing_key=queue.name,
-            ))  # fmt: skip
-        return queue
+
+    async def adopt_queue(self, record: QueueRecord) -> None:
+        """Make a queue that the store has, and that nobody here declares."""
+        key = self.rows.key("queues", record.name)
+        await self._settled(key)
+        if record.name in self.queues or not self.rows.has(key):
+            return
+        queue = self._new_queue(record, read_settings(record, self.name))
+
+        async def adopt() -> None:
+            await self.hub.watch(queue)
+            if self.rows.has(key):
+                self.add_queue(queue)
+            else:
+                queue.close()
+                await self.hub.unwatch(queue)
+
+        await self._change(key, adopt())
+
+    def remove_queue(self, queue: Queue) -> list[Binding]:
+        """A queue is there no more; the bindings that went with it."""
+        del self.queues[queue.name]
+        queue.close()
+        gone = self.router.remove_queue(queue.name)
+        self.hub.counters.queue_gone(queue)
+        self.hub.topology_changed()
+        return gone
 
     def restore_queue(self, record: QueueRecord, cursor: RoutedCursor) -> Queue:
         """A durable queue of an earlier run."""
@@ -328,47 +355,60 @@ class VirtualHost:
     async def delete_queue(
         self, queue: Queue, *, if_unused: bool = False, if_empty: bool = False
     ) -> int:
-        """queue.delete. Returns how many messages were deleted with it."""
-        key = self._key("queues", queue.name)
-        await self._settled(key)
-        if if_unused and queue.consumers:
-            raise InvalidRequest(f"queue '{queue.name}' in vhost '{self.name}' in use")
-        if if_empty and queue.ready.size:  # messages with consumers do not count, as in RabbitMQ
-            raise InvalidRequest(f"queue '{queue.name}' in vhost '{self.name}' not empty")
-        if self.queues.get(queue.name) is not queue:
-            return 0
-        count = queue.ready.size
-        rows = self.router.bindings_to(Destination("queue", queue.name))
-        ops: list[Delete] = []
-        if queue.record.is_kept:
-            ops.append(Delete(key))
-            ops += [Delete(binding_key(self.name, row)) for row in rows]
-        del self.queues[queue.name]
-        queue.close()
-        gone = self.router.remove_queue(queue.name)
-        self.hub.counters.queue_gone(queue)
-        self.hub.topology_changed()
-        with self._changing(key):
-            try:
-                await self._rows.write(*ops)
-            finally:
-                await self.hub.unwatch(queue)
+        """queue.delete; how many messages went with it."""
+        key = self.rows.key("queues", queue.name)
+        while True:
+            await self._settled(key)
+            if if_unused and queue.consumers:
+                raise InvalidRequest(f"queue '{queue.name}' in vhost '{self.name}' in use")
+            if if_empty and queue.ready.size:  # what is out does not count, as in RabbitMQ
+                raise InvalidRequest(f"queue '{queue.name}' in vhost '{self.name}' not empty")
+            if self.queues.get(queue.name) is not queue:
+                return 0
+            count = queue.ready.size
+            with contextlib.suppress(Conflict):
+                gone = await self._change(key, self._drop_queue(key, queue))
+                break
         await self._unused_exchanges(gone)
-        # Its consumers hear of it after the answer to the client that deleted it.
-        self.hub.loop.call_soon(_tell_consumers, queue)
+        # Its consumers are told after whoever deleted it was answered.
+        self.hub.loop.call_soon(queue.consumers.tell_gone)
         return count
+
+    async def _drop_queue(self, key: str, queue: Queue) -> list[Binding]:
+        """Delete a queue; the bindings that went with it."""
+        if not queue.record.is_kept:
+            gone = self.remove_queue(queue)
+            await self.hub.unwatch(queue)
+            return gone
+        gone = self.router.bindings_to(Destination("queue", queue.name))
+        self.rows.leaving.add(queue.name)
+        try:
+            await self._drop_rows(key, gone)
+        except OnelogError:
+            if not queue.is_deleted:
+                raise
+            # It is gone; what is left of its bindings leads nowhere, and goes with the next start.
+        finally:
+            await self.rows.cleared(queue.name)
+            self.rows.leaving.discard(queue.name)
+        return gone
 
     def queue_unused(self, queue: Queue) -> None:
         """The last consumer of an auto-delete queue left."""
-        self.hub.run(self._delete_unused(queue))
-
-    async def _delete_unused(self, queue: Queue) -> None:
-        if not queue.consumers:  # no consumer came meanwhile
-            await self.delete_queue(queue)
+        again = partial(self.hub.loop.call_later, RETRY_S, self.queue_unused, queue)
+        self.hub.run(self._delete_idle(queue, again))
 
     def queue_expired(self, queue: Queue) -> None:
-        """Nobody used a queue for as long as its `x-expires` says."""
-        self.hub.run(self.delete_queue(queue))
+        """Nobody used a queue for as long as it said."""
+        self.hub.run(self._delete_idle(queue, queue.declared_again))
+
+    async def _delete_idle(self, queue: Queue, again: Callable[[], object]) -> None:
+        try:
+            if not queue.consumers:  # nobody came meanwhile
+                await self.delete_queue(queue)
+        except (Unavailable, Timeout):
+            again()
+            raise
 
     async def owner_gone(self, owner: object) -> None:
         """A connection ended: delete its exclusive queues."""
@@ -387,50 +427,71 @@ class VirtualHost:
         if waiting is not None:
             await waiting
         key = binding_key(self.name, binding)
-        await self._settled(key)
-        self._check_ends(binding)
-        if not self.router.bind(binding):
-            return
-        self.hub.topology_changed()
-        with self._changing(key):
-            try:
-                await self.hub.bound(self, binding)
-                if self.router.has(binding) and self._is_kept(binding):
-                    await self._rows.write(Put(key, encode_row(binding)))
-            except BaseException:
-                self.router.unbind(binding)
+        while True:
+            await self._settled(key)
+            self._check_ends(binding)
+            if self.router.has(binding):
+                return
+            if not self._is_kept(binding) and not self._brings_past(binding):
+                self.router.bind(binding)
                 self.hub.topology_changed()
-                raise
+                return
+            with contextlib.suppress(Conflict):
+                await self._change(key, self._keep_binding(key, binding))
+                return
 
     def _check_ends(self, binding: Binding) -> None:
-        """Both ends were looked up, but another client may have deleted one since."""
+        """Raise NotDeclared when an end of a binding is gone."""
         self.exchange(binding.source)
         if binding.destination.kind == "exchange":
             self.exchange(binding.destination.name)
         else:
             self.queue(binding.destination.name, None)
 
+    def _brings_past(self, binding: Binding) -> bool:
+        if binding.destination.kind == "exchange":
+            return False
+        return self.queues[binding.destination.name].settings.start is not None
+
+    async def _keep_binding(self, key: str, binding: Binding) -> None:
+        queues = self.hub.queues_behind(self, binding)
+        standing = self.hub.follower.standing
+        async with standing.still(queues):
+            self._check_ends(binding)
+            if self.hub.queues_behind(self, binding) != queues:
+                raise Conflict("queues came or went meanwhile")
+            if self._brings_past(binding):
+                await standing.take_past(queues[0], binding)
+            if not self._is_kept(binding):
+                self._check_ends(binding)
+                self.router.bind(binding)
+                self.hub.topology_changed()
+                return
+            await self.hub.keep_positions(self, binding)
+            with self.rows.writing(key):
+                await self.rows.create(key, binding, *self.rows.needed_by(binding))
+
     async def unbind(self, binding: Binding) -> None:
         """queue.unbind and exchange.unbind; no error when the binding does not exist."""
         if not binding.source:
             raise NotAuthorized(_DEFAULT_EXCHANGE)
         key = binding_key(self.name, binding)
-        await self._settled(key)
-        kept = self._is_kept(binding)
-        if not self.router.unbind(binding):
-            return
-        self.hub.topology_changed()
-        with self._changing(key):
-            await self.hub.unbound(self, [binding])
-            if kept:
-                await self._rows.write(Delete(key))
+        while True:
+            await self._settled(key)
+            if not self.router.has(binding):
+                return
+            with contextlib.suppress(Conflict):
+                if self.rows.has(key):
+                    await self._change(key, self._drop_binding(key, binding))
+                else:
+                    self.router.unbind(binding)
+                    self.hub.topology_changed()
+                break
         await self._unused_exchanges([binding])
 
-
-def _tell_consumers(queue: Queue) -> None:
-    for consumer in list(queue.consumers):
-        consumer.queue_gone()
-
-
-def _shown(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    async def _drop_binding(self, key: str, binding: Binding) -> None:
+        queues = self.hub.queues_behind(self, binding)
+        async with self.hub.follower.standing.still(queues):
+            # What it brought stays: it is kept before nobody knows any more that it did.
+            await self.hub.save_behind(self, [binding])
+            await self._drop_rows(key, [])

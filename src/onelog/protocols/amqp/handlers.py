@@ -227,7 +227,7 @@ async def queue_delete(channel: Channel, method: Any) -> None:
     vhost, name = channel.vhost, method.queue or channel.last_queue
     may(channel, Action.DELETE, "queue", name)
     count = 0
-    if name in vhost.queues:
+    if name in vhost.queues and name not in vhost.rows.leaving:
         queue = vhost.queue(name, channel.connection)
         count = await vhost.delete_queue(
             queue, if_unused=method.if_unused, if_empty=method.if_empty

@@ -57,9 +57,7 @@ class AmqpServer:
     async def _recover(self, hub: Hub) -> Management:
         await hub.open()
         bound = [row.listener for row in self._listeners.bound]
-        management = Management(hub, {row.name: (row.host, row.port) for row in bound})
-        await management.open()
-        return management
+        return Management(hub, {row.name: (row.host, row.port) for row in bound})
 
     async def _serve(self, hub: Hub) -> None:
         await self._listeners.serve(

@@ -71,10 +71,6 @@ class Management:
         self._hosts = Hosts(hub)
         self.node = hub.cluster_name
 
-    async def open(self) -> None:
-        """Read the kept notes."""
-        await self._hosts.open()
-
     @property
     def access(self) -> AccessList:
         """The access list."""

@@ -1,23 +1,22 @@
 """Virtual hosts that come and go while the broker runs.
 
-Rules: a new one is in the metadata store before the request is answered, and exists again after a
-restart. `/` and those in the configuration cannot be deleted. Deleting a virtual host closes its
-connections and deletes its queues, exchanges and bindings; its messages stay in the log as long as
-retention says.
+Rules: one that was made is a row of the metadata store (`queues/topology.py`); it is there when its
+row is. `/` and those that the configuration names cannot go. With a virtual host go its
+connections, queues, exchanges and bindings; what was sent stays in the log for as long as retention
+says.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from onelog.base.errors import Conflict, InvalidName, InvalidRequest, LimitExceeded, NotFound
-from onelog.broker import Put
-from onelog.queues.addresses import DEFAULT_VHOST
+from onelog.queues.addresses import DEFAULT_VHOST, NAME_BYTES_MAX
 from onelog.queues.definitions import MADE, host_prefix, key_of
-from onelog.queues.exchanges import BUILT_IN
-from onelog.queues.vhosts import NAME_BYTES_MAX, VirtualHost
+from onelog.queues.vhosts import VirtualHost
 
 if TYPE_CHECKING:
     from onelog.protocols.amqp.hub import Hub
@@ -34,26 +33,23 @@ class HostNote(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
 
 
+_DEFAULT_NOTE: Final = HostNote(description="Default virtual host")
+
+
 class Hosts:
     """The virtual hosts of a hub, with their notes."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self._notes: dict[str, HostNote] = {
-            DEFAULT_VHOST: HostNote(description="Default virtual host")
-        }
+        self._topology = hub.queues.topology
         self._leaving: set[str] = set()
 
-    async def open(self) -> None:
-        """Read the kept notes."""
-        for vhost in self._hub.vhosts.all():
-            entry = await self._hub.broker.store.get(key_of(vhost.name, MADE, ""))
-            if entry is not None and entry.value:
-                self._notes[vhost.name] = msgspec.json.decode(entry.value, type=HostNote)
-
     def note(self, name: str) -> HostNote:
-        """The note of a virtual host."""
-        return self._notes.get(name, HostNote())
+        """What is written about a virtual host."""
+        row = self._topology.find(_key(name))
+        if row is not None and isinstance(row.record, bytes) and row.record:
+            return msgspec.json.decode(row.record, type=HostNote)
+        return _DEFAULT_NOTE if name == DEFAULT_VHOST else HostNote()
 
     def find(self, name: str) -> VirtualHost:
         """A virtual host. Raises NotFound."""
@@ -63,15 +59,13 @@ class Hosts:
         return found
 
     async def make(self, name: str, note: HostNote) -> bool:
-        """Make a virtual host or change its note. Returns whether it is new."""
-        self.check(name, note)
-        is_new = self._hub.vhosts.find(name) is None
-        put = Put(key_of(name, MADE, ""), msgspec.json.encode(note))
-        await self._hub.broker.store.txn([], [put])
-        self._notes[name] = note
-        self._hub.vhosts.add(name)
-        self._hub.queues.topology_changed()
-        return is_new
+        """Make a virtual host or change what is written about it; whether it is new."""
+        while True:
+            self.check(name, note)
+            is_new = self._hub.vhosts.find(name) is None
+            with contextlib.suppress(Conflict):  # another was faster: look again
+                await self._topology.put(_key(name), msgspec.json.encode(note))
+                return is_new
 
     def check(self, name: str, note: HostNote) -> None:
         """Check a virtual host before it is made. Raises InvalidName, InvalidRequest,
@@ -99,30 +93,29 @@ class Hosts:
                 f"the virtual host '{name}' cannot be deleted: it is built in, or amqp.vhosts of"
                 " the configuration names it"
             )
-        self._hub.vhosts.remove(name)  # nobody can open it any more
-        self._notes.pop(name, None)
         self._leaving.add(name)
         try:
-            # First of all: a crash while it is emptied leaves no part of it.
-            await self._forget(name)
+            await self._hub.queues.carry_through(self._forget(name))
             await self._empty(vhost)
-            await self._forget(name)  # rows that were being declared meanwhile
         finally:
             self._leaving.discard(name)
-        self._hub.queues.topology_changed()
 
     async def _forget(self, name: str) -> None:
-        await self._hub.broker.store.delete(host_prefix(name), prefix=True)
+        """Delete all rows at once: a crash while it is emptied leaves no part of it."""
+        while self._hub.vhosts.find(name) is not None:
+            with contextlib.suppress(Conflict):
+                if self._topology.find(_key(name)) is None:  # the configuration named it once
+                    await self._topology.put(_key(name), b"")
+                await self._topology.delete_prefix(host_prefix(name), _key(name))
 
     async def _empty(self, vhost: VirtualHost) -> None:
         for connection in list(self._hub.connections):
             if connection.vhost is vhost:
                 connection.close(320, f"CONNECTION_FORCED - vhost '{vhost.name}' is down")
-        for queue in list(vhost.queues.values()):
+        await vhost.rows.cleared()
+        for queue in list(vhost.queues.values()):  # those that are not kept have no rows
             await vhost.delete_queue(queue)
-        built_in = {record.name for record in BUILT_IN}
-        for record in vhost.router.exchanges():
-            if record.name not in built_in and vhost.router.find(record.name) is not None:
-                await vhost.delete_exchange(record.name, if_unused=False)
-        for binding in vhost.router.bindings():
-            await vhost.unbind(binding)
+
+
+def _key(name: str) -> str:
+    return key_of(name, MADE, "")
