@@ -74,7 +74,7 @@ class Follower:
         self._spreader = Spreader(hub.loop, self._stumbled)
         self._topics: dict[bytes, Target] = {}
         self._refused: dict[tuple[str, int, int], None] = {}
-        """What queues refused of late, the oldest first."""
+        """Messages that queues refused lately, the oldest first."""
         self.standing = Standing(hub, self)
         self._moments: set[Moment] = set()
         """Moments that somebody may ask of where the routing stood."""
@@ -126,7 +126,7 @@ class Follower:
     # -- live
 
     def deliver(self, source: LiveSource, data: bytes | bytearray) -> int:
-        """Take batches that became visible; the offset that the routing came to."""
+        """Route batches that became visible. Returns the offset that the routing has reached."""
         if self._moments:
             self._moves_on(source)
         if not self._concerns(source):

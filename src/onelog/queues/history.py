@@ -144,7 +144,7 @@ class History:
         queue, place = self._queue, pack(source.number, record.offset)
         is_taken = queue.take_in(place, record)
         if not is_taken and self._alone is None and queue.settings.overflow == "reject-publish":
-            # Nobody can refuse it to its publisher any more, who was told that it is there.
+            # Its publisher has the confirm already: the queue cannot refuse it any more.
             queue.cursor.note(source.key, record.offset)
             queue.restore(place, record)
 

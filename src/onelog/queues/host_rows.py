@@ -41,7 +41,7 @@ class HostRows:
         self._written_here: set[str] = set()
         """Rows that commands here write: these save the queues behind them themselves."""
         self.leaving: set[str] = set()
-        """Queues that commands here delete: these tell of it themselves."""
+        """Queues that commands here delete: these report it themselves."""
         self._loose: dict[str, Binding] = {}
         """Rows of bindings of which an end is not there."""
         self._ending: dict[str, asyncio.Task[None]] = {}

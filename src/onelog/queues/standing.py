@@ -95,7 +95,7 @@ class Standing:
         """Let a queue follow again when it has what it missed."""
         try:
             await missed_by(self._follower, queue, standstill.stands).take()
-        except Exception as error:  # noqa: BLE001 - told; the change was made, or was not, all the same
+        except Exception as error:  # noqa: BLE001 - the row is written all the same
             place = f"{queue.vhost.name} {queue.name}"
             self._hub.broker.troubles.note(MISSED, place, error)
         finally:

@@ -52,7 +52,7 @@ class RowChange(NamedTuple):
 
 
 class Topology:
-    """What the store knows; `apply` is told every change once `follow` was called."""
+    """What the store knows; `apply` gets every change once `follow` was called."""
 
     def __init__(
         self,

@@ -370,7 +370,7 @@ class VirtualHost:
                 gone = await self._change(key, self._drop_queue(key, queue))
                 break
         await self._unused_exchanges(gone)
-        # Its consumers are told after whoever deleted it was answered.
+        # Its consumers hear of it after whoever deleted it has the answer.
         self.hub.loop.call_soon(queue.consumers.tell_gone)
         return count
 
