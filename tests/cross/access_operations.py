@@ -639,6 +639,26 @@ def amqp_publish_in_a_transaction(channel: RawChannel) -> None:
     channel.ask(Tx.Commit(), Tx.CommitOk)
 
 
+@amqp("publish topic:$q/q", "publish topic:$q/further")
+def amqp_publish_to_further_queues(channel: RawChannel) -> None:
+    for _ in range(2):
+        channel.publish("", "q", "1", headers={"CC": ["further"]})
+    channel.sync()
+
+
+@amqp("publish topic:a/b", "publish topic:further/+")
+def amqp_publish_to_a_further_topic_that_is_not_shown(channel: RawChannel) -> None:
+    channel.publish("amq.topic", "a.b", "1", headers={"BCC": ["further.key"]})
+    channel.sync()
+
+
+@amqp("publish topic:$q/q", "publish topic:$q/further")
+def amqp_publish_to_further_queues_in_a_transaction(channel: RawChannel) -> None:
+    channel.ask(Tx.Select(), Tx.SelectOk)
+    channel.publish("", "q", "1", headers={"CC": ["further"]})
+    channel.ask(Tx.Commit(), Tx.CommitOk)
+
+
 @amqp("create prefix:$q/made-")
 def amqp_declare_a_queue(channel: RawChannel) -> None:
     channel.queue(f"made-{next(_numbers)}", auto_delete=True)

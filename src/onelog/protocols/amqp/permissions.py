@@ -5,7 +5,7 @@ Rules:
   `queue/<name>`, reading an exchange is *deliver* on the topics that a binding asks for.
 - A queue is asked for by the topic of its own messages, an exchange by the filter over its subtree.
   A publish is asked for by the door, with the topic itself, which is what RabbitMQ calls topic
-  permissions.
+  permissions. Each further key of a publish (CC, BCC) needs the right that it would need alone.
 - A binding is judged as a whole, when it is made: what comes through it is not judged again. But
   a rule that denies reaches through a queue: a user does not consume a queue that is bound to
   topics which a rule forbids to that user.
@@ -18,10 +18,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
+from onelog.base.errors import NotAuthorized
 from onelog.base.names import from_routing_key
-from onelog.broker import Action, Kind
+from onelog.broker import Action, Broker, Kind, Principal
 from onelog.protocols.amqp.errors import AmqpError, Reply
-from onelog.queues.addresses import DEFAULT_VHOST, exchange_root, level, queue_topic
+from onelog.queues.addresses import DEFAULT_VHOST, exchange_root, level, message_topic, queue_topic
 from onelog.queues.exchanges import Binding, Destination
 
 if TYPE_CHECKING:
@@ -86,6 +87,19 @@ def may_send_dead_letters(channel: Channel, exchange: str, key: str | None) -> N
         vhost = channel.vhost.name
         resource = queue_topic(vhost, key) if key else _subtree(queue_topic(vhost, "")[:-1])
         _ask(channel, Action.PUBLISH, resource, Kind.TOPIC, "queue", key or "")
+
+
+def may_publish_to(
+    broker: Broker, principal: Principal, vhost: str, exchange: str, keys: tuple[str, ...]
+) -> None:
+    """Raise NotAuthorized unless a publish may go to these further keys, too.
+
+    The door knows the message's own topic only: queues get it by these keys from the same record.
+    """
+    for key in keys:
+        topic = message_topic(vhost, exchange, key)
+        if not broker.authorizer.allows(principal, Action.PUBLISH, topic):
+            raise NotAuthorized(f"{principal.name} may not publish to {topic}")
 
 
 def binding_filter(channel: Channel, binding: Binding) -> str:

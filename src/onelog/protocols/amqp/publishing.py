@@ -26,6 +26,7 @@ from onelog.protocols.amqp.confirms import ACK, NACK, UNKNOWN, Confirms
 from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
 from onelog.protocols.amqp.frames import Publish, frames_of, make_method
 from onelog.protocols.amqp.mapping import to_message
+from onelog.protocols.amqp.permissions import may_publish_to
 from onelog.protocols.amqp.properties import (
     Properties,
     decode_properties,
@@ -153,7 +154,7 @@ class Publishing:
             self._answer(method, found, body)
             return None
         if channel.transaction is not None:
-            _extra_keys(found.table())  # an error is reported now, not with the commit
+            self.check_keys(exchange, found)  # an error is reported now, not with the commit
             channel.transaction.add_publish((method, found, body), len(properties) + len(body))
             return None
         if not channel.vhost.streams.is_ready(exchange):
@@ -198,7 +199,17 @@ class Publishing:
         await self._vhost.streams.make(exchange)
         self._publish_now(method, found, body)
 
+    def check_keys(self, exchange: str, found: Properties) -> None:
+        """Refuse further keys (CC, BCC) that are none, or that the publisher has no right for."""
+        if found.headers is None or b"CC" not in found.headers:
+            return  # almost always: nothing is decoded for it
+        connection, keys = self.connection, extra_keys(found.table())
+        assert connection.principal is not None
+        broker = connection.hub.broker
+        may_publish_to(broker, connection.principal, self._vhost.name, exchange, keys)
+
     def _publish_now(self, method: Any, found: Properties, body: bytes) -> CheckedPublish:
+        self.check_keys(method.exchange, found)
         outgoing = prepare(self._vhost, method, found, body)
         self.send(outgoing)
         return outgoing
@@ -399,7 +410,7 @@ def _size_of(came_as: Message | Again | None) -> int:
 def prepare(vhost: VirtualHost, method: Any, found: Properties, body: bytes) -> CheckedPublish:
     """The message to write for a publish, and its return."""
     table = found.table()
-    extra = _extra_keys(table)
+    extra = extra_keys(table)
     if "BCC" in table:
         table = {name: value for name, value in table.items() if name != "BCC"}
         found.headers = change_table(found.headers, {}, ("BCC",))
@@ -438,7 +449,7 @@ def check_properties(found: Properties, name: str, user: str) -> None:
         raise AmqpError(Reply.PRECONDITION_FAILED, f"invalid expiration '{text}'")
 
 
-def _extra_keys(table: dict[str, Any]) -> tuple[str, ...]:
+def extra_keys(table: dict[str, Any]) -> tuple[str, ...]:
     """Routing keys beside the first, from the headers CC and BCC."""
     found: list[str] = []
     for name in ("CC", "BCC"):

@@ -78,6 +78,8 @@ class Transaction:
             waiting = channel.vhost.streams.make_ready(exchange)
             if waiting is not None:
                 await waiting  # the exchange was made anew meanwhile
+        for method, properties, _body in self._publishes:
+            channel.publishing.check_keys(method.exchange, properties)  # by the rules of now
         publishes = [prepare(channel.vhost, *row) for row in self._publishes]
         settlements, self._settlements = self._settlements, []
         self.rollback()

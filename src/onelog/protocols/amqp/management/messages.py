@@ -19,8 +19,9 @@ from onelog.broker import Cold, Principal
 from onelog.protocols.amqp.hub import Hub
 from onelog.protocols.amqp.management.values import checked_table, jsonable
 from onelog.protocols.amqp.mapping import to_properties
+from onelog.protocols.amqp.permissions import may_publish_to
 from onelog.protocols.amqp.properties import Properties
-from onelog.protocols.amqp.publishing import check_properties, lead_to_topic, prepare
+from onelog.protocols.amqp.publishing import check_properties, extra_keys, lead_to_topic, prepare
 from onelog.queues.addresses import address_of
 from onelog.queues.consumers import Delivery
 from onelog.queues.queue import Queue
@@ -60,10 +61,13 @@ async def publish(
     waiting = vhost.streams.make_ready(method.exchange)
     if waiting is not None:
         await waiting
+    principal = Principal(who[1], "amqp")
+    further = extra_keys(properties.table())
+    may_publish_to(hub.broker, principal, vhost.name, method.exchange, further)
     outgoing = prepare(vhost, method, properties, body)
     hub.counters.published += 1
     if outgoing.message is not None:
-        published = await hub.broker.publish(outgoing.message, principal=Principal(who[1], "amqp"))
+        published = await hub.broker.publish(outgoing.message, principal=principal)
         await asyncio.sleep(0)  # the queues take it in that pass; one of them may refuse it
         if hub.queues.follower.take_refusal(published):
             raise InvalidRequest("rejected Unable to publish message. Check queue limits.")
