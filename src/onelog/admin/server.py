@@ -4,7 +4,10 @@ Rules: uvicorn touches no signal, no logging configuration and no loop policy; t
 those. Its main loop, which polls ten times a second, does not run: it accepts by the event loop
 and ends when it is closed. An application that does not ask who it is serves loopback and nothing
 else. A peer that takes no byte of its answer for `WRITE_TIMEOUT_S` is cut off, as in every
-protocol. Renewed certificates take effect without a restart.
+protocol, and so is one whose request is not there after `REQUEST_TIMEOUT_S` or has a head beyond
+`HEAD_BYTES_MAX`: nobody has logged in by then. When all places are taken, a connection that waits
+for its own peer makes room, so that idle peers keep no probe out. Renewed certificates take effect
+without a restart.
 """
 
 from __future__ import annotations
@@ -25,18 +28,83 @@ from onelog.net.tls import Tls
 
 WRITE_TIMEOUT_S: Final = 30.0
 """How long a peer may take no bytes at all while some wait for it."""
+REQUEST_TIMEOUT_S: Final = 30.0
+"""Time for one request, from its first byte (or the connection, for the first) to its last."""
+HEAD_BYTES_MAX: Final = 128 * 1024
+"""Bytes of one request apart from its body: line, headers, the frames of chunks, trailers."""
 
 
 class WatchedHttp(HttpToolsProtocol):
     """uvicorn's connection; it pauses by itself, and waits no longer than this for its peer."""
 
     _watch: WriteWatch
+    _patience: Deadline
+    _head_bytes = 0
+    _since = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """The connection stands."""
         super().connection_made(transport)
-        deadline = Deadline(asyncio.get_running_loop())
-        self._watch = WriteWatch(transport, deadline, WRITE_TIMEOUT_S, transport.abort, _nothing)
+        loop = asyncio.get_running_loop()
+        self._watch = WriteWatch(
+            transport, Deadline(loop), WRITE_TIMEOUT_S, transport.abort, _nothing
+        )
+        self._patience = Deadline(loop)
+        self._wait_for_request()
+        self._make_room()
+
+    @property
+    def waits_for_peer(self) -> bool:
+        """Whether no request is here that could be answered."""
+        return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+
+    def _make_room(self) -> None:
+        """Close the connections that wait for longest, if there are too many."""
+        limit = self.limit_concurrency
+        if limit is None or len(self.connections) < limit:
+            return
+        others = (row for row in self.connections if isinstance(row, WatchedHttp))
+        waiting = [row for row in others if row.waits_for_peer and row is not self]
+        waiting.sort(key=lambda row: row._since)
+        for row in waiting[: len(self.connections) - limit + 1]:
+            self.connections.discard(row)  # its place is free now, not when it is lost
+            if row.transport.get_write_buffer_size():
+                row.transport.close()  # the end of its answer is on its way
+            else:
+                row.transport.abort()
+
+    def _wait_for_request(self) -> None:
+        self._since = self.loop.time()
+        self._patience.start(REQUEST_TIMEOUT_S, self._lose_patience)
+
+    def _lose_patience(self) -> None:
+        if self.flow.read_paused:  # it is we who do not read: an earlier request is answered first
+            self._wait_for_request()
+        else:
+            self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of a request came."""
+        self._head_bytes += len(data)
+        super().data_received(data)
+        if self._head_bytes > HEAD_BYTES_MAX:
+            self.transport.abort()
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        self._wait_for_request()
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body came; the application bounds bodies."""
+        self._head_bytes -= len(body)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """The request is here."""
+        self._head_bytes = 0
+        self._patience.stop()
+        super().on_message_complete()
 
     def pause_writing(self) -> None:
         """The peer reads too slowly."""
@@ -51,6 +119,7 @@ class WatchedHttp(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
         self._watch.stop()
+        self._patience.stop()
         super().connection_lost(exc)
 
 
