@@ -89,9 +89,15 @@ async def history(broker: Broker, *filters: str) -> list[str]:
     cursor = await broker.cursors.open_offset(
         "history", filters, start=EARLIEST, durable=False, principal=LOCAL
     )
-    found = spoken(read_all(cursor))
+    found: list[Record] = []
+    while True:
+        more = cursor.fetch()
+        found += more
+        if not more and not cursor.reading.is_behind():
+            break
+        await cursor.reading.turn()  # what is cold comes from the disk meanwhile
     await broker.cursors.close_cursor(cursor)
-    return found
+    return spoken(found)
 
 
 def topic_rows(topic: str, *values: str, timestamp_ms: int = 1_700_000_000_000) -> list[Row]:
