@@ -10,7 +10,8 @@ import pytest
 from onelog.admin.api.declaring import VIEWER, ApiCall, Caller
 from onelog.admin.api.events import LAG_MAX, STREAMS_MAX, EventQuery, EventStreams
 from onelog.base.clock import SystemClock
-from onelog.base.errors import InvalidName, NotAuthenticated, QuotaExceeded
+from onelog.base.errors import InvalidName, NotAuthenticated, NotAuthorized, QuotaExceeded
+from tests.support.access import rule
 from tests.support.admin import admin_api
 from tests.support.brokers import say
 
@@ -70,6 +71,31 @@ async def test_the_tail_of_a_filter_shows_what_comes_and_nothing_else(api):
     assert (event[1]["topic"], event[1]["value_text"]) == ("a/1", "yes")
     await source.aclose()
     assert [row for row in api.broker.cursors.open_cursors() if row.name.startswith("tail")] == []
+
+
+async def test_who_may_have_a_part_of_a_filter_sees_that_part_by_the_rules_of_now(api):
+    access = api.broker.access
+    await access.change(
+        [
+            rule("allow user:joe subscribe topic:a/#"),
+            rule("deny user:joe subscribe topic:a/secret"),
+        ],
+        [],
+    )
+    with pytest.raises(NotAuthorized):
+        await api.events.follow(asked(filter="a/secret"))
+    source = await api.events.follow(asked(interval_ms=60_000, filter="#"))
+    assert decoded(await anext(source))[0][0] == "rates"
+    seen = []
+    for denied in ("b", "a/2"):
+        waiting = asyncio.ensure_future(next_named(source, "message", "end"))
+        await asyncio.sleep(0)
+        for topic in ("b", "a/secret", denied, "a/1"):
+            await say(api.broker, topic, "text")
+        seen += [body["topic"] for _name, body in await waiting]
+        await access.change([rule("deny user:joe subscribe topic:a/2")], [])
+    await source.aclose()
+    assert set(seen) == {"a/1"}
 
 
 async def test_a_client_that_does_not_read_skips_and_is_told_how_much(api):
