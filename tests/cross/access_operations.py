@@ -664,6 +664,16 @@ def amqp_declare_a_queue(channel: RawChannel) -> None:
     channel.queue(f"made-{next(_numbers)}", auto_delete=True)
 
 
+@amqp("all topic:$q/q")
+def amqp_look_at_a_queue_that_one_may_see(channel: RawChannel) -> None:
+    channel.ask(Queue.Declare(queue="q", passive=True), Queue.DeclareOk)
+
+
+@amqp("all cursor:queue/q")
+def amqp_look_at_a_queue_that_one_consumes(channel: RawChannel) -> None:
+    channel.ask(Queue.Declare(queue="q", passive=True), Queue.DeclareOk)
+
+
 @amqp("delete topic:$q/+")
 def amqp_delete_a_queue(channel: RawChannel) -> None:
     channel.ask(Queue.Delete(queue="not there"), Queue.DeleteOk)

@@ -17,7 +17,13 @@ from pamqp import commands
 from onelog.broker import Action, Cold
 from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
 from onelog.protocols.amqp.frames import make_method
-from onelog.protocols.amqp.permissions import may, may_bind, may_consume, may_send_dead_letters
+from onelog.protocols.amqp.permissions import (
+    may,
+    may_bind,
+    may_consume,
+    may_see,
+    may_send_dead_letters,
+)
 from onelog.protocols.amqp.replies import consume_replies
 from onelog.protocols.amqp.transactions import Transaction
 from onelog.queues.errors import NotDeclared
@@ -152,7 +158,9 @@ async def queue_declare(channel: Channel, method: Any) -> None:
         auto_delete=method.auto_delete,
         arguments=dict(method.arguments or {}),
     )
-    if not method.passive:
+    if method.passive:
+        may_see(channel, record.name)  # the answer counts messages and consumers
+    else:
         _may_declare(channel, record)
     queue = await channel.vhost.declare_queue(record, channel.connection, passive=method.passive)
     channel.last_queue = queue.name

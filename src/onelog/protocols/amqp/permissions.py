@@ -55,6 +55,19 @@ def may_consume(channel: Channel, queue: str) -> None:
             raise _refused(channel, "queue", queue)
 
 
+def may_see(channel: Channel, queue: str) -> None:
+    """Raise AmqpError unless the user of a channel has some right on a queue, which shows it."""
+    vhost, connection = channel.vhost.name, channel.connection
+    allows = connection.hub.broker.authorizer.allows
+    assert connection.principal is not None
+    cursor = queue_cursor(vhost, queue)
+    if not (
+        allows(connection.principal, Action.DESCRIBE, queue_topic(vhost, queue))
+        or allows(connection.principal, Action.DESCRIBE, cursor, Kind.CURSOR)
+    ):
+        raise _refused(channel, "queue", queue)
+
+
 def _sources(channel: Channel, queue: str) -> Iterator[str]:
     """The topics that come to a queue by bindings, also through other exchanges, as filters."""
     router = channel.vhost.router
