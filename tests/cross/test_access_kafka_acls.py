@@ -122,6 +122,17 @@ async def test_every_acl_comes_back_as_it_was_made_and_goes(tmp_path):
         assert len(place.broker.access.rules) == 2
 
 
+async def test_many_acls_go_by_one_filter(tmp_path):
+    async with house(tmp_path) as place:
+        await place.only(ADMIN)
+        rows = [binding(name=f"t{number}") for number in range(150)]
+        rows += [binding(name=f"t{number}", permission=DENY) for number in range(150)]
+        await made(place, *rows)
+        assert await deleted(place, anything(principal="User:ann")) == set(rows)
+        (left,) = place.broker.access.rules
+        assert "anonymous" in left.text
+
+
 async def test_an_acl_is_a_rule_for_every_protocol(tmp_path):
     async with house(tmp_path) as place:
         await place.only(ADMIN)

@@ -143,10 +143,12 @@ async def delete_acls(hub: Hub, request: Request) -> Body:
 
 
 async def _delete(access: AccessList, wanted: Choice) -> list[Acl]:
-    """Take the ACLs away that are chosen; all of them or none."""
+    """Take the ACLs away that are chosen, some of them by each write: the store has a bound for it.
+
+    What allows goes first: between two writes nobody may do more than before or after.
+    """
     gone: dict[Acl, None] = {}
-    removed: list[str] = []
-    kept: list[Rule] = []
+    steps: list[tuple[Rule, list[Rule]]] = []
     for rule in access.rules:
         said = dict(_chosen(rule, wanted))
         if said and rule.resource == "cursor:*":
@@ -157,11 +159,19 @@ async def _delete(access: AccessList, wanted: Choice) -> list[Acl]:
             )
         if said:
             gone.update(dict.fromkeys(said))
-            removed.append(rule.id)
             parts = {part for each in said.values() for part in each}
-            kept += without(rule, parts)
-    if removed:
-        await access.change(kept, removed, may_open=False)
+            steps.append((rule, list(without(rule, parts))))
+    if steps and len(steps) == len(access.rules) and not any(kept for _rule, kept in steps):
+        raise KafkaError(  # as `change` says it, but before any is gone
+            ErrorCode.invalid_request,
+            "these are the last access rules, and without rules everything is open; add another"
+            " rule first, or remove them by `onelog acl remove`",
+        )
+    steps.sort(key=lambda step: step[0].effect != "allow")
+    while steps:
+        some, steps = steps[: AT_ONCE // 2], steps[AT_ONCE // 2 :]
+        kept = [rule for _rule, rules in some for rule in rules]
+        await access.change(kept, [rule.id for rule, _rules in some], may_open=False)
     return list(gone)
 
 
