@@ -130,10 +130,17 @@ class Shown:
         api.do("POST", "/bindings/%2F/e/ex/e/ex2", {"routing_key": "a.b"})
         api.do("PUT", "/users/ann", {"password": "secret", "tags": "administrator"})
         everything = dict.fromkeys(("configure", "write", "read"), ".*")
+        # From here on there is an administrator, and who has no name is none.
+        api.user = "ann:secret"
         api.do("PUT", "/permissions/%2F/ann", everything)
         port = api.server.ports["amqp"]
         self.connection = pika.BlockingConnection(
-            pika.ConnectionParameters("127.0.0.1", port, client_properties={"connection_name": "x"})
+            pika.ConnectionParameters(
+                "127.0.0.1",
+                port,
+                credentials=pika.PlainCredentials("ann", "secret"),
+                client_properties={"connection_name": "x"},
+            )
         )
         channel = self.connection.channel()
         channel.confirm_delivery()
