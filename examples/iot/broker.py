@@ -49,4 +49,4 @@ def stored_records(ports: Ports, stream: str = "main") -> int:
     """How many records a stream of the log holds, from the admin API."""
     url = f"http://127.0.0.1:{ports.admin}/api/v1/streams/{stream}"
     with urllib.request.urlopen(url, timeout=10) as answer:
-        return int(json.load(answer)["records"])
+        return int(json.load(answer)["stream"]["records"])

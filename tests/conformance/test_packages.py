@@ -35,6 +35,7 @@ def sources_in(folder: str, *endings: str) -> set[str]:
         path.relative_to(ROOT / "src").as_posix()
         for ending in endings
         for path in (ROOT / "src" / folder).rglob(f"*{ending}")
+        if not path.parent.name.endswith(".egg-info")  # of an editable installation
     }
 
 

@@ -129,7 +129,7 @@ def test_the_built_in_stream_is_shown_by_the_api_and_by_status(tmp_path):
     with serving(tmp_path) as server:
         status, body = server.get("/api/v1/streams/main")
         assert status == 200, body
-        main = json.loads(body)
+        main = json.loads(body)["stream"]
         assert (main["captures"], main["partitions"]) == (["#"], 8)
         page = json.loads(server.get("/api/v1/streams/main/partitions")[1])
         assert [item["partition"] for item in page["items"]] == list(range(8))

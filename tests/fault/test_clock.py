@@ -137,7 +137,7 @@ async def test_offsets_for_times_are_right_when_timestamps_go_up_and_down(
         stamps = [stamp for _, stamp, _ in rows]
         for asked in [*chance.sample(stamps, 40), min(stamps) - 1, max(stamps), max(stamps) + 1]:
             expected = next(((at, stamp) for at, stamp, _ in rows if stamp >= asked), None)
-            assert partition.offset_for_time(TimestampMs(asked)) == expected
+            assert await partition.find_time(TimestampMs(asked)) == expected
         reader = broker.cursors.open_tail(
             ["s/#"], start=Start("time", max(stamps)), principal=LOCAL
         )
