@@ -79,7 +79,7 @@ class _PendingWrite:
         """The revision that each row is compared with."""
         self.first: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         """The revision that changed one of them first, if this write made it; 0: another write made
-        it, -1: unknown."""
+        it, and this one can never be made, -1: unknown."""
 
     def saw(self, events: Sequence[Event]) -> None:
         """Note the changes of a revision."""
@@ -88,10 +88,14 @@ class _PendingWrite:
             event.entry.key: None if event.kind == "delete" else event.entry.value
             for event in events
         }
-        if self.first.done() or not any(self.base.get(key, revision) < revision for key in found):
+        changed = [key for key in found if self.base.get(key, revision) < revision]
+        if self.first.done() or not changed:
             return
-        ours = all(key in found and found[key] == value for key, value in self.rows.items())
-        self.first.set_result(revision if ours else 0)
+        if all(key in found and found[key] == value for key, value in self.rows.items()):
+            self.first.set_result(revision)
+        else:
+            # A row that did not exist may be deleted again. Then a write that is late still holds.
+            self.first.set_result(0 if any(self.base[key] for key in changed) else -1)
 
     def saw_all(self, entries: dict[str, Entry], revision: int) -> None:
         """Note rows that were loaded again, which hides the changes in between."""
