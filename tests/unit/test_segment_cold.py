@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
+import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -164,6 +167,86 @@ def test_an_older_part_of_a_log_is_cut_though_it_is_cold(log: PartitionLog):
     log.truncate(20)
     assert log.end_offset == 20
     assert scan_batches(read_all(log))[-1].last_offset == 19
+
+
+def halve(log: PartitionLog, first: int) -> None:
+    """Rewrite two sealed segments from the one numbered `first` on, without every second batch."""
+    run = log.segments()[first : first + 2]
+    start, end = run[0].base_offset, run[-1].end_offset
+    rewrite = log.rewrite(start, end)
+    position = start
+    while len(data := in_place(log, lambda: log.read(position, 1, end))):
+        batches = scan_batches(data)
+        if batches[0].base_offset % 2 == 0:
+            rewrite.append(data, batches)
+        position = batches[-1].last_offset + 1
+    rewrite.commit()
+
+
+def test_bytes_of_a_segment_that_was_rewritten_meanwhile_are_brought_from_the_new_one(
+    log: PartitionLog, root: Path
+):
+    with pytest.raises(Cold) as raised:
+        log.read(1, 1, log.end_offset)
+    halve(log, 0)
+    evict(root)
+    log.bring(raised.value).release()
+    found = in_place(log, lambda: log.read(1, 1, log.end_offset))
+    assert scan_batches(found)[0].base_offset == 2
+    append(log, make_batch(int(log.end_offset)))  # nothing stopped the partition
+
+
+def test_a_lease_of_a_segment_that_was_rewritten_says_nothing_of_the_new_one(
+    log: PartitionLog, root: Path
+):
+    with pytest.raises(Cold) as raised:
+        log.read(0, 1, log.end_offset)
+    with log.bring(raised.value):
+        halve(log, 0)
+        evict(root)
+        with pytest.raises(Cold):
+            log.read(0, 1, log.end_offset)
+
+
+def test_cold_readers_get_whole_batches_in_order_while_segments_are_rewritten(
+    log: PartitionLog, root: Path
+):
+    troubles: list[BaseException] = []
+    rounds = [0, 0]
+    is_over = threading.Event()
+
+    def follow(number: int) -> None:
+        try:
+            while not is_over.is_set():
+                position, seen = 0, []
+                while len(data := in_place(log, partial(log.read, position, 1, log.end_offset))):
+                    batches = scan_batches(data)
+                    assert bytes(data) == make_batch(batches[0].base_offset, size=32 * 1024)
+                    seen += [batch.base_offset for batch in batches]
+                    position = batches[-1].last_offset + 1
+                assert seen == sorted(set(seen))
+                assert set(range(0, BATCHES, 2)) <= set(seen)  # only odd ones are rewritten away
+                rounds[number] += 1
+        except BaseException as error:  # noqa: BLE001 - told by the test
+            troubles.append(error)
+
+    readers = [threading.Thread(target=follow, args=(number,)) for number in range(2)]
+    for reader in readers:
+        reader.start()
+    sealed = len(log.segments()) - 1
+    for first in reversed(range(sealed - 1)):
+        evict(root)
+        halve(log, first)
+    before = list(rounds)
+    deadline = time.monotonic() + 30
+    while not troubles and any(now <= then for now, then in zip(rounds, before, strict=True)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    is_over.set()
+    for reader in readers:
+        reader.join()
+    assert troubles == []
+    assert len(scan_batches(read_all(log))) < BATCHES
 
 
 # -- index files
