@@ -175,7 +175,7 @@ def halve(log: PartitionLog, first: int) -> None:
     start, end = run[0].base_offset, run[-1].end_offset
     rewrite = log.rewrite(start, end)
     position = start
-    while len(data := in_place(log, lambda: log.read(position, 1, end))):
+    while len(data := in_place(log, partial(log.read, position, 1, end))):
         batches = scan_batches(data)
         if batches[0].base_offset % 2 == 0:
             rewrite.append(data, batches)
