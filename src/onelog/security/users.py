@@ -27,6 +27,9 @@ GROUPS_MAX: Final = 100
 """Groups of one user."""
 GROUP_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
+Fields = dict[str, Any]
+"""Fields of a record, by name."""
+
 
 class User(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The record of a user in the store."""
@@ -78,12 +81,20 @@ class Users:
         """The users of this process: a change applies to them before it is answered."""
 
     async def add(
-        self, name: str, password: str, *, scram: bool = True, administrator: bool = False
+        self,
+        name: str,
+        password: str,
+        *,
+        scram: bool = True,
+        administrator: bool = False,
+        role: AdminRole = AdminRole.NONE,
+        groups: Iterable[str] = (),
     ) -> None:
         """Make a user; it can log in when this returns. Raises AlreadyExists."""
         check_user_name(name, _prepared_name(name))
-        made = await self._make(name, password, scram)
-        made = msgspec.structs.replace(made, administrator=administrator)
+        fields = _role_fields(AdminRole.ADMIN if administrator else role)
+        fields["groups"] = check_groups(groups)
+        made = msgspec.structs.replace(await self._make(name, password, scram), **fields)
         if not await self._write(key_of(name), 0, _put(made)):
             raise AlreadyExists(
                 f"user {name!r} exists already; `onelog user passwd` gives it a new password"
@@ -93,17 +104,8 @@ class Users:
         self, name: str, password: str, *, administrator: bool | None = None
     ) -> None:
         """Give a user a new password; the old one is void when this returns. Raises NotFound."""
-        entry, user = await self._get(name)
-        made = await self._make(name, password, bool(user.scram))
-        changed = msgspec.structs.replace(
-            made,
-            created_ms=user.created_ms,
-            disabled=user.disabled,
-            administrator=user.administrator if administrator is None else administrator,
-            groups=user.groups,
-            role=user.role,
-        )
-        await self._replace(entry, _put(changed))
+        fields: Fields = {} if administrator is None else {"administrator": administrator}
+        await self._change(name, password, **fields)
 
     async def set_disabled(self, name: str, disabled: bool) -> None:
         """Let a user no longer in, or in again. Raises NotFound."""
@@ -119,11 +121,30 @@ class Users:
 
     async def set_role(self, name: str, role: AdminRole) -> None:
         """Say what a user may do over the admin API. Raises NotFound."""
-        is_admin = role is AdminRole.ADMIN
-        await self._change(name, administrator=is_admin, role=AdminRole.NONE if is_admin else role)
+        await self._change(name, **_role_fields(role))
 
-    async def _change(self, name: str, **fields: bool | AdminRole | tuple[str, ...]) -> None:
+    async def change(
+        self,
+        name: str,
+        *,
+        password: str | None = None,
+        role: AdminRole | None = None,
+        disabled: bool | None = None,
+        groups: Iterable[str] | None = None,
+    ) -> None:
+        """Change several things of a user at once, all or none; None stays. Raises NotFound."""
+        fields: Fields = {} if role is None else _role_fields(role)
+        if disabled is not None:
+            fields["disabled"] = disabled
+        if groups is not None:
+            fields["groups"] = check_groups(groups)
+        await self._change(name, password, **fields)
+
+    async def _change(self, name: str, password: str | None = None, /, **fields: Any) -> None:
         entry, user = await self._get(name)
+        if password is not None:
+            made = await self._make(name, password, bool(user.scram))
+            fields |= {"password_hash": made.password_hash, "scram": made.scram}
         changed = msgspec.structs.replace(user, changed_ms=self._clock.now_ms(), **fields)
         await self._replace(entry, _put(changed))
 
@@ -249,6 +270,12 @@ def check_groups(groups: Iterable[str]) -> tuple[str, ...]:
                 f"the group {name[:80]!r} must have 1 to 64 letters, digits, '.', '_' or '-'"
             )
     return found
+
+
+def _role_fields(role: AdminRole) -> Fields:
+    """How a record keeps a role."""
+    is_admin = role is AdminRole.ADMIN
+    return {"administrator": is_admin, "role": AdminRole.NONE if is_admin else role}
 
 
 def _prepared_name(name: str) -> str:

@@ -24,12 +24,14 @@ from onelog.base.errors import Conflict, NotAuthenticated, NotAuthorized, NotFou
 from onelog.security.commands import UserInfo
 from onelog.security.roles import AdminRole
 from onelog.security.token_commands import LIFETIME_MS_DEFAULT, LIFETIME_MS_MAX, TokenInfo
+from onelog.security.users import GROUPS_MAX
 
 TAG = "people"
 
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 Password = Annotated[str, Meta(min_length=1, max_length=1024)]
 Given = Literal["none", "viewer", "operator", "admin"]
+Groups = Annotated[tuple[Annotated[str, Meta(max_length=64)], ...], Meta(max_length=GROUPS_MAX)]
 
 
 class LoginAsked(ApiInput, frozen=True, kw_only=True):
@@ -60,6 +62,8 @@ class NewUser(ApiInput, frozen=True, kw_only=True):
     role: Given = "none"
     scram: bool = True
     """Whether it may log in by SCRAM."""
+    groups: Groups = ()
+    """What access rules may call it by, beside its name."""
 
 
 class ChangedUser(ApiInput, frozen=True, kw_only=True):
@@ -68,6 +72,8 @@ class ChangedUser(ApiInput, frozen=True, kw_only=True):
     password: Password | None = None
     role: Given | None = None
     disabled: bool | None = None
+    groups: Groups | None = None
+    """All groups that it is in from now on."""
 
 
 class NewToken(ApiInput, frozen=True, kw_only=True):
@@ -123,8 +129,8 @@ class PeopleOperations:
             ),
             ApiOperation(
                 method="PATCH", path="/users/{user}", role=ADMIN, tag=TAG,
-                summary="Change a user's password, role or state.", body=ChangedUser,
-                answer=UserInfo, handler=self.change_user,
+                summary="Change a user's password, role, groups or state, all or nothing.",
+                body=ChangedUser, answer=UserInfo, handler=self.change_user,
             ),
             ApiOperation(
                 method="DELETE", path="/users/{user}", role=ADMIN, tag=TAG,
@@ -207,7 +213,7 @@ class PeopleOperations:
             query,
             lambda row: row.name,
             kind=str,
-            wanted=lambda row: contains(query.search, row.name),
+            wanted=lambda row: contains(query.search, row.name, *row.groups),
         )
         return full_page(query, found, lambda row: row.name)
 
@@ -226,12 +232,13 @@ class PeopleOperations:
             raise Conflict(
                 "the first user is an administrator: send the role admin, or use `onelog user add`"
             )
-        users = opened.authenticator.users
-        await users.add(
-            body.name, body.password, scram=body.scram, administrator=body.role == "admin"
+        await opened.authenticator.users.add(
+            body.name,
+            body.password,
+            scram=body.scram,
+            role=AdminRole(body.role),
+            groups=body.groups,
         )
-        if body.role in ("viewer", "operator"):
-            await users.set_role(body.name, AdminRole(body.role))
         return await self._user(body.name)
 
     async def change_user(self, call: ApiCall[NoQuery, ChangedUser]) -> UserInfo:
@@ -240,12 +247,13 @@ class PeopleOperations:
         own = name == call.caller.name and call.caller.proof == "session"
         if own and (body.disabled or body.role not in (None, call.caller.role)):
             raise Conflict("nobody takes their own role away: another administrator can")
-        if body.role is not None:
-            await users.set_role(name, AdminRole(body.role))
-        if body.disabled is not None:
-            await users.set_disabled(name, body.disabled)
-        if body.password is not None:
-            await users.set_password(name, body.password)
+        await users.change(
+            name,
+            password=body.password,
+            role=None if body.role is None else AdminRole(body.role),
+            disabled=body.disabled,
+            groups=body.groups,
+        )
         return await self._user(name)
 
     async def remove_user(self, call: ApiCall[NoQuery, None]) -> None:

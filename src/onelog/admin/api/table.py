@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from onelog.admin.api.access import AccessOperations
 from onelog.admin.api.connections import ConnectionOperations
 from onelog.admin.api.cursors import CursorOperations
 from onelog.admin.api.declaring import AnyEvents, AnyOperation
@@ -32,6 +33,7 @@ def operations(desk: AdminDesk, logins: LoginSessions, clock: Clock) -> list[Any
         *MessageOperations(desk).table(),
         *ProtocolOperations(desk).table(),
         *PeopleOperations(desk, logins).table(),
+        *AccessOperations(desk).table(),
         *SettingOperations(desk).table(),
     ]
 

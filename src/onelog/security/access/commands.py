@@ -93,17 +93,7 @@ async def run_access_command(access: AccessList, message: bytes) -> bytes:
 async def _run(access: AccessList, command: AccessCommand) -> AccessAnswer:
     match command:
         case AddRule():
-            # An id is chosen when the rule is kept; until then any will do.
-            rule = make_rule(
-                command.effect,
-                command.who,
-                command.actions,
-                command.resource,
-                name=command.name or "0",
-                note=command.note,
-            )
-            rule = msgspec.structs.replace(rule, id=command.name)
-            return AccessAnswer(rules=(await access.add(rule),))
+            return AccessAnswer(rules=(await access.add(asked_rule(command)),))
         case RemoveRules():
             await access.change(remove=command.names)
             return AccessAnswer()
@@ -111,6 +101,20 @@ async def _run(access: AccessList, command: AccessCommand) -> AccessAnswer:
             return AccessAnswer(rules=access.rules, unreadable=access.unreadable)
         case TestRules():
             return AccessAnswer(verdict=ask(access, command), unreadable=access.unreadable)
+
+
+def asked_rule(command: AddRule) -> Rule:
+    """The rule that a command asks for. Raises InvalidName or InvalidRequest."""
+    # An id is chosen when the rule is kept; until then any will do.
+    rule = make_rule(
+        command.effect,
+        command.who,
+        command.actions,
+        command.resource,
+        name=command.name or "0",
+        note=command.note,
+    )
+    return msgspec.structs.replace(rule, id=command.name)
 
 
 def ask(access: AccessList, command: TestRules) -> Verdict:

@@ -201,7 +201,8 @@ class AccessList:
                     "these are the last access rules, and without rules everything is open; add"
                     " another rule first, or remove them by `onelog acl remove`"
                 )
-            ops: list[Op] = [Delete(PREFIX + name) for name in gone]
+            renewed = {rule.id for rule in kept}
+            ops: list[Op] = [Delete(PREFIX + name) for name in gone if name not in renewed]
             ops += [Put(PREFIX + rule.id, msgspec.json.encode(rule)) for rule in kept]
             if not ops:
                 return ()
@@ -220,6 +221,7 @@ class AccessList:
                 raise NotFound(f"there is no rule {name[:80]!r}; `onelog acl list` shows all rules")
         highest = max((int(name) for name in names if name.isdigit()), default=0)
         numbers = itertools.count(highest + 1)
+        names -= set(gone)  # a rule that goes may come again, changed
         kept = []
         for rule in add:
             known = rule if rule.id else msgspec.structs.replace(rule, id=str(next(numbers)))
@@ -227,7 +229,7 @@ class AccessList:
                 raise AlreadyExists(f"there is a rule {known.id!r} already; remove it first")
             names.add(known.id)
             kept.append(check_rule(known))
-        if kept and len(names) - len(gone) > ACCESS_RULES_MAX:
+        if kept and len(names) > ACCESS_RULES_MAX:
             raise LimitExceeded(f"there are {ACCESS_RULES_MAX} access rules at most; remove some")
         return tuple(kept)
 
