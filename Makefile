@@ -32,15 +32,19 @@ TOGETHER := $(MAKE) --no-print-directory --jobs=3
 SHORT := -m "not fault_long and not kafka_peer and not rabbitmq_peer and not spark_slow and not package"
 
 .DEFAULT_GOAL := help
-.PHONY: help run example-iot example-pipeline spark setup check check-types check-rest format test test-pure conformance conformance-kafka \
+.PHONY: help run console example-iot example-pipeline spark setup check check-types check-rest format test test-pure conformance conformance-kafka \
         conformance-amqp conformance-spark constraints fuzz fault soak dev-python dev-js dev-java bench bench-log bench-mqtt bench-kafka bench-amqp bench-views bench-spark bench-against bench-lockstep bench-operate package docs site clean
 
 help: ## List the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "  Options: PYTHON=python3.12 (which Python), VENV=dir (where to install), ARGS='…' (passed on)"
 
-run: $(STAMP)-run ## Install and start `onelog serve`, data under ./data
+run: $(STAMP)-node ## Install and start `onelog serve`, data under ./data
+	@$(PY) tools/console.py --if-possible
 	@exec $(BIN)/onelog serve $(ARGS)
+
+console: $(STAMP)-node ## Build the web console, if its sources or the API changed
+	@$(PY) tools/console.py
 
 example-iot: $(STAMP)-clients ## One log, many views: devices, a stream, workers and late comers
 	@$(PY) examples/iot $(ARGS)
@@ -135,7 +139,7 @@ bench-against: $(STAMP)-dev ## Measure this tree beside the commit BASE, per CPU
 bench-lockstep: $(STAMP)-dev ## Measure the broker's own CPU per message beside the commit BASE; prints a table, writes JSON
 	$(PY) -m bench.lockstep --base $(BASE) $(ARGS)
 
-package: $(STAMP)-dev ## Build wheel and sdist into dist/; install both in empty environments and use them
+package: $(STAMP)-dev console ## Build wheel and sdist into dist/; install both in empty environments and use them
 	@rm -rf dist
 	$(PY) tools/package.py dist
 	$(PYTEST) tests/conformance/test_packages.py $(ARGS)
@@ -152,7 +156,7 @@ site: $(STAMP)-site ## Build the documentation as a site with search, into build
 
 clean: ## Remove the environment and everything that was built (not ./data)
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	rm -rf src/*.egg-info
+	rm -rf src/*.egg-info src/onelog/admin/static console/node_modules console/src/api/schema.ts
 	find src/onelog/kernel -name '*.so' -delete
 	find src tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -176,6 +180,12 @@ $(STAMP)-run: $(STAMP)-venv pyproject.toml $(CONSTRAINTS) $(KERNEL)
 	@$(PY) tools/report_kernel.py
 	@touch $@
 
+# Node for the console: the system's where it is new enough, else that of a package.
+$(STAMP)-node: $(STAMP)-run
+	@$(PY) tools/console.py --has-node || $(PY) tools/dev_requirements.py --console | $(PIP) $(PINNED) || \
+	    echo "onelog: Node could not be installed: going on without the web console" >&2
+	@touch $@
+
 # The clients that the example of the guide is written with.
 $(STAMP)-clients: $(STAMP)-run
 	@$(PY) tools/dev_requirements.py paho-mqtt confluent-kafka pika | $(PIP) $(PINNED)
@@ -197,7 +207,7 @@ $(STAMP)-pipeline: $(STAMP)-run
 	@$(PY) tools/dev_requirements.py spark paho-mqtt pika matplotlib | $(SEEN) $(PINNED)
 	@touch $@
 
-$(STAMP)-dev: $(STAMP)-run
+$(STAMP)-dev: $(STAMP)-node
 	@echo "onelog: installing what tests and checks need"
 	@sh tools/provision $(PY) tests
 	@$(TOGETHER) dev-python dev-js dev-java

@@ -1,6 +1,7 @@
 """Prints the extras and the `dev` group of pyproject.toml, a package per line, for any pip.
 
 With names as arguments: only these packages, as the group asks for them, and extras of these names.
+With `--console`: the Node that builds the web console, where the system has none.
 With `--site`: what builds the documentation's site.
 With `--runtime`: what OneLog itself needs, and the library of every storage engine.
 """
@@ -23,6 +24,8 @@ wanted += [
 ]
 if chosen == {"--runtime"}:
     wanted = project["project"]["dependencies"] + extras["rocksdb"]
+if chosen == {"--console"}:
+    wanted = project["dependency-groups"]["console"]
 if chosen == {"--site"}:
     wanted = project["dependency-groups"]["site"]
 sys.stdout.write("\n".join(wanted) + "\n")

@@ -2,7 +2,8 @@
 
 Rules: they are built from a copy, so the tree gets no new files and remains of older builds do not
 get into a package. The copy has the compiled kernel of the tree; `setup.py` takes each module that
-carries the digest of its sources as it is, and compiles the others.
+carries the digest of its sources as it is, and compiles the others. The web console is built first
+where there is a Node; its files are package data.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ def main() -> None:
     folder, *kinds = sys.argv[1:]
     target = Path(folder).resolve()
     target.mkdir(parents=True, exist_ok=True)
+    subprocess.run(  # noqa: S603 - our own script
+        [sys.executable, str(ROOT / "tools" / "console.py"), "--if-possible"], check=True
+    )
     with tempfile.TemporaryDirectory() as scratch:
         copy_tree(Path(scratch) / "tree")
         for kind in kinds or KINDS:

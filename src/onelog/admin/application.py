@@ -7,7 +7,7 @@ share of the loop (`api/share.py`).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -27,6 +27,7 @@ from onelog.admin.api.openapi import openapi_document
 from onelog.admin.api.routing import BAD_ESCAPE, ApiRouter
 from onelog.admin.api.share import LoopShare
 from onelog.admin.api.table import event_streams, operations
+from onelog.admin.console import ConsoleFiles
 from onelog.admin.guard import names_loopback
 from onelog.admin.probes import Probes
 from onelog.base.clock import Clock
@@ -48,6 +49,7 @@ def build_application(
             *Probes(desk, metrics, gatekeeper).routes(),
             Route(OPENAPI_PATH, _document(openapi_document(onelog.__version__, table, events))),
             *ApiRouter(desk, gatekeeper).routes(table, events),
+            *ConsoleFiles().routes(),
         ],
         middleware=[
             Middleware(AdminGuard, loopback_only=listener_is_loopback),
@@ -61,6 +63,12 @@ def build_application(
     )
     application.state.troubles = desk.troubles
     return application
+
+
+def document_of(desk: AdminDesk, clock: Clock) -> dict[str, Any]:
+    """The OpenAPI document by itself, for programs that are built against the API."""
+    table, events = operations(desk, LoginSessions(clock), clock), event_streams(desk, clock)
+    return openapi_document(onelog.__version__, table, events)
 
 
 def _document(body: object) -> Callable[[Request], Awaitable[Response]]:

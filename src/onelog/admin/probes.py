@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from onelog.admin.api.declaring import PREFIX
@@ -18,6 +18,7 @@ from onelog.admin.api.desk import AdminDesk
 from onelog.admin.api.errors import answer
 from onelog.admin.api.gatekeeper import Gatekeeper
 from onelog.admin.api.overview import trouble_info
+from onelog.admin.console import HOME
 from onelog.admin.samples import stream_samples
 from onelog.observe import HealthReport, Registry
 from onelog.observe.metrics import CONTENT_TYPE
@@ -43,8 +44,10 @@ class Probes:
         )
         return [Route(path, handler, methods=["GET"]) for path, handler in table.items()]
 
-    async def index(self, _request: Request) -> Response:
-        """Where to go on."""
+    async def index(self, request: Request) -> Response:
+        """Where to go on: a browser to the console, a program to the API."""
+        if "text/html" in request.headers.get("accept", ""):
+            return RedirectResponse(HOME, 303, headers={"cache-control": "no-store"})
         return answer({"name": "onelog", "api": f"{PREFIX}/openapi.json", "paths": list(PATHS)})
 
     async def health(self, request: Request) -> Response:

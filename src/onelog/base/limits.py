@@ -63,3 +63,7 @@ ACCESS_RULES_MAX = 10_000
 SPANS_PER_SECOND_MAX = 1_000
 """Spans that the broker makes of messages with a trace, while `tracing.endpoint` is set; further
 messages get none."""
+
+WRITTEN_TOPICS_MAX = 64
+"""Topics that are remembered of what one connection wrote to, to show who writes a topic; the
+oldest makes room."""

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import msgspec
 
+from onelog.base.limits import WRITTEN_TOPICS_MAX
 from onelog.log.handle import PartitionHandle
 from onelog.record.record import Record
 
@@ -68,6 +69,30 @@ class ProtocolDesk(Protocol):
         """Who reads a topic in its partition by cursors that the door does not know."""
         ...
 
+    def writers(self, topic: str) -> Iterator[WriterRow | None]:
+        """Connections that wrote to a topic; None for each that did not, so that others get a
+        turn."""
+        ...
+
+
+def written_by(row: ConnectionRow) -> WriterRow:
+    """A connection as a writer."""
+    return WriterRow(
+        protocol=row.protocol,
+        connection=row.id,
+        client_id=row.client_id,
+        user=row.user or "",
+        address=row.address,
+        connections=1,
+    )
+
+
+def note_written(written: dict[str, None], topic: str) -> None:
+    """Note a topic that a connection writes to for the first time; the oldest makes room."""
+    if len(written) >= WRITTEN_TOPICS_MAX:
+        del written[next(iter(written))]
+    written[topic] = None
+
 
 def connection_id(listener: str, address: str) -> str:
     """How a connection is named to operators."""
@@ -84,6 +109,20 @@ class ReaderRow(msgspec.Struct, frozen=True, kw_only=True):
     """What the protocol calls the topic, or the filter that holds it."""
     offset: int
     connected: int
+
+
+class WriterRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Somebody who is connected and wrote to a topic."""
+
+    protocol: str
+    connection: str
+    """As /connections names it; empty: one of several connections of the user, nobody noted which.
+    """
+    client_id: str
+    user: str
+    address: str
+    connections: int
+    """How many connections may be meant."""
 
 
 class WillRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,6 +12,7 @@ from onelog.admin.api.logins import LoginSessions
 from onelog.admin.api.messages import MessageOperations
 from onelog.admin.api.overview import OverviewOperations
 from onelog.admin.api.people import PeopleOperations
+from onelog.admin.api.picture import PictureOperations
 from onelog.admin.api.protocols import ProtocolOperations
 from onelog.admin.api.rates import RateBook
 from onelog.admin.api.settings import SettingOperations
@@ -29,7 +30,8 @@ def operations(desk: AdminDesk, logins: LoginSessions, clock: Clock) -> list[Any
         *StreamOperations(desk).table(),
         *CursorOperations(desk).table(),
         *ViewOperations(desk).table(),
-        *TopicOperations(desk, clock).table(),
+        *TopicOperations(desk).table(),
+        *PictureOperations(desk, clock).table(),
         *MessageOperations(desk).table(),
         *ProtocolOperations(desk).table(),
         *PeopleOperations(desk, logins).table(),

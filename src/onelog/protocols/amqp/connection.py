@@ -79,6 +79,7 @@ class Connection:
         "frame_bytes_max", "heartbeat_s", "hub", "identity", "input", "is_blocked",
         "login_name", "mechanism", "name", "pauses", "peer", "principal", "properties",
         "reading", "received_bytes", "sent_bytes", "state", "unwritten", "vhost", "waiting",
+        "written",
     )  # fmt: skip
 
     def __init__(self, hub: Hub, peer: Peer) -> None:
@@ -100,6 +101,8 @@ class Connection:
         self.connected_ms = hub.clock.now_ms()
         self.received_bytes = 0
         self.sent_bytes = 0
+        self.written: dict[str, None] = {}
+        """Topics that it published to, to show who writes them (`note_written`)."""
         self.is_blocked = False
         self._handshake = Handshake(self)
         self.reading = ConnectionReads(self)

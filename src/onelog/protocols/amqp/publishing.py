@@ -21,6 +21,7 @@ from pamqp import commands
 
 from onelog.base.errors import OnelogError, QuotaExceeded, StorageFull
 from onelog.broker import NOWHERE, Message, Published
+from onelog.broker.showing import note_written
 from onelog.kernel import AmqpRoute, Stage
 from onelog.protocols.amqp.confirms import ACK, NACK, UNKNOWN, Confirms
 from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
@@ -235,6 +236,9 @@ class Publishing:
             self.confirm()
             return
         self._on_its_way(run)
+        written, topic = self.connection.written, outgoing.message.topic
+        if topic not in written:
+            note_written(written, topic)  # once: the kernel takes most of those that follow
         if self._delayed:
             self._delayed.append((outgoing.message, run))  # earlier ones wait, too
         else:

@@ -13,7 +13,9 @@ from onelog.broker.showing import (
     QueueRow,
     ReaderRow,
     Traffic,
+    WriterRow,
     connection_id,
+    written_by,
 )
 from onelog.protocols.amqp.connection import Connection, State
 from onelog.protocols.amqp.errors import Reply
@@ -81,6 +83,11 @@ class AmqpDesk:
                 offset=found[0] if found else int(partition.high_watermark),
                 connected=len(queue.consumers),
             )
+
+    def writers(self, topic: str) -> Iterator[WriterRow | None]:
+        """Connections that published to the topic."""
+        for row in list(self._hub.connections):
+            yield written_by(_row(row)) if topic in row.written else None
 
     # -- exchanges, queues, bindings
 

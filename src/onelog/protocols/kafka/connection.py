@@ -78,6 +78,8 @@ class Connection:
         self.identity: Identity | None = None
         self.client_id = ""
         """What the client calls itself, as far as it has said so."""
+        self.written: dict[str, None] = {}
+        """Topics that it produced to, to show who writes them (`note_written`)."""
         self.exchange: SaslExchange | None = None
         """The login in progress."""
         self.on_raw_frame: RawStep | None = None

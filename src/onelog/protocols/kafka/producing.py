@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import InvalidRecords, MessageTooLarge, OnelogError, StateUnknown
 from onelog.broker import Action
+from onelog.broker.showing import note_written
 from onelog.kernel import (
     ATTR_CODEC_MASK,
     ATTR_DELETE_HORIZON,
@@ -252,6 +253,8 @@ class Produce(AnswerSlot):
                 abortable=self._version >= _ABORTABLE_FROM,
             )
         connection.hub.appends.add((self, rows, at), target, data, info, principal)
+        if topic not in connection.written:
+            note_written(connection.written, topic)
 
     def refuse(self, rows: list[Row], at: int, number: int, error: OnelogError) -> None:
         """Nothing was appended for a partition."""

@@ -18,7 +18,9 @@ from onelog.broker.showing import (
     ReaderRow,
     Traffic,
     TransactionRow,
+    WriterRow,
     connection_id,
+    written_by,
 )
 from onelog.protocols.kafka.connection import Connection
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
@@ -76,6 +78,24 @@ class KafkaDesk:
                         offset=committed.offset,
                         connected=len(group.members),
                     )
+
+    def writers(self, topic: str) -> Iterator[WriterRow | None]:
+        """Connections that produced to the topic."""
+        shows: dict[str, bool] = {}
+        for row in list(self._hub.connections):
+            found = False
+            for name in list(row.written):
+                if name not in shows:
+                    shows[name] = self._address(name) == topic
+                found = found or shows[name]
+            yield written_by(_row(row)) if found else None
+
+    def _address(self, name: str) -> str | None:
+        try:
+            topic = self._hub.topics.find(name)
+        except (KafkaError, OnelogError):
+            return None
+        return None if topic is None else topic.address
 
     def _place(self, name: str, number: int) -> tuple[str, TopicPartition] | None:
         try:

@@ -25,7 +25,8 @@ from onelog.base.errors import (
     ProtocolViolation,
 )
 from onelog.broker import NOBODY, Cursor, Principal, Session
-from onelog.kernel import MqttInput, MqttOutput, encode_acks
+from onelog.broker.showing import note_written
+from onelog.kernel import MqttInput, MqttOutput, MqttRoute, encode_acks
 from onelog.net import Deadline, OwnedTasks, Pauses, Peer, SilenceWatch, StreamTransport
 from onelog.observe import get_logger
 from onelog.protocols.mqtt.codec import answer_version, decode_packet
@@ -73,7 +74,7 @@ class Connection:
         "aliases", "connect_packet", "data_received", "deadline", "door", "entered",
         "exchange", "gone", "hub", "identity", "input", "is_entering", "is_slow", "output",
         "peer", "principal", "published", "session", "state", "transport", "unanswered",
-        "version", "will",
+        "version", "will", "written",
     )  # fmt: skip
 
     def __init__(self, hub: Hub, peer: Peer) -> None:
@@ -90,6 +91,8 @@ class Connection:
         self.exchange: ScramExchange | None = None
         self.connect_packet: Connect | None = None
         self.aliases: dict[int, str] = {}
+        self.written: dict[str, None] = {}
+        """Topics that it was the first of its user to publish to (`note_written`)."""
         self.is_slow = False
         self._writable: asyncio.Event | None = None
         """Set when the peer reads again, while packets wait for that."""
@@ -300,7 +303,14 @@ class Connection:
         """Let the kernel use the routes of the client's principal."""
         hub, principal = self.hub, self.principal
         self.input.routes = hub.routes.join(principal)
-        self.input.resolve = lambda topic: hub.resolve(principal, topic)
+        self.input.resolve = lambda topic: self._resolve(hub, principal, topic)
+
+    def _resolve(self, hub: Hub, principal: Principal, topic: bytes) -> MqttRoute | None:
+        """The route of a topic that no client of the principal has written to yet."""
+        route = hub.resolve(principal, topic)
+        if route is not None:
+            note_written(self.written, route.topic.decode())
+        return route
 
     def _charge(self, messages: int, size_bytes: int) -> None:
         """Count publishes that the kernel staged; beyond the quota, each one is checked."""

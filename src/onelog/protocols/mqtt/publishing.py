@@ -19,6 +19,7 @@ import msgspec
 
 from onelog.base import faults
 from onelog.base.errors import InvalidName, NotAuthorized, OnelogError
+from onelog.broker.showing import note_written
 from onelog.protocols.mqtt import delayed
 from onelog.protocols.mqtt.errors import MqttError, protocol_error, reason_for
 from onelog.protocols.mqtt.mapping import to_message
@@ -71,6 +72,8 @@ def _publish(connection: Connection, packet: Publish, topic: str) -> None:
         if own:
             message = msgspec.structs.replace(message, headers=(*message.headers, *own))
         home = publisher.admit(message, principal)
+        if topic not in connection.written:
+            note_written(connection.written, topic)
     if packet.qos == 2:
         session.inbound.publish(
             packet.packet_id, message, home, partial(_received, connection, packet)

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onelog.broker import PartitionHandle, Record
-from onelog.broker.showing import ConnectionRow, ReaderRow, Traffic, WillRow, connection_id
+from onelog.broker import PartitionHandle, Principal, Record
+from onelog.broker.showing import (
+    ConnectionRow,
+    ReaderRow,
+    Traffic,
+    WillRow,
+    WriterRow,
+    connection_id,
+    written_by,
+)
 from onelog.protocols.mqtt.connection import Connection
 from onelog.protocols.mqtt.hub import Hub
 from onelog.protocols.mqtt.properties import Properties
@@ -50,6 +58,30 @@ class MqttDesk:
         """None: the sessions of MQTT are cursors of the door."""
         del topic, partition
         return iter(())
+
+    def writers(self, topic: str) -> Iterator[WriterRow | None]:
+        """Connections that published to the topic.
+
+        Clients of a user share their routes, so of a topic that the kernel takes only the first
+        client is noted. Where that one is gone, all that is known is the user.
+        """
+        known: set[Principal] = set()
+        for row in list(self._hub.connections):
+            if topic in row.written:
+                known.add(row.principal)
+                yield written_by(_row(row))
+            else:
+                yield None
+        for principal, connections in self._hub.routes.writers(topic.encode()):
+            if principal not in known:
+                yield WriterRow(
+                    protocol="mqtt",
+                    connection="",
+                    client_id="",
+                    user=principal.name,
+                    address="",
+                    connections=connections,
+                )
 
     def retained(self, text: str) -> list[int]:
         """The numbers of retained messages of a filter, ascending."""

@@ -1,0 +1,106 @@
+// The start: find out who looks, then show the page that the address names.
+import { type ComponentType, type JSX, render } from "preact";
+import { useEffect, useMemo, useState } from "preact/hooks";
+import { ApiError, whenLoggedOut } from "./api/client";
+import { textOf } from "./api/hooks";
+import { reopenLive } from "./api/live";
+import type { SessionInfo } from "./api/schema";
+import { Layout } from "./layout";
+import { Login } from "./login";
+import { PAGES, type PageProps } from "./pages";
+import { link, type Place, usePlace } from "./router";
+import { loadSession, logOut, SessionContext } from "./session";
+import "./styles.css";
+import { Empty, Problem } from "./ui/basics";
+import { showTheme } from "./ui/theme";
+import { Toasts } from "./ui/toast";
+
+function Page({ place }: { place: Place }): JSX.Element {
+  const row = PAGES.find((page) => page.path === place.path);
+  const [shown, setShown] = useState<{ path: string; view: ComponentType<PageProps> }>();
+  const [error, setError] = useState<string>();
+  useEffect(() => {
+    document.title = row ? `${row.title} · OneLog` : "OneLog";
+    let current = true;
+    setError(undefined);
+    row
+      ?.load()
+      .then((found) => current && setShown({ path: row.path, view: found.default }))
+      .catch((problem: unknown) => current && setError(textOf(problem)));
+    return () => {
+      current = false;
+    };
+  }, [row]);
+  if (row === undefined) {
+    return (
+      <Empty title="There is no such page">
+        <a href={link("overview")}>Go to the overview</a>
+      </Empty>
+    );
+  }
+  if (error !== undefined) return <Problem text={error} again={() => location.reload()} />;
+  if (shown?.path !== row.path) return <p class="faint pad">Loading…</p>;
+  const View = shown.view;
+  return <View query={place.query} />;
+}
+
+function App(): JSX.Element {
+  const place = usePlace();
+  const [session, setSession] = useState<SessionInfo | null>(null);
+  const [asks, setAsks] = useState(false);
+  const [needed, setNeeded] = useState(false);
+  const [why, setWhy] = useState<string>();
+  const load = (): void => {
+    setWhy(undefined);
+    loadSession()
+      .then((found) => {
+        setSession(found);
+        setNeeded(false);
+        reopenLive();
+      })
+      .catch((problem: unknown) => {
+        const locked = problem instanceof ApiError && problem.status === 401;
+        setNeeded(locked);
+        setWhy(locked && session === null ? undefined : textOf(problem));
+      });
+  };
+  useEffect(() => {
+    whenLoggedOut(() => setNeeded(true));
+    load();
+  }, []);
+  const control = useMemo(
+    () =>
+      session && {
+        session,
+        logIn: () => setAsks(true),
+        logOut: () => {
+          logOut().then(load).catch(load);
+        },
+      },
+    [session],
+  );
+  const done = (found: SessionInfo): void => {
+    setSession(found);
+    setAsks(false);
+    setNeeded(false);
+    reopenLive();
+  };
+  if (needed || asks) {
+    return <Login onDone={done} onCancel={needed ? null : () => setAsks(false)} why={why} />;
+  }
+  if (control === null) {
+    return <main class="login">{why ? <Problem text={why} again={load} /> : <p />}</main>;
+  }
+  return (
+    <SessionContext.Provider value={control}>
+      <Layout current={place.path}>
+        <Page place={place} />
+      </Layout>
+      <Toasts />
+    </SessionContext.Provider>
+  );
+}
+
+showTheme();
+const root = document.getElementById("root");
+if (root) render(<App />, root);

@@ -1,0 +1,90 @@
+// Lines over time. uPlot draws them; colours come from the theme.
+import type { JSX } from "preact";
+import { useEffect, useRef } from "preact/hooks";
+import uPlot from "uplot";
+import "uplot/dist/uPlot.min.css";
+import { useTheme } from "./theme";
+
+export interface Line {
+  readonly label: string;
+  /** The name of a colour of the theme, such as "mqtt". */
+  readonly color: string;
+  readonly values: readonly (number | null)[];
+}
+
+export interface PlotProps {
+  readonly times: readonly number[];
+  readonly lines: readonly Line[];
+  readonly format: (value: number | null) => string;
+  readonly height?: number;
+  readonly label: string;
+}
+
+function colour(name: string): string {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+function clock(seconds: number): string {
+  const date = new Date(seconds * 1000);
+  return [date.getHours(), date.getMinutes(), date.getSeconds()]
+    .map((part) => String(part).padStart(2, "0"))
+    .join(":");
+}
+
+function optionsOf(props: PlotProps, width: number): uPlot.Options {
+  const axis = {
+    stroke: colour("faint"),
+    grid: { stroke: colour("line"), width: 1 },
+    ticks: { show: false },
+    font: "11px system-ui, sans-serif",
+  };
+  return {
+    width,
+    height: props.height ?? 190,
+    legend: { live: false, show: props.lines.length > 1, markers: { width: 0 } },
+    cursor: { drag: { x: false, y: false }, points: { size: 6 } },
+    scales: { y: { range: (_plot, _low, high) => [0, Math.max(1, high * 1.1)] } },
+    axes: [
+      { ...axis, values: (_plot, marks) => marks.map(clock), space: 70 },
+      { ...axis, values: (_plot, marks) => marks.map((mark) => props.format(mark)), size: 62 },
+    ],
+    series: [
+      {},
+      ...props.lines.map((line) => ({
+        label: line.label,
+        stroke: colour(line.color),
+        fill: `${colour(line.color)}1c`,
+        width: 1.6,
+        points: { show: false },
+      })),
+    ],
+  };
+}
+
+function dataOf(props: PlotProps): uPlot.AlignedData {
+  return [[...props.times], ...props.lines.map((line) => [...line.values])];
+}
+
+export function Plot(props: PlotProps): JSX.Element {
+  const box = useRef<HTMLDivElement>(null);
+  const plot = useRef<uPlot | undefined>(undefined);
+  const theme = useTheme();
+  const shape = props.lines.map((line) => line.label + line.color).join();
+  useEffect(() => {
+    const place = box.current;
+    if (!place) return;
+    plot.current = new uPlot(optionsOf(props, place.clientWidth || 300), dataOf(props), place);
+    const watch = new ResizeObserver(() => {
+      plot.current?.setSize({ width: place.clientWidth, height: props.height ?? 190 });
+    });
+    watch.observe(place);
+    return () => {
+      watch.disconnect();
+      plot.current?.destroy();
+    };
+  }, [shape, theme, props.height]);
+  useEffect(() => {
+    plot.current?.setData(dataOf(props));
+  }, [props.times, props.lines]);
+  return <div class="plot" ref={box} role="img" aria-label={props.label} />;
+}
