@@ -67,9 +67,9 @@ function Writer({ row }: { row: WriterRow }): JSX.Element {
         {several ? (
           <span>{row.connections === 1 ? "a client of" : `one of ${whole(row.connections)} clients of`} <Name text={row.user} most={40} /></span>
         ) : (
-          <strong><Name text={row.client_id || row.address} most={60} /></strong>
+          <strong title={row.address}><Name text={row.client_id || row.address} most={60} /></strong>
         )}
-        {!several && <div class="faint">{short(row.user || "anonymous", 30)} · {row.address}</div>}
+        {!several && <div class="faint">{short(row.user || "anonymous", 30)}</div>}
       </div>
     </li>
   );
@@ -118,7 +118,7 @@ function ReaderLine({ row, picture, speed }: {
         </a>
         <div class="faint">
           {row.kind}
-          {row.open ? "" : ", nobody attached"} · reads <Name text={row.filter} most={50} />
+          {row.open ? "" : ", away"} · <Name text={row.filter} most={50} />
         </div>
       </div>
       <Tape picture={picture} reader={row} />

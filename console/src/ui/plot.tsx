@@ -41,7 +41,11 @@ function optionsOf(props: PlotProps, width: number): uPlot.Options {
   return {
     width,
     height: props.height ?? 190,
-    legend: { live: false, show: props.lines.length > 1, markers: { width: 0 } },
+    legend: {
+      live: false,
+      show: props.lines.length > 1,
+      markers: { width: 0, fill: (_plot, at) => colour(props.lines[at - 1]?.color ?? "faint") },
+    },
     cursor: { drag: { x: false, y: false }, points: { size: 6 } },
     scales: { y: { range: (_plot, _low, high) => [0, Math.max(1, high * 1.1)] } },
     axes: [
