@@ -21,9 +21,9 @@ from onelog.base.errors import (
     UnsupportedMagic,
 )
 from onelog.base.limits import PARTITIONS_PER_REQUEST_MAX
-from onelog.kernel import crc32c
+from onelog.kernel import crc32c, scan_batches
 from onelog.kernel.types import RECORDS_COPIED_MAX
-from onelog.record.batch import build_batch, stamp_batch
+from onelog.record.batch import build_batch, inflated_records, stamp_batch
 
 PRODUCE = range(3, 12)
 FETCH = range(4, 18)
@@ -635,3 +635,38 @@ def test_large_records_are_the_callers_own_buffers_and_small_ones_are_copied(ker
     assert [piece is large for piece in pieces] == [False, True, False, True, False]
     assert all(isinstance(piece, bytes) for piece in pieces[::2])
     assert LARGE[1:] in pieces[2]
+
+
+# -- headers that need a right
+
+
+NAMES = (b"~bc", b"~ui")
+
+
+def test_the_headers_of_some_names_are_found_once_each_with_their_first_record(kernel):
+    rows = [
+        (None, b"k", b"~bc in a value", ((b"note", b"~ui"),), 1),
+        (None, b"k", b"", ((b"~bc", b"[1]"), (b"~ui", None), (b"~bcd", b"no"), (b"~b", b"c")), 1),
+        (None, b"k", b"", ((b"~ui", None), (b"~bc", b"[1]"), (b"~bc", b"")), 1),
+    ]
+    data = build_batch(rows)
+    wanted = {(b"~bc", b"[1]"): 1, (b"~ui", None): 1, (b"~bc", b""): 2}
+    assert kernel.find_headers(data, 0, None, NAMES, 9) == wanted
+    assert kernel.find_headers(b"xyz" + data + b"tail", 3, None, NAMES, 9) == wanted
+    packed = build_batch(rows, codec=1)
+    records = inflated_records(packed, scan_batches(packed)[0])
+    assert kernel.find_headers(packed, 0, records, NAMES, 9) == wanted
+    assert kernel.find_headers(data, 0, None, (b"~x",), 9) == {}
+    assert len(kernel.find_headers(data, 0, None, NAMES, 2)) == 2
+
+
+def test_a_name_is_found_whatever_form_its_length_has(kernel):
+    """A varint may have more bytes than it needs: the search must not rely on the shortest form."""
+    data = bytearray(build_batch([(None, None, b"", ((b"~bc", b"[1]"),), 1)]))
+    at = data.index(b"\x06~bc")
+    data[at : at + 1] = b"\x86\x00"
+    data[61] += 2  # the record's length, a varint
+    data[8:12] = struct.pack(">i", len(data) - 12)
+    data[17:21] = struct.pack(">I", crc32c(bytes(data[21:])))
+    assert kernel.check_produce_batch(bytes(data), 0, len(data))[0].count == 1
+    assert kernel.find_headers(data, 0, None, NAMES, 9) == {(b"~bc", b"[1]"): 0}

@@ -17,6 +17,7 @@ from onelog.base.clock import SystemClock
 from onelog.base.errors import NotAuthorized
 from onelog.broker import LATEST, LOCAL, Broker, Message, QueueSettings, Record
 from onelog.config import Config
+from onelog.queues import filter_queue
 from onelog.queues.addresses import queue_topic
 from onelog.queues.consumers import Consumers, Delivery, Strategy
 from onelog.queues.dead_letters import Letter
@@ -40,6 +41,7 @@ class Taker(FilterConsumer):
         self.seen: list[str] = []
         self._most = most
         self._refuses = refuses
+        self.forbidden: set[bytes] = set()
         self._flushed = 0
 
     @property
@@ -50,7 +52,12 @@ class Taker(FilterConsumer):
     def room(self) -> int:
         return self._most - len(self.held)
 
+    def may_have(self, record: Record) -> bool:
+        return record.value not in self.forbidden
+
     def take(self, delivery: Delivery) -> bool:
+        if not self.may_have(delivery.record):
+            return False
         if self._refuses and delivery.record.value == self._refuses:
             return False
         self.held.append(delivery)
@@ -284,3 +291,43 @@ def test_each_strategy_chooses_among_those_with_room():
 
 def test_higher_priorities_come_first_whatever_the_turn():
     assert given(Strategy.ROUND_ROBIN, takers(2, 2, 9, priorities=(0, 5, 0)), 6) == "bbacac"
+
+
+async def test_a_message_that_no_consumer_has_the_right_to_waits_for_one_that_has(tmp_path):
+    async with queue_of("filter", tmp_path) as rig:
+        one = rig.taker("one")
+        one.forbidden = {b"2", b"4"}
+        await rig.put(*"12345")
+        await until(lambda: one.seen == [*"135"])
+        two = rig.taker("two")
+        await until(lambda: two.seen == [*"24"])
+        assert not any(row.redelivered for row in two.held), "nobody had them"
+        assert rig.queue.cursor.dropped == 0
+
+
+async def test_a_message_without_anybody_with_the_right_to_it_is_offered_when_rights_change(
+    tmp_path,
+):
+    async with queue_of("filter", tmp_path) as rig:
+        one = rig.taker("one", most=1)
+        one.forbidden = {b"1"}
+        await rig.put(*"12")
+        await until(lambda: one.seen == ["2"])
+        one.forbidden = set()
+        rig.queue.offer_withheld()
+        one.ack()
+        await until(lambda: one.seen == ["2", "1"])
+
+
+async def test_of_too_many_messages_that_wait_for_a_right_the_oldest_is_given_up(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(filter_queue, "WITHHELD_MESSAGES_MAX", 2)
+    async with queue_of("filter", tmp_path) as rig:
+        one = rig.taker("one")
+        one.forbidden = {b"1", b"2", b"3"}
+        await rig.put(*"1234")
+        await until(lambda: one.seen == ["4"])
+        assert rig.queue.cursor.dropped == 1
+        two = rig.taker("two")
+        await until(lambda: two.seen == [*"23"])

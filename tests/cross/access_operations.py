@@ -18,6 +18,7 @@ from onelog.protocols.kafka.errors import ErrorCode
 from onelog.protocols.mqtt.packets import Connack, Connect, Publish
 from onelog.protocols.mqtt.properties import Properties
 from onelog.record.batch import build_batch
+from onelog.record.headers import Headers
 from tests.conformance.amqp_raw import Exchange, Queue, Raw, RawChannel, Refused, Tx
 from tests.support.access import House
 from tests.support.kafka_wire import Wire
@@ -297,8 +298,8 @@ def _ask(wire: Wire, api: ApiKey, version: int, /, **body: Any) -> Any:
     return wire.ask(api, min(version, APIS[api].last), **body)
 
 
-def _produce(wire: Wire, topic: str) -> ErrorCode:
-    batch = build_batch([(None, b"k", b"v", (), 1_700_000_000_000)])
+def _produce(wire: Wire, topic: str, headers: Headers = (), codec: int = 0) -> ErrorCode:
+    batch = build_batch([(None, b"k", b"v", headers, 1_700_000_000_000)], codec=codec)
     answer = _ask(
         wire,
         K.PRODUCE,
@@ -324,6 +325,39 @@ def kafka_produce_through_a_view(wire: Wire) -> ErrorCode:
 @kafka(E.topic_authorization_failed, "publish prefix:no/")
 def kafka_produce_to_no_topic(wire: Wire) -> ErrorCode:
     return _produce(wire, "no.such.topic")
+
+
+_WRITES = ("publish topic:a/b", "publish prefix:m/")
+
+
+@kafka(E.topic_authorization_failed, "publish topic:further/+", given=_WRITES)
+def kafka_produce_with_a_further_key(wire: Wire) -> ErrorCode:
+    return _produce(wire, "a.b", ((b"~bc", b'["further.key"]'),))
+
+
+@kafka(E.topic_authorization_failed, "publish topic:further/+", given=_WRITES)
+def kafka_produce_with_a_further_key_that_is_compressed(wire: Wire) -> ErrorCode:
+    return _produce(wire, "a.b", ((b"~bc", b'["further.key"]'),), codec=1)
+
+
+@kafka(E.topic_authorization_failed, "publish topic:further/+", given=_WRITES)
+def kafka_produce_with_a_further_key_through_a_view(wire: Wire) -> ErrorCode:
+    return _produce(wire, "m.t", ((b"~bc", b'["further.key"]'),))
+
+
+@kafka(E.topic_authorization_failed, "consume cursor:queue/q", given=_WRITES)
+def kafka_produce_that_leaves_a_queue_out(wire: Wire) -> ErrorCode:
+    return _produce(wire, "a.b", ((b"~nq", b'["q"]'),))
+
+
+@kafka(E.topic_authorization_failed, "consume cursor:session/c1", given=_WRITES)
+def kafka_produce_as_a_client_of_mqtt(wire: Wire) -> ErrorCode:
+    return _produce(wire, "a.b", ((b"~nl", b"c1"),))
+
+
+@kafka(E.topic_authorization_failed, "admin server:impersonation", given=_WRITES)
+def kafka_produce_as_another_user(wire: Wire) -> ErrorCode:
+    return _produce(wire, "a.b", ((b"~ui", b"boss"),))
 
 
 def _fetch(wire: Wire, topic: str) -> ErrorCode:

@@ -145,6 +145,29 @@ def test_the_judge_says_what_the_plain_definition_says(rules, principal, groups,
     assert judge.judge(principal, selectors, action, resource, kind) == wanted
 
 
+@given(rule_lists(), principals, st.one_of(plain_filters, st.sampled_from(TOPICS)), st.data())
+def test_a_judge_whose_rules_came_and_went_is_like_a_new_one(rules, principal, resource, data):
+    going = data.draw(st.sets(st.sampled_from(rules)) if rules else st.just(set()))
+    judge = AccessJudge(going)
+    for rule in data.draw(st.permutations([rule for rule in rules if rule not in going])):
+        judge.add(rule)
+    for rule in data.draw(st.permutations(sorted(going, key=lambda rule: rule.id))):
+        judge.remove(rule)
+    left = [rule for rule in rules if rule not in going]
+    fresh = AccessJudge(left)
+    assert judge.rules == tuple(left)
+    assert judge.tells_clients_apart == fresh.tells_clients_apart
+    assert judge.highest_number == max((int(rule.id) for rule in left), default=0)
+    selectors = selectors_of(principal, ("g",))
+    for kind, name in ((Kind.TOPIC, resource), (Kind.CURSOR, "group/a"), (Kind.SERVER, "ab")):
+        for action in Action:
+            asked = principal, selectors, action, name, kind
+            assert judge.judge(*asked) == fresh.judge(*asked)
+    for rule in left:
+        judge.remove(rule)
+    assert not judge._books
+
+
 @given(rule_lists(), principals, plain_filters)
 def test_what_is_allowed_of_a_filter_fits_what_is_allowed_of_its_topics(rules, principal, text):
     """A subscription is refused only if none of its topics is allowed. What is allowed as a whole

@@ -11,7 +11,7 @@ from onelog.base.errors import AlreadyExists, InvalidName, InvalidRequest, Limit
 from onelog.broker import LOCAL, Action, Kind, Principal
 from onelog.metadata.local import LocalStore
 from onelog.observe import Troubles
-from onelog.security.access import listing
+from onelog.security.access import judging, listing
 from onelog.security.access.listing import AccessList
 from tests.support.access import rule
 from tests.support.brokers import running
@@ -185,6 +185,43 @@ async def test_answers_that_are_remembered_are_bounded(place, monkeypatch):
     for number in range(200):
         assert access.allows(Principal(f"u{number % 7}"), Action.PUBLISH, f"a/{number}")
     assert sum(map(len, access._known.values())) == access._count <= 50
+
+
+async def test_a_change_takes_in_only_what_changed(place, monkeypatch):
+    access, _, _ = place
+    await access.change([rule(f"allow user:u{n} publish topic:t/{n}") for n in range(100)])
+    made = []
+    known = judging._Entry
+
+    def counted(found):
+        made.append(found.id)
+        return known(found)
+
+    monkeypatch.setattr(judging, "_Entry", counted)
+    await access.add(rule("allow user:ann publish topic:a"))
+    await access.remove("50")
+    assert made == ["101"]
+    assert len(access.rules) == 100
+    assert access.allows(ANN, Action.PUBLISH, "a")
+
+
+async def test_many_rules_are_written_in_parts_and_the_list_is_never_empty_in_between(place):
+    access, _, _ = place
+    old = await access.change([rule(f"allow user:ann publish topic:t/{n}") for n in range(300)])
+    seen = []
+
+    def look() -> None:
+        seen.append((access.checks_delivery, access.allows(ANN, Action.PUBLISH, "t/1")))
+
+    access.on_change.append(look)
+    new = [rule(f"allow user:bob publish topic:t/{n}") for n in range(300)]
+    kept = await access.change(new, [row.id for row in old])
+    assert [row.id for row in access.rules] == [row.id for row in kept]
+    assert len(kept) == 300
+    assert len(seen) > 4
+    assert all(has_rules for has_rules, _may in seen)
+    assert access.allows(BOB, Action.PUBLISH, "t/299")
+    assert not access.allows(ANN, Action.PUBLISH, "t/1")
 
 
 async def test_there_are_not_more_rules_than_the_limit(place, monkeypatch):

@@ -8,7 +8,7 @@ from onelog.broker import LOCAL, Message
 from onelog.protocols.mqtt.packets import Connack, Connect, Disconnect, Will
 from onelog.protocols.mqtt.properties import Properties
 from tests.support.access import rule
-from tests.support.mqtt import Client, Node, dial, serving
+from tests.support.mqtt import Client, Node, dial, serving, until
 
 NOT_AUTHORIZED = 0x87
 
@@ -112,6 +112,50 @@ async def test_a_share_group_needs_the_right_to_it_and_is_left_with_it(tmp_path)
         await node.broker.access.remove("2")
         assert await client.publish("t", "2") == 0
         assert await client.is_silent()
+
+
+async def test_a_share_group_keeps_messages_for_a_member_that_may_have_them(tmp_path):
+    async with serving(tmp_path) as node:
+        await allow(
+            node,
+            "allow anonymous publish topic:#",
+            "allow anonymous consume cursor:share/*",
+            "allow anonymous subscribe topic:t/%c",
+        )
+        one = await node.client("one")
+        assert await one.subscribe("$share/g/t/#", 1) == 1
+        for topic in ("t/two", "t/one", "t/two", "t/three"):
+            assert await one.publish(topic, topic) == 0
+        assert await one.take() == ["t/one"]
+        assert await one.is_silent()
+        two = await node.client("two")
+        assert await two.subscribe("$share/g/t/#", 1) == 1
+        assert await two.take(2) == ["t/two", "t/two"]
+        group = node.hub.shares.groups["share/g/t/#"]
+        await two.drop()
+        await until(lambda: group.consumers.only is not None)
+        await allow(node, "allow anonymous subscribe topic:t/three")
+        assert await one.take() == ["t/three"]
+        await until(lambda: group.cursor.pending() == 0)
+
+
+async def test_a_message_that_waits_for_a_member_with_the_right_outlives_the_broker(tmp_path):
+    rules = (
+        "allow anonymous publish topic:#",
+        "allow anonymous consume cursor:share/*",
+        "allow anonymous subscribe topic:t/%c",
+    )
+    async with serving(tmp_path) as node:
+        await allow(node, *rules)
+        one = await node.client("one")
+        assert await one.subscribe("$share/g/t/#", 1) == 1
+        assert await one.publish("t/two", "kept") == 0
+        assert await one.publish("t/one", "1") == 0
+        assert await one.take() == ["1"]
+    async with serving(tmp_path) as node:
+        two = await node.client("two")
+        assert await two.subscribe("$share/g/t/#", 1) == 1
+        assert await two.take() == ["kept"]
 
 
 async def test_retained_and_replayed_messages_are_judged_when_they_are_delivered(tmp_path):

@@ -57,6 +57,14 @@ LIVE_PARTITIONS_MAX = 65_536
 RESERVED_NAMES_BYTES_MAX = 1024 * 1024
 """Bytes of a list of names in a reserved header; a longer list counts as absent."""
 
+CLAIMS_PER_BATCH_MAX = 1_000
+"""Different keys, queues, users and clients that the reserved headers of a Kafka producer's batch
+name, while there are access rules; a batch with more is refused."""
+
+WITHHELD_MESSAGES_MAX = 1_000
+"""Messages of a share group that wait for a member with the right to have them; of more, the oldest
+is given up."""
+
 ACCESS_RULES_MAX = 10_000
 """Rules of the access list."""
 

@@ -17,15 +17,16 @@ from onelog.broker.hooks import LOCAL
 from onelog.broker.publish import Publisher
 from onelog.cursors.delivery import DeadLetter
 from onelog.cursors.queue import QueueCursor
-from onelog.record.headers import EXPIRY, TOPIC
+from onelog.record.headers import BLIND_KEYS, EXPIRY, LEFT_OUT, TOPIC
 from onelog.record.record import Message
 
 DEAD_LETTER_HEADER: Final = b"~dl"
 """Why a queue gave the record up: JSON with queue, reason, count, topic, stream, partition,
 offset."""
 
-_LEFT_BEHIND: Final = (DEAD_LETTER_HEADER, EXPIRY, TOPIC)
-"""Headers that a dead letter does not take over."""
+_LEFT_BEHIND: Final = (DEAD_LETTER_HEADER, EXPIRY, TOPIC, BLIND_KEYS, LEFT_OUT)
+"""Headers that a dead letter does not take over. Its publisher had the right to further keys at
+the topic that it wrote to, not at this one."""
 _HEADERS_MAX: Final = HEADERS_PER_RECORD_MAX - 1
 _RETRY_MS: Final = 1_000
 

@@ -295,6 +295,10 @@ class QueueCursor:
             self._held.set_deadline(token, self._deadline(self.settings.lock_ms))
             self._set_timer()
 
+    def withhold(self, token: int) -> None:
+        """Nobody is to have the record now: it stays held, without a deadline, until `release`."""
+        self._holding(token).deadline = 0.0
+
     def release_consumer(self, consumer: str) -> int:
         """A consumer left: every record that it has comes back, in offset order."""
         tokens = self._held.of_consumer(consumer)

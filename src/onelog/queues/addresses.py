@@ -71,6 +71,11 @@ def queue_topic(vhost: str, queue: str) -> str:
     return f"{_space('q', vhost)}/{level(queue)}"
 
 
+def queue_cursor(vhost: str, queue: str) -> str:
+    """What access rules call a queue that is consumed."""
+    return f"queue/{queue}" if vhost == DEFAULT_VHOST else f"queue@{level(vhost)}/{queue}"
+
+
 def exchange_root(vhost: str, exchange: str) -> str:
     """The topic under which an exchange's messages lie; empty: the root of the topic space."""
     if exchange != ROOT_EXCHANGE:

@@ -8,6 +8,9 @@ Rules:
   back goes to another consumer, lowest offset first.
 - A consumer without room is passed over, and wakes the queue when it has room. A message that no
   consumer can have is given up.
+- A message that no consumer has the right to is withheld, and those behind it go on. It is offered
+  again when a consumer comes or rights change. If more are withheld than the bound, the oldest one
+  is given up.
 - Messages go out at the end of a pass of the event loop, so that those that come back together go
   out in their order. After a bounded number, others have their turn.
 """
@@ -19,14 +22,15 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from onelog.base.clock import Clock
-from onelog.base.errors import Closed, OnelogError
+from onelog.base.errors import Closed, NotFound, OnelogError
+from onelog.base.limits import WITHHELD_MESSAGES_MAX
 from onelog.broker import QueueCursor
 from onelog.observe import get_logger
 from onelog.queues.consumers import Consumer, Consumers, Delivery, Strategy
 from onelog.record.reserved import read_expiry_ms
 
 if TYPE_CHECKING:
-    from onelog.broker import QueueWait
+    from onelog.broker import QueueWait, Record
 
 PASS_RECORDS: Final = 256
 """Messages that a queue hands out before others have a turn."""
@@ -36,6 +40,11 @@ _log = get_logger("queues")
 
 class FilterConsumer(Consumer, Protocol):
     """A consumer that collects its messages of a pass, and that the queue asks for room."""
+
+    def may_have(self, record: Record) -> bool:
+        """Whether it has the right to a message."""
+        del record
+        return True
 
     def flush(self) -> None:
         """Send the messages of this pass now."""
@@ -47,7 +56,7 @@ class FilterConsumer(Consumer, Protocol):
 class FilterQueue:
     """One queue: its cursor and its consumers."""
 
-    __slots__ = ("_clock", "_is_due", "_loop", "_wait", "consumers", "cursor")
+    __slots__ = ("_clock", "_is_due", "_loop", "_wait", "_withheld", "consumers", "cursor")
 
     def __init__(
         self,
@@ -62,6 +71,8 @@ class FilterQueue:
         self._clock = clock
         self._is_due = False
         self._wait: QueueWait | None = None
+        self._withheld: dict[int, None] = {}
+        """Messages that no consumer has the right to, the oldest first."""
 
     @property
     def name(self) -> str:
@@ -74,6 +85,7 @@ class FilterQueue:
         """Add a consumer. Raises NotAuthorized when another one is exclusive."""
         if consumer not in self.consumers:
             self.consumers.add(consumer, f"queue {self.name!r}")
+            self.offer_withheld()
         self.wake()
 
     def remove_consumer(self, consumer: FilterConsumer) -> None:
@@ -81,6 +93,29 @@ class FilterQueue:
         self.consumers.remove(consumer)
         if not self.consumers:
             self._stop_waiting()
+
+    # -- rights
+
+    def offer_withheld(self) -> None:
+        """A consumer may have messages now that none had the right to."""
+        withheld, self._withheld = self._withheld, {}
+        for place in withheld:
+            try:
+                self.cursor.release(place, delay_ms=0, count=False)
+            except NotFound:  # the queue was purged or deleted in between
+                continue
+        if withheld:
+            self.wake()
+
+    def _withhold(self, place: int) -> None:
+        self.cursor.withhold(place)
+        self._withheld[place] = None
+        if len(self._withheld) > min(
+            WITHHELD_MESSAGES_MAX, self.cursor.settings.in_flight_max // 2
+        ):
+            oldest = next(iter(self._withheld))
+            del self._withheld[oldest]
+            self.cursor.reject(oldest)
 
     # -- settling
 
@@ -145,6 +180,8 @@ class FilterQueue:
             taker = consumers.give(Delivery(token, record, found.redelivered, {}))
             if taker:
                 served.add(taker)
+            elif not any(member.may_have(record) for member in consumers):
+                self._withhold(token)
             elif taker is None:  # only a consumer without room can have it
                 is_stuck = True
                 cursor.release(token, delay_ms=0, count=False)

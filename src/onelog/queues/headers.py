@@ -10,17 +10,19 @@ import struct
 from typing import Any, Final
 
 from onelog.base.errors import OnelogError
-from onelog.record.headers import Headers, application_headers, find_header
+from onelog.record.headers import (
+    BLIND_KEYS,
+    LEFT_OUT,
+    Headers,
+    application_headers,
+    find_header,
+)
 from onelog.record.record import Record
 from onelog.record.reserved import read_names
 from onelog.record.tables import decode_table, header_value
 
 TABLE: Final = b"~ah"
 """The encoded headers table, when it holds anything but strings."""
-BLIND_KEYS: Final = b"~bc"
-"""Routing keys beside the first (CC and BCC), JSON; the delivered message shows only CC."""
-LEFT_OUT: Final = b"~nq"
-"""Queues that a dead letter must not reach again, JSON."""
 
 
 def kept_table(headers: Headers) -> dict[str, Any] | None:

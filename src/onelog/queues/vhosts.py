@@ -42,7 +42,6 @@ from onelog.queues.exchanges import (
     check_binding_arguments,
     check_same_exchange,
 )
-from onelog.queues.headers import BLIND_KEYS, LEFT_OUT
 from onelog.queues.host_rows import HostRows
 from onelog.queues.queue import Queue
 from onelog.queues.replies import Replies
@@ -56,7 +55,7 @@ from onelog.queues.settings import (
 )
 from onelog.queues.stream_queue import StreamQueue
 from onelog.queues.streams import Streams
-from onelog.record.headers import Headers
+from onelog.record.headers import BLIND_KEYS, LEFT_OUT, Headers
 
 if TYPE_CHECKING:
     from onelog.queues.hub import QueueHub

@@ -43,7 +43,11 @@ def read_expiry_ms(headers: Headers) -> int | None:
 
 def read_names(headers: Headers, name: bytes) -> tuple[str, ...]:
     """The list of names of a header, JSON; empty when it is none."""
-    raw = find_header(headers, name)
+    return parse_names(find_header(headers, name))
+
+
+def parse_names(raw: bytes | None) -> tuple[str, ...]:
+    """A list of names, JSON; empty when it is none."""
     if raw is None or len(raw) > RESERVED_NAMES_BYTES_MAX:
         return ()
     try:
@@ -54,7 +58,11 @@ def read_names(headers: Headers, name: bytes) -> tuple[str, ...]:
 
 def read_text(headers: Headers, name: bytes) -> str:
     """The text of a header; empty when it is none."""
-    raw = find_header(headers, name)
+    return parse_text(find_header(headers, name))
+
+
+def parse_text(raw: bytes | None) -> str:
+    """A text; empty when it is none."""
     try:
         return "" if raw is None else raw.decode()
     except UnicodeDecodeError:

@@ -29,6 +29,7 @@ from onelog.kernel._native.filters import (
 )
 from onelog.kernel._native.kafka_batch import (
     check_produce_batch,
+    find_headers,
 )
 from onelog.kernel._native.kafka_request import (
     parse_fetch,
@@ -140,6 +141,7 @@ __all__ = [
     "encode_uvarint",
     "encode_varint",
     "find_batch",
+    "find_headers",
     "fit_batches",
     "forget_map",
     "keep_records",

@@ -1,12 +1,16 @@
 """The batch of a Produce request, compiled: checked once, before it is appended as it came."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t
+from libc.stdlib cimport free
+from libc.string cimport memchr, memcmp
 
 from onelog.kernel._native.crc cimport crc_of
 from onelog.kernel._native.format cimport (
     BAD_COUNT,
     BAD_CRC,
+    BAD_HEADERS,
     BAD_LENGTH,
     BAD_MAGIC,
     BATCH_TAIL,
@@ -23,11 +27,13 @@ from onelog.kernel._native.format cimport (
     Span,
     bytes_at,
     check_deltas,
+    read_field,
     read_head,
     read_span,
     time_of,
 )
 from onelog.kernel._native.scan cimport info_of
+from onelog.kernel._native.source cimport Source, close_source, open_source, walk
 
 from onelog.base.errors import InvalidRequest
 from onelog.kernel.corruption import corrupt
@@ -109,3 +115,72 @@ def check_produce_batch(buf, Py_ssize_t start, Py_ssize_t end, bint need_keys=Fa
         return info_of(start, &head), latest
     finally:
         PyBuffer_Release(&view)
+
+
+cdef bint _has_text(bytes_at at, bytes_at end, tuple names):
+    """Whether bytes hold one of these names, which all begin with `~`, anywhere."""
+    cdef bytes name
+    cdef Py_ssize_t size
+    while at < end:
+        at = <bytes_at> memchr(at, c"~", end - at)
+        if at == NULL:
+            return False
+        for name in names:
+            size = PyBytes_GET_SIZE(name)
+            if size <= end - at and memcmp(at, PyBytes_AS_STRING(name), size) == 0:
+                return True
+        at += 1
+    return False
+
+
+cdef int _gather(
+    bytes_at data, const Span *span, int index, tuple names, dict found
+) except -1:
+    """Add the headers of these names that a checked record has."""
+    cdef bytes_at at = data + span.headers
+    cdef bytes_at end = data + span.end
+    cdef bytes_at first
+    cdef bytes name
+    cdef int32_t size = 0
+    cdef int32_t value = 0
+    cdef int32_t number
+    for number in range(span.header_count):
+        read_field(&at, end, 0, BAD_HEADERS, &size)
+        first = at
+        at += size
+        read_field(&at, end, -1, BAD_HEADERS, &value)
+        for name in names:
+            if PyBytes_GET_SIZE(name) == size and not memcmp(first, PyBytes_AS_STRING(name), size):
+                key = name, (
+                    PyBytes_FromStringAndSize(<char *> at, value) if value >= 0 else None
+                )
+                if key not in found:
+                    found[key] = index
+        if value > 0:
+            at += value
+    return 0
+
+
+def find_headers(buf, Py_ssize_t position, records, tuple names not None, Py_ssize_t most):
+    """The headers of some names in a batch: (name, value) → the first record that has it.
+
+    `names` all begin with `~`. `records` holds the inflated records, if the batch is compressed.
+    It stops after `most` different ones. A batch whose bytes have none of the names is not walked.
+    """
+    cdef Source source
+    cdef Span *spans = NULL
+    cdef dict found = {}
+    cdef int index
+    open_source(&source, buf, position, records, False)
+    try:
+        if not _has_text(source.data, source.end, names):
+            return found
+        spans = walk(&source)
+        for index in range(source.head.count):
+            _gather(source.data, &spans[index], index, names, found)
+            if len(found) >= most:
+                break
+        return found
+    finally:
+        free(spans)
+        close_source(&source)

@@ -32,6 +32,7 @@ from onelog.kernel.pure.filters import (
 )
 from onelog.kernel.pure.kafka_batch import (
     check_produce_batch,
+    find_headers,
 )
 from onelog.kernel.pure.kafka_request import (
     parse_fetch,
@@ -130,6 +131,7 @@ __all__ = [
     "encode_uvarint",
     "encode_varint",
     "find_batch",
+    "find_headers",
     "fit_batches",
     "forget_map",
     "keep_records",

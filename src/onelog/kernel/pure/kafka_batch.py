@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from onelog.kernel import corruption as why
 from onelog.kernel.pure.crc import crc32c
-from onelog.kernel.pure.records import latest_time, walk
+from onelog.kernel.pure.records import latest_time, open_batch, walk
 from onelog.kernel.pure.scan import CRC_FROM, HEADER, check_span, read_header
 from onelog.kernel.types import ATTR_CODEC_MASK, HEADER_BYTES, MAGIC, PREFIX_BYTES, BatchInfo
 
@@ -51,3 +51,26 @@ def check_produce_batch(
         return info, info.max_timestamp_ms
     # Offsets ascend, and there are as many as the batch spans: they are dense.
     return info, latest_time(info, walk(info, view, start + HEADER_BYTES, end), need_keys)
+
+
+def find_headers(
+    buf: Buffer,
+    position: int,
+    records: Buffer | None,
+    names: tuple[bytes, ...],
+    most: int,
+) -> dict[tuple[bytes, bytes | None], int]:
+    """The headers of some names in a batch: (name, value) → the first record that has it.
+
+    `names` all begin with `~`. `records` holds the inflated records, if the batch is compressed.
+    It stops after `most` different ones. A batch whose bytes have none of the names is not walked.
+    """
+    found: dict[tuple[bytes, bytes | None], int] = {}
+    batch = open_batch(buf, position, records)
+    for index, span in enumerate(batch.spans):
+        for name, value in batch.headers(span):
+            if name in names:
+                found.setdefault((name, value), index)
+        if len(found) >= most:
+            break
+    return found

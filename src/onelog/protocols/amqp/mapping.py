@@ -25,7 +25,7 @@ from onelog.protocols.amqp.correlation import to_correlation, to_correlation_id
 from onelog.protocols.amqp.fields import PROPERTY_OF
 from onelog.protocols.amqp.properties import Properties
 from onelog.queues.addresses import address_of, reply_key, reply_topic
-from onelog.queues.headers import BLIND_KEYS, LEFT_OUT, TABLE, kept_table
+from onelog.queues.headers import TABLE, kept_table
 from onelog.record import headers as names
 from onelog.record.fields import FIELDS
 from onelog.record.headers import Headers, application_headers, find_header, stored_name
@@ -74,7 +74,7 @@ def to_message(
     rows = _property_rows(topic, properties)
     if properties.expiration is not None:
         rows.append((names.EXPIRY, b"%d" % (now_ms + int(properties.expiration))))
-    listed = ((BLIND_KEYS, extra_keys), (LEFT_OUT, left_out))
+    listed = ((names.BLIND_KEYS, extra_keys), (names.LEFT_OUT, left_out))
     rows += [(header, json.dumps(names_).encode()) for header, names_ in listed if names_]
     if properties.headers is not None:
         if not _is_all_strings(properties.headers, table):

@@ -18,11 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
-from onelog.base.errors import NotAuthorized
 from onelog.base.names import from_routing_key
-from onelog.broker import Action, Broker, Kind, Principal
+from onelog.broker import Action, Kind
 from onelog.protocols.amqp.errors import AmqpError, Reply
-from onelog.queues.addresses import DEFAULT_VHOST, exchange_root, level, message_topic, queue_topic
+from onelog.queues.addresses import exchange_root, queue_cursor, queue_topic
 from onelog.queues.exchanges import Binding, Destination
 
 if TYPE_CHECKING:
@@ -102,19 +101,6 @@ def may_send_dead_letters(channel: Channel, exchange: str, key: str | None) -> N
         _ask(channel, Action.PUBLISH, resource, Kind.TOPIC, "queue", key or "")
 
 
-def may_publish_to(
-    broker: Broker, principal: Principal, vhost: str, exchange: str, keys: tuple[str, ...]
-) -> None:
-    """Raise NotAuthorized unless a publish may go to these further keys, too.
-
-    The door knows the message's own topic only: queues get it by these keys from the same record.
-    """
-    for key in keys:
-        topic = message_topic(vhost, exchange, key)
-        if not broker.authorizer.allows(principal, Action.PUBLISH, topic):
-            raise NotAuthorized(f"{principal.name} may not publish to {topic}")
-
-
 def binding_filter(channel: Channel, binding: Binding) -> str:
     """The topics that come through a binding, or more where no filter says just these."""
     vhost = channel.vhost
@@ -130,11 +116,6 @@ def binding_filter(channel: Channel, binding: Binding) -> str:
             return _subtree(root)
         text = "/".join({"*": "+", "#": "#"}.get(word) or from_routing_key(word) for word in words)
     return "/".join(part for part in (root, text) if part) or "#"
-
-
-def queue_cursor(vhost: str, queue: str) -> str:
-    """What rules call a queue that is consumed."""
-    return f"queue/{queue}" if vhost == DEFAULT_VHOST else f"queue@{level(vhost)}/{queue}"
 
 
 def look_anew(hub: Hub) -> None:

@@ -27,7 +27,6 @@ from onelog.protocols.amqp.confirms import ACK, NACK, UNKNOWN, Confirms
 from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
 from onelog.protocols.amqp.frames import Publish, frames_of, make_method
 from onelog.protocols.amqp.mapping import to_message
-from onelog.protocols.amqp.permissions import may_publish_to
 from onelog.protocols.amqp.properties import (
     Properties,
     decode_properties,
@@ -35,6 +34,7 @@ from onelog.protocols.amqp.properties import (
 )
 from onelog.protocols.amqp.replies import find_reply_consumer, named_reply
 from onelog.queues.addresses import message_topic, topic_named
+from onelog.queues.claims import check_further_keys
 from onelog.queues.replies import REPLY_PREFIX
 from onelog.record.tables import change_table
 
@@ -206,8 +206,8 @@ class Publishing:
             return  # almost always: nothing is decoded for it
         connection, keys = self.connection, extra_keys(found.table())
         assert connection.principal is not None
-        broker = connection.hub.broker
-        may_publish_to(broker, connection.principal, self._vhost.name, exchange, keys)
+        authorizer = connection.hub.broker.authorizer
+        check_further_keys(authorizer, connection.principal, self._vhost.name, exchange, keys)
 
     def _publish_now(self, method: Any, found: Properties, body: bytes) -> CheckedPublish:
         self.check_keys(method.exchange, found)

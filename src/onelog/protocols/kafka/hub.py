@@ -93,6 +93,8 @@ class Hub:
         """Closes everything that is open, the last first."""
         self.rights_changes = 0
         """How often the authorizer's answers changed: what waits asks again then."""
+        self.judges_claims = broker.authorizer.checks_delivery
+        """Whether reserved headers of producers need rights: there are access rules."""
         hang(self._opened, broker.authorizer.on_change, self._rights_changed)
         self._opened.callback(self.views.close)
         self._opened.callback(self.topics.close)
@@ -146,6 +148,7 @@ class Hub:
 
     def _rights_changed(self) -> None:
         self.rights_changes += 1
+        self.judges_claims = self.broker.authorizer.checks_delivery
 
     async def close(self) -> None:
         """Close every connection, and everything that was opened."""

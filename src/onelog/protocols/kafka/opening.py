@@ -6,6 +6,8 @@ Rules:
   most, so that an answer stays small (I8).
 - A batch is compressed again only if its partition wants another codec; records stay as they are
   (I6).
+- Reserved headers that need a right are found here where compression hides them, and judged on the
+  loop (`check_claims`).
 - It blocks, so a large batch is opened in a thread.
 """
 
@@ -18,15 +20,20 @@ from onelog.base.errors import InvalidRecords, MessageTooLarge, OnelogError
 from onelog.base.limits import INFLATED_BYTES_MAX
 from onelog.kernel import BatchInfo, Slices, check_produce_batch, decode_batch, validate_records
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
+from onelog.queues.claims import NO_CLAIMS, Claims, find_claims, refused_claim
 from onelog.record.batch import inflated_records, set_latest_time
 
 if TYPE_CHECKING:
+    from onelog.broker import Authorizer, Principal
     from onelog.kernel.types import Buffer
     from onelog.protocols.kafka.producing import Row
     from onelog.protocols.kafka.topics import TopicPartition
 
 BLAMED_MAX: Final = 10_000
 """Records of one batch that an answer names."""
+
+Opened = tuple["Buffer", BatchInfo, Claims]
+"""A batch as its partition wants it, and what its headers claim."""
 
 _NO_TIME: Final = -1
 _NO_KEY: Final = "the record has no key, and its topic is compacted by key"
@@ -57,9 +64,11 @@ class Unopened(NamedTuple):
     now_ms: int
     rows: list[Row]
     at: int
+    judges_claims: bool
+    """Whether to look for reserved headers that need rights."""
 
-    def open(self, limit: int = INFLATED_BYTES_MAX) -> tuple[Buffer, BatchInfo]:
-        """Open it. Returns the batch as its partition wants it. Raises OnelogError."""
+    def open(self, limit: int = INFLATED_BYTES_MAX) -> Opened:
+        """Open it. Raises OnelogError."""
         target, info = self.target, self.info._replace(position=0)
         if info.size_bytes > target.log.message_bytes_max:
             raise MessageTooLarge(
@@ -77,9 +86,10 @@ class Unopened(NamedTuple):
         if target.time_bounds is not None:
             judge = _out_of(target.time_bounds, self.now_ms)
             self._refuse(records, ErrorCode.invalid_timestamp, judge)
-        return target.unpack(*timed(self.data, info, latest_ms), records)
+        claims = find_claims(self.data, 0, records) if self.judges_claims else NO_CLAIMS
+        return *target.unpack(*timed(self.data, info, latest_ms), records), claims
 
-    def try_open(self) -> tuple[Buffer, BatchInfo] | OnelogError:
+    def try_open(self) -> Opened | OnelogError:
         """The same in a thread: returns the error instead of raising it."""
         try:
             return self.open()
@@ -106,6 +116,20 @@ class Unopened(NamedTuple):
                 f" {blamed[0][0]}: {blamed[0][1]}",
                 tuple(blamed),
             )
+
+
+def check_claims(
+    authorizer: Authorizer, principal: Principal, topic: str, claims: Claims
+) -> None:
+    """Raise RecordsRefused when a header claims what the principal has no right to."""
+    blamed = refused_claim(authorizer, principal, topic, claims)
+    if blamed is not None:
+        index, why = blamed
+        raise RecordsRefused(
+            ErrorCode.topic_authorization_failed,
+            f"record {index} is refused, and with it the batch: {why}",
+            (blamed,),
+        )
 
 
 def _has_no_key(slices: Slices, index: int) -> str:

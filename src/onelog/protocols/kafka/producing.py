@@ -5,6 +5,8 @@ Rules:
   are, compressed ones too. It is opened only to check what compression hides (`opening.py`): a
   small one at once, a large one off the loop. It is corrected only if its header has a wrong latest
   time, and compressed again only if its topic wants another codec.
+- While there are access rules, reserved headers that say where a record goes or who sent it need
+  rights (`queues/claims.py`). A batch without such headers costs one search through its bytes.
 - Each partition of a request succeeds or fails alone; a refused one appends nothing.
 - `acks` 0 gets no answer; then an error ends the connection, because there is no other way to
   report it.
@@ -31,9 +33,17 @@ from onelog.kernel import (
 )
 from onelog.protocols.kafka.answers import AnswerSlot
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
-from onelog.protocols.kafka.opening import RecordsRefused, Unopened, check_without_keys, timed
+from onelog.protocols.kafka.opening import (
+    Opened,
+    RecordsRefused,
+    Unopened,
+    check_claims,
+    check_without_keys,
+    timed,
+)
 from onelog.protocols.kafka.rights import authorize
 from onelog.protocols.kafka.topics import check_name
+from onelog.queues.claims import Claims, find_claims
 
 if TYPE_CHECKING:
     from onelog.kernel.types import Buffer
@@ -174,11 +184,14 @@ class Produce(AnswerSlot):
             raise KafkaError(ErrorCode.invalid_timestamp, _OWN_TIME)
         if info.attributes & ATTR_DELETE_HORIZON:
             raise KafkaError(ErrorCode.invalid_record, _OWN_HORIZON)
+        hub = self.connection.hub
         if opens or info.attributes & ATTR_CODEC_MASK:
             data = memoryview(buffer)[first:last]
-            now_ms = self.connection.hub.clock.now_ms()
-            batch = Unopened(name, target, data, info, now_ms, rows, at)
+            now_ms = hub.clock.now_ms()
+            batch = Unopened(name, target, data, info, now_ms, rows, at, hub.judges_claims)
             return None if self._append_small(batch, opens=opens) else batch
+        if hub.judges_claims:
+            self._check_claims(name, find_claims(buffer, first))
         if latest_ms != info.max_timestamp_ms:
             data = memoryview(buffer)[first:last]
             self._append(name, target, *timed(data, info, latest_ms), rows, at)
@@ -205,23 +218,30 @@ class Produce(AnswerSlot):
         if batch.info.size_bytes > limit:
             return False
         try:
-            data, info = batch.open(limit)
+            data, info, claims = batch.open(limit)
         except MessageTooLarge:
             return False
+        self._check_claims(batch.topic, claims)
         self._append(batch.topic, batch.target, data, info, batch.rows, batch.at)
         return True
 
     async def _open_and_append(self, unopened: list[Unopened]) -> None:
-        def work() -> list[tuple[Buffer, BatchInfo] | OnelogError]:
+        def work() -> list[Opened | OnelogError]:
             return [batch.try_open() for batch in unopened]
 
-        found = await self.connection.hub.broker.in_thread(work)
+        hub = self.connection.hub
+        found = await hub.broker.in_thread(work)
+        if hub.judges_claims and not unopened[0].judges_claims:  # the first rule came meanwhile
+            unopened = [batch._replace(judges_claims=True) for batch in unopened]
+            found = await hub.broker.in_thread(work)
         for batch, opened in zip(unopened, found, strict=True):
             target, rows, at = batch.target, batch.rows, batch.at
             refusal = opened if isinstance(opened, OnelogError) else None
             try:
                 if not isinstance(opened, OnelogError):
-                    self._append(batch.topic, target, *opened, rows, at)
+                    data, info, claims = opened
+                    self._check_claims(batch.topic, claims)
+                    self._append(batch.topic, target, data, info, rows, at)
             except OnelogError as error:
                 refusal = error
             if refusal is not None:
@@ -230,6 +250,14 @@ class Produce(AnswerSlot):
         self.settle()
         self.is_produce = True
         self.connection.answers_ready()
+
+    def _check_claims(self, name: str, claims: Claims) -> None:
+        """Refuse headers that the client has no right to write. Raises OnelogError."""
+        if claims:
+            connection = self.connection
+            assert connection.principal is not None
+            authorizer = connection.hub.broker.authorizer
+            check_claims(authorizer, connection.principal, check_name(name), claims)
 
     def _append(
         self,

@@ -228,6 +228,7 @@ class Hub:
         self.routes.forget()  # they include the right to publish
         self._choose_deliveries()
         look_anew(self)
+        self.shares.rights_changed()
 
     def _choose_deliveries(self) -> None:
         authorizer, troubles = self.broker.authorizer, self.broker.troubles

@@ -10,7 +10,8 @@ Rules:
 - When the connection of a member ends, its unacknowledged messages go to others, lowest offset
   first.
 - A member without room, or whose client does not accept a packet that large, is passed over. A
-  message that no member can take is given up.
+  message that no member can take is given up. One that no member has the right to waits for a member
+  that has it.
 - A group without members is deleted after `idle_expiry_ms`; the time that the broker was down
   counts.
 """
@@ -30,6 +31,7 @@ from onelog.broker import (
     Cursor,
     Position,
     QueueSettings,
+    Record,
 )
 from onelog.observe import get_logger
 from onelog.protocols.mqtt.idle_groups import IdleGroups
@@ -96,11 +98,15 @@ class ShareMember(FilterConsumer):
         """Unacknowledged messages of its client, of all subscriptions."""
         return self.session.output.pending
 
+    def may_have(self, record: Record) -> bool:
+        """Whether its user may have a message."""
+        return self.session.may_have(record.topic)
+
     def take(self, delivery: Delivery) -> bool:
         """Send a message; False: the client may not have it, or it does not fit the window or
         packet size."""
         session, row = self.session, self.row
-        if not session.may_have(delivery.record.topic):
+        if not self.may_have(delivery.record):
             return False
         publish = from_record(
             delivery.record,
@@ -232,6 +238,11 @@ class Shares:
                 timer.cancel()
                 await self._idle.forget(name)
         return ShareMember(self, group, session, row)
+
+    def rights_changed(self) -> None:
+        """Members may have messages now that none of their group could have before."""
+        for group in self.groups.values():
+            group.offer_withheld()
 
     # -- groups without members
 

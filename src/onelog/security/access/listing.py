@@ -4,6 +4,9 @@ Rules:
 - The rules are a projection of the store (`metadata/projection.py`): they are changed by the watch
   only, and apply as soon as a command on them returns. While the store cannot be reached, the last
   known rules count.
+- A rule that changes is taken in by itself. A change of more rules than a transaction of the store
+  takes is written in parts: first what comes, then what goes. So between two parts nobody may do
+  what he may do neither before nor after, and the list is not empty in between.
 - Answers are remembered, up to `ANSWERS_MAX`, until a rule or a user changes. Then `on_change`
   is called, so that protocols forget what they remember.
 - `LOCAL`, the broker itself, may do everything: nobody locks himself out of `onelog acl`. A user
@@ -13,8 +16,9 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -30,6 +34,7 @@ from onelog.base.errors import (
     OnelogError,
 )
 from onelog.base.limits import ACCESS_RULES_MAX
+from onelog.metadata.parts import in_parts
 from onelog.metadata.projection import Change, Projection
 from onelog.metadata.store import Delete, Entry, MetadataStore, Op, Put
 from onelog.observe import Sample, Troubles
@@ -45,6 +50,8 @@ UNREADABLE: Final = "access-rule"
 """Standing: a rule cannot be read, so nothing is allowed."""
 LISTENER: Final = "access-listener"
 """Incidents: a protocol raised when rules changed."""
+PART_RULES: Final = 64
+"""Rules of a part, where a change is written in parts: each is soon taken in."""
 _TRIES: Final = 10
 
 Answers = dict[tuple[str, Action, Kind], bool]
@@ -74,8 +81,8 @@ class AccessList:
     ) -> None:
         self._troubles = troubles or Troubles(clock)
         self._rows = Projection(store, PREFIX, _decode, self._troubles, self._changed)
-        self._judge = AccessJudge(())
-        self._unreadable: frozenset[str] = frozenset()
+        self._judge = AccessJudge()
+        self._unreadable: set[str] = set()
         self._is_open = True
         self._known: dict[Principal, Answers] = {}
         self._count = 0
@@ -95,7 +102,6 @@ class AccessList:
     async def open(self) -> None:
         """Load the rules and follow their changes."""
         await self._rows.open()
-        self._compile()
 
     async def close(self) -> None:
         """Follow no more; the store stays open. Idempotent."""
@@ -187,73 +193,84 @@ class AccessList:
     async def change(
         self, add: Sequence[Rule] = (), remove: Iterable[str] = (), *, may_open: bool = True
     ) -> tuple[Rule, ...]:
-        """Take rules away and keep others, all of it or nothing; those that were kept.
+        """Take rules away and keep others; those that were kept.
 
+        All of it or nothing, if one transaction of the store takes it, else in parts.
         Raises NotFound for a rule that is not there, and AlreadyExists for an id that is taken.
         Without `may_open`, raises InvalidRequest if no rule would be left: that opens everything,
         and one who takes a right away does not expect it.
         """
         gone = tuple(dict.fromkeys(remove))
         for _try in range(_TRIES):
-            kept = self._numbered(add, gone)
+            kept = await self._numbered(add, gone)
             if gone and not kept and not may_open and len(self._rows) == len(gone):
                 raise InvalidRequest(
                     "these are the last access rules, and without rules everything is open; add"
                     " another rule first, or remove them by `onelog acl remove`"
                 )
             renewed = {rule.id for rule in kept}
-            ops: list[Op] = [Delete(PREFIX + name) for name in gone if name not in renewed]
-            ops += [Put(PREFIX + rule.id, msgspec.json.encode(rule)) for rule in kept]
-            if not ops:
-                return ()
+            ops: list[Op] = [Put(PREFIX + rule.id, msgspec.json.encode(rule)) for rule in kept]
+            ops += [Delete(PREFIX + name) for name in gone if name not in renewed]
+            written = 0
             try:
-                await self._rows.write(ops)
+                for part in _parts(ops):
+                    await self._rows.write(part)
+                    written += len(part)
             except Conflict:  # another changed the same rules meanwhile
-                continue
+                if not written:
+                    continue
+                raise Conflict(
+                    f"another command changed the same rules, after {written} of {len(ops)} rules"
+                    " were written; look at the list and try again"
+                ) from None
             return kept
         raise Conflict("other commands change the rules all the time; try again")
 
-    def _numbered(self, add: Sequence[Rule], gone: tuple[str, ...]) -> tuple[Rule, ...]:
+    async def _numbered(self, add: Sequence[Rule], gone: tuple[str, ...]) -> tuple[Rule, ...]:
         """The rules to keep, each with its id; raises where that cannot be."""
-        names = {key.removeprefix(PREFIX) for key, _rule in self._rows.rows()}
         for name in gone:
-            if name not in names:
+            if self._rows.get(PREFIX + name) is None:
                 raise NotFound(f"there is no rule {name[:80]!r}; `onelog acl list` shows all rules")
-        highest = max((int(name) for name in names if name.isdigit()), default=0)
-        numbers = itertools.count(highest + 1)
-        names -= set(gone)  # a rule that goes may come again, changed
-        kept = []
-        for rule in add:
+        odd = [int(name) for name in self._unreadable if name.isdigit()]
+        numbers = itertools.count(max((self._judge.highest_number, *odd)) + 1)
+        going = set(gone)  # a rule that goes may come again, changed
+        kept: dict[str, Rule] = {}
+        for at, rule in enumerate(add, 1):
             known = rule if rule.id else msgspec.structs.replace(rule, id=str(next(numbers)))
-            if known.id in names:
+            is_there = self._rows.get(PREFIX + known.id) is not None
+            if known.id in kept or (is_there and known.id not in going):
                 raise AlreadyExists(f"there is a rule {known.id!r} already; remove it first")
-            names.add(known.id)
-            kept.append(check_rule(known))
-        if kept and len(names) > ACCESS_RULES_MAX:
+            kept[known.id] = check_rule(known)
+            if not at % PART_RULES:
+                await asyncio.sleep(0)
+        if kept and len(self._rows) + len(kept) - len(gone) > ACCESS_RULES_MAX:
             raise LimitExceeded(f"there are {ACCESS_RULES_MAX} access rules at most; remove some")
-        return tuple(kept)
+        return tuple(kept.values())
 
     def samples(self) -> tuple[Sample, ...]:
         """Numbers for the metrics."""
-        return (Sample("onelog_access_rules", "Access rules.", "gauge", len(self.rules)),)
+        return (Sample("onelog_access_rules", "Access rules.", "gauge", len(self._judge)),)
 
     # -- what the store says
 
     def _changed(self, changes: Sequence[Change[Rule | None]]) -> None:
-        del changes
-        self._compile()
+        for key, before, after in changes:
+            if before is not None:
+                self._judge.remove(before)
+            if after is not None:
+                self._judge.add(after)
+            self._note_unreadable(key.removeprefix(PREFIX), is_readable=after is not None)
+        self._is_open = not self._judge and not self._unreadable
+        self._forget()
         self._troubles.tell(LISTENER, self.on_change)
 
-    def _compile(self) -> None:
-        readable, unreadable = [], set()
-        for key, rule in self._rows.rows():
-            if rule is None:
-                unreadable.add(key.removeprefix(PREFIX))
-            else:
-                readable.append(rule)
-        for name in self._unreadable - unreadable:
-            self._troubles.clear(UNREADABLE, name)
-        for name in unreadable:
+    def _note_unreadable(self, name: str, *, is_readable: bool) -> None:
+        if is_readable or self._rows.get(PREFIX + name) is None:
+            if name in self._unreadable:
+                self._unreadable.discard(name)
+                self._troubles.clear(UNREADABLE, name)
+        elif name not in self._unreadable:
+            self._unreadable.add(name)
             self._troubles.stand(
                 UNREADABLE,
                 name,
@@ -261,10 +278,14 @@ class AccessList:
                 f" remove {name}` removes it",
                 blocks=False,
             )
-        self._unreadable = frozenset(unreadable)
-        self._judge = AccessJudge(readable)
-        self._is_open = not readable and not unreadable
-        self._forget()
+
+
+def _parts(ops: list[Op]) -> Iterator[list[Op]]:
+    """What is written together: everything, if one transaction takes it."""
+    parts = list(in_parts(ops))
+    for part in parts:
+        size = len(part) if len(parts) == 1 else PART_RULES
+        yield from (part[at : at + size] for at in range(0, len(part), size))
 
 
 def _decode(entry: Entry) -> Rule | None:

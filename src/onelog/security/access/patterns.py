@@ -25,6 +25,7 @@ ANY: Final = "+"
 REST: Final = "#"
 
 _PLACEHOLDER: Final = re.compile("%[uc]")
+_OPEN: Final = re.compile(r"%[uc]|\*")
 _UNSAFE: Final = re.compile("[/+#\0]")
 
 Fill = Callable[[str], str | None]
@@ -53,6 +54,12 @@ class Shape(NamedTuple):
 def has_placeholder(text: str) -> bool:
     """Whether a pattern depends on who asks."""
     return _PLACEHOLDER.search(text) is not None
+
+
+def plain_head(pattern: str) -> str:
+    """The text that everything begins with which a prefix or a pattern of names means."""
+    found = _OPEN.search(pattern)
+    return pattern if found is None else pattern[: found.start()]
 
 
 def filler(principal: Principal) -> Fill:

@@ -25,6 +25,8 @@ SELECTORS: Final = ("user", "group", "certificate", "claim")
 """What may stand before the colon of a selector."""
 
 RULE_SELECTORS_MAX: Final = 100
+NAMED: Final = (1 << 62, "")
+"""The place before all rules that have a name instead of a number."""
 _ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _NOTE_CHARS_MAX: Final = 200
 
@@ -94,7 +96,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def order(self) -> tuple[int, str]:
         """The place among all rules: numbers by their value, then names."""
-        return (int(self.id), "") if self.id.isdigit() else (1 << 62, self.id)
+        return (int(self.id), self.id) if self.id.isdigit() else (NAMED[0], self.id)
 
 
 def check_rule(rule: Rule) -> Rule:

@@ -19,10 +19,10 @@ from onelog.broker import Cold, Principal
 from onelog.protocols.amqp.hub import Hub
 from onelog.protocols.amqp.management.values import checked_table, jsonable
 from onelog.protocols.amqp.mapping import to_properties
-from onelog.protocols.amqp.permissions import may_publish_to
 from onelog.protocols.amqp.properties import Properties
 from onelog.protocols.amqp.publishing import check_properties, extra_keys, lead_to_topic, prepare
 from onelog.queues.addresses import address_of
+from onelog.queues.claims import check_further_keys
 from onelog.queues.consumers import Delivery
 from onelog.queues.queue import Queue
 from onelog.queues.vhosts import VirtualHost
@@ -63,7 +63,7 @@ async def publish(
         await waiting
     principal = Principal(who[1], "amqp")
     further = extra_keys(properties.table())
-    may_publish_to(hub.broker, principal, vhost.name, method.exchange, further)
+    check_further_keys(hub.broker.authorizer, principal, vhost.name, method.exchange, further)
     outgoing = prepare(vhost, method, properties, body)
     hub.counters.published += 1
     if outgoing.message is not None:
