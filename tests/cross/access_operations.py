@@ -478,6 +478,13 @@ def kafka_describe_broker_configs(wire: Wire) -> ErrorCode:
     return answer.results[0].error_code
 
 
+@kafka(E.cluster_authorization_failed, "all server:cluster")
+def kafka_describe_log_dirs(wire: Wire) -> ErrorCode:
+    answer = _ask(wire, K.DESCRIBE_LOG_DIRS, 4, topics=None)
+    assert bool(answer.results) == (answer.error_code is E.none), "nor where the data lies"
+    return answer.error_code
+
+
 @kafka(E.cluster_authorization_failed, "admin server:*")
 def kafka_elect_leaders(wire: Wire) -> ErrorCode:
     answer = _ask(wire, K.ELECT_LEADERS, 1, election_type=0, topic_partitions=None, timeout=1000)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 
 import pytest
 
+from onelog.base.errors import InvalidName
 from onelog.broker import LOCAL, Durability, Message, StreamConfig
 from onelog.protocols.kafka.apis import ApiKey
 from onelog.protocols.kafka.errors import ErrorCode
-from tests.conformance.amqp_raw import Raw, Refused
-from tests.support.access import house
+from onelog.protocols.kafka.topics import topic_id
+from tests.conformance.amqp_raw import Queue, Raw, Refused
+from tests.support.access import house, rule
 from tests.support.kafka_wire import Wire
 from tests.support.mqtt import until
 
@@ -158,3 +161,104 @@ async def test_a_view_is_refused_where_a_part_of_it_is_denied(tmp_path):
             ):
                 await place.only(*rules)
                 assert await asyncio.to_thread(fetch, wire, view, 1) is code, rules
+
+
+async def test_who_has_no_right_does_not_learn_whether_something_is_there(tmp_path):
+    """RabbitMQ asks for the right first, too: then 403, and 404 only to those who have it."""
+    async with house(tmp_path) as place:
+
+        def begin() -> Raw:
+            raw = Raw(place.ports["amqp"]).open()
+            channel = raw.channel()
+            channel.ask(Queue.Declare(queue="there", durable=True), Queue.DeclareOk)
+            channel.exchange("topic", "there")
+            return raw
+
+        raw = await asyncio.to_thread(begin)
+        place.at_end.append(raw.socket.close)
+
+        def told(name: str) -> list[int]:
+            codes = []
+            for work in (
+                lambda channel: channel.consume(name),
+                lambda channel: channel.get(name),
+                lambda channel: channel.ask(Queue.Purge(queue=name), Queue.PurgeOk),
+                lambda channel: channel.bind(name, "amq.topic", "k"),
+                lambda channel: channel.bind("there", name, "k"),
+                lambda channel: (channel.publish(name, "k", "1"), channel.sync()),
+            ):
+                channel = raw.channel()
+                try:
+                    work(channel)
+                except Refused as refused:
+                    codes.append(refused.code)
+                else:
+                    codes.append(0)
+                    channel.close()
+            return codes
+
+        await place.only("allow user:ann publish topic:a")
+        for name in ("there", "nowhere"):
+            assert await asyncio.to_thread(told, name) == [403] * 6
+        await place.only(*ALL)
+        assert await asyncio.to_thread(told, "nowhere") == [404] * 6
+
+
+async def test_the_id_of_a_topic_that_one_may_not_see_is_like_an_id_of_none(tmp_path):
+    async with house(tmp_path) as place:
+        stream = await place.broker.streams.create(
+            StreamConfig(name="t", captures=("t",), partitions=1, durability=Durability.OS)
+        )
+        known = topic_id(f"stream {stream.record.id}")
+        await place.only("allow user:ann publish topic:t")
+        with Wire(place.ports["kafka"]) as wire:
+
+            def told(wanted: uuid.UUID) -> list[ErrorCode]:
+                asked = [{"topic_id": wanted, "name": None}]
+                metadata = wire.ask(
+                    ApiKey.METADATA,
+                    12,
+                    topics=asked,
+                    allow_auto_topic_creation=False,
+                    include_topic_authorized_operations=False,
+                )
+                gone = wire.ask(ApiKey.DELETE_TOPICS, 6, topics=asked, timeout=1000)
+                return [metadata.topics[0].error_code, gone.responses[0].error_code]
+
+            for wanted in (known, uuid.UUID(int=7)):
+                assert await asyncio.to_thread(told, wanted) == [ErrorCode.unknown_topic_id] * 2
+            await place.only("allow everyone describe topic:t")
+            assert await asyncio.to_thread(told, known) == [
+                ErrorCode.none,
+                ErrorCode.topic_authorization_failed,
+            ]
+
+
+async def test_a_name_that_no_topic_could_carry_is_refused_when_it_is_declared(tmp_path):
+    """Rules and publishes name a queue by its topic, in which these characters are escaped."""
+    async with house(tmp_path) as place:
+
+        def told(name: str, kind: str) -> int:
+            raw = Raw(place.ports["amqp"]).open()
+            try:
+                channel = raw.channel()
+                if kind == "queue":
+                    channel.ask(Queue.Declare(queue=name, auto_delete=True), Queue.DeclareOk)
+                else:
+                    channel.exchange("topic", name)
+            except Refused as refused:
+                assert "use fewer of them" in str(refused)
+                return refused.code
+            finally:
+                raw.socket.close()
+            return 0
+
+        for kind in ("queue", "exchange"):
+            assert await asyncio.to_thread(told, "/+#@" * 60, kind) == 406
+            assert await asyncio.to_thread(told, "/+#@" * 50, kind) == 0
+
+
+def test_a_prefix_with_more_levels_than_a_topic_has_is_refused():
+    with pytest.raises(InvalidName, match="64 levels"):
+        rule("allow everyone publish prefix:" + "/" * 64)
+    assert rule("allow everyone publish prefix:" + "/" * 63).pattern == "/" * 63

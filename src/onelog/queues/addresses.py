@@ -21,6 +21,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from onelog.base.errors import InvalidRequest, NotAuthorized
+from onelog.base.limits import TOPIC_BYTES_MAX
 from onelog.base.names import from_routing_key, to_routing_key
 from onelog.base.topics import check_topic
 
@@ -191,9 +192,15 @@ def _stream_part(name: str) -> str:
     )
 
 
-def check_new_name(kind: str, name: str) -> None:
+def check_new_name(kind: str, vhost: str, name: str) -> None:
     """Refuse the name of a new exchange or queue that the broker has for itself, or too long."""
     if name.startswith(RESERVED):
         raise NotAuthorized(f"{kind} name '{name}' contains reserved prefix 'amq.*'")
     if len(name.encode()) > NAME_BYTES_MAX:
         raise InvalidRequest(f"the {kind} name is longer than {NAME_BYTES_MAX} bytes")
+    size = len(queue_topic(vhost, name).encode())
+    if size > TOPIC_BYTES_MAX:
+        raise InvalidRequest(
+            f"the topic of the {kind} name has {size} bytes, and a topic has {TOPIC_BYTES_MAX} at"
+            " most: each of the characters / + # @ counts as five; use fewer of them"
+        )

@@ -167,7 +167,7 @@ class VirtualHost:
             if current is not None:
                 check_same_exchange(current, record, self.name)
                 return
-            check_new_name("exchange", record.name)
+            check_new_name("exchange", self.name, record.name)
             if record.type not in TYPES:
                 raise UnknownExchangeType(f"invalid exchange type '{record.type}'")
             with contextlib.suppress(Conflict):
@@ -258,7 +258,7 @@ class VirtualHost:
                 found.declared_again()
                 return found
             if not generated:
-                check_new_name("queue", record.name)
+                check_new_name("queue", self.name, record.name)
             settings = read_settings(record, self.name)
             with contextlib.suppress(Conflict):
                 return await self._make_queue(record, settings, owner if record.exclusive else None)

@@ -94,22 +94,25 @@ async def exchange_delete(channel: Channel, method: Any) -> None:
 
 
 def _exchange_binding(channel: Channel, method: Any) -> Binding:
-    for name in (method.source, method.destination):
-        if not name:
-            raise AmqpError(Reply.ACCESS_REFUSED, "operation not permitted on the default exchange")
-        channel.vhost.exchange(name)
-    return Binding(
+    """The binding that a client may make or end. Raises AmqpError or NotDeclared."""
+    ends = (method.source, method.destination)
+    if not all(ends):
+        raise AmqpError(Reply.ACCESS_REFUSED, "operation not permitted on the default exchange")
+    binding = Binding(
         source=method.source,
         destination=Destination("exchange", method.destination),
         routing_key=method.routing_key,
         arguments=dict(method.arguments or {}),
     )
+    may_bind(channel, binding)
+    for name in ends:
+        channel.vhost.exchange(name)
+    return binding
 
 
 async def exchange_bind(channel: Channel, method: Any) -> None:
     """Bind an exchange to another one."""
     binding = _exchange_binding(channel, method)
-    may_bind(channel, binding)
     await channel.vhost.bind(binding)
     if not method.nowait:
         channel.send(commands.Exchange.BindOk())
@@ -119,7 +122,6 @@ async def exchange_unbind(channel: Channel, method: Any) -> None:
     """Remove that binding; no error when an end of it does not exist."""
     with _not_there():
         binding = _exchange_binding(channel, method)
-        may_bind(channel, binding)
         await channel.vhost.unbind(binding)
     if not method.nowait:
         channel.send(commands.Exchange.UnbindOk())
@@ -138,10 +140,18 @@ def _not_there() -> Iterator[None]:
 # -- queues
 
 
-def _queue(channel: Channel, name: str) -> Queue:
+def _queue_name(channel: Channel, name: str) -> str:
     name = name or channel.last_queue
     if not name:
         raise AmqpError(Reply.NOT_FOUND, "no previously declared queue")
+    return name
+
+
+def _queue_to_have(channel: Channel, name: str) -> Queue:
+    """A queue that a client may consume. Its right is asked first, as RabbitMQ does: who has none
+    does not learn whether the queue is there."""
+    name = _queue_name(channel, name)
+    may_consume(channel, name)
     return channel.vhost.queue(name, channel.connection)
 
 
@@ -189,23 +199,26 @@ def _declared(channel: Channel, name: str, messages: int, consumers: int) -> Non
 
 
 def _queue_binding(channel: Channel, method: Any) -> Binding:
-    queue = _queue(channel, method.queue)
-    channel.vhost.exchange(method.exchange)
+    """The binding that a client may make or end. Raises AmqpError or NotDeclared."""
+    name = _queue_name(channel, method.queue)
     key = method.routing_key
     if not method.queue and not key:
-        key = queue.name  # 1.7.2.3: both empty mean the last queue, and its name as key
-    return Binding(
+        key = name  # 1.7.2.3: both empty mean the last queue, and its name as key
+    binding = Binding(
         source=method.exchange,
-        destination=Destination("queue", queue.name),
+        destination=Destination("queue", name),
         routing_key=key,
         arguments=dict(method.arguments or {}),
     )
+    may_bind(channel, binding)
+    channel.vhost.queue(name, channel.connection)
+    channel.vhost.exchange(method.exchange)
+    return binding
 
 
 async def queue_bind(channel: Channel, method: Any) -> None:
     """Bind a queue to an exchange."""
     binding = _queue_binding(channel, method)
-    may_bind(channel, binding)
     await channel.vhost.bind(binding)
     if not method.nowait:
         channel.send(commands.Queue.BindOk())
@@ -215,15 +228,13 @@ async def queue_unbind(channel: Channel, method: Any) -> None:
     """Remove that binding; no error when an end of it does not exist."""
     with _not_there():
         binding = _queue_binding(channel, method)
-        may_bind(channel, binding)
         await channel.vhost.unbind(binding)
     channel.send(commands.Queue.UnbindOk())
 
 
 def queue_purge(channel: Channel, method: Any) -> Work:
     """Settle all waiting messages."""
-    queue = _queue(channel, method.queue)
-    may_consume(channel, queue.name)
+    queue = _queue_to_have(channel, method.queue)
     count = queue.purge()
     if not method.nowait:
         channel.send(commands.Queue.PurgeOk(message_count=count))
@@ -260,8 +271,7 @@ def basic_consume(channel: Channel, method: Any) -> Work:
     """Begin to consume."""
     if method.queue == REPLY_TO:
         return _wait_for_replies(channel, method)
-    queue = _queue(channel, method.queue)
-    may_consume(channel, queue.name)
+    queue = _queue_to_have(channel, method.queue)
     try:
         _consume(channel, queue, method)
     except Cold:
@@ -280,8 +290,7 @@ async def _consume_later(channel: Channel, queue: Queue, method: Any) -> None:
     """Where a stream is read from has to be looked for, and that is not in memory."""
     while True:
         await queue.window.wait()
-        queue = _queue(channel, method.queue)  # it may be gone
-        may_consume(channel, queue.name)
+        queue = _queue_to_have(channel, method.queue)  # it may be gone
         try:
             return _consume(channel, queue, method)
         except Cold:
@@ -309,8 +318,7 @@ def basic_cancel(channel: Channel, method: Any) -> Work:
 
 def basic_get(channel: Channel, method: Any) -> Work:
     """Get one message, now."""
-    queue = _queue(channel, method.queue)
-    may_consume(channel, queue.name)
+    queue = _queue_to_have(channel, method.queue)
     if queue.settings.type == "stream":
         raise AmqpError(Reply.NOT_IMPLEMENTED, "basic.get is not supported by stream queues")
     try:
@@ -324,7 +332,7 @@ async def _get_later(channel: Channel, queue: Queue, method: Any) -> None:
     """The message is not in memory."""
     while True:
         await queue.window.wait()
-        queue = _queue(channel, method.queue)  # it may be gone
+        queue = _queue_to_have(channel, method.queue)  # it may be gone
         try:
             return channel.consuming.get(queue, no_ack=method.no_ack)
         except Cold:

@@ -15,13 +15,15 @@ Rules:
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
+from onelog.base.errors import InvalidName
 from onelog.base.names import from_routing_key
 from onelog.broker import Action, Kind
 from onelog.protocols.amqp.errors import AmqpError, Reply
-from onelog.queues.addresses import exchange_root, queue_cursor, queue_topic
+from onelog.queues.addresses import exchange_root, message_topic, queue_cursor, queue_topic
 from onelog.queues.exchanges import Binding, Destination
 
 if TYPE_CHECKING:
@@ -80,6 +82,16 @@ def _sources(channel: Channel, queue: str) -> Iterator[str]:
                 if binding.source:
                     yield binding_filter(channel, binding)
                     waiting.append(Destination("exchange", binding.source))
+
+
+def may_look_for(channel: Channel, exchange: str, key: str) -> None:
+    """Raise AmqpError unless the user of a channel may publish to an exchange, if it were there.
+
+    Rights are asked first, as RabbitMQ does: who has none does not learn whether it is there.
+    """
+    with contextlib.suppress(InvalidName):  # no rule is about a key that is no topic
+        topic = message_topic(channel.vhost.name, exchange, key)
+        _ask(channel, Action.PUBLISH, topic, Kind.TOPIC, "exchange", exchange)
 
 
 def may_bind(channel: Channel, binding: Binding) -> None:

@@ -27,6 +27,7 @@ from onelog.protocols.amqp.confirms import ACK, NACK, UNKNOWN, Confirms
 from onelog.protocols.amqp.errors import AmqpError, Reply, amqp_error
 from onelog.protocols.amqp.frames import Publish, frames_of, make_method
 from onelog.protocols.amqp.mapping import to_message
+from onelog.protocols.amqp.permissions import may_look_for
 from onelog.protocols.amqp.properties import (
     Properties,
     decode_properties,
@@ -35,6 +36,7 @@ from onelog.protocols.amqp.properties import (
 from onelog.protocols.amqp.replies import find_reply_consumer, named_reply
 from onelog.queues.addresses import message_topic, topic_named
 from onelog.queues.claims import check_further_keys
+from onelog.queues.errors import NotDeclared
 from onelog.queues.replies import REPLY_PREFIX
 from onelog.record.tables import change_table
 
@@ -144,7 +146,11 @@ class Publishing:
         channel = self.channel
         found = decode_properties(properties)
         is_led = lead_to_topic(method, channel.vhost.name)
-        exchange = channel.vhost.exchange_to_publish(method.exchange)
+        try:
+            exchange = channel.vhost.exchange_to_publish(method.exchange)
+        except NotDeclared:
+            may_look_for(channel, method.exchange, method.routing_key)
+            raise
         principal = channel.connection.principal
         assert principal is not None
         check_properties(found, channel.connection.login_name, principal.name)

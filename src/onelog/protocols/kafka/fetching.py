@@ -26,7 +26,7 @@ from onelog.broker import Action
 from onelog.kernel import encode_fetch_response, parse_fetch
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.fetch_parts import Asked, Row, Wanted
-from onelog.protocols.kafka.rights import authorize, topic_named
+from onelog.protocols.kafka.rights import topic_named, topic_of_id
 from onelog.protocols.kafka.topics import KafkaTopic, Rest
 from onelog.protocols.kafka.turns import RequestTurns
 from onelog.protocols.kafka.views.looking import RUN_BYTES
@@ -107,10 +107,7 @@ class _Fetch:
         hub, principal = self._connection.hub, self._connection.principal
         try:
             if isinstance(name, bytes):
-                topic = hub.topics.by_id(uuid.UUID(bytes=name))
-                if topic is None:
-                    raise KafkaError(ErrorCode.unknown_topic_id, "no topic has this id")
-                authorize(hub, principal, Action.DELIVER, topic.address)
+                topic = topic_of_id(hub, principal, Action.DELIVER, uuid.UUID(bytes=name))
             else:
                 topic = topic_named(hub, principal, Action.DELIVER, name)
         except OnelogError as error:

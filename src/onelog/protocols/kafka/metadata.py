@@ -22,6 +22,7 @@ from onelog.protocols.kafka.rights import (
     authorize,
     cluster_operations,
     may_see,
+    topic_of_id,
     topic_operations,
 )
 from onelog.protocols.kafka.room import AnswerRoom
@@ -117,16 +118,15 @@ async def _one(
     principal = request.connection.principal
     try:
         if name is None:
-            topic = hub.topics.by_id(wanted) if wanted is not None else None
-            if topic is None:
-                return _missing(ErrorCode.unknown_topic_id, None, wanted)
-        else:
-            topic = hub.topics.find(name)
-            if topic is None and create and hub.settings.topics.auto_create:
-                topic = await _create(hub, request, name)
-            if topic is None:
-                authorize(hub, principal, None, check_name(name))
-                return _missing(ErrorCode.unknown_topic_or_partition, name, None)
+            if wanted is None:
+                return _missing(ErrorCode.unknown_topic_id, None, None)
+            return await _describe(answer, topic_of_id(hub, principal, None, wanted))
+        topic = hub.topics.find(name)
+        if topic is None and create and hub.settings.topics.auto_create:
+            topic = await _create(hub, request, name)
+        if topic is None:
+            authorize(hub, principal, None, check_name(name))
+            return _missing(ErrorCode.unknown_topic_or_partition, name, None)
         authorize(hub, principal, None, topic.address)
     except OnelogError as error:
         return _missing(code_of(error), name, wanted)

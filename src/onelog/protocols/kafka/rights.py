@@ -6,11 +6,13 @@ Rules:
 - A topic is read as a whole: the right to a part of a view's filter is not enough (ADR 22).
 - A group is the cursor `group/<id>`, a transactional id `transaction/<id>`. Both need *consume*;
   deleting a group or its offsets needs *delete*.
-- A client that may not see a topic does not learn whether the topic exists.
+- A client that may not see a topic does not learn whether the topic exists, neither by its name nor
+  by its id.
 """
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING, Final
 
 from onelog.base.errors import OnelogError
@@ -76,6 +78,21 @@ def topic_named(
     # Fetches come this way: mostly there is nothing to explain.
     allows = hub.broker.authorizer.allows
     if action is None or principal is None or not allows(principal, action, topic.address):
+        authorize(hub, principal, action, topic.address)
+    return topic
+
+
+def topic_of_id(
+    hub: Hub, principal: Principal | None, action: Action | None, wanted: uuid.UUID
+) -> KafkaTopic:
+    """The topic of an id, if the principal may do this to it; None: see it. Raises KafkaError."""
+    topic = hub.topics.by_id(wanted)
+    if topic is not None and action is not None and principal is not None:
+        if hub.broker.authorizer.allows(principal, action, topic.address):
+            return topic  # a fetch, mostly
+    if topic is None or not may_see(hub, principal, topic):
+        raise KafkaError(ErrorCode.unknown_topic_id, f"no topic has the id {wanted}")
+    if action is not None:
         authorize(hub, principal, action, topic.address)
     return topic
 

@@ -16,7 +16,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from onelog.base.errors import InvalidName
-from onelog.base.limits import TOPIC_BYTES_MAX
+from onelog.base.limits import TOPIC_BYTES_MAX, TOPIC_LEVELS_MAX
 from onelog.base.topics import check_filter
 from onelog.security.principals import Principal
 
@@ -95,6 +95,8 @@ def shape_of_prefix(text: str) -> Shape:
     if len(text.encode("utf-8", "surrogatepass")) > TOPIC_BYTES_MAX:
         raise InvalidName(f"a prefix has at most {TOPIC_BYTES_MAX} bytes")
     *levels, last = text.split("/")
+    if len(levels) >= TOPIC_LEVELS_MAX:
+        raise InvalidName(f"a prefix has at most {TOPIC_LEVELS_MAX} levels, as a topic has")
     return Shape(tuple(levels), End.PREFIX, last)
 
 

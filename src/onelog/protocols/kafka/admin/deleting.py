@@ -16,7 +16,7 @@ from onelog.protocols.kafka.admin.resources import need_stream, topic_for
 from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError, code_of
 from onelog.protocols.kafka.request import Request
-from onelog.protocols.kafka.rights import authorize
+from onelog.protocols.kafka.rights import topic_of_id
 from onelog.protocols.kafka.topics import KafkaTopic
 from onelog.protocols.kafka.turns import Asked, RequestTurns
 
@@ -75,11 +75,7 @@ def _find(hub: Hub, request: Request, name: str | None, wanted: uuid.UUID | None
     if name is not None:
         return topic_for(hub, request, Action.DELETE, name)
     assert wanted is not None
-    found = hub.topics.by_id(wanted)
-    if found is None:
-        raise KafkaError(ErrorCode.unknown_topic_id, f"no topic has the id {wanted}")
-    authorize(hub, request.connection.principal, Action.DELETE, found.address)
-    return found
+    return topic_of_id(hub, request.connection.principal, Action.DELETE, wanted)
 
 
 async def delete_records(hub: Hub, request: Request) -> Body:

@@ -1,6 +1,7 @@
 """DescribeLogDirs: the data directory, the bytes of each partition, and the free space.
 
-Rules: there is one directory. A view holds no records and is not named.
+Rules: there is one directory. A view holds no records and is not named. Who may not see the cluster
+does not learn where its data lies.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from onelog.protocols.kafka.admin.broker_settings import log_dir
+from onelog.protocols.kafka.admin.resources import check_cluster
 from onelog.protocols.kafka.codec import Body
-from onelog.protocols.kafka.errors import ErrorCode
+from onelog.protocols.kafka.errors import ErrorCode, KafkaError
 from onelog.protocols.kafka.request import Request
 from onelog.protocols.kafka.rights import may_see
 from onelog.protocols.kafka.topics import KafkaTopic
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 
 async def describe_log_dirs(hub: Hub, request: Request) -> Body:
     """Bytes of partitions, and of the disk."""
+    try:
+        check_cluster(hub, request, to_see=True)
+    except KafkaError as error:
+        return {"error_code": error.code, "results": []}
     path = log_dir(hub.config)
     try:
         total, _used, free = await hub.broker.in_thread(lambda: shutil.disk_usage(path))
