@@ -327,7 +327,7 @@ def kafka_produce_to_no_topic(wire: Wire) -> ErrorCode:
     return _produce(wire, "no.such.topic")
 
 
-_WRITES = ("publish topic:a/b", "publish prefix:m/")
+_WRITES = ("publish topic:a/b",)
 
 
 @kafka(E.topic_authorization_failed, "publish topic:further/+", given=_WRITES)
@@ -338,11 +338,6 @@ def kafka_produce_with_a_further_key(wire: Wire) -> ErrorCode:
 @kafka(E.topic_authorization_failed, "publish topic:further/+", given=_WRITES)
 def kafka_produce_with_a_further_key_that_is_compressed(wire: Wire) -> ErrorCode:
     return _produce(wire, "a.b", ((b"~bc", b'["further.key"]'),), codec=1)
-
-
-@kafka(E.topic_authorization_failed, "publish topic:further/+", given=_WRITES)
-def kafka_produce_with_a_further_key_through_a_view(wire: Wire) -> ErrorCode:
-    return _produce(wire, "m.t", ((b"~bc", b'["further.key"]'),))
 
 
 @kafka(E.topic_authorization_failed, "consume cursor:queue/q", given=_WRITES)

@@ -1,4 +1,4 @@
-"""Reserved headers of Kafka producers under access rules: no queue, no identity beyond one's rights.
+"""Reserved headers of Kafka producers under access rules reach no further than rights.
 
 Real clients: confluent-kafka writes, pika reads.
 """
@@ -59,7 +59,6 @@ def produce(place: House, topic: str, headers: list, body: bytes = b"x", **optio
     producer = Producer(
         {
             "bootstrap.servers": f"127.0.0.1:{place.ports['kafka']}",
-            "retries": 0,
             "linger.ms": 0,
             **options,
         }

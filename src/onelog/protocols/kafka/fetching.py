@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 from onelog.base.errors import OnelogError
 from onelog.broker import Action
 from onelog.kernel import encode_fetch_response, parse_fetch
-from onelog.protocols.kafka.errors import ErrorCode, KafkaError
+from onelog.protocols.kafka.errors import ErrorCode
 from onelog.protocols.kafka.fetch_parts import Asked, Row, Wanted
 from onelog.protocols.kafka.rights import topic_named, topic_of_id
 from onelog.protocols.kafka.topics import KafkaTopic, Rest

@@ -118,9 +118,7 @@ class Unopened(NamedTuple):
             )
 
 
-def check_claims(
-    authorizer: Authorizer, principal: Principal, topic: str, claims: Claims
-) -> None:
+def check_claims(authorizer: Authorizer, principal: Principal, topic: str, claims: Claims) -> None:
     """Raise RecordsRefused when a header claims what the principal has no right to."""
     blamed = refused_claim(authorizer, principal, topic, claims)
     if blamed is not None:

@@ -87,9 +87,9 @@ def topic_of_id(
 ) -> KafkaTopic:
     """The topic of an id, if the principal may do this to it; None: see it. Raises KafkaError."""
     topic = hub.topics.by_id(wanted)
-    if topic is not None and action is not None and principal is not None:
-        if hub.broker.authorizer.allows(principal, action, topic.address):
-            return topic  # a fetch, mostly
+    allows = hub.broker.authorizer.allows
+    if topic and action and principal and allows(principal, action, topic.address):
+        return topic  # a fetch, mostly
     if topic is None or not may_see(hub, principal, topic):
         raise KafkaError(ErrorCode.unknown_topic_id, f"no topic has the id {wanted}")
     if action is not None:

@@ -10,8 +10,8 @@ Rules:
 - When the connection of a member ends, its unacknowledged messages go to others, lowest offset
   first.
 - A member without room, or whose client does not accept a packet that large, is passed over. A
-  message that no member can take is given up. One that no member has the right to waits for a member
-  that has it.
+  message that no member can take is given up. One that no member has the right to waits for a
+  member that has it.
 - A group without members is deleted after `idle_expiry_ms`; the time that the broker was down
   counts.
 """
