@@ -18,7 +18,7 @@ from onelog.broker import LOCAL, Durability, Message, StreamConfig
 from tests.support.access import House, house
 
 READ = ("allow everyone consume cursor:*", "allow everyone publish topic:open/t")
-TOPICS = ("open.t", "shared.t")
+TOPICS = ("open.t", "many.t")
 """A topic with a stream of its own, and one that is written through a view."""
 DEADLINE_S = 30.0
 
@@ -85,7 +85,7 @@ async def opened(place: House) -> None:
     )
     await asyncio.to_thread(declare, place)
     # The view of a topic is there once the topic is.
-    await place.broker.publish(Message("shared/t", b"first"), principal=LOCAL)
+    await place.broker.publish(Message("many/t", b"first"), principal=LOCAL)
 
 
 FORBIDDEN = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED).name()
@@ -106,7 +106,7 @@ async def test_a_further_key_that_its_producer_may_not_publish_to_reaches_no_que
 ):
     async with house(tmp_path) as place:
         await opened(place)
-        await place.only(*READ, "allow everyone publish topic:shared/t")
+        await place.only(*READ, "allow everyone publish topic:many/t")
         body = b"secret" * (20_000 if "message.max.bytes" in options else 1)
         claim = [("~bc", json.dumps(["forbidden.x"]).encode())]
         topics = TOPICS[:1] if "transactional.id" in options else TOPICS
