@@ -130,7 +130,7 @@ bench-views: $(STAMP)-dev ## Measure what views of all protocols on one log cost
 bench-spark: $(STAMP)-dev ## Measure the Spark sources and sinks against Spark's own; prints a table, writes JSON
 	$(PY) -m bench.spark $(ARGS)
 
-bench-operate: $(STAMP)-dev ## Measure what access rules cost; prints a table, writes JSON
+bench-operate: $(STAMP)-dev ## Measure what it costs to run the broker safely; prints a table, writes JSON
 	$(PY) -m bench.operate $(ARGS)
 
 bench-against: $(STAMP)-dev ## Measure this tree beside the commit BASE, per CPU; prints a table, writes JSON
@@ -142,7 +142,8 @@ bench-lockstep: $(STAMP)-dev ## Measure the broker's own CPU per message beside 
 package: $(STAMP)-dev console ## Build wheel and sdist into dist/; install both in empty environments and use them
 	@rm -rf dist
 	$(PY) tools/package.py dist
-	$(PYTEST) tests/conformance/test_packages.py $(ARGS)
+	@sh tools/provision $(PYTHON) helm
+	$(PYTEST) tests/conformance/test_packages.py tests/conformance/test_deploy_schemas.py $(ARGS)
 
 constraints: $(STAMP)-dev $(STAMP)-site ## Write constraints.txt anew: the versions that are installed here
 	$(PY) tools/pin.py

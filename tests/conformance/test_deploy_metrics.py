@@ -21,6 +21,7 @@ import yaml
 from onelog.base.clock import SystemClock
 from onelog.observe import Troubles
 from tests.conformance.mqtt_brokers import DEADLINE_S, ROOT, Onelog, free_port
+from tests.cross.clients import Amqp, Kafka, Mqtt, Said
 
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "dashboards" / "onelog.json").read_text())
@@ -67,6 +68,30 @@ def test_every_metric_of_dashboard_and_alerts_is_one_that_a_broker_shows(server)
     asked |= names_in(DASHBOARD["templating"]["list"][1]["definition"])
     assert len(asked) > 50
     assert asked <= shown, sorted(asked - shown)
+
+
+def test_clients_cursors_and_topics_add_no_series(server):
+    """Everything that a peer may choose as it likes is not a label."""
+
+    def series() -> set[str]:
+        rows = re.findall(r"^(\w+(?:\{.*\})?) \S+$", server.get("/metrics"), re.MULTILINE)
+        return set(rows)
+
+    def use(number: int) -> None:
+        mqtt = Mqtt(server.ports["mqtt"], 5, f"series/{number}/#")
+        mqtt.write(Said(b"x"), f"series/{number}/a")
+        kafka = Kafka(server.ports["kafka"], f"series/{number}/a")
+        amqp = Amqp(server.ports["amqp"], f"series/{number}/a")
+        amqp.channel.queue_declare(f"series-{number}", durable=True)
+        for client in (mqtt, kafka, amqp):
+            client.write(Said(b"x", key=b"k"), f"series/{number}/a")
+            client.close()
+
+    use(0)
+    before = series()
+    for number in range(1, 6):
+        use(number)
+    assert series() == before
 
 
 def test_a_metric_that_no_broker_has_would_be_found():

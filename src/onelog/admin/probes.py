@@ -19,7 +19,8 @@ from onelog.admin.api.errors import answer
 from onelog.admin.api.gatekeeper import Gatekeeper
 from onelog.admin.api.overview import trouble_info
 from onelog.admin.console import HOME
-from onelog.admin.samples import stream_samples
+from onelog.admin.samples import StreamSamples
+from onelog.broker import Stream
 from onelog.observe import HealthReport, Registry
 from onelog.observe.metrics import CONTENT_TYPE
 from onelog.security.roles import AdminRole
@@ -34,7 +35,7 @@ class Probes:
         self._desk = desk
         self._metrics = metrics
         self._gatekeeper = gatekeeper
-        metrics.register("streams", lambda: stream_samples(desk.find_view()))
+        metrics.register("streams", StreamSamples(self._streams))
 
     def routes(self) -> list[Route]:
         """Path → handler."""
@@ -75,6 +76,9 @@ class Probes:
         """Prometheus text."""
         self._viewer(request)
         return StreamingResponse(self._metrics.render(), headers={"content-type": CONTENT_TYPE})
+
+    def _streams(self) -> list[Stream]:
+        return self._desk.broker.streams.streams() if self._desk.is_open else []
 
     def _viewer(self, request: Request) -> None:
         caller, _cookie = self._gatekeeper.identify(request, AdminRole.VIEWER)

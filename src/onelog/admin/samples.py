@@ -1,56 +1,107 @@
-"""The numbers of every stream for a scrape, taken from the same view as the API.
+"""The numbers of streams and of the broker for a scrape.
 
-Rule: labels are stream names, which an operator or a topic creation chose and limits bound; never
-cursor or client names, which any peer may choose.
+Rules: labels are stream names, never cursor or client names. A client that may create topics
+chooses names of streams, too: so at most `METRIC_STREAMS_MAX` of them are labels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Final, NamedTuple
 
-from onelog.admin.contract import PAGE_MAX, StreamInfo
-from onelog.admin.view import AdminView
-from onelog.broker import Broker
+from onelog.base.limits import METRIC_STREAMS_MAX
+from onelog.broker import Broker, Stream
 from onelog.observe import Sample
 
+REST: Final = "~rest"
+"""The label of all other streams together. No stream can have this name: `~` is the broker's."""
+_AT_ONCE: Final = 100
+"""Streams that a scrape looks at before others have a turn."""
 
-def stream_samples(broker: AdminView | None) -> Iterator[Sample]:
-    """Streams, their partitions, records and bytes; nothing while the broker is not open."""
-    if broker is None:
-        return
-    count = 0
-    for stream in _every_stream(broker):
-        count += 1
-        labels = (("stream", stream.name),)
-        yield Sample(
+
+class StreamNumbers(NamedTuple):
+    """What a scrape says of a stream."""
+
+    size_bytes: int
+    records: int
+    partitions: int
+
+
+class StreamSamples:
+    """Partitions, bytes and records of streams, each time it is called.
+
+    With more than `METRIC_STREAMS_MAX` streams the largest have lines of their own. A stream keeps
+    its lines until it is deleted, so that time series do not come and go with the sizes.
+    """
+
+    def __init__(self, streams: Callable[[], list[Stream]]) -> None:
+        self._streams = streams
+        self._own: set[str] = set()
+        """Streams that have lines of their own."""
+
+    async def __call__(self) -> AsyncIterator[Sample]:
+        """Samples of every stream, or of the largest and of the rest together."""
+        rows: list[tuple[StreamNumbers, str]] = []
+        for stream in self._streams():
+            rows.append((_numbers(stream), stream.name))
+            if len(rows) % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        if not rows:
+            return  # the broker is not open
+        yield Sample("onelog_streams", "Streams that exist.", "gauge", len(rows))
+        for place, (found, name) in enumerate(self._shown(rows)):
+            for sample in _samples_of(name, found):
+                yield sample
+            if place % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def _shown(self, rows: list[tuple[StreamNumbers, str]]) -> list[tuple[StreamNumbers, str]]:
+        """The rows of a scrape. A stream that has lines keeps them; the largest of the others get
+        the room that is left; the last row is the sum of the rest."""
+        self._own &= {name for _found, name in rows}
+        fresh = [row for row in rows if row[1] not in self._own]
+        room = METRIC_STREAMS_MAX - len(self._own)
+        rest: list[StreamNumbers] = []
+        if len(fresh) > room:
+            fresh.sort(reverse=True)
+            rest = [found for found, _name in fresh[room:]]
+        self._own.update(name for _found, name in fresh[:room])
+        shown = [row for row in rows if row[1] in self._own]
+        if rest:
+            shown.append((StreamNumbers(*map(sum, zip(*rest, strict=True))), REST))
+        return shown
+
+
+def _numbers(stream: Stream) -> StreamNumbers:
+    return StreamNumbers(stream.size_bytes, stream.record_count, len(stream.partitions))
+
+
+def _samples_of(name: str, found: StreamNumbers) -> tuple[Sample, ...]:
+    labels = (("stream", name),)
+    return (
+        Sample(
             "onelog_stream_partitions",
             "Partitions of a stream.",
             "gauge",
-            stream.partitions,
+            found.partitions,
             labels,
-        )
-        yield Sample(
+        ),
+        Sample(
             "onelog_stream_size_bytes",
             "Bytes that a stream holds.",
             "gauge",
-            stream.size_bytes,
+            found.size_bytes,
             labels,
-        )
-        yield Sample(
+        ),
+        Sample(
             "onelog_stream_records",
             "Offsets between start and end of a stream.",
             "gauge",
-            stream.records,
+            found.records,
             labels,
-        )
-    yield Sample("onelog_streams", "Streams that exist.", "gauge", count)
-
-
-def _every_stream(broker: AdminView) -> Iterator[StreamInfo]:
-    after = ""
-    while page := broker.streams(after, PAGE_MAX):
-        yield from page
-        after = page[-1].name
+        ),
+    )
 
 
 def broker_samples(broker: Broker) -> Iterator[Sample]:

@@ -68,6 +68,9 @@ is given up."""
 ACCESS_RULES_MAX = 10_000
 """Rules of the access list."""
 
+METRIC_STREAMS_MAX = 1_000
+"""Streams that have rows of their own in `/metrics`; all others together are the row `~rest`."""
+
 SPANS_PER_SECOND_MAX = 1_000
 """Spans that the broker makes of messages with a trace, while `tracing.endpoint` is set; further
 messages get none."""

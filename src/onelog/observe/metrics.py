@@ -1,25 +1,27 @@
 """Prometheus metrics, read at scrape time from the plain integers that the floors keep anyway.
 
 Rules: nothing in a hot path knows this module; a floor registers one callable that yields samples.
-Report per stream, not per partition, and never with a label that a peer can choose freely. The
-text is made in slices, so that a scrape never holds the loop for long.
+Report per stream, not per partition, and never with a label that a peer can choose freely. A scrape
+is made in slices, so that it never holds the loop for long. A source of many samples is an async
+generator that lets the loop run by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from prometheus_client import Metric, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 if TYPE_CHECKING:
     from onelog.observe.troubles import Troubles
 
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
-_SLICE_SAMPLES: Final = 500
+_SLICE_LINES: Final = 500
 
 SOURCE: Final = "metrics-source"
 """Incidents: a source of samples raised at a scrape."""
@@ -36,7 +38,7 @@ class Sample(NamedTuple):
     labels: tuple[tuple[str, str], ...] = ()
 
 
-Source = Callable[[], Iterable[Sample]]
+Source = Callable[[], Iterable[Sample] | AsyncIterable[Sample]]
 
 
 class Registry:
@@ -57,22 +59,28 @@ class Registry:
         """The exposition text in slices; the loop runs between them."""
         for metric in self._process.collect():
             yield generate_latest(_One(metric))
-        for metrics in list(self._families().values()):
-            for index, metric in enumerate(_slices(metrics)):
-                text = generate_latest(_One(metric))
-                # The format wants HELP and TYPE once per metric, before its first sample.
-                yield text if index == 0 else _without_comments(text)
+        for lines in (await self._families()).values():
+            for start in range(0, len(lines), _SLICE_LINES):
+                # The name of a stream may hold bytes that are not text.
+                yield "".join(lines[start : start + _SLICE_LINES]).encode(errors="replace")
                 await asyncio.sleep(0)
 
-    def _families(self) -> dict[str, Metric]:
-        families: dict[str, Metric] = {}
-        for name, source in self._sources.items():
+    async def _families(self) -> dict[str, list[str]]:
+        """The lines of each metric: the format wants them together, HELP and TYPE first."""
+        families: dict[str, list[str]] = {}
+        for name, source in list(self._sources.items()):
             try:
-                for sample in source():
-                    _add(families, sample)
+                found = source()
+                if isinstance(found, AsyncIterable):
+                    async for sample in found:
+                        _add(families, sample)
+                else:
+                    for sample in found:
+                        _add(families, sample)
             except Exception as error:  # noqa: BLE001  one broken source must not blind a scrape
                 self.errors += 1
                 self._troubles.note(SOURCE, name, error)
+            await asyncio.sleep(0)
         _add(
             families,
             Sample(
@@ -95,21 +103,18 @@ class _One(Collector):
         yield self._metric
 
 
-def _add(families: dict[str, Metric], sample: Sample) -> None:
-    family = sample.name.removesuffix("_total") if sample.kind == "counter" else sample.name
-    metric = families.get(family)
-    if metric is None:
-        metric = families[family] = Metric(family, sample.help, sample.kind)
-    name = f"{family}_total" if sample.kind == "counter" else family
-    metric.add_sample(name, dict(sample.labels), sample.value)
+def _add(families: dict[str, list[str]], sample: Sample) -> None:
+    name = sample.name
+    if sample.kind == "counter" and not name.endswith("_total"):
+        name += "_total"
+    lines = families.get(name)
+    if lines is None:
+        about = sample.help.replace("\\", "\\\\").replace("\n", "\\n")
+        lines = families[name] = [f"# HELP {name} {about}\n# TYPE {name} {sample.kind}\n"]
+    labels = ",".join([f'{key}="{_escaped(text)}"' for key, text in sample.labels])
+    where = f"{{{labels}}}" if labels else ""
+    lines.append(f"{name}{where} {floatToGoString(sample.value)}\n")
 
 
-def _slices(metric: Metric) -> Iterator[Metric]:
-    for start in range(0, len(metric.samples), _SLICE_SAMPLES):
-        part = Metric(metric.name, metric.documentation, metric.type)
-        part.samples = metric.samples[start : start + _SLICE_SAMPLES]
-        yield part
-
-
-def _without_comments(text: bytes) -> bytes:
-    return b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(b"#"))
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

@@ -97,10 +97,6 @@ class AdminDesk:
             return AdminView(self.opened.broker)
         return self._view
 
-    def find_view(self) -> AdminView | None:
-        """Streams and cursors as rows; None while there is no broker."""
-        return self._view
-
     def desks(self) -> dict[str, ProtocolDesk]:
         """The protocols that are served now."""
         found = ((name, find()) for name, find in self.opened.protocols.items())

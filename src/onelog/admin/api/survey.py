@@ -25,6 +25,9 @@ TOPICS_MAX: Final = 1_000_000
 SURVEY_BYTES_MAX: Final = 1024**3
 """Of the whole log, the newest bytes of each partition first."""
 READ_BYTES: Final = 64 * 1024
+TRIE_TOPICS: Final = 4096
+"""Topics of one trie. A filter that matches a million topics must not find all of them in one
+piece."""
 
 Key = tuple[str, int]
 
@@ -39,7 +42,8 @@ class TopicSurvey:
         self._hashes: dict[Key, set[int]] = {}
         self._numbers: dict[str, int] = {}
         self._topics: list[str] = []
-        self._trie = TopicTrie()
+        self._tries: list[TopicTrie] = []
+        """One for each `TRIE_TOPICS` topics in the order of their numbers."""
         self._running: asyncio.Task[None] | None = None
         self.complete = True
         """Whether no part of the log is left out and nothing was too much."""
@@ -69,8 +73,11 @@ class TopicSurvey:
             for number in range(after + 1, len(self._topics)):
                 yield number, self._topics[number]
             return
-        for number in sorted(row for row in self._trie.covered(text.encode()) if row > after):
-            yield number, self._topics[number]
+        wanted = text.encode()
+        for trie in self._tries[(after + 1) // TRIE_TOPICS :]:
+            for number in trie.covered(wanted):
+                if number > after:
+                    yield number, self._topics[number]
 
     # -- looking
 
@@ -145,7 +152,9 @@ class TopicSurvey:
         if topic not in self._numbers and len(self._topics) < TOPICS_MAX:
             number = self._numbers[topic] = len(self._topics)
             self._topics.append(topic)
-            self._trie.add(topic.encode(), number)
+            if number % TRIE_TOPICS == 0:
+                self._tries.append(TopicTrie())
+            self._tries[-1].add(topic.encode(), number)
 
 
 async def _awaited(work: object) -> None:
