@@ -39,7 +39,9 @@ from onelog.broker import (
     Broker,
     BrokerSettings,
     Durability,
+    NotedPublisher,
     Retention,
+    Spans,
     StreamConfig,
     stream_commands,
     view_commands,
@@ -90,6 +92,7 @@ def broker_settings(config: Config) -> BrokerSettings:
         checkpoint_interval_s=config.cursors.checkpoint_interval_ms / 1000,
         internal_partitions=config.internal.partitions,
         page_cache_bytes=config.limits.page_cache_bytes,
+        traced=bool(config.tracing.endpoint),
         reserved=(STREAM_PREFIX,),
     )
 
@@ -299,7 +302,7 @@ class Server:
 
     @contextlib.asynccontextmanager
     async def _tracing(self, broker: Broker) -> AsyncIterator[None]:
-        """Spans of what is appended, if the configuration names a collector."""
+        """Spans of traced messages, if the configuration names a collector."""
         config = self._loaded.config
         if not config.tracing.endpoint:
             yield
@@ -314,8 +317,10 @@ class Server:
         sender = SpanSender(
             config.tracing.endpoint, config.node.name, onelog.__version__, self.troubles
         )
-        live, spans = broker.new_live("tracing"), AppendSpans(sender, self._clock)
-        live.start(spans)
+        assert isinstance(broker.publisher, NotedPublisher)
+        spans = broker.traces = Spans(sender, self._clock, self.troubles)
+        live = broker.new_live("tracing")
+        live.start(AppendSpans(spans, broker.publisher.write_times))
         self.metrics.register("tracing", spans.samples)
         self.metrics.register("trace export", sender.samples)
         try:

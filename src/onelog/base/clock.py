@@ -19,6 +19,10 @@ class Clock(Protocol):
         """Wall clock, milliseconds since the Unix epoch. May jump, also backwards."""
         ...
 
+    def now_ns(self) -> int:
+        """The same wall clock in nanoseconds."""
+        ...
+
     def monotonic(self) -> float:
         """Seconds that never go backwards, comparable with `loop.time()`."""
         ...
@@ -32,6 +36,10 @@ class SystemClock:
     def now_ms(self) -> TimestampMs:
         """Wall clock, milliseconds since the Unix epoch."""
         return TimestampMs(time.time_ns() // 1_000_000)
+
+    def now_ns(self) -> int:
+        """The same in nanoseconds."""
+        return time.time_ns()
 
     def monotonic(self) -> float:
         """Seconds that never go backwards."""
@@ -50,6 +58,10 @@ class ManualClock:
     def now_ms(self) -> TimestampMs:
         """The wall time that was set."""
         return TimestampMs(self._now_ms)
+
+    def now_ns(self) -> int:
+        """The same in nanoseconds."""
+        return self._now_ms * 1_000_000
 
     def monotonic(self) -> float:
         """The monotonic time that was advanced to."""

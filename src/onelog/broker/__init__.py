@@ -20,7 +20,9 @@ from onelog.broker.kept import KeptRow, KeptTable
 from onelog.broker.live import Live, LiveListener, LiveSource
 from onelog.broker.publish import Publisher
 from onelog.broker.sessions import Session, SessionRecord, Sessions
+from onelog.broker.spans import Spans
 from onelog.broker.views import NamedView, NamedViews
+from onelog.broker.write_times import NotedPublisher
 from onelog.cursors.cursor import Cursor, CursorKind, CursorState, Position, Reading, ignore_change
 from onelog.cursors.delivery import Acquired, DeadLetter, QueueSettings
 from onelog.cursors.offset import Committed, OffsetCursor
@@ -143,6 +145,8 @@ __all__ = [
     "Authorizer",
     "AllowAll",
     "AppendSpans",
+    "NotedPublisher",
+    "Spans",
     "Quotas",
     "Unlimited",
     "MetadataStore",

@@ -24,7 +24,9 @@ from onelog.broker.live import Live
 from onelog.broker.publish import Publisher
 from onelog.broker.sessions import STREAM as SESSIONS
 from onelog.broker.sessions import SessionRecord, Sessions
+from onelog.broker.spans import Spans
 from onelog.broker.views import NamedViews
+from onelog.broker.write_times import NotedPublisher
 from onelog.cursors.checkpoint import STREAM as CURSORS
 from onelog.cursors.checkpoint import CheckpointStore
 from onelog.cursors.needs import NeededOffsets
@@ -77,6 +79,8 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How names of streams begin that nobody but the broker makes."""
     page_cache_bytes: int = 0
     """Newest bytes of the log that stay in the system's page cache; 0: the system decides."""
+    traced: bool = False
+    """Whether writes are noted, for the spans of traced messages."""
 
 
 class Broker:
@@ -105,6 +109,8 @@ class Broker:
         self.authorizer: Authorizer
         """Who decides: the access list, unless the program that runs the broker does."""
         self.publisher: Publisher
+        self.traces: Spans | None = None
+        """Makes spans of deliveries; None: tracing is off. Set before a protocol opens."""
         self.cursors: CursorDesk
         self.sessions: Sessions
         self.views: NamedViews
@@ -148,7 +154,8 @@ class Broker:
             await streams.create(self._settings.main)
         # The publisher hears of a change first: staged records go to the old home before the
         # cursors note where that home ends.
-        self.publisher = Publisher(streams, clock, authorizer, quotas, self.troubles)
+        make = NotedPublisher if self._settings.traced else Publisher
+        self.publisher = make(streams, clock, authorizer, quotas, self.troubles)
         registry = SourceRegistry(streams)
         checkpoints = await CheckpointStore.open(
             streams, clock, self._settings.checkpoint_interval_s

@@ -3,7 +3,8 @@
 Rules: the only room of opentelemetry, imported only when tracing is on. A span belongs to a trace
 that its message names and that was sampled; the broker begins no trace. Spans wait in a bounded
 queue, and a thread of their own sends them: a collector that is slow or away costs spans, never
-messages. A failure to send is counted and reported to `Troubles`, not logged for each attempt.
+messages. Every span is counted once: as sent, as lost (no collector took it) or as dropped (the
+queue was full). A failure to send is reported to `Troubles`, not logged for each attempt.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased
-from opentelemetry.trace import SpanKind
+from opentelemetry.trace import SpanKind, get_current_span, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from onelog.observe.metrics import Sample
@@ -28,6 +30,12 @@ SENDING: Final = "trace-export"
 """Standing: the collector takes no spans."""
 QUEUE_SPANS_MAX: Final = 2048
 SEND_TIMEOUT_S: Final = 5.0
+_KINDS: Final = {
+    # The broker stands between two programs: it consumes from the one and produces to the other.
+    "publish": SpanKind.CONSUMER,
+    "append": SpanKind.INTERNAL,
+    "deliver": SpanKind.PRODUCER,
+}
 
 
 class SpanSender:
@@ -41,27 +49,45 @@ class SpanSender:
         self._provider = TracerProvider(
             sampler=ParentBased(ALWAYS_OFF), resource=Resource.create(about), shutdown_on_exit=False
         )
+        # Its queue never gets full, because `add` counts what waits: it would drop without a count.
         self._provider.add_span_processor(
             BatchSpanProcessor(self._watched, max_queue_size=QUEUE_SPANS_MAX)
         )
         self._tracer = self._provider.get_tracer("onelog", version)
         self._contexts = TraceContextTextMapPropagator()
+        self._made = 0
+        self._dropped = 0
+
+    def context(self, carrier: Mapping[str, str]) -> Context | None:
+        """The context that a message names; None: it is malformed, or not sampled."""
+        found = self._contexts.extract(carrier, Context())
+        told = get_current_span(found).get_span_context()
+        return found if told.is_valid and told.trace_flags.sampled else None
 
     def add(
         self,
-        name: str,
-        carrier: Mapping[str, str],
+        operation: str,
+        subject: str,
+        parent: Context,
         times_ns: tuple[int, int],
-        about: dict[str, str],
-    ) -> None:
-        """A span that is over, under the context of a carrier; none if the context is bad."""
-        parent = self._contexts.extract(carrier)
+        about: Mapping[str, str | int],
+    ) -> Context:
+        """A span that is over, under a context. Returns its own context, or that context if the
+        queue is full."""
+        if self._made - self._watched.taken >= QUEUE_SPANS_MAX:
+            self._dropped += 1
+            return parent
         begin, end = times_ns
-        span = self._tracer.start_span(name, parent, SpanKind.INTERNAL, about, start_time=begin)
+        span = self._tracer.start_span(
+            f"{operation} {subject}", parent, _KINDS[operation], about, start_time=begin
+        )
+        self._made += 1
         span.end(end)
+        return set_span_in_context(span, Context())
 
     def close(self) -> None:
-        """Blocks: send what waits, as far as the collector takes it in time."""
+        """Blocks: send what waits. A collector that does not take the first of it gets no more."""
+        self._watched.is_closing = True
         self._provider.shutdown()
 
     def samples(self) -> Iterator[Sample]:
@@ -69,6 +95,8 @@ class SpanSender:
         sent, lost = self._watched.sent, self._watched.lost
         yield Sample("onelog_spans_sent_total", "Spans that a collector took.", "counter", sent)
         yield Sample("onelog_spans_lost_total", "Spans that no collector took.", "counter", lost)
+        full = "Spans that were not made because too many waited for the collector."
+        yield Sample("onelog_spans_dropped_total", full, "counter", self._dropped)
 
 
 class WatchedExporter(SpanExporter):
@@ -79,12 +107,21 @@ class WatchedExporter(SpanExporter):
         self._endpoint = endpoint
         self._troubles = troubles
         self._loop = loop
+        self.taken = 0
+        """Spans that left the queue."""
         self.sent = 0
         self.lost = 0
+        self.is_closing = False
+        self._is_well = True
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         """Send some spans."""
+        self.taken += len(spans)
+        if self.is_closing and not self._is_well:
+            self.lost += len(spans)
+            return SpanExportResult.FAILURE
         result = self._inner.export(spans)
+        self._is_well = result is SpanExportResult.SUCCESS
         if result is SpanExportResult.SUCCESS:
             self.sent += len(spans)
         else:

@@ -128,7 +128,7 @@ class Consuming:
             raise AmqpError(
                 Reply.PRECONDITION_FAILED, f"invalid arg 'x-priority' for consumer '{tag}'"
             )
-        consumer = ChannelConsumer(
+        consumer = self.connection.hub.new_consumer(
             self,
             tag,
             queue,
@@ -227,6 +227,10 @@ class Consuming:
             message_count=queue.ready.size,
         )
         self._send(method, delivery)
+        traces, record = self.connection.hub.broker.traces, delivery.record
+        if traces is not None:
+            about = {"messaging.onelog.queue": queue.name}
+            traces.delivered("amqp", record.topic, record.headers, traces.now_ns(), about)
         if no_ack:
             queue.got_no_ack += 1
             queue.ack(delivery.place)

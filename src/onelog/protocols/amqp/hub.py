@@ -18,8 +18,10 @@ from onelog.config import Config
 from onelog.kernel import AmqpEnvelopes
 from onelog.net import ConnectionCounters, Connections, Peer
 from onelog.protocols.amqp.confirms import ACK, NACK
+from onelog.protocols.amqp.consumer import ChannelConsumer
 from onelog.protocols.amqp.letters import AmqpLetter
 from onelog.protocols.amqp.permissions import look_anew
+from onelog.protocols.amqp.traced import TracedConsumer
 from onelog.queues.hub import QueueHub
 from onelog.security.authenticator import Authenticator
 from onelog.security.identity import Identity
@@ -76,6 +78,9 @@ class Hub:
         self.vhosts = self.queues.vhosts
         self.envelopes = AmqpEnvelopes(ENVELOPES_BYTES_MAX)
         """Recently sent names and properties of deliveries."""
+        self.new_consumer: type[ChannelConsumer] = (
+            ChannelConsumer if broker.traces is None else TracedConsumer
+        )
         self._taken: list[PublishRun] = []
         self._undo = ExitStack()
         self.is_abandoned = False

@@ -53,7 +53,7 @@ AT_ONCE: Final = 200
 Topics = Sequence[tuple[str | bytes, list[Asked]]]
 
 
-class _Fetch:
+class Fetch:
     """One request in progress."""
 
     __slots__ = (
@@ -333,7 +333,7 @@ def begin_fetch(
     """Answer a Fetch request now, or when there is something to send."""
     buffer, start, end = frame
     request = parse_fetch(buffer, start, end, version)
-    fetch = _Fetch(connection, slot, request, version, correlation_id)
+    fetch = connection.hub.fetch(connection, slot, request, version, correlation_id)
     topics = request.topics
     if fetch.refusal is not ErrorCode.none:
         fetch.refuse()

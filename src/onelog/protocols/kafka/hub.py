@@ -27,10 +27,12 @@ from onelog.protocols.kafka.apis import APIS
 from onelog.protocols.kafka.appending import Appends
 from onelog.protocols.kafka.codec import Body
 from onelog.protocols.kafka.errors import ErrorCode, KafkaError
+from onelog.protocols.kafka.fetching import Fetch
 from onelog.protocols.kafka.groups.coordinator import Groups
 from onelog.protocols.kafka.groups.rows import STREAM as GROUPS
 from onelog.protocols.kafka.recovered import RecoveredState
 from onelog.protocols.kafka.topics import Topics, check_name
+from onelog.protocols.kafka.traced import TracedFetch
 from onelog.protocols.kafka.transactions.coordinator import STREAM as TRANSACTIONS
 from onelog.protocols.kafka.transactions.coordinator import Coordinator
 from onelog.protocols.kafka.transactions.opening import open_coordinator
@@ -81,6 +83,8 @@ class Hub:
         self.connections: Connections[Connection] = Connections(
             authenticator.is_current, broker.troubles
         )
+        self.fetch: type[Fetch] = Fetch if broker.traces is None else TracedFetch
+        """What serves a fetch."""
         self.counters = Counters()
         self.cluster_id = ""
         self.long_answers = asyncio.Lock()

@@ -33,6 +33,7 @@ from onelog.protocols.mqtt.session_state import cursor_name
 from onelog.protocols.mqtt.special import parse_address
 from onelog.protocols.mqtt.state import State
 from onelog.protocols.mqtt.subscribed import Subscribed
+from onelog.protocols.mqtt.traced import TracedSession
 from onelog.queues.addresses import is_writable
 from onelog.security.identity import Identity
 
@@ -201,7 +202,8 @@ async def _enter(
     output.window = min(
         limits.inflight, packet.properties.receive_maximum or RECEIVE_MAXIMUM_DEFAULT
     )
-    session = MqttSession(hub, client_id, output, connection.principal)
+    make = MqttSession if hub.broker.traces is None else TracedSession
+    session = make(hub, client_id, output, connection.principal)
     connection.door, connection.session = door, session
     connection.will, connection.connect_packet = packet.will, packet
     output.alias_maximum = min(

@@ -38,6 +38,7 @@ from onelog.protocols.mqtt.shares import Shares
 from onelog.protocols.mqtt.special import Special, parse_address
 from onelog.protocols.mqtt.subscribed import Subscribed
 from onelog.protocols.mqtt.system import System
+from onelog.protocols.mqtt.traced import TracedFeed, TracedMember
 from onelog.protocols.mqtt.wills import Wills
 from onelog.queues.addresses import has_own_stream, is_writable
 from onelog.security.authenticator import Authenticator
@@ -106,6 +107,8 @@ class Hub:
         """Those sessions."""
         self.wills = Wills(self)
         self.shares = Shares(self, features.shares)
+        if broker.traces is not None:
+            self.shares.member = TracedMember
         self.exclusive = Exclusive()
         self.delayed = Delayed(broker, clock, features.delayed)
         self.system = System(self, features.system)
@@ -136,7 +139,8 @@ class Hub:
             )
             await self.retained.catch_up()
             # Nothing runs between the two: the feed has all records from here on.
-            self.live.start(self)
+            traces = self.broker.traces
+            self.live.start(self if traces is None else TracedFeed(self, traces))
             await self.producer_ids.open()
             await self.shares.open()
             await self.delayed.open()

@@ -194,6 +194,8 @@ class Shares:
         self._opening = asyncio.Lock()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self.member: type[ShareMember] = ShareMember
+        """What a session becomes in a group."""
 
     async def open(self) -> None:
         """Let the backlogs of groups without members expire in time."""
@@ -237,7 +239,7 @@ class Shares:
             if timer is not None:
                 timer.cancel()
                 await self._idle.forget(name)
-        return ShareMember(self, group, session, row)
+        return self.member(self, group, session, row)
 
     def rights_changed(self) -> None:
         """Members may have messages now that none of their group could have before."""
