@@ -45,7 +45,7 @@ class AppendSpans:
             context = self._spans.context(record.headers)
             if context is None:
                 continue
-            about = {
+            about: dict[str, str | int] = {
                 "messaging.destination.name": record.topic,
                 "messaging.destination.partition.id": str(record.partition),
                 "messaging.onelog.stream": record.stream,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from onelog.base.clock import Clock
 from onelog.base.limits import SPANS_PER_SECOND_MAX
@@ -19,6 +19,9 @@ from onelog.kernel import ATTR_CODEC_MASK, ATTR_CONTROL, BatchInfo, scan_batches
 from onelog.observe import Sample, Troubles
 from onelog.record.batch import decode
 from onelog.record.headers import Headers
+
+if TYPE_CHECKING:
+    from onelog.kernel.types import Buffer
 
 PARENT: Final = b"traceparent"
 STATE: Final = b"tracestate"
@@ -28,9 +31,8 @@ _NAME: Final = re.compile(PARENT)
 _UNPACKED_BYTES_MAX: Final = 1024 * 1024
 """Compressed bytes that are looked through for traces in a second."""
 
-Buffer = bytes | bytearray | memoryview
 Operation = Literal["publish", "append", "deliver"]
-Context = object
+Context = Any
 """Where a span belongs; only the sink knows what it is."""
 
 
@@ -164,7 +166,7 @@ class Spans:
                 return
             if not (self._may_unpack(info) if info.attributes & ATTR_CODEC_MASK else has_name):
                 continue
-            slices = decode(data, info, check_crc=False)
+            slices = decode(memoryview(data), info, check_crc=False)
             for index in range(len(slices)):
                 offset = slices.offset(index)
                 if first <= offset < end:

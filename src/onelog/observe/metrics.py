@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from prometheus_client import Metric, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 if TYPE_CHECKING:
     from onelog.observe.troubles import Troubles
@@ -113,7 +112,7 @@ def _add(families: dict[str, list[str]], sample: Sample) -> None:
         lines = families[name] = [f"# HELP {name} {about}\n# TYPE {name} {sample.kind}\n"]
     labels = ",".join([f'{key}="{_escaped(text)}"' for key, text in sample.labels])
     where = f"{{{labels}}}" if labels else ""
-    lines.append(f"{name}{where} {floatToGoString(sample.value)}\n")
+    lines.append(f"{name}{where} {float(sample.value)!r}\n")
 
 
 def _escaped(text: str) -> str:
