@@ -151,6 +151,7 @@ constraints: $(STAMP)-dev $(STAMP)-site ## Write constraints.txt anew: the versi
 docs: $(STAMP)-dev ## Write the generated reference pages anew
 	$(PY) tools/gen_config_docs.py
 	$(PY) tools/gen_limits_docs.py
+	$(PY) tools/gen_cli_docs.py
 
 site: $(STAMP)-site ## Build the documentation as a site with search, into build/site
 	@$(PY) tools/site.py build/site

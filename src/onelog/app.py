@@ -26,6 +26,8 @@ from onelog import kernel
 from onelog.admin.api.desk import AdminDesk, Opened
 from onelog.admin.application import build_application
 from onelog.admin.contract import ListenerInfo, ServerInfo
+from onelog.admin.passes import SUBJECT as PASSES
+from onelog.admin.passes import run_pass_command
 from onelog.admin.samples import broker_samples
 from onelog.admin.server import HttpServer
 from onelog.assembly import open_broker, open_store
@@ -129,7 +131,7 @@ class Server:
     async def run(self, on_ready: Callable[[ServerInfo], None]) -> None:
         """Start, call `on_ready`, serve until `request_stop`, shut down cleanly."""
         with lock_data_dir(Path(self._loaded.config.data_dir)):
-            desk = AdminDesk(self.health, self.info, self.troubles)
+            desk = AdminDesk(self.health, self.info, self.troubles, self._clock)
             async with (
                 self._admin(desk) as admin_end,
                 self._protocols() as protocols,
@@ -137,7 +139,7 @@ class Server:
             ):
                 if broker is not None and not self._stop.is_set():
                     async with (
-                        self._security(broker) as (authenticator, tokens),
+                        self._security(broker, desk) as (authenticator, tokens),
                         self._tracing(broker),
                         served(protocols, broker, authenticator, self.troubles),
                     ):
@@ -254,7 +256,9 @@ class Server:
                 await broker.close()
 
     @contextlib.asynccontextmanager
-    async def _security(self, broker: Broker) -> AsyncIterator[tuple[Authenticator, ApiTokens]]:
+    async def _security(
+        self, broker: Broker, desk: AdminDesk
+    ) -> AsyncIterator[tuple[Authenticator, ApiTokens]]:
         """Who peers are, and the control socket, by which commands reach the running server."""
         assert self._store is not None
         chosen = self._loaded.config.security
@@ -287,6 +291,7 @@ class Server:
                     stream_commands.run_stream_command, broker, defaults
                 ),
                 access_commands.SUBJECT: partial(access_commands.run_access_command, broker.access),
+                PASSES: partial(run_pass_command, desk.passes, self._admin_place),
             }
         )
         control = ControlServer(Path(self._loaded.config.data_dir), commands.run)
@@ -328,6 +333,12 @@ class Server:
         finally:
             live.stop()
             await asyncio.to_thread(sender.close)
+
+    def _admin_place(self) -> tuple[str, str]:
+        """Where the admin API is, and the certificate that it shows."""
+        url = next((row.url for row in self._listeners if row.name == "admin"), "")
+        cert_file = self._loaded.config.listeners.admin.tls.cert_file
+        return url, str(Path(cert_file).resolve()) if cert_file else ""
 
     def _check_somebody(self, authenticator: Authenticator, tokens: ApiTokens) -> None:
         """Refuse to be reachable by other machines when nobody could log in."""

@@ -146,6 +146,19 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
     listeners: tuple[ListenerInfo, ...]
 
 
+class PassAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a command on this machine reaches the admin API; the answer to `api.pass`."""
+
+    url: str = ""
+    """Of the admin listener; empty: it is off."""
+    token: str = ""
+    cert_file: str = ""
+    """The certificate that the listener shows, if it speaks TLS."""
+    error: str = ""
+    """The class of the error; empty when all went well."""
+    message: str = ""
+
+
 class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
     """Why a request failed."""
 

@@ -7,26 +7,27 @@ commands start faster. `acl test` ends with 0 if the answer is yes, and with 1 i
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
-from rich.table import Table
-from rich.text import Text
+from msgspec import to_builtins
 
-from onelog.cli import render
+from onelog.cli.places import Place
+from onelog.cli.printable import json_text
 from onelog.cli.reaching import RunOffline, reach
+from onelog.cli.render import say
+from onelog.cli.tables import TableWriter, columns
 from onelog.cli.users import DEFAULT_DATA, DataOptions
 
 if TYPE_CHECKING:
     from onelog.security.access.commands import AccessAnswer, AccessCommand
     from onelog.security.access.judging import Verdict
-    from onelog.security.access.rules import Rule
 
 Json = Annotated[
     bool,
     Parameter(name="--json", negative=(), show_default=False, help="Print JSON, for programs."),
 ]
+_COLUMNS = columns("id effect who:name actions:name resource:name note")
 _DENIED = 1
 
 
@@ -38,7 +39,7 @@ def build_access(run_offline: RunOffline | None) -> App:
 
     def perform(options: DataOptions, command: AccessCommand) -> tuple[AccessAnswer, str]:
         assert run_offline is not None, "the command line was built without a store"
-        return _perform(run_offline, options.data_dir, command)
+        return _perform(run_offline, options, command)
 
     @app.command
     def add(
@@ -84,7 +85,7 @@ def build_access(run_offline: RunOffline | None) -> App:
         if json:
             _print_json(rule)
         else:
-            _say(f"added rule {rule.id} {where}: {rule.text}")
+            say(f"added rule {rule.id} {where}: {rule.text}")
 
     @app.command
     def remove(name: str, /, *more: str, options: DataOptions = DEFAULT_DATA) -> None:
@@ -93,9 +94,9 @@ def build_access(run_offline: RunOffline | None) -> App:
 
         names = (name, *more)
         _, where = perform(options, RemoveRules(names=names))
-        _say(f"removed rule {', '.join(names)} {where}")
+        say(f"removed rule {', '.join(names)} {where}")
         if not perform(options, ListRules())[0].rules:
-            _say("there are no rules now: everybody who is let in may do everything")
+            say("there are no rules now: everybody who is let in may do everything")
 
     @app.command(name="list")
     def list_command(*, json: Json = False, options: DataOptions = DEFAULT_DATA) -> None:
@@ -137,7 +138,7 @@ def build_access(run_offline: RunOffline | None) -> App:
         if json:
             _print_json(answer.verdict)
         else:
-            _say(f"{_verdict(answer.verdict, answer)} {where}")
+            say(f"{_verdict(answer.verdict, answer)} {where}")
         if not answer.verdict.allowed:
             sys.exit(_DENIED)
 
@@ -156,7 +157,7 @@ def _verdict(verdict: Verdict, answer: AccessAnswer) -> str:
 
 
 def _perform(
-    run_offline: RunOffline, data_dir: Path, command: AccessCommand
+    run_offline: RunOffline, place: Place, command: AccessCommand
 ) -> tuple[AccessAnswer, str]:
     """Run a command where the rules are; the answer, and the place in words."""
     import msgspec  # noqa: PLC0415
@@ -165,37 +166,24 @@ def _perform(
 
     message = msgspec.json.encode(command)
     # The first rule may come before the first start, so that the server is never open.
-    answer, where = reach(run_offline, data_dir, message, makes_data=isinstance(command, AddRule))
+    answer, where = reach(run_offline, place, message, makes_data=isinstance(command, AddRule))
     return decode_access_answer(answer), where
 
 
 def _show(answer: AccessAnswer, where: str) -> None:
     if not answer.rules and not answer.unreadable:
-        _say(
+        say(
             f"there are no rules {where}: everybody who is let in may do everything;"
             " `onelog acl add` makes a rule, and from then on what no rule allows is denied"
         )
         return
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for title in ("rule", "effect", "who", "actions", "on", "note"):
-        table.add_column(title, overflow="fold")
-    for rule in answer.rules:
-        table.add_row(*map(Text, _row(rule)))
-    for name in answer.unreadable:
-        table.add_row(Text(name), Text("cannot be read: nothing is allowed until it is removed"))
-    render.OUT.print(table)
-
-
-def _row(rule: Rule) -> tuple[str, ...]:
-    who, actions = ", ".join(rule.who), ", ".join(rule.actions)
-    return rule.id, rule.effect, who, actions, rule.resource, rule.note
+    rows: list[dict[str, Any]] = [
+        {**to_builtins(rule), "resource": rule.resource} for rule in answer.rules
+    ]
+    wrong = "cannot be read: nothing is allowed until it is removed"
+    rows += [{"id": name, "effect": wrong} for name in answer.unreadable]
+    TableWriter(_COLUMNS).write(rows)
 
 
 def _print_json(value: object) -> None:
-    import msgspec  # noqa: PLC0415
-
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
-
-
-def _say(line: str) -> None:
-    render.OUT.print(Text(line))
+    sys.stdout.write(json_text(value) + "\n")

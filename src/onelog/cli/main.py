@@ -1,14 +1,15 @@
 """The commands of `onelog` and the exit codes they end with.
 
 Rules: an error is one clear line on stderr, never a traceback, unless it is a bug of ours. The
-errors of a configuration are one line each. Exit codes: 0 done, 1 failed, 2 the command line or the
-configuration is wrong, 130 Ctrl-C. The program that reads our output may stop reading at any time.
-The caller passes the server in, because the command line stands below the composition root.
+errors of a configuration are one line each. `failures.py` has the exit codes. The program that
+reads our output may stop reading at any time. The caller passes the server in, because the command
+line stands below the composition root.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,25 +22,33 @@ from onelog.admin.contract import ServerInfo
 from onelog.base.errors import ConfigError, OnelogError
 from onelog.cli import client, render
 from onelog.cli.access import build_access
+from onelog.cli.api.building import add_api_commands
+from onelog.cli.api.showing import WATCH_S, AsJson
+from onelog.cli.api.table import NOUNS
 from onelog.cli.completion import add_completion
 from onelog.cli.doctor import add_doctor
+from onelog.cli.events import add_events
 from onelog.cli.example import example_toml
+from onelog.cli.failures import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, exit_code
+from onelog.cli.logins import add_logins
 from onelog.cli.messaging import add_messaging
 from onelog.cli.options import Assignments, ConfigFile, DataDir, load_options
 from onelog.cli.pipeline import build_pipelines
+from onelog.cli.places import HERE, Place
+from onelog.cli.printable import json_text
 from onelog.cli.reaching import RunOffline
 from onelog.cli.spark import build_spark
 from onelog.cli.sql import add_sql
 from onelog.cli.streams import build_streams
 from onelog.cli.tokens import build_tokens
+from onelog.cli.top import add_top
 from onelog.cli.users import build_users
 from onelog.cli.views import build_views
 from onelog.config import ConfigProblems, Loaded, file_problems
 
-EXIT_OK: Final = 0
-EXIT_FAILED: Final = 1
-EXIT_USAGE: Final = 2
-EXIT_INTERRUPTED: Final = 130
+COMPLETE: Final = "__complete"
+"""What the scripts of `onelog completion` ask."""
+_SECONDS: Final = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 Serve = Callable[[Loaded, Callable[[ServerInfo], None]], None]
 
@@ -47,8 +56,13 @@ Serve = Callable[[Loaded, Callable[[ServerInfo], None]], None]
 def run(arguments: Sequence[str], serve: Serve, run_offline: RunOffline | None = None) -> int:
     """Run one command line; the exit code."""
     try:
+        if arguments[:1] == [COMPLETE]:
+            return _complete(build(serve, run_offline), arguments[1:])
         build(serve, run_offline)(
-            arguments, exit_on_error=False, print_error=True, result_action="return_value"
+            with_interval(arguments),
+            exit_on_error=False,
+            print_error=True,
+            result_action="return_value",
         )
     except CycloptsError:
         return EXIT_USAGE
@@ -58,13 +72,32 @@ def run(arguments: Sequence[str], serve: Serve, run_offline: RunOffline | None =
         return EXIT_USAGE
     except OnelogError as error:
         render.print_error(str(error))
-        return EXIT_FAILED
+        return exit_code(error)
     except BrokenPipeError:
         # Nobody reads any more. Python would say so once more when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return EXIT_OK
+
+
+def _complete(app: App, arguments: Sequence[str]) -> int:
+    # Only this needs it, and every other command starts faster without.
+    from onelog.cli.completing import complete  # noqa: PLC0415
+
+    shell, *words = arguments or ("",)
+    sys.stdout.write("".join(f"{text}\n" for text in complete(app, shell, words)))
+    return EXIT_OK
+
+
+def with_interval(arguments: Sequence[str]) -> list[str]:
+    """The arguments, where a `--watch` that no number follows has its usual interval."""
+    found: list[str] = []
+    for number, word in enumerate(arguments):
+        after = arguments[number + 1] if number + 1 < len(arguments) else ""
+        is_bare = word == "--watch" and not _SECONDS.fullmatch(after)
+        found.append(f"--watch={WATCH_S:g}" if is_bare else word)
+    return found
 
 
 def build(serve: Serve, run_offline: RunOffline | None = None) -> App:
@@ -89,12 +122,18 @@ def build(serve: Serve, run_offline: RunOffline | None = None) -> App:
         render.OUT.print(_version())
 
     @app.command
-    def status(*, config: ConfigFile = None, assignments: Assignments = ()) -> None:
+    def status(*, json: AsJson = False, place: Place = HERE) -> None:
         """Show a running server: health, listeners, streams."""
-        admin = load_options(config, None, assignments).config.listeners.admin
-        render.print_status(client.fetch_status(admin.host, admin.port, admin.tls.cert_file))
+        found = client.fetch_status(place.target())
+        if json:
+            sys.stdout.write(json_text(found) + "\n")
+        else:
+            render.print_status(found)
 
     app.command(_build_config())
+    add_logins(app)
+    add_events(app)
+    add_top(app)
     app.command(build_users(run_offline))
     app.command(build_tokens(run_offline))
     app.command(build_access(run_offline))
@@ -106,6 +145,7 @@ def build(serve: Serve, run_offline: RunOffline | None = None) -> App:
     add_messaging(app)
     add_doctor(app)
     add_completion(app)
+    add_api_commands(app)
     return app
 
 
@@ -118,7 +158,7 @@ def _version() -> str:
 
 
 def _build_config() -> App:
-    app = App(name="config", help="Show, check or write the configuration.")
+    app = App(name="config", help=NOUNS["config"])
 
     @app.command
     def show(

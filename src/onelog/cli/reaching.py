@@ -1,6 +1,7 @@
 """Where a command runs: in this process, on the data of a stopped server, or in the running one.
 
-Rules: the process that holds the lock of the data directory runs the command.
+Rules: a command that names a URL runs there, by the admin API. Otherwise the process that holds the
+lock of the data directory runs it.
 """
 
 from __future__ import annotations
@@ -9,15 +10,25 @@ from collections.abc import Callable
 from pathlib import Path
 
 from onelog.base.errors import DataDirLocked, NotFound
+from onelog.cli.places import Place, connected
 
 RunOffline = Callable[[Path, bytes], bytes]
 """Runs a command on the data directory of a stopped server; raises DataDirLocked when it runs."""
 
 
 def reach(
-    run_offline: RunOffline, data_dir: Path, message: bytes, *, makes_data: bool = False
+    run_offline: RunOffline, place: Place | Path, message: bytes, *, makes_data: bool = False
 ) -> tuple[bytes, str]:
     """Run the command of a message where the data is; the answer, and the place in words."""
+    if isinstance(place, Path):
+        data_dir = place
+    elif place.is_named:
+        from onelog.cli.api.translating import translate  # noqa: PLC0415
+
+        with connected(place) as client:
+            return translate(client, message), f"at {place.named_url}"
+    else:
+        data_dir = place.data_dir
     if not makes_data and not (data_dir / "metadata.db").exists():
         raise NotFound(
             f"there is no OneLog data in {str(data_dir)!r}; name the directory with --data DIR"

@@ -13,12 +13,22 @@ from rich.text import Text
 from onelog.admin.contract import ServerInfo, StreamInfo, TroubleInfo
 from onelog.cli.client import Status
 from onelog.cli.example import toml_value
+from onelog.cli.printable import visible
 from onelog.config import Loaded
 from onelog.config.keys import known_keys
 from onelog.config.units import format_quantity
 
-OUT = Console(soft_wrap=True, highlight=False)
-ERRORS = Console(stderr=True, soft_wrap=True, highlight=False)
+
+class PipeConsole(Console):
+    """A console whose reader may go at any time: `run` decides what comes of that."""
+
+    def on_broken_pipe(self) -> None:
+        """Nobody reads any more."""
+        raise BrokenPipeError
+
+
+OUT = PipeConsole(soft_wrap=True, highlight=False)
+ERRORS = PipeConsole(stderr=True, soft_wrap=True, highlight=False)
 
 TROUBLES_SHOWN: Final = 20
 
@@ -28,7 +38,7 @@ _ABOUT = {"admin": "  (health, metrics, admin API)"}
 def print_error(message: str) -> None:
     """One line on stderr: the name of the program, and the error."""
     line = Text("onelog: ", style="bold red")
-    line.append(" ".join(message.split()), style="not bold default")
+    line.append(visible(" ".join(message.split())), style="not bold default")
     ERRORS.print(line)
 
 
@@ -36,8 +46,13 @@ def print_warning(message: str, where: Console = ERRORS) -> None:
     """One line about what works, and should be otherwise; nothing when it is empty."""
     if message:
         line = Text("onelog: warning: ", style="bold yellow")
-        line.append(message, style="not bold default")
+        line.append(visible(message), style="not bold default")
         where.print(line)
+
+
+def say(line: str) -> None:
+    """One line for people."""
+    OUT.print(Text(visible(line)))
 
 
 def print_whole(table: Table) -> None:
@@ -106,7 +121,7 @@ def print_status(status: Status) -> None:
         OUT.print()
         _print_streams(status.streams)
     if status.more_streams:
-        OUT.print("… and more: see /api/v1/streams")
+        OUT.print("… and more: `onelog stream list` shows all")
 
 
 def _print_troubles(troubles: list[TroubleInfo]) -> None:
@@ -119,7 +134,7 @@ def _print_troubles(troubles: list[TroubleInfo]) -> None:
         when = f"{'since' if row.standing else 'last at'} {at:%Y-%m-%d %H:%M:%S}{times}"
         line = Text(f"  {row.kind} at {row.place}", style="red" if row.standing else "yellow")
         facts = "".join(f"{name} {value}, " for name, value in row.facts.items())
-        told = " ".join(f"{row.error} ({facts}{when})".split())
+        told = visible(" ".join(f"{row.error} ({facts}{when})".split()))
         line.append(f": {told}", style="default")
         OUT.print(line)
     if rows[TROUBLES_SHOWN:]:
@@ -134,7 +149,7 @@ def _print_listeners(info: ServerInfo, troubled: set[str]) -> None:
     for row in info.listeners:
         is_well = row.name.partition("_")[0] not in troubled
         state = Text("listening", "green") if is_well else Text("in trouble", "red")
-        table.add_row(row.name, state, Text(row.address), Text(row.url))
+        table.add_row(visible(row.name), state, Text(row.address), Text(visible(row.url)))
     print_whole(table)
 
 
@@ -147,7 +162,7 @@ def _print_streams(streams: list[StreamInfo]) -> None:
     table.add_column("durability")
     for stream in streams:
         table.add_row(
-            Text(stream.name),
+            Text(visible(stream.name)),
             str(stream.partitions),
             str(stream.records),
             _size(stream.size_bytes),

@@ -7,7 +7,6 @@ commands start faster.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
@@ -16,7 +15,11 @@ from rich.text import Text
 
 from onelog.base.errors import ConfigError
 from onelog.cli import render
+from onelog.cli.api.table import NOUNS
+from onelog.cli.places import Place
+from onelog.cli.printable import visible
 from onelog.cli.reaching import RunOffline, reach
+from onelog.cli.render import say
 from onelog.cli.users import DEFAULT_DATA, DataOptions
 from onelog.config.units import format_quantity, parse_quantity
 
@@ -87,14 +90,11 @@ _NO_BOUND = 2**63 - 1
 
 def build_streams(run_offline: RunOffline | None) -> App:
     """The commands of `onelog stream`."""
-    app = App(
-        name="stream",
-        help="Make, change, show or delete streams, while the server runs.",
-    )
+    app = App(name="stream", help=NOUNS["stream"])
 
     def perform(options: DataOptions, command: StreamCommand) -> StreamAnswer:
         assert run_offline is not None, "the command line was built without a store"
-        return _perform(run_offline, options.data_dir, command)
+        return _perform(run_offline, options, command)
 
     @app.command
     def create(
@@ -116,7 +116,7 @@ def build_streams(run_offline: RunOffline | None) -> App:
         from onelog.broker.stream_commands import CreateStream  # noqa: PLC0415
 
         command = CreateStream(name=name, captures=capture, chosen=chosen.as_choice(engine))
-        _say(f"made stream {name} of {_captures(perform(options, command))}")
+        say(f"made stream {name} of {_captures(perform(options, command))}")
 
     @app.command
     def alter(
@@ -134,7 +134,7 @@ def build_streams(run_offline: RunOffline | None) -> App:
         command = AlterStream(
             name=name, capture=capture, release=release, chosen=chosen.as_choice()
         )
-        _say(f"changed stream {name} of {_captures(perform(options, command))}")
+        say(f"changed stream {name} of {_captures(perform(options, command))}")
 
     @app.command
     def delete(name: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
@@ -142,7 +142,7 @@ def build_streams(run_offline: RunOffline | None) -> App:
         from onelog.broker.stream_commands import DeleteStream  # noqa: PLC0415
 
         perform(options, DeleteStream(name=name))
-        _say(f"deleted stream {name} and its records")
+        say(f"deleted stream {name} and its records")
 
     @app.command(name="start-over")
     def start_over(name: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
@@ -154,14 +154,7 @@ def build_streams(run_offline: RunOffline | None) -> App:
         from onelog.broker.stream_commands import StartStreamOver  # noqa: PLC0415
 
         perform(options, StartStreamOver(name=name))
-        _say(f"stream {name} begins empty at the next start: restart the server")
-
-    @app.command(name="list")
-    def list_command(*, options: DataOptions = DEFAULT_DATA) -> None:
-        """List the streams."""
-        from onelog.broker.stream_commands import ListStreams  # noqa: PLC0415
-
-        _show(perform(options, ListStreams()))
+        say(f"stream {name} begins empty at the next start: restart the server")
 
     @app.command
     def show(name: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
@@ -173,12 +166,12 @@ def build_streams(run_offline: RunOffline | None) -> App:
     return app
 
 
-def _perform(run_offline: RunOffline, data_dir: Path, command: StreamCommand) -> StreamAnswer:
+def _perform(run_offline: RunOffline, place: Place, command: StreamCommand) -> StreamAnswer:
     import msgspec  # noqa: PLC0415
 
     from onelog.broker.stream_commands import decode_stream_answer  # noqa: PLC0415
 
-    answer, _where = reach(run_offline, data_dir, msgspec.json.encode(command))
+    answer, _where = reach(run_offline, place, msgspec.json.encode(command))
     return decode_stream_answer(answer)
 
 
@@ -195,34 +188,17 @@ def _captures(answer: StreamAnswer) -> str:
     return ", ".join(answer.streams[0].captures) or "nothing"
 
 
-def _show(found: StreamAnswer) -> None:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for title in ("stream", "captures"):
-        table.add_column(title, overflow="fold")
-    for title in ("partitions", "records", "size"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for row in found.streams:
-        table.add_row(
-            Text(row.name),
-            Text(", ".join(row.captures)),
-            str(row.partitions),
-            f"{row.records:,}",
-            format_quantity(row.size_bytes, "bytes"),
-        )
-    render.OUT.print(table)
-
-
 def _show_one(found: StreamAnswer) -> None:
     (row,), detail = found.streams, found.detail
     assert detail is not None, "the server tells what it was asked for"
     size = format_quantity(row.size_bytes, "bytes")
-    _say(f"stream {row.name}: {row.partitions} partitions, {row.records:,} records, {size}\n")
+    say(f"stream {row.name}: {row.partitions} partitions, {row.records:,} records, {size}\n")
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("setting", no_wrap=True)
     table.add_column("value", overflow="fold")
     for name, value in detail.settings.items():
         if name != "name":
-            table.add_row(name, Text(_setting(name, value)))
+            table.add_row(name, Text(visible(_setting(name, value))))
     render.print_whole(table)
     render.OUT.print()
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
@@ -233,10 +209,10 @@ def _show_one(found: StreamAnswer) -> None:
         size = format_quantity(part.size_bytes, "bytes")
         cells = (str(part.partition), f"{part.start_offset:,}", f"{part.end_offset:,}", size)
         style = "" if part.state == "running" else "red"
-        table.add_row(*cells, Text(part.state, style=style))
+        table.add_row(*cells, Text(visible(part.state), style=style))
     render.print_whole(table)
     if len(detail.partitions) < row.partitions:
-        _say(f"… and more: see /api/v1/streams/{row.name}/partitions")
+        say(f"… and more: `onelog partition list {row.name}` shows all")
 
 
 def _setting(name: str, value: Any) -> str:
@@ -248,7 +224,3 @@ def _setting(name: str, value: Any) -> str:
     if unit is not None and isinstance(value, int):
         return "unlimited" if value >= _NO_BOUND else format_quantity(value, unit)
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _say(line: str) -> None:
-    render.OUT.print(Text(line))

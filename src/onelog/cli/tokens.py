@@ -6,17 +6,18 @@ want to know beside it goes to standard error.
 
 from __future__ import annotations
 
-import datetime
 import re
 from typing import Annotated, Final, Literal
 
 from cyclopts import App, Parameter
-from rich.table import Table
+from msgspec import to_builtins
 from rich.text import Text
 
 from onelog.base.errors import InvalidRequest
 from onelog.cli import render
+from onelog.cli.api.showing import WHOLE, Json, ListShown, Rows, show_list
 from onelog.cli.reaching import RunOffline, reach
+from onelog.cli.tables import columns, moment
 from onelog.cli.users import DEFAULT_DATA, DataOptions
 from onelog.security.roles import AdminRole
 from onelog.security.token_commands import (
@@ -31,6 +32,8 @@ from onelog.security.token_commands import (
 
 _UNITS_MS: Final = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LIFETIME: Final = re.compile(r"([1-9][0-9]{0,5})([mhd])")
+
+_COLUMNS: Final = columns("id role until owner:name label created_ms")
 
 Expires = Annotated[
     str, Parameter(name="--expires", help="How long it counts: 30m, 12h or 90d, for example.")
@@ -49,7 +52,7 @@ def build_tokens(run_offline: RunOffline | None) -> App:
         assert run_offline is not None, "the command line was built without a store"
         makes_data = isinstance(command, CreateToken)
         message = encode_token_command(command)
-        answer, where = reach(run_offline, options.data_dir, message, makes_data=makes_data)
+        answer, where = reach(run_offline, options, message, makes_data=makes_data)
         return decode_token_answer(answer), where
 
     @app.command
@@ -65,7 +68,7 @@ def build_tokens(run_offline: RunOffline | None) -> App:
         command = CreateToken(label=label, role=AdminRole(role), lifetime_ms=_lifetime_ms(expires))
         made, where = perform(options, command)
         (info,) = made.tokens
-        note = f"token {info.id}, role {info.role}, until {_date(info.expires_ms)}, {where}"
+        note = f"token {info.id}, role {info.role}, until {moment(info.expires_ms)}, {where}"
         render.ERRORS.print(Text(note))
         render.OUT.print(Text(made.text), soft_wrap=True)
 
@@ -76,9 +79,15 @@ def build_tokens(run_offline: RunOffline | None) -> App:
         render.OUT.print(Text(f"revoked token {token_id} {where}"))
 
     @app.command(name="list")
-    def list_command(*, options: DataOptions = DEFAULT_DATA) -> None:
+    def list_command(*, shown: ListShown = WHOLE, options: DataOptions = DEFAULT_DATA) -> None:
         """List the tokens, without their secrets."""
-        _show(*perform(options, ListTokens()))
+
+        def fetch() -> Rows:
+            found, _where = perform(options, ListTokens())
+            yield to_builtins(found.tokens)
+
+        none = "there are no tokens; `onelog token create LABEL` makes one"
+        show_list(fetch, _COLUMNS, shown, none, _words)
 
     return app
 
@@ -90,23 +99,5 @@ def _lifetime_ms(text: str) -> int:
     return int(found[1]) * _UNITS_MS[found[2]]
 
 
-def _show(found: TokenAnswer, where: str) -> None:
-    if not found.tokens:
-        render.OUT.print(
-            Text(f"there are no tokens {where}; `onelog token create LABEL` makes one")
-        )
-        return
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for title in ("id", "role", "until", "user"):
-        table.add_column(title, no_wrap=True)
-    table.add_column("label", overflow="fold")
-    for row in found.tokens:
-        until = "expired" if row.expired else _date(row.expires_ms)
-        cells = (row.id, row.role, until, row.owner or "-", row.label)
-        table.add_row(*map(Text, cells), style="dim" if row.expired else "")
-    render.OUT.print(table)
-
-
-def _date(stamp_ms: int) -> str:
-    stamp = datetime.datetime.fromtimestamp(stamp_ms / 1000, datetime.UTC)
-    return stamp.strftime("%Y-%m-%d %H:%MZ")
+def _words(row: Json) -> Json:
+    return {**row, "until": "expired" if row["expired"] else moment(row["expires_ms"])}

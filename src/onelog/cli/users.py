@@ -6,21 +6,20 @@ command line, where every other user of the machine could read it.
 
 from __future__ import annotations
 
-import datetime
 import getpass
 import sys
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
-from rich.table import Table
-from rich.text import Text
+from msgspec import to_builtins
 
 from onelog.base.errors import ConfigError, InvalidRequest
-from onelog.cli import render
-from onelog.cli.options import Assignments, ConfigFile, DataDir, load_options
+from onelog.cli.api.showing import WHOLE, Json, ListShown, Rows, show_list
+from onelog.cli.places import HERE, Place
 from onelog.cli.reaching import RunOffline, reach
+from onelog.cli.render import say
+from onelog.cli.tables import columns
 from onelog.security.commands import (
     AddUser,
     Answer,
@@ -32,7 +31,6 @@ from onelog.security.commands import (
     SetGroups,
     SetPassword,
     SetRole,
-    UserInfo,
     decode_answer,
     encode_command,
 )
@@ -67,22 +65,11 @@ Administrator = Annotated[
 ]
 
 
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class DataOptions:
-    """Which data directory a command works on: that of a configuration."""
+_COLUMNS = columns("name state role groups:name scram changed_ms")
 
-    config: ConfigFile = None
-    data: DataDir = None
-    assignments: Assignments = ()
-
-    @property
-    def data_dir(self) -> Path:
-        """The data directory."""
-        return Path(load_options(self.config, self.data, self.assignments).config.data_dir)
-
-
-DEFAULT_DATA = DataOptions()
+DataOptions = Place
+DEFAULT_DATA = HERE
+"""Which server or data directory a command works on: by default that of the configuration."""
 
 
 def build_users(run_offline: RunOffline | None) -> App:
@@ -91,7 +78,7 @@ def build_users(run_offline: RunOffline | None) -> App:
 
     def perform(options: DataOptions, command: Command) -> tuple[Answer, str]:
         assert run_offline is not None, "the command line was built without a store"
-        return _perform(run_offline, options.data_dir, command)
+        return _perform(run_offline, options, command)
 
     @app.command
     def add(
@@ -108,7 +95,7 @@ def build_users(run_offline: RunOffline | None) -> App:
         command = AddUser(
             name=name, password=password, scram=not no_scram, administrator=administrator
         )
-        _say(f"added user {name} {perform(options, command)[1]}")
+        say(f"added user {name} {perform(options, command)[1]}")
 
     @app.command
     def passwd(
@@ -117,29 +104,29 @@ def build_users(run_offline: RunOffline | None) -> App:
         """Give a user a new password; asks for it."""
         password = _read_password(name, from_stdin=password_stdin)
         where = perform(options, SetPassword(name=name, password=password))[1]
-        _say(f"changed the password of user {name} {where}")
+        say(f"changed the password of user {name} {where}")
 
     @app.command
     def disable(name: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
         """Keep a user, but refuse its logins."""
-        _say(f"disabled user {name} {perform(options, SetDisabled(name=name, disabled=True))[1]}")
+        say(f"disabled user {name} {perform(options, SetDisabled(name=name, disabled=True))[1]}")
 
     @app.command
     def enable(name: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
         """Let a disabled user log in again."""
-        _say(f"enabled user {name} {perform(options, SetDisabled(name=name, disabled=False))[1]}")
+        say(f"enabled user {name} {perform(options, SetDisabled(name=name, disabled=False))[1]}")
 
     @app.command
     def promote(name: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
         """Make a user an administrator, who may change other users."""
         where = perform(options, SetAdministrator(name=name, administrator=True))[1]
-        _say(f"user {name} is an administrator {where}")
+        say(f"user {name} is an administrator {where}")
 
     @app.command
     def demote(name: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
         """Make an administrator an ordinary user."""
         where = perform(options, SetAdministrator(name=name, administrator=False))[1]
-        _say(f"user {name} is no administrator {where}")
+        say(f"user {name} is no administrator {where}")
 
     @app.command
     def groups(name: str, /, *group: str, options: DataOptions = DEFAULT_DATA) -> None:
@@ -148,7 +135,7 @@ def build_users(run_offline: RunOffline | None) -> App:
         Access rules name groups as group:ops.
         """
         where = perform(options, SetGroups(name=name, groups=group))[1]
-        _say(f"user {name} is in {', '.join(group) if group else 'no group'} {where}")
+        say(f"user {name} is in {', '.join(group) if group else 'no group'} {where}")
 
     @app.command
     def role(
@@ -160,62 +147,43 @@ def build_users(run_offline: RunOffline | None) -> App:
     ) -> None:
         """Say what a user may do over the admin API; none: nothing."""
         where = perform(options, SetRole(name=name, role=AdminRole(role)))[1]
-        _say(f"user {name} has the role {role} {where}")
+        say(f"user {name} has the role {role} {where}")
 
     @app.command
     def remove(name: str, /, *, options: DataOptions = DEFAULT_DATA) -> None:
         """Remove a user."""
-        _say(f"removed user {name} {perform(options, RemoveUser(name=name))[1]}")
+        say(f"removed user {name} {perform(options, RemoveUser(name=name))[1]}")
 
-    @app.command(name="list")
-    def list_command(*, options: DataOptions = DEFAULT_DATA) -> None:
-        """List the users."""
-        _show(*perform(options, ListUsers()))
-
+    _add_list(app, perform)
     return app
 
 
-def _show(found: Answer, where: str) -> None:
-    if not found.users:
-        _say(f"there are no users {where}; `onelog user add NAME` makes one")
-        return
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("user", overflow="fold")
-    for title in ("state", "role", "SCRAM", "groups", "changed"):
-        table.add_column(title, no_wrap=True)
-    for user in found.users:
-        table.add_row(*map(Text, _row(user)), style="dim" if user.disabled else "")
-    render.OUT.print(table)
+def _add_list(app: App, perform: Callable[[Place, Command], tuple[Answer, str]]) -> None:
+    @app.command(name="list")
+    def list_command(*, shown: ListShown = WHOLE, options: DataOptions = DEFAULT_DATA) -> None:
+        """List the users."""
+
+        def fetch() -> Rows:
+            found, _where = perform(options, ListUsers())
+            yield to_builtins(found.users)
+
+        none = "there are no users; `onelog user add NAME` makes one"
+        show_list(fetch, _COLUMNS, shown, none, _words)
 
 
-def _row(user: UserInfo) -> tuple[str, ...]:
-    return (
-        user.name,
-        "disabled" if user.disabled else "enabled",
-        "administrator" if user.administrator else _role_name(user),
-        "yes" if user.scram else "no",
-        ", ".join(user.groups) or "-",
-        _date(user.changed_ms),
-    )
+def _words(row: Json) -> Json:
+    role = "user" if row["role"] == AdminRole.NONE else row["role"]
+    return {
+        **row,
+        "state": "disabled" if row["disabled"] else "enabled",
+        "role": "administrator" if row["administrator"] else role,
+    }
 
 
-def _role_name(user: UserInfo) -> str:
-    return "user" if user.role is AdminRole.NONE else user.role
-
-
-def _date(stamp_ms: int) -> str:
-    stamp = datetime.datetime.fromtimestamp(stamp_ms / 1000, datetime.UTC)
-    return stamp.strftime("%Y-%m-%d %H:%M:%SZ")
-
-
-def _say(line: str) -> None:
-    render.OUT.print(Text(line))
-
-
-def _perform(run_offline: RunOffline, data_dir: Path, command: Command) -> tuple[Answer, str]:
+def _perform(run_offline: RunOffline, place: Place, command: Command) -> tuple[Answer, str]:
     """Run a command where the users are; the answer, and the place in words."""
     message = encode_command(command)
-    answer, where = reach(run_offline, data_dir, message, makes_data=isinstance(command, AddUser))
+    answer, where = reach(run_offline, place, message, makes_data=isinstance(command, AddUser))
     return decode_answer(answer), where
 
 

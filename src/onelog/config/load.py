@@ -33,6 +33,7 @@ RESERVED_ENV: Final = frozenset(
         "ONELOG_REQUIRE_NATIVE",
         "ONELOG_SERVERS",
         "ONELOG_TOKEN",
+        "ONELOG_URL",
     }
 )
 """Variables that other modules read, and that are not configuration keys."""

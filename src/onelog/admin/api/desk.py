@@ -13,7 +13,9 @@ from dataclasses import dataclass
 
 from onelog.admin.api.share import LoopShare
 from onelog.admin.contract import ServerInfo
+from onelog.admin.passes import LocalPasses
 from onelog.admin.view import AdminView
+from onelog.base.clock import Clock, SystemClock
 from onelog.base.errors import NotFound, Unavailable
 from onelog.broker import Broker, TailCursor
 from onelog.broker.showing import ProtocolDesk
@@ -39,11 +41,18 @@ class Opened:
 class AdminDesk:
     """Set `open` once the broker is served, and `close` before it stops."""
 
-    def __init__(self, health: Health, info: Callable[[], ServerInfo], troubles: Troubles) -> None:
+    def __init__(
+        self,
+        health: Health,
+        info: Callable[[], ServerInfo],
+        troubles: Troubles,
+        clock: Clock | None = None,
+    ) -> None:
         self.health = health
         self.info = info
         self.troubles = troubles
         self.share = LoopShare()
+        self.passes = LocalPasses(clock or SystemClock())
         self.on_close: list[Callable[[], Awaitable[None]]] = []
         """What ends before the broker does."""
         self._closing = asyncio.Event()

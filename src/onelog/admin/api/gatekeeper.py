@@ -17,7 +17,9 @@ from starlette.requests import Request
 from onelog.admin.api.declaring import Caller
 from onelog.admin.api.desk import AdminDesk
 from onelog.admin.api.logins import COOKIE, CSRF_HEADER, LoginSessions, is_same
+from onelog.admin.passes import MARK as PASS_MARK
 from onelog.base.errors import NotAuthenticated, NotAuthorized
+from onelog.broker import LOCAL
 from onelog.security.api_tokens import MARK
 from onelog.security.identity import ANONYMOUS_NAME
 from onelog.security.roles import AdminRole, lesser
@@ -66,6 +68,8 @@ class Gatekeeper:
         if scheme.lower() != "bearer":
             raise NotAuthenticated(f"only bearer tokens are taken here; {_LOG_IN}")
         opened, text = self._desk.opened, text.strip()
+        if text.startswith(PASS_MARK):
+            return Caller(LOCAL.name, AdminRole.ADMIN, "token", self._desk.passes.check(text))
         authenticator = opened.authenticator
         if not text.startswith(MARK) and authenticator.takes_tokens:
             identity = authenticator.token(text)

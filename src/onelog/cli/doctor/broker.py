@@ -7,6 +7,7 @@ from pathlib import Path
 from onelog.base.errors import OnelogError
 from onelog.cli import client
 from onelog.cli.doctor.findings import Finding
+from onelog.cli.places import local_target
 from onelog.config.listeners import AdminListener
 
 STATUS = "`onelog status` shows more, docs/guide/operations.md what to do"
@@ -20,7 +21,7 @@ def look(admin: AdminListener, data_dir: Path, holder: int | None) -> list[Findi
         told = f"process {holder} runs on {data_dir}; its admin listener is off"
         return [Finding("ok", "broker", told)]
     try:
-        status = client.fetch_status(admin.host, admin.port, admin.tls.cert_file)
+        status = client.fetch_status(local_target(data_dir, admin))
     except OnelogError as error:
         told = f"process {holder} holds {data_dir}, but does not answer: {error}"
         do = "look at its log; if it hangs, end it with SIGTERM: the log recovers"

@@ -1,0 +1,1 @@
+"""Commands over the admin API, made from one table."""

@@ -1,0 +1,102 @@
+"""What a row of the table of commands is: words, the operation it asks, options, columns.
+
+Rules: a row names every query parameter and every field of the body that its operation takes; a
+test compares both with the API's declarations. Positional arguments are the names in the path, then
+the options that are marked so.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from onelog.admin.contract import PAGE_MAX
+
+_NAME: Final = re.compile(r"\{(\w+)\}")
+
+Kind = Literal["text", "texts", "number", "flag", "duration", "bytes", "time", "headers"]
+"""How a value is written: `duration` as 7d, `bytes` as 10GB, `time` as milliseconds or a date."""
+
+NAME_DEFAULTS: Final = {"vhost": "/"}
+"""Names in a path that are options, and what they are when nothing is said."""
+PAGING: Final = frozenset({"limit", "cursor", "search"})
+"""Query parameters that every list has, and that no row names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """A query parameter or a field of the body."""
+
+    field: str
+    about: str
+    kind: Kind = "text"
+    choices: tuple[str, ...] = ()
+    positional: bool = False
+    required: bool = False
+    flag: str = ""
+    """How it is written, if not as the field: `--partition`."""
+
+    @property
+    def name(self) -> str:
+        """Of the option, without dashes before it."""
+        return self.flag or self.field.replace("_", "-")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiCommand:
+    """One command, and the operation that it asks."""
+
+    words: str
+    """The command: `connection kick`."""
+    asks: str
+    """The operation: `POST /connections/{connection}/kick`."""
+    about: str
+    """Help of the command, a sentence; an example follows `as in:`."""
+    options: tuple[Option, ...] = ()
+    columns: str = ""
+    """Of the table, for a list; empty: the answer is one thing, or nothing."""
+    done: str = ""
+    """The line for people when it is done; names in braces are those of the path and the answer."""
+    empty: str = ""
+    """The line for people when a list is empty."""
+    example: str = ""
+    """Arguments of an example that works on the broker of the guide."""
+    by_hand: bool = False
+    """Whether another module makes the command, because it does more than ask."""
+    searches: bool = True
+    """Whether the operation takes `search`; else the command looks at the rows itself."""
+    page_max: int = PAGE_MAX
+    """Rows of a page, at most; 0: the whole list is one answer."""
+    rows_default: int | None = None
+    """Rows that are shown when nothing is said; None: all."""
+
+    @property
+    def method(self) -> str:
+        """HTTP's verb."""
+        return self.asks.partition(" ")[0]
+
+    @property
+    def path(self) -> str:
+        """Below the API's prefix, with names in braces."""
+        return self.asks.partition(" ")[2]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names in the path."""
+        return tuple(_NAME.findall(self.path))
+
+    @property
+    def positional_names(self) -> tuple[str, ...]:
+        """Those that have to be given; the others are options with a default."""
+        return tuple(name for name in self.names if name not in NAME_DEFAULTS)
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the answer is a table."""
+        return bool(self.columns)
+
+    @property
+    def takes_body(self) -> bool:
+        """Whether options go into a body, not into the query."""
+        return self.method in ("POST", "PUT", "PATCH")

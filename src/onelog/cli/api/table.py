@@ -1,0 +1,357 @@
+"""The one table: which command asks which operation of the admin API.
+
+Rules: it is total. A test fails when the API has an operation without a row here, or a row's
+options are not those that the operation takes. `docs/reference/cli.md` is generated from it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from onelog.cli.api.protocol_rows import PROTOCOL_ROWS
+from onelog.cli.api.rows import ApiCommand, Option
+
+NOUNS: Final = {
+    "node": "The nodes of the cluster.",
+    "listener": "What listens where.",
+    "connection": "Connections of every protocol: list, search, end.",
+    "stream": "Make, change, show or delete streams, while the server runs.",
+    "partition": "Partitions of a stream: offsets, sizes, states.",
+    "segment": "Segments of a partition.",
+    "topic": "Topics: search, levels, and one picture of who reads one.",
+    "message": "Look at messages by filter, offset or time; publish one.",
+    "event": "Live events: rates, alarms, messages.",
+    "cursor": "Cursors of every kind: where they stand, how far they are behind.",
+    "view": "Give filters friendly names, under which Kafka clients read them.",
+    "session": "Sessions of clients.",
+    "retained": "Retained messages.",
+    "will": "Wills that are kept.",
+    "group": "Consumer groups of Kafka.",
+    "transaction": "Transactional ids of Kafka.",
+    "exchange": "Exchanges of AMQP.",
+    "queue": "Queues of AMQP.",
+    "binding": "Bindings of AMQP.",
+    "user": "Add, list, change or remove users, while the server runs or not.",
+    "token": "Create, list or revoke tokens of the admin API.",
+    "config": "Show, check, write or change the configuration.",
+}
+"""The first words of commands, and what each is about."""
+
+LIVE: Final = {
+    "connection": "connection list",
+    "stream": "stream list",
+    "topic": "topic list",
+    "cursor": "cursor list",
+    "view": "view list",
+    "client": "session list",
+    "group": "group list",
+    "queue": "queue list",
+    "user": "user list",
+    "token": "token list",
+}
+"""Which list holds the names that a name in a path may be: the shell completes them."""
+
+_SEEK = ("earliest", "latest", "time", "offset")
+_LEVELS = ("debug", "info", "warning", "error")
+
+_HERE: Final = (
+    ApiCommand(
+        words="overview",
+        asks="GET /overview",
+        about="Show the whole at a glance: counts, disk, alarms, totals and rates.",
+    ),
+    ApiCommand(
+        words="info",
+        asks="GET /info",
+        about="Show the server's process: version, uptime, kernel, listeners.",
+    ),
+    ApiCommand(
+        words="node list",
+        asks="GET /nodes",
+        about="List the nodes of the cluster.",
+        columns="id:name name state version started_ms",
+        searches=False,
+    ),
+    ApiCommand(
+        words="listener list",
+        asks="GET /listeners",
+        about="List what listens where.",
+        columns="name address:name url:name",
+        searches=False,
+    ),
+    ApiCommand(
+        words="connection list",
+        asks="GET /connections",
+        about="List connections of every protocol, as in: onelog connection list --protocol mqtt.",
+        options=(
+            Option(
+                field="protocol", about="Of one protocol only.", choices=("mqtt", "kafka", "amqp")
+            ),
+            Option(field="user", about="Of one user only, by the exact name."),
+        ),
+        columns="id protocol user client_id:name state version address:name via connected_ms"
+        " received_bytes sent_bytes subscriptions:count",
+        empty="there are no connections",
+        example="--protocol mqtt",
+    ),
+    ApiCommand(
+        words="connection show",
+        asks="GET /connections/{connection}",
+        about="Show one connection.",
+    ),
+    ApiCommand(
+        words="connection kick",
+        asks="POST /connections/{connection}/kick",
+        about="End a connection, as in: onelog connection kick mqtt-127.0.0.1:50000.",
+        options=(Option(field="reason", about="What the client and the log hear."),),
+        done="asked {connections} connections to close",
+    ),
+)
+
+_LOG: Final = (
+    ApiCommand(
+        words="stream list",
+        asks="GET /streams",
+        about="List the streams.",
+        options=(Option(field="internal", kind="flag", about="Also those of the broker itself."),),
+        columns="name captures partitions:count records:count size_bytes engine durability cleanup",
+        empty="there are no streams",
+    ),
+    ApiCommand(
+        words="stream create",
+        asks="POST /streams",
+        about="Make a stream.",
+        by_hand=True,
+    ),
+    ApiCommand(
+        words="stream show",
+        asks="GET /streams/{stream}",
+        about="Show a stream.",
+        by_hand=True,
+    ),
+    ApiCommand(
+        words="stream alter",
+        asks="PATCH /streams/{stream}",
+        about="Change a stream.",
+        by_hand=True,
+    ),
+    ApiCommand(
+        words="stream delete",
+        asks="DELETE /streams/{stream}",
+        about="Delete a stream and every record in it.",
+        by_hand=True,
+    ),
+    ApiCommand(
+        words="partition list",
+        asks="GET /streams/{stream}/partitions",
+        about="List the partitions of a stream, as in: onelog partition list main.",
+        columns="partition:count start_offset:count end_offset:count size_bytes segments:count"
+        " state high_watermark:count last_stable_offset:count durable_offset:count",
+        searches=False,
+        example="main",
+    ),
+    ApiCommand(
+        words="partition trim",
+        asks="POST /streams/{stream}/partitions/{partition}/trim",
+        about="Delete the records of a partition below an offset, as in: onelog partition trim main"
+        " 0 --before 100.",
+        options=(
+            Option(
+                field="before", kind="number", required=True, about="The first offset that stays."
+            ),
+        ),
+        done="partition {partition} of {stream} begins at offset {start_offset}",
+        example="main 0 --before 0",
+    ),
+    ApiCommand(
+        words="segment list",
+        asks="GET /streams/{stream}/partitions/{partition}/segments",
+        about="List the segments of a partition, as in: onelog segment list main 0.",
+        columns="base_offset:count end_offset:count size_bytes newest_ms sealed created_ms",
+        searches=False,
+        example="main 0",
+    ),
+    ApiCommand(
+        words="topic list",
+        asks="GET /topics",
+        about="List topics, as in: onelog topic list 'sensors/#' --last.",
+        options=(
+            Option(field="filter", positional=True, about="A topic, or a filter with + and #."),
+            Option(field="last", kind="flag", about="Also the last message of each."),
+        ),
+        columns="topic stream partition:count last.timestamp_ms last.value_text:text",
+        empty="no topic of this filter is known",
+        example="'sensors/#' --last",
+    ),
+    ApiCommand(
+        words="topic tree",
+        asks="GET /topic-tree",
+        about="List the levels of topics below a prefix, as in: onelog topic tree sensors.",
+        options=(
+            Option(field="prefix", positional=True, about="Levels above; without it, the root."),
+        ),
+        columns="name topic:name is_topic below:count",
+        searches=False,
+        page_max=0,
+        empty="there is no topic below that",
+        example="sensors",
+    ),
+    ApiCommand(
+        words="topic show",
+        asks="GET /topics/{topic}",
+        about="Show one topic: where it lies, its last message, every cursor that reads it.",
+        example="sensors/d1/temperature",
+    ),
+    ApiCommand(
+        words="message peek",
+        asks="GET /messages",
+        about="Look at messages; reading them changes nothing. As in: onelog message peek"
+        " 'sensors/#' --start time --time 2026-01-31T12:00:00Z.",
+        options=(
+            Option(field="filter", positional=True, about="A topic, or a filter with + and #."),
+            Option(
+                field="start",
+                choices=("newest", "earliest", "time", "offset"),
+                about="The newest ones, newest first; or from there on.",
+            ),
+            Option(field="time_ms", flag="time", kind="time", about="For --start time."),
+            Option(field="stream", about="For --start offset."),
+            Option(field="partition", kind="number", about="For --start offset."),
+            Option(field="offset", kind="number", about="For --start offset."),
+            Option(field="value_bytes", kind="bytes", about="So much of each value is shown."),
+        ),
+        columns="topic timestamp_ms value_text:text stream partition:count offset:count"
+        " key_text:text value_base64:text",
+        searches=False,
+        page_max=500,
+        rows_default=50,
+        empty="no message was found",
+        example="'sensors/#' --start earliest",
+    ),
+    ApiCommand(
+        words="message publish",
+        asks="POST /messages",
+        about="Publish one message over the admin API; `onelog pub` publishes many. As in: onelog"
+        " message publish sensors/d1/temperature 21.5.",
+        options=(
+            Option(field="topic", positional=True, required=True, about="Where to."),
+            Option(field="text", positional=True, about="The value."),
+            Option(field="base64", about="The value, where it is no text."),
+            Option(field="key", about="The key; without it, the topic."),
+            Option(field="headers", flag="header", kind="headers", about="NAME=VALUE; repeatable."),
+            Option(field="content_type", about="What the value is, as text/plain."),
+            Option(field="retain", kind="flag", about="MQTT keeps it for later subscribers."),
+        ),
+        done="published at offset {offset} of partition {partition} of {stream}",
+        example="sensors/d1/temperature 21.5",
+    ),
+    ApiCommand(
+        words="event follow",
+        asks="GET /events",
+        about="Follow live events: rates, alarms and messages.",
+        by_hand=True,
+    ),
+    ApiCommand(
+        words="cursor list",
+        asks="GET /cursors",
+        about="List cursors of every kind, as in: onelog cursor list --protocol mqtt.",
+        options=(
+            Option(
+                field="protocol",
+                about="Of one protocol only.",
+                choices=("mqtt", "amqp", "embedded"),
+            ),
+        ),
+        columns="name kind lag:count pending:count connected:count filter protocol durable",
+        empty="there are no cursors",
+    ),
+    ApiCommand(
+        words="cursor show",
+        asks="GET /cursors/{cursor}",
+        about="Show one cursor: where it stands in each partition.",
+    ),
+    ApiCommand(
+        words="cursor seek",
+        asks="POST /cursors/{cursor}/seek",
+        about="Let a cursor of kind offset go on elsewhere, as in: onelog cursor seek billing"
+        " earliest.",
+        options=(
+            Option(
+                field="to", positional=True, required=True, choices=_SEEK, about="Where it goes on."
+            ),
+            Option(
+                field="value", kind="time", about="The offset, or the time: a date or milliseconds."
+            ),
+            Option(field="stream", about="In this stream only."),
+            Option(field="partition", kind="number", about="In this partition only."),
+        ),
+        done="cursor {name} is {lag} records behind",
+    ),
+    ApiCommand(
+        words="cursor purge",
+        asks="POST /cursors/{cursor}/purge",
+        about="Settle all that waits in a queue; the log keeps the records.",
+        done="settled {records} records",
+    ),
+    ApiCommand(
+        words="cursor delete",
+        asks="DELETE /cursors/{cursor}",
+        about="Forget a cursor; the log keeps the records.",
+        done="forgot cursor {cursor}",
+    ),
+    ApiCommand(
+        words="view list",
+        asks="GET /views",
+        about="List the views with friendly names.",
+        by_hand=True,
+    ),
+    ApiCommand(
+        words="view create", asks="POST /views", about="Give a filter a name.", by_hand=True
+    ),
+    ApiCommand(words="view show", asks="GET /views/{view}", about="Show one view."),
+    ApiCommand(
+        words="view delete", asks="DELETE /views/{view}", about="Take a name away.", by_hand=True
+    ),
+)
+
+_PEOPLE: Final = (
+    ApiCommand(words="login", asks="POST /login", about="Log in at a server.", by_hand=True),
+    ApiCommand(words="logout", asks="POST /logout", about="End a login.", by_hand=True),
+    ApiCommand(
+        words="whoami", asks="GET /session", about="Show who asks, and what that is worth there."
+    ),
+    ApiCommand(words="user list", asks="GET /users", about="List the users.", by_hand=True),
+    ApiCommand(words="user add", asks="POST /users", about="Add a user.", by_hand=True),
+    ApiCommand(words="user show", asks="GET /users/{user}", about="Show one user."),
+    ApiCommand(words="user role", asks="PATCH /users/{user}", about="Change a user.", by_hand=True),
+    ApiCommand(
+        words="user remove", asks="DELETE /users/{user}", about="Remove a user.", by_hand=True
+    ),
+    ApiCommand(words="token list", asks="GET /tokens", about="List the tokens.", by_hand=True),
+    ApiCommand(words="token create", asks="POST /tokens", about="Create a token.", by_hand=True),
+    ApiCommand(
+        words="token revoke", asks="DELETE /tokens/{token}", about="Revoke a token.", by_hand=True
+    ),
+    ApiCommand(
+        words="config list",
+        asks="GET /config",
+        about="List the configuration of the running server: keys, values, where they came from.",
+        columns="key value source hot",
+        example="--filter log",
+    ),
+    ApiCommand(
+        words="config set",
+        asks="PATCH /config",
+        about="Change what is hot in the running server, until it ends: onelog config set"
+        " --log-level debug.",
+        options=(
+            Option(
+                field="log_level", choices=_LEVELS, required=True, about="How much the log says."
+            ),
+        ),
+        done="{key} is {value} until the server ends",
+        example="--log-level info",
+    ),
+)
+
+COMMANDS: Final[tuple[ApiCommand, ...]] = (*_HERE, *_LOG, *PROTOCOL_ROWS, *_PEOPLE)

@@ -1,0 +1,118 @@
+"""Commands that a data directory takes, as requests of the admin API: for `--url`.
+
+Rules: the answer has the form that the control socket gives. A command that the API does not have
+is refused with where it works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from onelog.base.errors import InvalidRequest
+from onelog.cli.client import AdminClient, path_of
+
+Json = dict[str, Any]
+Call = Callable[[AdminClient, Json], Json]
+
+
+def translate(client: AdminClient, message: bytes) -> bytes:
+    """Ask for what a message says; the answer as a message."""
+    asked: Json = msgspec.json.decode(message)
+    kind = asked.pop("type")
+    call = _CALLS.get(kind)
+    if call is None:
+        words = f"onelog {kind.replace('.', ' ')}"
+        raise InvalidRequest(
+            f"`{words}` works only on the machine of the server: run it there, without --url"
+        )
+    return msgspec.json.encode(call(client, asked))
+
+
+def _rows(client: AdminClient, path: str) -> list[Json]:
+    return [row for page in client.pages(path, {}) for row in page["items"]]
+
+
+def _add_user(client: AdminClient, asked: Json) -> Json:
+    role = "admin" if asked.pop("administrator", False) else "none"
+    client.call("POST", "/users", body={**asked, "role": role})
+    return {}
+
+
+def _change_user(**fields: Callable[[Json], Any]) -> Call:
+    def call(client: AdminClient, asked: Json) -> Json:
+        body = {field: make(asked) for field, make in fields.items()}
+        client.call("PATCH", path_of("/users/{user}", {"user": asked["name"]}), body=body)
+        return {}
+
+    return call
+
+
+def _delete(path: str, field: str) -> Call:
+    def call(client: AdminClient, asked: Json) -> Json:
+        client.call("DELETE", path_of(path, {"name": asked[field]}))
+        return {}
+
+    return call
+
+
+def _create_token(client: AdminClient, asked: Json) -> Json:
+    made = client.call("POST", "/tokens", body=asked)
+    return {"tokens": [made["info"]], "text": made["token"]}
+
+
+def _create_view(client: AdminClient, asked: Json) -> Json:
+    return {"views": [client.call("POST", "/views", body=asked)]}
+
+
+def _create_stream(client: AdminClient, asked: Json) -> Json:
+    chosen = asked.pop("chosen", {})
+    found = client.call("POST", "/streams", body={**asked, **chosen})
+    return {"streams": [_stream(found["stream"])]}
+
+
+def _alter_stream(client: AdminClient, asked: Json) -> Json:
+    chosen = asked.pop("chosen", {})
+    path = path_of("/streams/{name}", {"name": asked.pop("name")})
+    found = client.call("PATCH", path, body={**asked, **chosen})
+    return {"streams": [_stream(found["stream"])]}
+
+
+def _show_stream(client: AdminClient, asked: Json) -> Json:
+    path = path_of("/streams/{name}", asked)
+    found = client.get(path)
+    page = client.get(f"{path}/partitions", {"limit": 100})
+    return {
+        "streams": [_stream(found["stream"])],
+        "detail": {"settings": found["settings"], "partitions": page["items"]},
+    }
+
+
+def _stream(row: Json) -> Json:
+    fields = ("name", "captures", "partitions", "records", "size_bytes")
+    return {field: row[field] for field in fields}
+
+
+_CALLS: Final[dict[str, Call]] = {
+    "user.list": lambda client, _asked: {"users": _rows(client, "/users")},
+    "user.add": _add_user,
+    "user.passwd": _change_user(password=lambda asked: asked["password"]),
+    "user.disable": _change_user(disabled=lambda asked: asked["disabled"]),
+    "user.role": _change_user(role=lambda asked: asked["role"]),
+    "user.administrator": _change_user(
+        role=lambda asked: "admin" if asked["administrator"] else "none"
+    ),
+    "user.remove": _delete("/users/{name}", "name"),
+    "token.list": lambda client, _asked: {"tokens": _rows(client, "/tokens")},
+    "token.create": _create_token,
+    "token.revoke": _delete("/tokens/{name}", "id"),
+    "view.list": lambda client, _asked: {"views": _rows(client, "/views")},
+    "view.create": _create_view,
+    "view.delete": _delete("/views/{name}", "name"),
+    "stream.create": _create_stream,
+    "stream.alter": _alter_stream,
+    "stream.show": _show_stream,
+    "stream.delete": _delete("/streams/{name}", "name"),
+}
