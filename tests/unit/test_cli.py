@@ -61,7 +61,7 @@ def test_an_unknown_flag_is_exit_code_2(capsys):
 
 
 def test_status_without_a_server_says_how_to_start_one(capsys):
-    assert run(["status", "--set", "listeners.admin.port=1"], no_server) == 1
+    assert run(["status", "--set", "listeners.admin.port=1"], no_server) == 3
     assert "onelog serve" in capsys.readouterr().err
 
 

@@ -399,7 +399,11 @@ def test_roles_logins_and_tokens(guarded, capsys, monkeypatch, tmp_path_factory)
     def ran(*words: str, given: str = "") -> Ran:
         monkeypatch.setattr("sys.stdin", io.StringIO(given))
         capsys.readouterr()
-        return Ran(run(list(words), no_server, _run_offline), *capsys.readouterr())
+        try:
+            code = run(list(words), no_server, _run_offline)
+        except SystemExit as ended:  # `acl test`
+            code = ended.code
+        return Ran(code, *capsys.readouterr())
 
     # Nobody: a look is allowed on this machine, a change is not.
     assert ran("stream", "list").code == 0
@@ -430,6 +434,19 @@ def test_roles_logins_and_tokens(guarded, capsys, monkeypatch, tmp_path_factory)
     assert "a/#" in ran("view", "list").out
     assert ran("view", "delete", "v").code == 0
     assert ran("stream", "start-over", "main").code == 1
+    assert ran("user", "groups", "bob", "ops").code == 0
+    assert ran("acl", "status", "--json").out.startswith('{"open":true')
+    assert ran("acl", "add", "allow", "group:ops", "publish", "topic:a/#", "--name", "r").code == 0
+    assert (
+        "rule r is now: deny user:x"
+        in ran("acl", "replace", "r", "deny", "user:x,user:y", "publish,subscribe", "topic:b").out
+    )
+    assert "deny" in ran("acl", "list").out
+    assert "user:y" in ran("acl", "show", "r").out
+    assert ran("acl", "groups", "--json").rows[0]["users"] == ["bob"]
+    assert ran("acl", "test", "user:x", "publish", "topic:b").out.startswith("no: rule r says so")
+    assert ran("acl", "remove", "r", "nobody").code == 4
+    assert ran("acl", "remove", "r").code == 0
     token = ran("token", "create", "ci", "--role", "viewer").out.strip()
     number = ran("token", "list", "--json").rows[0]["id"]
     # A token, from the variable and from a file.

@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import resource
-import shutil
 import socket
 from pathlib import Path
 
@@ -362,41 +361,3 @@ def test_a_broker_that_holds_its_data_and_does_not_answer_is_an_error():
     assert row.level == "ok"
     (row,) = broker.look(AdminListener(port=port), Path("data"), None)
     assert row.level == "ok"
-
-
-# -- completion
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_completion_script_knows_commands_and_options_and_its_shell_reads_it(
-    shell, capfd, tmp_path
-):
-    assert run(["completion", shell], no_server) == 0
-    script = capfd.readouterr().out
-    for word in ("doctor", "replay", "durability", "start-over"):
-        assert word in script
-    if shutil.which(shell):
-        (tmp_path / "script").write_text(script)
-        assert os.spawnlp(os.P_WAIT, shell, shell, "-n", str(tmp_path / "script")) == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "wanted"),
-    [
-        ("onelog doc", "doctor"),
-        ("onelog stream st", "start-over"),
-        ("onelog serve --con", "--config"),
-        ("onelog completion f", "fish"),
-    ],
-)
-@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
-def test_bash_completes_a_command_line(words, wanted, capfd, tmp_path):
-    assert run(["completion", "bash"], no_server) == 0
-    (tmp_path / "script").write_text(capfd.readouterr().out)
-    typed = words.split()
-    code = (
-        f"source {tmp_path}/script; COMP_WORDS=({words}); COMP_CWORD={len(typed) - 1}; "
-        "_onelog; echo ${COMPREPLY[@]}"
-    )
-    assert os.spawnlp(os.P_WAIT, "bash", "bash", "--norc", "-c", code) == 0
-    assert capfd.readouterr().out.split() == [wanted]

@@ -64,7 +64,7 @@ def test_users_of_a_stopped_server(capsys, typed):
     assert capsys.readouterr().out == "user alice is no administrator in data\n"
     assert user("list") == 0
     assert "administrator" not in capsys.readouterr().out
-    assert user("promote", "bob") == 1
+    assert user("promote", "bob") == 4
     typed += ["crayon", "crayon"]
     assert user("passwd", "alice") == 0
     assert user("remove", "alice") == 0
@@ -73,12 +73,12 @@ def test_users_of_a_stopped_server(capsys, typed):
     assert "there are no users" in capsys.readouterr().out
 
 
-def test_errors_are_one_line_and_exit_code_1(capsys, typed):
+def test_errors_are_one_line_and_an_exit_code(capsys, typed):
     typed += ["pencil", "pencil"] * 3
     assert user("add", "alice") == 0
     assert user("add", "alice") == 1
-    assert user("passwd", "bob") == 1
-    assert user("remove", "bob") == 1
+    assert user("passwd", "bob") == 4
+    assert user("remove", "bob") == 4
     errors = capsys.readouterr().err.strip().splitlines()
     assert [line.startswith("onelog: ") for line in errors] == [True] * 3
     assert "exists already" in errors[0]
@@ -107,7 +107,7 @@ def test_a_password_is_never_taken_from_the_command_line(capsys):
 
 
 def test_without_a_directory_there_is_nothing_to_list_and_none_is_made(capsys):
-    assert user("list", "--data", "tpyo") == 1
+    assert user("list", "--data", "tpyo") == 4
     assert "tpyo" in capsys.readouterr().err
     assert not Path("tpyo").exists()
 

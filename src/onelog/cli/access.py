@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 from msgspec import to_builtins
 
+from onelog.cli.api.table import NOUNS
 from onelog.cli.places import Place
 from onelog.cli.printable import json_text
 from onelog.cli.reaching import RunOffline, reach
@@ -33,9 +34,7 @@ _DENIED = 1
 
 def build_access(run_offline: RunOffline | None) -> App:
     """The commands of `onelog acl`."""
-    app = App(
-        name="acl", help="Say who may do what: rules for every protocol, which apply at once."
-    )
+    app = App(name="acl", help=NOUNS["acl"])
 
     def perform(options: DataOptions, command: AccessCommand) -> tuple[AccessAnswer, str]:
         assert run_offline is not None, "the command line was built without a store"

@@ -137,7 +137,7 @@ class AdminClient:
 
     def pages(self, path: str, query: Mapping[str, Any], limit: int = PAGE_MAX) -> Iterator[Json]:
         """A list, page by page; only one page is held at a time."""
-        cursor = ""
+        cursor: str | None = ""
         while cursor is not None:
             asked = {**query, "limit": limit} | ({"cursor": cursor} if cursor else {})
             page = self.get(path, asked)

@@ -72,9 +72,9 @@ def _words(line: str) -> tuple[list[str], bool]:
 
 def _candidates(app: App, before: Sequence[str], current: str) -> Iterator[str]:
     node, path, rest = _walk(app, before)
-    found: Iterable[str]
+    found: Iterable[str] = ()
     if node.default_command is None:
-        found = _commands(node)
+        found = () if rest else _commands(node)
     else:
         found = _arguments(node, path, rest, current)
     yield from sorted({text for text in found if text.startswith(current) and text.isprintable()})[
@@ -84,7 +84,8 @@ def _candidates(app: App, before: Sequence[str], current: str) -> Iterator[str]:
 
 def _walk(app: App, words: Sequence[str]) -> tuple[App, list[str], list[str]]:
     """The command that the words lead to, its path, and the words after it."""
-    node, path = app, []
+    node = app
+    path: list[str] = []
     for number, word in enumerate(words):
         if (node.default_command is not None and path) or word not in node:
             return node, path, list(words[number:])
@@ -132,7 +133,7 @@ def _arguments(node: App, path: list[str], rest: list[str], current: str) -> Ite
 def _values(
     one: Any, path: list[str], rest: list[str], current: str, position: int | None
 ) -> Iterable[str]:
-    choices = one.get_choices(force=True)
+    choices: tuple[str, ...] | None = one.get_choices(force=True)
     if choices:
         return choices
     if Path in (one.hint, *get_args(one.hint)) or "--data" in one.names or "--ca-file" in one.names:
@@ -190,7 +191,7 @@ def _live(row: ApiCommand, rest: list[str], current: str) -> list[str]:
         return []
 
 
-_NAMES: Final = {"view list": "name", "user list": "name", "token list": "id"}
+_NAMES: Final = {"view list": "name", "user list": "name", "token list": "id", "acl list": "id"}
 """The column with the name, of lists that another module shows."""
 _UNSEARCHED: Final = frozenset({"token list"})
 
@@ -199,7 +200,7 @@ def _place(rest: list[str]) -> Place:
     """The server that the line names so far."""
     given: dict[str, str] = {}
     sets: list[str] = []
-    for word, after in zip(rest, [*rest[1:], ""], strict=True):
+    for word, after in zip(rest, [*rest[1:], ""], strict=False):
         name, equals, value = word.partition("=")
         value = value if equals else after
         if name in ("--url", "--ca-file", "--data", "-d", "--config", "-c"):

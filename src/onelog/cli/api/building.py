@@ -21,6 +21,7 @@ from onelog.cli.places import HERE, Place
 
 _TYPES: Final[dict[str, Any]] = {
     "text": str,
+    "commas": str,
     "duration": str,
     "bytes": str,
     "time": str,
@@ -102,10 +103,11 @@ def _argument(option: Option) -> Argument:
     if not option.required:
         default = {"flag": False, "texts": (), "headers": ()}.get(option.kind)
         kind = kind | None if default is None else kind
-    told = {"help": option.about, "show_default": False, "negative": ()}
-    if not option.positional:
-        told["name"] = f"--{option.name}"
-    where = Argument.POSITIONAL_ONLY if option.positional else Argument.KEYWORD_ONLY
-    return Argument(
-        option.field, where, default=default, annotation=Annotated[kind, Parameter(**told)]
+    told = Parameter(
+        name=None if option.positional else f"--{option.name}",
+        help=option.about,
+        show_default=False,
+        negative=(),
     )
+    where = Argument.POSITIONAL_ONLY if option.positional else Argument.KEYWORD_ONLY
+    return Argument(option.field, where, default=default, annotation=Annotated[kind, told])

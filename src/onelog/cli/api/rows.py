@@ -15,7 +15,7 @@ from onelog.admin.contract import PAGE_MAX
 
 _NAME: Final = re.compile(r"\{(\w+)\}")
 
-Kind = Literal["text", "texts", "number", "flag", "duration", "bytes", "time", "headers"]
+Kind = Literal["text", "texts", "commas", "number", "flag", "duration", "bytes", "time", "headers"]
 """How a value is written: `duration` as 7d, `bytes` as 10GB, `time` as milliseconds or a date."""
 
 NAME_DEFAULTS: Final = {"vhost": "/"}

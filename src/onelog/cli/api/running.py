@@ -155,6 +155,8 @@ def _value(option: Option, value: Any) -> Any:
             return _number_or_time(value)
         if option.kind == "headers":
             return [_header(text) for text in value]
+        if option.kind == "commas":
+            return value.split(",")
         if option.kind == "texts":
             return list(value)
     except ValueError as error:

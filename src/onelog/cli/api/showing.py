@@ -186,7 +186,8 @@ def _print_line(text: str) -> None:
 
 
 def _list_lines(pages: Rows, columns: Sequence[Column], empty: str) -> list[Text]:
-    writer, lines = TableWriter(columns), []
+    writer = TableWriter(columns)
+    lines: list[Text] = []
     room = max(3, render.OUT.height - 2)
     count = 0
     for rows in pages:

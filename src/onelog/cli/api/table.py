@@ -33,6 +33,7 @@ NOUNS: Final = {
     "binding": "Bindings of AMQP.",
     "user": "Add, list, change or remove users, while the server runs or not.",
     "token": "Create, list or revoke tokens of the admin API.",
+    "acl": "Say who may do what: rules for every protocol, which apply at once.",
     "config": "Show, check, write or change the configuration.",
 }
 """The first words of commands, and what each is about."""
@@ -48,6 +49,7 @@ LIVE: Final = {
     "queue": "queue list",
     "user": "user list",
     "token": "token list",
+    "rule": "acl list",
 }
 """Which list holds the names that a name in a path may be: the shell completes them."""
 
@@ -331,6 +333,70 @@ _PEOPLE: Final = (
     ApiCommand(words="token create", asks="POST /tokens", about="Create a token.", by_hand=True),
     ApiCommand(
         words="token revoke", asks="DELETE /tokens/{token}", about="Revoke a token.", by_hand=True
+    ),
+    ApiCommand(
+        words="acl status",
+        asks="GET /access",
+        about="Show whether there are access rules, or everything is open.",
+        example="",
+    ),
+    ApiCommand(words="acl list", asks="GET /access/rules", about="List the rules.", by_hand=True),
+    ApiCommand(words="acl add", asks="POST /access/rules", about="Add a rule.", by_hand=True),
+    ApiCommand(
+        words="acl show", asks="GET /access/rules/{rule}", about="Show one rule, by its name."
+    ),
+    ApiCommand(
+        words="acl replace",
+        asks="PUT /access/rules/{rule}",
+        about="Replace a rule in one step, as in: onelog acl replace 3 allow user:alice"
+        " publish,subscribe topic:home/%u/#.",
+        options=(
+            Option(
+                field="effect",
+                positional=True,
+                required=True,
+                choices=("allow", "deny"),
+                about="A rule that denies wins.",
+            ),
+            Option(
+                field="who",
+                kind="commas",
+                positional=True,
+                required=True,
+                about="user:NAME, group:NAME and the like, with commas between.",
+            ),
+            Option(
+                field="actions",
+                kind="commas",
+                positional=True,
+                required=True,
+                about="publish, subscribe and the like, with commas between; or all.",
+            ),
+            Option(
+                field="resource",
+                positional=True,
+                required=True,
+                about="topic:FILTER, prefix:TEXT, cursor:PATTERN or server.",
+            ),
+            Option(field="note", about="Why the rule is there."),
+        ),
+        done="rule {id} is now: {text}",
+    ),
+    ApiCommand(
+        words="acl remove",
+        asks="DELETE /access/rules/{rule}",
+        about="Remove rules.",
+        by_hand=True,
+    ),
+    ApiCommand(
+        words="acl test", asks="POST /access/test", about="Ask who may do what.", by_hand=True
+    ),
+    ApiCommand(
+        words="acl groups",
+        asks="GET /access/groups",
+        about="List groups of users: who is in them, which rules name them.",
+        columns="name users:name rules:name",
+        empty="there are no groups; `onelog user groups NAME GROUP` puts a user into one",
     ),
     ApiCommand(
         words="config list",

@@ -95,6 +95,44 @@ def _stream(row: Json) -> Json:
     return {field: row[field] for field in fields}
 
 
+def _rule(row: Json) -> Json:
+    """A rule as the store keeps it."""
+    target, _, pattern = row["resource"].partition(":")
+    kept = {field: row[field] for field in ("id", "effect", "who", "actions", "note")}
+    return {**kept, "target": target, "pattern": pattern}
+
+
+def _list_rules(client: AdminClient, _asked: Json) -> Json:
+    rules = [_rule(row) for row in _rows(client, "/access/rules")]
+    return {"rules": rules, "unreadable": client.get("/access")["unreadable"]}
+
+
+def _add_rule(client: AdminClient, asked: Json) -> Json:
+    body = {**asked, "actions": asked["actions"].split(","), "id": asked.get("name", "")}
+    body.pop("name", None)
+    return {"rules": [_rule(client.call("POST", "/access/rules", body=body))]}
+
+
+def _remove_rules(client: AdminClient, asked: Json) -> Json:
+    paths = [path_of("/access/rules/{rule}", {"rule": name}) for name in asked["names"]]
+    unreadable = client.get("/access")["unreadable"]
+    for name, path in zip(asked["names"], paths, strict=True):
+        if name not in unreadable:
+            client.get(path)  # all of them or none: a name that is wrong ends it here
+    for path in paths:
+        client.call("DELETE", path, {"may_open": True})
+    return {}
+
+
+def _test_rules(client: AdminClient, asked: Json) -> Json:
+    found = client.call("POST", "/access/test", body=asked)
+    rule = None if found["rule"] is None else _rule(found["rule"])
+    return {
+        "verdict": {"allowed": found["allowed"], "rule": rule},
+        "unreadable": client.get("/access")["unreadable"],
+    }
+
+
 _CALLS: Final[dict[str, Call]] = {
     "user.list": lambda client, _asked: {"users": _rows(client, "/users")},
     "user.add": _add_user,
@@ -105,6 +143,11 @@ _CALLS: Final[dict[str, Call]] = {
         role=lambda asked: "admin" if asked["administrator"] else "none"
     ),
     "user.remove": _delete("/users/{name}", "name"),
+    "user.groups": _change_user(groups=lambda asked: asked["groups"]),
+    "acl.list": _list_rules,
+    "acl.add": _add_rule,
+    "acl.remove": _remove_rules,
+    "acl.test": _test_rules,
     "token.list": lambda client, _asked: {"tokens": _rows(client, "/tokens")},
     "token.create": _create_token,
     "token.revoke": _delete("/tokens/{name}", "id"),
