@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from onelog.cli.api.table import COMMANDS
+from tests.unit import test_cli_table
+from tools import gen_cli_docs
+
 ROOT = Path(__file__).resolve().parents[1]
 LINES_MAX = 500
 COLUMNS_MAX = 100
@@ -465,3 +469,19 @@ def test_the_floors_below_the_protocols_name_none_in_their_code():
         words = [word for _line, word in words_in_code(ast.parse(text))]
         assert any(map(PROTOCOLS.search, words)), text
     assert not words_in_code(ast.parse('"""Kafka\'s own."""'))
+
+
+def test_every_operation_of_the_admin_api_has_a_command():
+    """Whatever can be seen or changed has a command; `tests/unit/test_cli_table.py` says more."""
+    asked = {f"{row.method} {row.path}" for row in test_cli_table.declared()}
+    known = {row.asks for row in COMMANDS}
+    assert not asked - known, (
+        "add a row to src/onelog/cli/api/table.py: the command, or by_hand=True and its words when"
+        f" a module of its own makes it: {sorted(asked - known)}"
+    )
+    assert not (known - asked) - test_cli_table.EVENTS, "the operations of these rows are gone"
+
+
+def test_the_page_of_commands_is_what_the_commands_are():
+    page = gen_cli_docs.PAGE.read_text()
+    assert page == gen_cli_docs.render(), "run `.venv/bin/python tools/gen_cli_docs.py`"

@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import re
+from inspect import Parameter as Argument
+from inspect import Signature
 from pathlib import Path
 from typing import Any
 
@@ -97,19 +100,20 @@ def _command(words: str, node: App, row: Any, shared: set[str], *, alone: bool) 
 
 
 def _options_of(kind: type) -> dict[str, str]:
-    app = App()
-
-    @app.default
-    def command(*, given: kind) -> None:  # type: ignore[valid-type]
+    def command(**_given: Any) -> None:
         """Nothing."""
 
-    command.__annotations__["given"] = kind
+    one = Argument("given", Argument.KEYWORD_ONLY, default=kind(), annotation=kind)
+    command.__signature__ = Signature([one])  # type: ignore[attr-defined]
+    command.__annotations__ = {}
+    app = App()
+    app.default(command)
     found = app.assemble_argument_collection(parse_docstring=True)
     return {_names(one): _help(one) for one in found if one.show}
 
 
 def _about(node: App) -> str:
-    return " ".join((node.help or "").partition("\nParameters\n")[0].split())
+    return " ".join(re.split(r"\n\s*Parameters\n", node.help or "")[0].split())
 
 
 def _word(one: Any) -> str:
@@ -133,7 +137,7 @@ def _choices(one: Any) -> str:
 def _help(one: Any) -> str:
     about = " ".join(str(one.parameter.help or "").split())
     parts = [about, _choices(one)]
-    return " ".join(part[0].upper() + part[1:] + "." * (part[-1] != ".") for part in parts if part)
+    return "; ".join(part.rstrip(".") for part in parts if part)
 
 
 if __name__ == "__main__":
