@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
@@ -52,12 +52,13 @@ def columns(text: str) -> tuple[Column, ...]:
     """Columns written as `field` or `field:kind`; the first one names the row."""
     found = []
     for number, word in enumerate(text.split()):
-        field, _, kind = word.partition(":")
-        found.append(Column(field, kind or _kind(field, number), _title(field)))  # type: ignore[arg-type]
+        field, _, given = word.partition(":")
+        kind = cast("ColumnKind", given) if given else _kind(field, number)
+        found.append(Column(field, kind, _title(field)))
     return tuple(found)
 
 
-def _kind(field: str, number: int) -> str:
+def _kind(field: str, number: int) -> ColumnKind:
     if field.endswith("_bytes"):
         return "bytes"
     if field.endswith("_ms"):
@@ -248,7 +249,7 @@ def _inner_kind(field: str, value: Any, number: int) -> ColumnKind:
     kind = _kind(field, number)
     if kind == "text" and isinstance(value, int) and not isinstance(value, bool):
         return "count"
-    return kind  # type: ignore[return-value]
+    return kind
 
 
 def _parts(
