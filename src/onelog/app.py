@@ -64,6 +64,7 @@ from onelog.security.api_tokens import ApiTokens
 from onelog.security.authenticator import Authenticator, SecuritySettings
 from onelog.security.tokens import TokenSettings
 from onelog.serving import PROTOCOLS, ProtocolServer, Surroundings, served
+from onelog.serving.pipelines import pipeline_rows
 from onelog.storage.lock import lock_data_dir
 
 _log = get_logger("app")
@@ -150,6 +151,9 @@ class Server:
                                 tokens=tokens,
                                 protocols={name: row.desk for name, row in protocols.items()},
                                 loaded=self._loaded,
+                                pipelines=partial(
+                                    pipeline_rows, Path(self._loaded.config.data_dir)
+                                ),
                             )
                         )
                         self._watch(broker)

@@ -64,6 +64,15 @@ class Model:
         """Everything that still has to come."""
         return [offset for offset in self.offsets if offset not in self.settled]
 
+    def with_consumers(self) -> set[int]:
+        """What consumers have, and what is on its way to the dead letters."""
+        letters = {offset for offset, _at in self.letters.values()}
+        return letters | {held.offset for held in self.held.values()}
+
+    def outstanding(self) -> set[int]:
+        """What was read and is not settled."""
+        return self.with_consumers() | self.delayed.keys() | self.back
+
 
 class QueueMachine(RuleBasedStateMachine):
     """Drives both."""
@@ -141,7 +150,8 @@ class QueueMachine(RuleBasedStateMachine):
         dead: list[int] = []
         room = IN_FLIGHT - len(model.held) - len(model.letters)
         waiting = sorted(model.back)
-        new = [o for o in model.offsets if o >= model.read and o not in model.settled]
+        out_of_reach = model.settled | model.outstanding()
+        new = [o for o in model.offsets if o >= model.read and o not in out_of_reach]
         for offset in [*waiting, *new]:
             if len(out) >= limit or len(out) + len(dead) >= room:
                 break
@@ -169,8 +179,10 @@ class QueueMachine(RuleBasedStateMachine):
         assert [int(row.record.offset) for row in self.letters[letters:]] == dead
         self._note_letters(letters)
         for offset in (*want, *dead):
-            model.back.discard(offset)
-            model.read = max(model.read, offset + 1)
+            if offset in model.back:
+                model.back.discard(offset)
+            else:
+                model.read = max(model.read, offset + 1)
 
     def _note_letters(self, since: int) -> None:
         for letter in self.letters[since:]:
@@ -262,6 +274,38 @@ class QueueMachine(RuleBasedStateMachine):
         self.run(lambda: self.queue.settle_dead_letter(token))  # twice is once
         self.model.settled.add(self.model.letters.pop(token)[0])
 
+    # -- moving
+
+    @precondition(lambda self: self.model.offsets)
+    @rule(data=st.data())
+    def seek(self, data: st.DataObject) -> None:
+        """All from there on comes again, and nothing below; what consumers have stays with them."""
+        model = self.model
+        end = model.offsets[-1] + 1
+        offset = data.draw(st.integers(0, end))
+        (row,) = self.queue.positions()
+        self.run(lambda: self.queue.seek(row.stream_id, row.partition, offset))
+        held = model.with_consumers()
+        model.settled = {o for o in model.offsets if o < offset and o not in held}
+        model.counts = {o: n for o, n in model.counts.items() if o in held}
+        model.delayed, model.back, model.read = {}, set(), offset
+
+    @precondition(lambda self: self.model.offsets)
+    @rule(data=st.data())
+    def revive(self, data: st.DataObject) -> None:
+        """A settled record comes again, as one that was never handed out; no other does."""
+        model = self.model
+        offset = data.draw(st.sampled_from(model.offsets))
+        (row,) = self.queue.positions()
+        was_read = offset < self.queue.reading.position(0)
+        revived = self.run(lambda: self.queue.revive(row.stream_id, row.partition, offset))
+        assert revived == (offset in model.settled)
+        if revived:
+            model.settled.discard(offset)
+            model.counts.pop(offset, None)
+            if was_read:
+                model.back.add(offset)
+
     # -- time
 
     @rule(passed_ms=st.sampled_from((50, 120, 400, 1_100)))
@@ -320,7 +364,8 @@ class QueueMachine(RuleBasedStateMachine):
         assert state.positions == [position]
         for lane in self.queue._lanes.values():
             above = {offset for offset in self.model.settled if offset >= position.offset}
-            assert len(lane._settled or ()) <= len(above)  # it shrinks as the floor moves
+            known = {offset for offset in lane._settled or () if offset in self.model.offsets}
+            assert known <= above  # it shrinks as the floor moves
             assert len(lane.counts) <= len(self.model.unsettled())
 
 

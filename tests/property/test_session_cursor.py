@@ -48,6 +48,7 @@ class SessionMachine(RuleBasedStateMachine):
         self.next = 0
         self.flying: dict[int, tuple[int, bool]] = {}
         self.done: set[int] = set()
+        self.passed: set[int] = set()
         self.checkpoint()
 
     def teardown(self) -> None:
@@ -68,10 +69,12 @@ class SessionMachine(RuleBasedStateMachine):
     @rule(limit=st.integers(1, 6))
     def fetch(self, limit: int) -> None:
         room = min(limit, WINDOW - len(self.flying))
-        want = self.offsets[self.next : self.next + max(room, 0)]
+        read = self.offsets[self.next : self.next + max(room, 0)]
+        want = [offset for offset in read if offset not in self.passed]
         got = self.session.fetch(limit, wants_ack)
         assert [row.record.offset for row in got if row.record] == want
-        self.next += len(want)
+        self.next += len(read)
+        self.passed -= set(read)
         for row in got:
             assert row.record is not None
             assert not row.duplicate
@@ -99,6 +102,18 @@ class SessionMachine(RuleBasedStateMachine):
         assert self.session.receive(packet_id)
         self.flying[packet_id] = (self.flying[packet_id][0], True)
 
+    @precondition(lambda self: self.offsets)
+    @rule(data=st.data())
+    def seek(self, data: st.DataObject) -> None:
+        """All from there on comes again, and nothing below; what is in flight is not sent twice."""
+        self.next = data.draw(st.integers(0, len(self.offsets)))
+        offset = [*self.offsets, self.offsets[-1] + 1][self.next]
+        (row,) = self.session.positions()
+        self.session.seek(row.stream_id, row.partition, offset)
+        flying = {at for at, _received in self.flying.values()}
+        self.passed = {at for at in flying if at >= offset}
+        self.done = {at for at in self.offsets if at < offset and at not in flying}
+
     @rule()
     def redeliver(self) -> None:
         """In the order of the first delivery; what was received is only released again."""
@@ -115,14 +130,15 @@ class SessionMachine(RuleBasedStateMachine):
     @rule()
     def checkpoint(self) -> None:
         self.kept = msgspec.msgpack.encode(self.session.state())
-        self.kept_model = (self.next, dict(self.flying), set(self.done))
+        self.kept_model = (self.next, dict(self.flying), set(self.done), set(self.passed))
 
     @rule()
     def restart(self) -> None:
         state = msgspec.msgpack.decode(self.kept, type=CursorState)
         self.session = SessionCursor.restore(self.registry, state, clock=self.clock, window=WINDOW)
-        number, flying, done = self.kept_model
-        self.next, self.flying, self.done = number, dict(flying), set(done)
+        number, flying, done, passed = self.kept_model
+        self.next, self.flying = number, dict(flying)
+        self.done, self.passed = set(done), set(passed)
 
     @invariant()
     def nothing_unacknowledged_is_below_the_pin(self) -> None:

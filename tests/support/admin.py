@@ -15,8 +15,14 @@ from onelog.admin.contract import ListenerInfo, ServerInfo
 from onelog.base.clock import Clock, ManualClock, SystemClock
 from onelog.broker import Broker
 from onelog.broker.showing import ProtocolDesk
-from onelog.config import load
+from onelog.config import Config, load
 from onelog.observe import Health, Registry, Troubles
+from onelog.protocols.amqp.hub import Hub as AmqpHub
+from onelog.protocols.amqp.showing import AmqpDesk
+from onelog.protocols.kafka.hub import Hub as KafkaHub
+from onelog.protocols.kafka.showing import KafkaDesk
+from onelog.protocols.mqtt.hub import Hub as MqttHub
+from onelog.protocols.mqtt.showing import MqttDesk
 from onelog.security.api_tokens import ApiTokens
 from onelog.security.authenticator import Authenticator, SecuritySettings
 from tests.support.brokers import running
@@ -109,6 +115,32 @@ class Api:
 
 
 Desks = dict[str, Callable[[], ProtocolDesk | None]]
+
+
+@contextlib.asynccontextmanager
+async def whole_api(path: Path) -> AsyncIterator[Any]:
+    """The API over a broker with the hubs of all three protocols open."""
+    desks: dict[str, ProtocolDesk] = {}
+
+    def make(_broker: Broker, _authenticator: Authenticator) -> Desks:
+        return {name: lambda name=name: desks.get(name) for name in ("mqtt", "kafka", "amqp")}
+
+    async with (
+        admin_api(path, make_desks=make) as found,
+        contextlib.AsyncExitStack() as closing,
+    ):
+        broker, who, config, clock = found.broker, found.authenticator, Config(), SystemClock()
+        whole: Any = found
+        whole.mqtt = MqttHub(broker, who, config.mqtt.limits, clock)
+        whole.kafka = KafkaHub(broker, who, config, clock)
+        whole.amqp = AmqpHub(broker, who, config, clock)
+        for hub in (whole.mqtt, whole.kafka, whole.amqp):
+            await hub.open()
+            closing.push_async_callback(hub.close)
+        desks["mqtt"] = MqttDesk(whole.mqtt)
+        desks["kafka"] = KafkaDesk(whole.kafka)
+        desks["amqp"] = AmqpDesk(whole.amqp)
+        yield whole
 
 
 @contextlib.asynccontextmanager

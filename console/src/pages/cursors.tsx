@@ -63,7 +63,7 @@ function List({ protocol }: { protocol: Wanted }): JSX.Element {
   const withGroups = protocol === "" || protocol === "kafka";
   const rows = useMemo(() => {
     const found = withGroups ? groups.rows.map(asCursor) : [];
-    return protocol === "kafka" ? found : [...found, ...cursors.rows];
+    return protocol === "kafka" ? found : [...found, ...cursors.rows.filter((row) => row.kind !== "group")];
   }, [cursors.rows, groups.rows, protocol]);
   const pages = {
     ...cursors,

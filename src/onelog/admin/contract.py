@@ -118,6 +118,35 @@ class CursorInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Consumers attached right now."""
 
 
+class TargetProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a pipeline is with one of its targets."""
+
+    target: str
+    batch: int
+    """The last micro-batch that is done; -1: none."""
+    rows: int
+    rows_per_s: float
+    lag: int
+    batch_ms: int
+    at: str
+    state: str
+
+
+class PipelineInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of a pipeline."""
+
+    name: str
+    phase: str
+    """`starting`, `running`, `done`, `stopped`, `failed` or `killed`."""
+    file: str
+    master: str
+    mode: str
+    pid: int
+    started: str
+    error: str
+    targets: tuple[TargetProgress, ...]
+
+
 class ListenerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What listens where."""
 

@@ -13,14 +13,15 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from onelog.admin.api.declaring import PREFIX
+from onelog.admin.api.declaring import PREFIX, Caller
 from onelog.admin.api.desk import AdminDesk
 from onelog.admin.api.errors import answer
 from onelog.admin.api.gatekeeper import Gatekeeper
-from onelog.admin.api.overview import trouble_info
+from onelog.admin.api.overview import shown_checks, trouble_info
+from onelog.admin.api.sight import Sight
 from onelog.admin.console import HOME
 from onelog.admin.samples import StreamSamples
-from onelog.broker import Stream
+from onelog.broker import AllowAll, Stream
 from onelog.observe import HealthReport, Registry
 from onelog.observe.metrics import CONTENT_TYPE
 from onelog.security.roles import AdminRole
@@ -53,14 +54,14 @@ class Probes:
 
     async def health(self, request: Request) -> Response:
         """Every check, and what went wrong inside and was survived; 503 as for readiness."""
-        self._viewer(request)
+        sight = self._sight(self._viewer(request))
         report = self._desk.health.ready()
         troubles = self._desk.troubles.rows()
         status = "failing" if not report.ok else "degraded" if troubles else "ok"
         body = {
             "status": status,
-            "checks": report.checks,
-            "troubles": [trouble_info(row) for row in troubles],
+            "checks": shown_checks(report, sight),
+            "troubles": [trouble_info(row, sight) for row in troubles],
         }
         return answer(body, 200 if report.ok else 503)
 
@@ -80,9 +81,14 @@ class Probes:
     def _streams(self) -> list[Stream]:
         return self._desk.broker.streams.streams() if self._desk.is_open else []
 
-    def _viewer(self, request: Request) -> None:
+    def _viewer(self, request: Request) -> Caller:
         caller, _cookie = self._gatekeeper.identify(request, AdminRole.VIEWER)
         caller.need(AdminRole.VIEWER, f"GET {request.url.path}")
+        return caller
+
+    def _sight(self, caller: Caller) -> Sight:
+        """What a caller may see; before the broker is open, its rules are not known."""
+        return self._desk.sight(caller) if self._desk.is_open else Sight(AllowAll(), caller)
 
 
 def _health_answer(report: HealthReport) -> Response:

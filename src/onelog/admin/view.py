@@ -29,11 +29,15 @@ from onelog.broker import (
     SegmentInfo,
     Stream,
 )
+from onelog.broker.showing import ConsumerGroupRow
 
 Homes = Mapping[str, Stream]
 """Streams by their id."""
 
+GROUP_PREFIX: Final = "kafka:"
+"""What stands before the name of a consumer group among the names of cursors."""
 _PREFIXES: Final = {
+    GROUP_PREFIX: "kafka",
     "mqtt/": "mqtt",
     "mqtt-": "mqtt",
     "share/": "mqtt",
@@ -125,6 +129,29 @@ def _kept_cursor(kept: CursorState, homes: Homes) -> CursorInfo:
         lag=sum(max(0, row.end - row.offset) for row in positions),
         pending=0,
         connected=0,
+    )
+
+
+def group_cursor(group: ConsumerGroupRow) -> CursorInfo:
+    """A consumer group as a cursor; what Kafka calls a topic stands for a stream."""
+    return CursorInfo(
+        name=GROUP_PREFIX + group.name,
+        kind="group",
+        protocol="kafka",
+        filter=", ".join(dict.fromkeys(row.topic for row in group.positions)),
+        durable=True,
+        positions=tuple(
+            CursorPosition(
+                stream=row.topic,
+                partition=row.partition,
+                offset=row.offset,
+                end=row.offset if row.end is None else row.end,
+            )
+            for row in group.positions
+        ),
+        lag=group.lag,
+        pending=0,
+        connected=group.member_count,
     )
 
 

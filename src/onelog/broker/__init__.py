@@ -19,6 +19,7 @@ from onelog.broker.hooks import (
 from onelog.broker.kept import KeptRow, KeptTable
 from onelog.broker.live import Live, LiveListener, LiveSource
 from onelog.broker.publish import Publisher
+from onelog.broker.seeking import Redriven, places, redrive, seek
 from onelog.broker.sessions import Session, SessionRecord, Sessions
 from onelog.broker.spans import Spans
 from onelog.broker.views import NamedView, NamedViews
@@ -80,6 +81,10 @@ __all__ = [
     "KeptRow",
     "Kind",
     "NamedView",
+    "Redriven",
+    "places",
+    "redrive",
+    "seek",
     "NamedViews",
     "Notice",
     "Home",

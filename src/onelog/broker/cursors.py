@@ -2,12 +2,15 @@
 
 Rules: a name is open once at a time. A durable cursor's state is in `~cursors` before `open`
 answers, and after each change within the checkpoint interval; `save` makes it durable now.
-Closing keeps the state, deleting forgets it.
+Closing keeps the state, deleting forgets it. While the kept state of a cursor is moved, nobody
+opens or deletes the cursor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -71,6 +74,7 @@ class CursorDesk:
         self._authorizer = authorizer
         self._open: dict[str, Cursor] = {}
         self._durable: set[str] = set()
+        self._moving: dict[str, asyncio.Event] = {}
         self._tails = 0
         self.pins = Pins(checkpoints, clock, self._durable_cursors)
         self.dead_letters = DeadLetterWriter(publisher)
@@ -225,6 +229,7 @@ class CursorDesk:
     ) -> C:
         _check_name(name)
         self._authorize(principal, filters)
+        await self._until_moved(name)
         if name in self._open:
             raise AlreadyExists(f"the cursor {name!r} is open already")
         kept = self._checkpoints.kept(name)
@@ -298,6 +303,7 @@ class CursorDesk:
     async def adopt(self, cursor: Cursor) -> None:
         """Keep a protocol's own cursor durably from now on."""
         _check_name(cursor.name)
+        await self._until_moved(cursor.name)
         if cursor.name in self._open:
             raise AlreadyExists(f"the cursor {cursor.name!r} is open already")
         await self._keep(cursor)
@@ -339,10 +345,57 @@ class CursorDesk:
 
     async def delete(self, name: str) -> None:
         """Close a cursor if it is open and forget its state."""
+        await self._until_moved(name)
         if name not in self._open and self._checkpoints.kept(name) is None:
             raise CursorNotFound(f"there is no cursor {name!r}")
         self._drop(name)
         await self._checkpoints.forget(name)
+
+    # -- moving
+
+    @asynccontextmanager
+    async def moving(
+        self, name: str, restore: Callable[[CursorState], Cursor] | None = None
+    ) -> AsyncIterator[Cursor]:
+        """A cursor to be moved in the block: open, or made of its kept state. Saved at the end.
+
+        `restore` makes a cursor that a protocol keeps itself. Raises CursorNotFound, Conflict.
+        """
+        await self._until_moved(name)
+        cursor = self._open.get(name)
+        if cursor is not None:
+            yield cursor
+            if name in self._durable and self._open.get(name) is cursor:
+                await self._checkpoints.save(cursor)
+        else:
+            kept = self._checkpoints.kept(name)
+            if kept is None:
+                raise CursorNotFound(f"there is no cursor {name!r}")
+            cursor = (restore or self._restored)(kept)
+            self._moving[name] = asyncio.Event()
+            try:
+                yield cursor
+                await self._checkpoints.save(cursor)
+            finally:
+                self._checkpoints.let_go(cursor)
+                cursor.close()
+                self._moving.pop(name).set()
+        self.pins.outdated()
+        self.pins.claim()
+
+    async def _until_moved(self, name: str) -> None:
+        while (moved := self._moving.get(name)) is not None:
+            await moved.wait()
+
+    def _restored(self, kept: CursorState) -> Cursor:
+        match kept.kind:
+            case CursorKind.OFFSET:
+                return OffsetCursor.restore(self._registry, kept)
+            case CursorKind.SESSION:
+                return SessionCursor.restore(self._registry, kept, clock=self._clock)
+            case CursorKind.QUEUE:
+                return QueueCursor.restore(self._registry, kept, clock=self._clock)
+        raise Conflict(f"the cursor {kept.name!r} is of kind {kept.kind}, which is not moved")
 
     def _drop(self, name: str) -> None:
         cursor = self._open.pop(name, None)

@@ -11,7 +11,8 @@ count as absent (ADR 14).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 from typing import Final
 
 import msgspec
@@ -229,9 +230,7 @@ class Sessions:
             if old is not None:
                 self.takeovers += 1
                 await old.on_takeover()
-            timer = self._timers.pop(client_id, None)
-            if timer is not None:
-                timer.cancel()
+            self._disarm(client_id)
             kept = self._kept.get(client_id)
             ending = old.record if old is not None else kept
             if ending is not None and (clean or ending.expiry_ms == 0):
@@ -283,6 +282,16 @@ class Sessions:
 
     async def end(self, client_id: str) -> None:
         """End a session that has no connection now. Raises NotFound, Conflict."""
+        async with self.detached(client_id) as record:
+            self._disarm(client_id)
+            await self._finish(record)
+
+    @asynccontextmanager
+    async def detached(self, client_id: str) -> AsyncIterator[SessionRecord]:
+        """A session without a connection; nobody attaches it for the length of the block.
+
+        Raises NotFound, Conflict.
+        """
         self.check_known()
         async with self._turn(client_id):
             if client_id in self._attached:
@@ -292,10 +301,18 @@ class Sessions:
             record = self._kept.get(client_id)
             if record is None:
                 raise NotFound(f"there is no session {client_id!r}")
-            timer = self._timers.pop(client_id, None)
-            if timer is not None:
-                timer.cancel()
-            await self._finish(record)
+            yield record
+
+    async def replace(self, record: SessionRecord) -> None:
+        """Keep a change of a session in a block of `detached`."""
+        self._disarm(record.client_id)
+        await self._keep(record)
+        self._arm(record)
+
+    def _disarm(self, client_id: str) -> None:
+        timer = self._timers.pop(client_id, None)
+        if timer is not None:
+            timer.cancel()
 
     async def _keep(self, record: SessionRecord) -> None:
         row = msgspec.json.encode(record)

@@ -7,12 +7,15 @@ their turn. Nothing here knows a protocol's own classes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import msgspec
 
 from onelog.base.limits import WRITTEN_TOPICS_MAX
+from onelog.broker.seeking import Redriven
+from onelog.cursors.sources import Source
+from onelog.cursors.start import Start
 from onelog.log.handle import PartitionHandle
 from onelog.record.record import Record
 
@@ -153,6 +156,16 @@ class RetainingDesk(ProtocolDesk, Protocol):
         """Every will that is kept."""
         ...
 
+    async def seek_session(
+        self, client_id: str, start: Start, chosen: Callable[[Source], bool]
+    ) -> None:
+        """Let a session go on elsewhere in the log. Raises NotFound, Conflict."""
+        ...
+
+    async def delete_share(self, cursor: str) -> None:
+        """Forget a share group without members. Raises NotFound, Conflict."""
+        ...
+
 
 class GroupPosition(msgspec.Struct, frozen=True, kw_only=True):
     """Where a group stands in a partition of a Kafka topic."""
@@ -228,6 +241,10 @@ class GroupDesk(ProtocolDesk, Protocol):
         """Every transactional id."""
         ...
 
+    def address(self, name: str) -> str | None:
+        """The topic or filter that a Kafka topic shows; None: there is no such topic."""
+        ...
+
 
 class ExchangeRow(msgspec.Struct, frozen=True, kw_only=True):
     """An exchange."""
@@ -238,6 +255,8 @@ class ExchangeRow(msgspec.Struct, frozen=True, kw_only=True):
     durable: bool
     auto_delete: bool
     internal: bool
+    filter: str
+    """The topics of its messages."""
 
 
 class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -256,6 +275,10 @@ class QueueRow(msgspec.Struct, frozen=True, kw_only=True):
     delivered: int
     cursor: str
     """Its cursor, as /cursors names it."""
+    topic: str
+    """The topic of messages that are sent to it directly."""
+    access: str
+    """What access rules call it."""
 
 
 class BindingRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -266,6 +289,10 @@ class BindingRow(msgspec.Struct, frozen=True, kw_only=True):
     destination: str
     destination_type: str
     routing_key: str
+    filter: str
+    """The topics that come through it, or more where no filter says just these."""
+    target: str
+    """The topic of the queue, or the topics of the exchange, that it leads to."""
 
 
 class QueueDesk(ProtocolDesk, Protocol):
@@ -285,6 +312,14 @@ class QueueDesk(ProtocolDesk, Protocol):
 
     def purge(self, vhost: str, queue: str) -> int:
         """Settle all that waits in a queue; how many that were. Raises NotFound."""
+        ...
+
+    async def seek_queue(self, vhost: str, queue: str, start: Start) -> None:
+        """Let a queue begin again elsewhere in the log. Raises NotFound, Conflict."""
+        ...
+
+    async def redrive(self, vhost: str, queue: str) -> Redriven:
+        """Send dead letters back to the queues where they died. Raises NotFound, Conflict."""
         ...
 
     async def delete_queue(self, vhost: str, queue: str) -> None:

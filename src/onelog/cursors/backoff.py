@@ -24,6 +24,11 @@ class BackOff:
             _ready_at, offset, key = heapq.heappop(self._rows)
             yield key, offset
 
+    def drop(self, key: tuple[str, int]) -> None:
+        """Records of this source wait no more."""
+        self._rows = [row for row in self._rows if row[2] != key]
+        heapq.heapify(self._rows)
+
     def next_at(self) -> float | None:
         """When the next one is ready; None: none waits."""
         return self._rows[0][0] if self._rows else None

@@ -23,7 +23,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from onelog.base.errors import Closed, OnelogError, PartitionStopped, again
+from onelog.base.errors import Closed, InvalidRequest, OnelogError, PartitionStopped, again
 from onelog.base.ids import Offset
 from onelog.cursors.reader import READ_BYTES, read_at, read_records
 from onelog.cursors.sources import Source, SourceRegistry, SourceSet
@@ -224,12 +224,24 @@ class Reading:
         self._offsets[index] = offset
         self._gated = self._set.gates is not None
 
+    def wake(self) -> None:
+        """Somebody moved it: whoever waits looks again."""
+        for wait in tuple(self._waits or ()):
+            wait.look_again()
+
     def find(self, stream_id: str, partition: int) -> int | None:
         """The index of a source by stream id and partition; None: it is not read (any more)."""
         for index, source in enumerate(self.sources.sources):
             if source.key == (stream_id, partition):
                 return index
         return None
+
+    def index(self, stream_id: str, partition: int) -> int:
+        """The index of a source. Raises InvalidRequest when it is not read."""
+        index = self.find(stream_id, partition)
+        if index is None:
+            raise InvalidRequest(f"partition {partition} of the stream {stream_id} is not read")
+        return index
 
     def _source(self, stream_id: str, partition: int) -> Source | None:
         index = self.find(stream_id, partition)
@@ -385,8 +397,7 @@ class Reading:
         if self._coming is not None:
             self._coming.pop(partition, None)
             self._coming = self._coming or None
-        for wait in tuple(self._waits or ()):
-            wait.look_again()
+        self.wake()
 
     def readable_sources(self) -> list[tuple[int, Source]]:
         """Sources that may be read now: not stopped, not coming from the disk, not waiting for

@@ -70,6 +70,10 @@ class Holdings:
             if held.consumer == consumer and held.reason is None
         ]
 
+    def offsets_in(self, lane: Lane) -> list[int]:
+        """The offsets of a lane that are handed out or on their way to the dead letters."""
+        return [held.offset for held in self._held.values() if held.lane is lane]
+
     def set_deadline(self, token: int, deadline: float) -> None:
         """Set the deadline that counts from now on."""
         self._held[token].deadline = deadline

@@ -82,12 +82,8 @@ class OffsetCursor:
 
     def seek(self, stream_id: str, partition: int, offset: int) -> None:
         """Read a partition from `offset` on; what is committed stays."""
-        index = self.reading.find(stream_id, partition)
-        if index is None:
-            raise InvalidRequest(
-                f"the cursor {self.name} does not read partition {partition} of {stream_id}"
-            )
-        self.reading.seek(index, offset)
+        self.reading.seek(self.reading.index(stream_id, partition), offset)
+        self.reading.wake()
 
     def commit(self, committed: Committed) -> None:
         """Remember that everything below this offset is done in one partition."""

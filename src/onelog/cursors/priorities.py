@@ -46,6 +46,11 @@ class PriorityWindow:
         _rank, key, offset = self._rows[0]
         return key, offset
 
+    def drop(self, key: tuple[str, int]) -> None:
+        """Forget what was looked at of this source."""
+        self._rows = [row for row in self._rows if row[1] != key]
+        heapq.heapify(self._rows)
+
     def pop(self) -> None:
         """The next record was handed out, or is gone."""
         heapq.heappop(self._rows)

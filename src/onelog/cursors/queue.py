@@ -36,6 +36,7 @@ from onelog.cursors.delivery import Acquired, DeadLetter, QueueSettings, Reason
 from onelog.cursors.holdings import Holdings, Unsettled
 from onelog.cursors.lane import Lane, LaneState
 from onelog.cursors.priorities import PriorityWindow
+from onelog.cursors.pull import next_acquired
 from onelog.cursors.reader import expires_at
 from onelog.cursors.sources import SourceRegistry
 from onelog.cursors.start import Start
@@ -162,24 +163,7 @@ class QueueCursor:
         self, consumer: str, limit: int = 1, timeout_s: float | None = None
     ) -> list[Acquired]:
         """As `acquire`, waiting for a record; empty when the time ran out."""
-        loop = asyncio.get_running_loop()
-        deadline = None if timeout_s is None else loop.time() + timeout_s
-        while True:
-            found = self.acquire(consumer, limit)
-            left = None if deadline is None else deadline - loop.time()
-            if found or limit <= 0 or (left is not None and left <= 0):
-                return found
-            if not self.is_full and (self.has_returned or self.reading.may_go_on()):
-                await asyncio.sleep(0)
-                continue
-            available = asyncio.Event()
-            wait = QueueWait(self, available.set)
-            try:
-                await asyncio.wait_for(available.wait(), left)
-            except TimeoutError:
-                return []
-            finally:
-                wait.cancel()
+        return await next_acquired(self, consumer, limit, timeout_s)
 
     def when_available(self, callback: Callable[[], None]) -> QueueWait:
         """Call back once, when there may be something to acquire."""
@@ -384,6 +368,37 @@ class QueueCursor:
                 self._held.give_up(token, reason)
                 return
         self._bury(token, record, reason)
+
+    # -- moving
+
+    def seek(self, stream_id: str, partition: int, offset: int) -> None:
+        """Hand out everything of a partition from `offset` on, and nothing below (`lane.py`)."""
+        index = self.reading.index(stream_id, partition)
+        lane = self._lane((stream_id, partition))
+        lane.seek(offset, self._held.offsets_in(lane))
+        if self._delayed is not None:
+            self._delayed.drop(lane.key)
+        if self._by_priority is not None:
+            self._by_priority.drop(lane.key)
+        self.reading.seek(index, offset)
+        self._moved()
+
+    def revive(self, stream_id: str, partition: int, offset: int) -> bool:
+        """Hand out a settled record again. Returns False when it is not settled, or not read."""
+        index = self.reading.find(stream_id, partition)
+        if index is None:
+            return False
+        lane = self._lane((stream_id, partition))
+        revived = lane.revive(offset, self.reading.position(index))
+        if revived:
+            self._moved()
+        return revived
+
+    def _moved(self) -> None:
+        self._set_timer()
+        self.on_change()
+        self._notify()
+        self.reading.wake()
 
     # -- time
 

@@ -10,6 +10,7 @@ Rules:
 - Redelivery is in the order of the first delivery; after PUBREC, only the release (PUBREL) is sent
   again, never the record.
 - A record that needs no acknowledgement is handed out with packet id 0 and forgotten.
+- A seek leaves records in flight as they are: the reader passes them over when it meets them again.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from onelog.cursors.start import Start
 from onelog.record.record import Record
 
 PACKET_IDS: Final = 65_535
+
+Place = tuple[str, int, int]
+"""Stream id, partition and offset of a record."""
 
 
 class FlightStage(IntEnum):
@@ -61,6 +65,7 @@ class _Body(msgspec.Struct, array_like=True):
     positions: list[Position]
     in_flight: list[InFlight]
     next_packet_id: int
+    passed: list[Position] = []
 
 
 def always(_record: Record) -> bool:
@@ -75,6 +80,7 @@ class SessionCursor:
         "_clock",
         "_in_flight",
         "_next_packet_id",
+        "_passed",
         "name",
         "on_change",
         "reading",
@@ -91,6 +97,8 @@ class SessionCursor:
         self._clock = clock
         self._in_flight: dict[int, InFlight] = {}
         self._next_packet_id = 1
+        self._passed: set[Place] | None = None
+        """Places that were in flight at a seek and that the reader meets again."""
 
     @classmethod
     def create(
@@ -118,6 +126,7 @@ class SessionCursor:
         )
         cursor._in_flight = {entry.packet_id: entry for entry in body.in_flight}
         cursor._next_packet_id = body.next_packet_id
+        cursor._passed = {(row.stream_id, row.partition, row.offset) for row in body.passed} or None
         return cursor
 
     @property
@@ -138,6 +147,8 @@ class SessionCursor:
         now_ms = self._clock.now_ms()
         for index, record in self.reading.read(room):
             source = self.reading.sources.sources[index]
+            if self._passed is not None and self._passes(*source.key, record.offset):
+                continue
             ends = expires_at(record, source.stream.config.message_ttl_ms)
             if ends is not None and ends <= now_ms:
                 continue
@@ -169,6 +180,29 @@ class SessionCursor:
             elif not await self.reading.wait_readable(left):
                 break
         return []
+
+    def seek(self, stream_id: str, partition: int, offset: int) -> None:
+        """Read a partition from `offset` on. What is in flight stays so, and is not sent twice."""
+        index = self.reading.index(stream_id, partition)
+        key = (stream_id, partition)
+        places = {
+            (*key, entry.offset)
+            for entry in self._in_flight.values()
+            if (entry.stream_id, entry.partition) == key and entry.offset >= offset
+        }
+        others = {place for place in self._passed or () if place[:2] != key}
+        self._passed = places | others or None
+        self.reading.seek(index, offset)
+        self.on_change()
+        self.reading.wake()
+
+    def _passes(self, *place: *Place) -> bool:
+        assert self._passed is not None
+        if place not in self._passed:
+            return False
+        self._passed.discard(place)
+        self._passed = self._passed or None
+        return True
 
     def redeliver(self) -> list[SessionDelivery]:
         """Everything in flight again, in order, for a peer that has come back.
@@ -232,7 +266,12 @@ class SessionCursor:
 
     def state(self) -> CursorState:
         """The state to keep."""
-        body = _Body(self.reading.positions(), list(self._in_flight.values()), self._next_packet_id)
+        body = _Body(
+            self.reading.positions(),
+            list(self._in_flight.values()),
+            self._next_packet_id,
+            [Position(*place) for place in sorted(self._passed or ())],
+        )
         return CursorState(
             self.name, self.kind, self.filters, self.positions(), msgspec.msgpack.encode(body)
         )

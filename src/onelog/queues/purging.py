@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Final
@@ -18,11 +19,12 @@ RUN_MAX: Final = 1 << 30
 class Purge:
     """Messages that were purged from a queue and are not settled yet."""
 
-    __slots__ = ("_gone", "_queue")
+    __slots__ = ("_gone", "_queue", "_waiting")
 
     def __init__(self, queue: Queue) -> None:
         self._queue: Queue = weakref.proxy(queue)  # it holds us, and goes when it is deleted
         self._gone: deque[ReadyList] = deque()
+        self._waiting: list[asyncio.Future[None]] = []
 
     def add(self, gone: ReadyList) -> None:
         """One more purge."""
@@ -48,3 +50,13 @@ class Purge:
             elif not queue.is_deleted:
                 queue.vhost.hub.loop.call_soon(self.settle)
                 return
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    async def done(self) -> None:
+        """Wait until all of them are settled."""
+        if self._gone:
+            self._waiting.append(asyncio.get_running_loop().create_future())
+            await self._waiting[-1]

@@ -47,9 +47,9 @@ class Queue:
 
     __slots__ = (
         "__weakref__", "_at_once", "_batch", "_clock", "_giving_up", "_idle", "_keys",
-        "_length", "_loop", "_out", "_pumping", "_purge", "_ready", "acked", "consumers", "cursor",
+        "_length", "_loop", "_out", "_pumping", "_ready", "acked", "consumers", "cursor",
         "delivered", "delivered_no_ack", "expiry", "got", "got_no_ack", "got_nothing",
-        "had_consumers", "is_deleted", "owner", "published", "record", "redelivered",
+        "had_consumers", "is_deleted", "owner", "published", "purging", "record", "redelivered",
         "settings", "takes_runs", "unacked", "uncertain", "vhost", "window",
     )  # fmt: skip
 
@@ -98,7 +98,7 @@ class Queue:
         0 or the queue's limit is reached."""
         self._out: dict[int, tuple[int, int]] = {}
         """Priority and bytes of messages with consumers, where both count when they come back."""
-        self._purge = Purge(self)
+        self.purging = Purge(self)
         self._giving_up = GivingUp(self)
         self.uncertain: dict[int, int] = {}
         """After a crash, per partition: below this offset nobody knows which messages were handed
@@ -398,7 +398,7 @@ class Queue:
         self._length.clear()
         self._at_once.clear()
         count = gone.size
-        self._purge.add(gone)
+        self.purging.add(gone)
         return count
 
     def settle_run(self, place: int, count: int) -> None:
@@ -493,7 +493,7 @@ class Queue:
         """The queue was deleted, or the broker stops."""
         self.is_deleted = True
         self.window.close()
-        self._purge.settle()
+        self.purging.settle()
         self._giving_up.close()
         self.expiry.close()
         self._idle.close()

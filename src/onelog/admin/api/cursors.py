@@ -1,12 +1,15 @@
-"""Operations on cursors of every kind: looking, seeking, purging, deleting."""
+"""Operations on cursors of every kind: look, seek, reset, purge, redrive, delete."""
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import Meta
 
+from onelog.admin.api.cursor_moves import CursorMoves
+from onelog.admin.api.cursor_sight import CursorSight
 from onelog.admin.api.declaring import (
     NOTHING,
     OPERATOR,
@@ -20,29 +23,21 @@ from onelog.admin.api.declaring import (
 from onelog.admin.api.desk import AdminDesk
 from onelog.admin.api.paging import Page, SearchQuery, choose, contains, full_page
 from onelog.admin.contract import CursorInfo
-from onelog.admin.view import protocol_of
-from onelog.base.errors import Conflict, CursorNotFound, NotFound
-from onelog.base.ids import TimestampMs
-from onelog.broker import LOCAL, Committed, OffsetCursor, PartitionHandle, QueueCursor
+from onelog.admin.view import GROUP_PREFIX, Homes, group_cursor, protocol_of
+from onelog.base.errors import CursorNotFound
+from onelog.broker import Redriven
+from onelog.broker.showing import GroupDesk
 
 TAG = "cursors"
-_PURGER: Final = "~purge"
-_PURGED_AT_ONCE: Final = 200
-_ADVICE: Final = {
-    "tail": "it ends with its reader",
-    "offset": "its program closes it",
-    "session": "DELETE /api/v1/sessions/{client} ends the session",
-    "queue": "a share group goes when it had no member for mqtt.shares.idle_expiry_ms",
-    "routed": "DELETE /api/v1/amqp/queues/{vhost}/{queue} deletes the queue",
-    "table": "the broker needs it",
-}
+
+AnyCall = ApiCall[NoQuery, Any]
 
 
 class CursorQuery(SearchQuery, frozen=True, kw_only=True):
     """Which page of which cursors."""
 
     protocol: Annotated[
-        Literal["", "mqtt", "amqp", "embedded"],
+        Literal["", "mqtt", "kafka", "amqp", "embedded"],
         Meta(description="Cursors of one protocol only."),
     ] = ""
 
@@ -54,15 +49,16 @@ class CursorSeek(ApiInput, frozen=True, kw_only=True):
     value: Annotated[int, Meta(ge=0, le=2**62)] = 0
     """The time in ms since the epoch, or the offset."""
     stream: Annotated[str, Meta(max_length=255)] | None = None
-    """null: every stream that it reads."""
+    """null: every stream that it reads. For a Kafka group: the topic."""
     partition: Annotated[int, Meta(ge=0, le=2**31)] | None = None
     """null: every partition."""
 
 
 class CursorPurged(msgspec.Struct, frozen=True, kw_only=True):
-    """How many records were settled."""
+    """How many records were skipped."""
 
-    records: int
+    records: int | None
+    """null: it moved to the end, and nobody counted."""
 
 
 class CursorOperations:
@@ -70,145 +66,128 @@ class CursorOperations:
 
     def __init__(self, desk: AdminDesk) -> None:
         self._desk = desk
+        self._moves = CursorMoves(desk)
 
     def table(self) -> list[AnyOperation]:
         """The paths, and the function for each."""
+        one = "/cursors/{cursor}"
         rows: list[AnyOperation] = [
             ApiOperation(
                 method="GET", path="/cursors", role=VIEWER, tag=TAG,
-                summary="Cursors by name, open or kept.", query=CursorQuery,
+                summary="Cursors of every kind by name, open or kept.", query=CursorQuery,
                 answer=Page[CursorInfo], handler=self.cursors,
             ),
             ApiOperation(
-                method="GET", path="/cursors/{cursor}", role=VIEWER, tag=TAG,
+                method="GET", path=one, role=VIEWER, tag=TAG,
                 summary="One cursor: where it stands, what it has not settled.",
                 answer=CursorInfo, handler=self.cursor,
             ),
             ApiOperation(
-                method="POST", path="/cursors/{cursor}/seek", role=OPERATOR, tag=TAG,
-                summary="Let a cursor of kind offset go on elsewhere.", body=CursorSeek,
-                answer=CursorInfo, handler=self.seek,
+                method="POST", path=one + "/seek", role=OPERATOR, tag=TAG,
+                summary="Let a cursor go on elsewhere; what consumers have stays with them.",
+                body=CursorSeek, answer=CursorInfo, handler=self.seek,
             ),
             ApiOperation(
-                method="POST", path="/cursors/{cursor}/purge", role=OPERATOR, tag=TAG,
-                summary="Settle all that waits in a queue; the log keeps the records.",
+                method="POST", path=one + "/reset", role=OPERATOR, tag=TAG,
+                summary="Let a cursor begin as a new one: queues and sessions at the end, others"
+                " at the start.",
+                answer=CursorInfo, handler=self.reset,
+            ),
+            ApiOperation(
+                method="POST", path=one + "/purge", role=OPERATOR, tag=TAG,
+                summary="Skip all that waits in a cursor; the log keeps the records.",
                 answer=CursorPurged, handler=self.purge,
             ),
             ApiOperation(
-                method="DELETE", path="/cursors/{cursor}", role=OPERATOR, tag=TAG,
+                method="POST", path=one + "/redrive", role=OPERATOR, tag=TAG,
+                summary="Let messages that a queue gave up come again.", answer=Redriven,
+                handler=self.redrive,
+            ),
+            ApiOperation(
+                method="DELETE", path=one, role=OPERATOR, tag=TAG,
                 summary="Forget a cursor; the log keeps the records.", answer=NOTHING, status=204,
                 handler=self.delete,
             ),
         ]  # fmt: skip
         return rows
 
+    # -- looking
+
     async def cursors(self, call: ApiCall[CursorQuery, None]) -> Page[CursorInfo]:
         """A page of cursors."""
-        query, view, share = call.query, self._desk.view, self._desk.share
+        query, share = call.query, self._desk.share
+        seen = await CursorSight.open(self._desk, call.caller)
 
         def wanted(name: str) -> bool:
-            return contains(query.search, name) and query.protocol in ("", protocol_of(name))
+            found = contains(query.search, name) and query.protocol in ("", protocol_of(name))
+            return found and seen.sees(name)
 
         names = await choose(
-            share, view.cursor_names(), query, lambda name: name, kind=str, wanted=wanted
+            share, self._names(), query, lambda name: name, kind=str, wanted=wanted
         )
-        homes = view.homes()
+        homes = self._desk.view.homes()
         rows: list[CursorInfo] = []
         for name in names:
-            if self._is_there(name):  # it may have gone while others had their turn
-                rows.append(view.cursor(name, homes))
+            row = self._find(name, homes)  # it may have gone while others had their turn
+            if row is not None:
+                rows.append(seen.shown(row))
             await share.breathe()
         return full_page(query, rows, lambda row: row.name)
 
-    def _is_there(self, name: str) -> bool:
-        desk = self._desk.broker.cursors
-        return desk.find(name) is not None or desk.kept(name) is not None
+    def _names(self) -> Iterator[str]:
+        yield from self._desk.view.cursor_names()
+        groups = self._groups()
+        for name in [] if groups is None else groups.group_names():
+            yield GROUP_PREFIX + name
 
-    async def cursor(self, call: ApiCall[NoQuery, None]) -> CursorInfo:
+    def _groups(self) -> GroupDesk | None:
+        return cast("GroupDesk | None", self._desk.desks().get("kafka"))
+
+    def _find(self, name: str, homes: Homes | None = None) -> CursorInfo | None:
+        view, groups = self._desk.view, self._groups()
+        try:
+            return view.cursor(name, homes)
+        except CursorNotFound:
+            group = name.removeprefix(GROUP_PREFIX)
+            if groups is None or group == name or group not in groups.group_names():
+                return None
+            return group_cursor(groups.group(group))
+
+    async def _seen(self, call: AnyCall) -> CursorInfo:
+        """The cursor of a call, with everything. Raises CursorNotFound."""
+        name = call.names["cursor"]
+        seen = await CursorSight.open(self._desk, call.caller)
+        row = self._find(name)
+        if row is None or not seen.sees(name):
+            raise CursorNotFound(f"there is no cursor {name!r}; GET /api/v1/cursors lists them")
+        return row
+
+    async def cursor(self, call: AnyCall) -> CursorInfo:
         """One cursor."""
-        return self._desk.view.cursor(call.names["cursor"])
+        row = await self._seen(call)
+        return (await CursorSight.open(self._desk, call.caller)).shown(row)
+
+    # -- moving
 
     async def seek(self, call: ApiCall[NoQuery, CursorSeek]) -> CursorInfo:
         """Go on elsewhere."""
-        name, desk = call.names["cursor"], self._desk.broker.cursors
-        info = self._desk.view.cursor(name)
-        if info.kind != "offset":
-            raise Conflict(
-                f"the cursor {name!r} is a {info.kind} cursor: only a cursor of kind offset seeks."
-                " A queue is purged (POST …/purge); what was read is read again with"
-                " GET /api/v1/messages"
-            )
-        found = desk.find(name)
-        if isinstance(found, OffsetCursor):
-            await self._move(found, call.body)
-            await desk.save(found)
-            return self._desk.view.cursor(name)
-        kept = desk.kept(name)
-        if kept is None:
-            raise CursorNotFound(f"there is no cursor {name!r}")
-        opened = await desk.open_offset(name, kept.filters, principal=LOCAL)
-        try:
-            await self._move(opened, call.body)
-        finally:
-            await desk.close_cursor(opened)
-        return self._desk.view.cursor(name)
+        body, info = call.body, await self._seen(call)
+        await self._moves.seek(info, body.to, body.value, body.stream, body.partition)
+        return await self.cursor(call)
 
-    async def _move(self, cursor: OffsetCursor, asked: CursorSeek) -> None:
-        moved = 0
-        for source in cursor.reading.sources.sources:
-            chosen = asked.stream in (None, source.stream.name)
-            if not chosen or asked.partition not in (None, source.partition.id):
-                continue
-            offset = await _sought(source.partition, asked)
-            cursor.seek(*source.key, offset)
-            cursor.commit(Committed(*source.key, offset))
-            moved += 1
-            await self._desk.share.breathe()
-        if not moved:
-            raise NotFound(
-                f"the cursor {cursor.name!r} reads no such partition: GET the cursor to see its"
-                " positions"
-            )
+    async def reset(self, call: ApiCall[NoQuery, None]) -> CursorInfo:
+        """Begin as a new one."""
+        await self._moves.reset(await self._seen(call))
+        return await self.cursor(call)
 
     async def purge(self, call: ApiCall[NoQuery, None]) -> CursorPurged:
-        """Settle what waits."""
-        name = call.names["cursor"]
-        cursor = self._desk.broker.cursors.find(name)
-        if isinstance(cursor, QueueCursor):
-            return CursorPurged(records=await self._settle_all(cursor))
-        info = self._desk.view.cursor(name)
-        where = "POST /api/v1/amqp/queues/{vhost}/{queue}/purge" if info.kind == "routed" else ""
-        raise Conflict(
-            f"the cursor {name!r} is a {info.kind} cursor"
-            + (f": use {where}" if where else " and no open queue: it holds nothing to settle")
-        )
+        """Skip what waits."""
+        return CursorPurged(records=await self._moves.purge(await self._seen(call)))
 
-    async def _settle_all(self, cursor: QueueCursor) -> int:
-        count = 0
-        while self._desk.broker.cursors.find(cursor.name) is cursor:
-            found = cursor.acquire(_PURGER, _PURGED_AT_ONCE)
-            for row in found:
-                cursor.ack(row.token)
-            count += len(found)
-            if not found and not (cursor.has_returned or cursor.reading.may_go_on()):
-                break
-            await self._desk.share.turn()
-        return count
+    async def redrive(self, call: ApiCall[NoQuery, None]) -> Redriven:
+        """Let dead letters come again."""
+        return await self._moves.redrive(await self._seen(call))
 
     async def delete(self, call: ApiCall[NoQuery, None]) -> None:
         """Forget a cursor."""
-        name = call.names["cursor"]
-        info = self._desk.view.cursor(name)
-        if info.protocol != "embedded" or info.kind == "tail":
-            raise Conflict(f"the cursor {name!r} belongs to {info.protocol}: {_ADVICE[info.kind]}")
-        await self._desk.broker.cursors.delete(name)
-
-
-async def _sought(partition: PartitionHandle, asked: CursorSeek) -> int:
-    start, end = partition.start_offset, partition.high_watermark
-    if asked.to == "earliest":
-        return start
-    if asked.to == "time":
-        found = await partition.find_time(TimestampMs(asked.value))
-        return end if found is None else found[0]
-    return end if asked.to == "latest" else min(max(asked.value, start), end)
+        await self._moves.delete(await self._seen(call))

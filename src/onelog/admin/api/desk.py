@@ -11,13 +11,15 @@ import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
+from onelog.admin.api.declaring import Caller
 from onelog.admin.api.share import LoopShare
-from onelog.admin.contract import ServerInfo
+from onelog.admin.api.sight import Sight
+from onelog.admin.contract import PipelineInfo, ServerInfo
 from onelog.admin.passes import LocalPasses
 from onelog.admin.view import AdminView
 from onelog.base.clock import Clock, SystemClock
 from onelog.base.errors import NotFound, Unavailable
-from onelog.broker import Broker, TailCursor
+from onelog.broker import Broker, Stream, TailCursor
 from onelog.broker.showing import ProtocolDesk
 from onelog.config import Loaded
 from onelog.observe import Health, Troubles
@@ -36,6 +38,8 @@ class Opened:
     """Each protocol by its name; None while it is not served."""
     loaded: Loaded
     """The configuration, and where each value came from."""
+    pipelines: Callable[[], list[PipelineInfo]] = list
+    """The pipelines of the data directory; it reads files, so it is called in a thread."""
 
 
 class AdminDesk:
@@ -105,6 +109,16 @@ class AdminDesk:
         if self._view is None:
             return AdminView(self.opened.broker)
         return self._view
+
+    def sight(self, caller: Caller) -> Sight:
+        """What a caller may see. Raises Unavailable."""
+        return Sight(self.broker.authorizer, caller)
+
+    def sees(self, sight: Sight, stream: Stream) -> bool:
+        """Whether a caller sees a stream: some of its topics."""
+        if sight.sees_all:
+            return True
+        return not stream.config.internal and any(map(sight.topic, stream.config.captures))
 
     def desks(self) -> dict[str, ProtocolDesk]:
         """The protocols that are served now."""

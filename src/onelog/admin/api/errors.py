@@ -49,6 +49,8 @@ STATUS: Final[dict[type[OnelogError], tuple[int, str]]] = {
 }
 """Our error → status and code; the nearest base class counts, and the rest are 500."""
 
+_LATER: Final = {429: 5, 503: 1}
+"""Statuses after which the same request may succeed, and the seconds to wait (`Retry-After`)."""
 _HTTP_CODES: Final = {404: "not_found", 405: "method_not_allowed"}
 
 
@@ -86,6 +88,8 @@ async def on_own_error(_request: Request, error: Exception) -> Response:
         if cls in STATUS:
             status, code = STATUS[cls]
             response = refuse(status, code, str(error))
+            if status in _LATER:
+                response.headers["retry-after"] = str(_LATER[status])
             if status == 401:
                 response.headers["www-authenticate"] = 'Bearer realm="OneLog"'
             return response

@@ -115,7 +115,7 @@ class EventStreams:
                 )
             while self._desk.is_open and self._may_still(call):
                 await share.turn()
-                found, alarms = await share.metered(self._state(alarms))
+                found, alarms = await share.metered(self._state(call, alarms))
                 yield found
                 if tail is None:
                     await self._desk.until_closing(interval_s)
@@ -144,14 +144,15 @@ class EventStreams:
         except (NotAuthenticated, NotAuthorized):
             return False
 
-    async def _state(self, before: bytes) -> tuple[bytes, bytes]:
+    async def _state(self, call: ApiCall[EventQuery, None], before: bytes) -> tuple[bytes, bytes]:
         desk = self._desk
         totals, rates = self._rates.sample(desk.broker, desk.desks())
         now_ms = self._clock.now_ms()
         found = _event("rates", RatesEvent(time_ms=now_ms, totals=totals, rates=rates))
         troubles = desk.troubles.rows()
         status = "failing" if not desk.health.ready().ok else "degraded" if troubles else "ok"
-        standing = [trouble_info(row) for row in troubles if row.standing]
+        sight = desk.sight(call.caller)
+        standing = [trouble_info(row, sight) for row in troubles if row.standing]
         alarms = _event("alarms", AlarmsEvent(status=status, alarms=standing))
         return found + (alarms if alarms != before else b""), alarms
 

@@ -47,12 +47,14 @@ class MessageQuery(ApiInput, frozen=True, kw_only=True):
             " in the order of each partition."
         ),
     ] = "newest"
-    time_ms: Annotated[
-        int, Meta(ge=0, le=2**62, description="For start=time: since the epoch.")
-    ] = 0
-    stream: Annotated[str, Meta(max_length=255, description="For start=offset.")] = ""
-    partition: Annotated[int, Meta(ge=0, le=2**31, description="For start=offset.")] = 0
-    offset: Annotated[int, Meta(ge=0, le=2**62, description="For start=offset.")] = 0
+    time_ms: (
+        Annotated[int, Meta(ge=0, le=2**62, description="For start=time: since the epoch.")] | None
+    ) = None
+    stream: (
+        Annotated[str, Meta(min_length=1, max_length=255, description="For start=offset.")] | None
+    ) = None
+    partition: Annotated[int, Meta(ge=0, le=2**31, description="For start=offset.")] | None = None
+    offset: Annotated[int, Meta(ge=0, le=2**62, description="For start=offset.")] | None = None
     limit: Annotated[int, Meta(ge=1, le=500, description="How many, at most.")] = 50
     value_bytes: Annotated[
         int, Meta(ge=0, le=1_048_576, description="Bytes of each value that are shown.")
@@ -129,6 +131,7 @@ class MessageOperations:
         """Look."""
         query = call.query
         check_filter(query.filter)
+        _check_start(query)
         look = Peek(self._desk.broker, self._desk.share, call.caller, query.filter)
         if query.start == "newest" and not query.cursor:
             records, complete = await look.newest(query.limit)
@@ -153,17 +156,17 @@ class MessageOperations:
             places = {(stream, partition): offset for stream, partition, offset in known}
             return [min(max(places.get(source.key, 0), 0), 2**62) for source in look.sources]
         if query.start == "time":
-            return await look.starts(query.time_ms)
+            return await look.starts(query.time_ms or 0)
         if query.start == "earliest":
             return [source.partition.start_offset for source in look.sources]
-        wanted = (query.stream, query.partition)
+        wanted = (query.stream, query.partition or 0)
         if not any((row.stream.name, row.partition.id) == wanted for row in look.sources):
             raise NotFound(
-                f"no topic of the filter {query.filter!r} lies in partition {query.partition} of"
+                f"no topic of the filter {query.filter!r} lies in partition {wanted[1]} of"
                 f" the stream {query.stream!r}; GET /api/v1/streams lists streams"
             )
         return [
-            query.offset
+            query.offset or 0
             if (row.stream.name, row.partition.id) == wanted
             else row.partition.high_watermark
             for row in look.sources
@@ -190,6 +193,22 @@ class MessageOperations:
         )
         done = await self._desk.broker.publish(message, principal=call.caller.principal)
         return PublishedAt(stream=done.stream, partition=done.partition, offset=done.offset)
+
+
+def _check_start(query: MessageQuery) -> None:
+    """Refuse parameters that the start does not use. Raises InvalidRequest."""
+    used = {"time": {"time_ms"}, "offset": {"stream", "partition", "offset"}}
+    known = used.get(query.start, set())
+    for name in ("time_ms", "stream", "partition", "offset"):
+        if getattr(query, name) is not None and name not in known:
+            needed = "time" if name == "time_ms" else "offset"
+            raise InvalidRequest(
+                f"{name} goes with start={needed} only, and this is start={query.start}"
+            )
+    if query.start == "offset" and query.stream is None:
+        raise InvalidRequest("start=offset needs a stream; GET /api/v1/streams lists streams")
+    if query.start == "time" and query.time_ms is None:
+        raise InvalidRequest("start=time needs time_ms, the time in ms since the epoch")
 
 
 def _value(body: NewMessage) -> bytes:

@@ -12,8 +12,9 @@ from onelog.admin.api.declaring import VIEWER, AnyOperation, ApiCall, ApiOperati
 from onelog.admin.api.desk import AdminDesk
 from onelog.admin.api.paging import Page, PageQuery, choose, full_page
 from onelog.admin.api.rates import RateBook, Totals, TrafficRates
+from onelog.admin.api.sight import Sight
 from onelog.admin.contract import ListenerInfo, ServerInfo, TroubleInfo
-from onelog.observe import Trouble
+from onelog.observe import HealthReport, Trouble
 
 TAG = "overview"
 _DISK_TIMEOUT_S: Final = 1.0
@@ -130,9 +131,10 @@ class OverviewOperations:
         )
         return full_page(call.query, rows, _listener_key)
 
-    async def overview(self, _call: ApiCall[NoQuery, None]) -> Overview:
+    async def overview(self, call: ApiCall[NoQuery, None]) -> Overview:
         """The whole."""
         desk, broker, desks = self._desk, self._desk.broker, self._desk.desks()
+        sight = desk.sight(call.caller)
         streams = broker.streams.streams()
         size = partitions = own = 0
         for stream in streams:
@@ -152,9 +154,9 @@ class OverviewOperations:
         return Overview(
             server=desk.info(),
             status="failing" if not report.ok else "degraded" if troubles else "ok",
-            checks=report.checks,
-            alarms=[trouble_info(row) for row in troubles if row.standing],
-            incidents=[trouble_info(row) for row in troubles if not row.standing],
+            checks=shown_checks(report, sight),
+            alarms=[trouble_info(row, sight) for row in troubles if row.standing],
+            incidents=[trouble_info(row, sight) for row in troubles if not row.standing],
             counts=Counts(
                 streams=own,
                 partitions=partitions,
@@ -186,15 +188,23 @@ def _listener_key(row: ListenerInfo) -> list[str]:
     return [row.name, row.address]
 
 
-def trouble_info(row: Trouble) -> TroubleInfo:
-    """A trouble as it is shown."""
+def shown_checks(report: HealthReport, sight: Sight) -> dict[str, str]:
+    """The checks of a report; why one fails may name what a caller does not see."""
+    if sight.sees_all:
+        return report.checks
+    return {name: "ok" if said == "ok" else "failing" for name, said in report.checks.items()}
+
+
+def trouble_info(row: Trouble, sight: Sight) -> TroubleInfo:
+    """A trouble as it is shown; its words may name what a caller does not see."""
+    hidden = not sight.sees_all
     return TroubleInfo(
         kind=row.kind,
-        place=row.place,
-        error=row.error,
+        place="" if hidden else row.place,
+        error="" if hidden else row.error,
         count=row.count,
         first_ms=row.first_ms,
         last_ms=row.last_ms,
         standing=row.standing,
-        facts=row.facts,
+        facts={} if hidden else row.facts,
     )

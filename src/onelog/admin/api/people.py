@@ -18,6 +18,7 @@ from onelog.admin.api.declaring import (
     NoQuery,
 )
 from onelog.admin.api.desk import AdminDesk
+from onelog.admin.api.login_queue import LoginQueue
 from onelog.admin.api.logins import LoginSessions, cookie_header
 from onelog.admin.api.paging import Page, PageQuery, SearchQuery, choose, contains, full_page
 from onelog.base.errors import Conflict, NotAuthenticated, NotAuthorized, NotFound
@@ -97,6 +98,7 @@ class PeopleOperations:
     def __init__(self, desk: AdminDesk, logins: LoginSessions) -> None:
         self._desk = desk
         self._logins = logins
+        self._queue = LoginQueue()
 
     def table(self) -> list[AnyOperation]:
         """The paths, and the function for each."""
@@ -164,7 +166,8 @@ class PeopleOperations:
         identity = authenticator.recall(user, password)
         if identity is None:
             try:
-                identity = await authenticator.password(user, password)
+                async with self._queue.turn(call.peer_host):
+                    identity = await authenticator.password(user, password)
             except NotAuthenticated:
                 raise NotAuthenticated("the user or the password is wrong") from None
         role = authenticator.role_of(identity.name)

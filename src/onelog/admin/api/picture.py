@@ -13,13 +13,14 @@ from typing import Final
 
 import msgspec
 
+from onelog.admin.api.cursor_sight import CursorSight
 from onelog.admin.api.declaring import VIEWER, AnyOperation, ApiCall, ApiOperation, NoQuery
 from onelog.admin.api.desk import AdminDesk
 from onelog.admin.api.peeking import MessageShown
 from onelog.admin.api.topics import TAG, last_of
-from onelog.admin.view import protocol_of
+from onelog.admin.view import GROUP_PREFIX, protocol_of
 from onelog.base.clock import Clock
-from onelog.base.errors import OnelogError
+from onelog.base.errors import NotAuthorized, OnelogError
 from onelog.base.ids import Offset, TimestampMs
 from onelog.base.topics import check_topic, is_exact, matches
 from onelog.broker import Cursor, CursorState, PartitionHandle, Position
@@ -105,6 +106,9 @@ class PictureOperations:
     async def topic(self, call: ApiCall[NoQuery, None]) -> TopicPicture:
         """One topic."""
         topic, broker = check_topic(call.names["topic"]), self._desk.broker
+        seen = await CursorSight.open(self._desk, call.caller)
+        if not seen.sight.topic(topic):
+            raise NotAuthorized(f"{call.caller.name} has no right on the topic {topic!r}")
         stream = broker.streams.home(topic)
         own = stream.record.fixed_topic is not None
         home = stream.partition_of(topic.encode())
@@ -113,12 +117,13 @@ class PictureOperations:
         capped = False
         for reader in self._readers(topic, stream.record.id, places):
             await self._desk.share.breathe()
-            if reader is None:
+            if reader is None or not seen.sees(_cursor_name(reader)):
                 continue
             if len(readers) >= ROWS_MAX:
                 capped = True
                 break
-            readers.append(reader)
+            shows = reader.kind == "group" or seen.sight.topics(reader.filter.split(", "))
+            readers.append(reader if shows else msgspec.structs.replace(reader, filter=""))
         writers = await self._writers(topic)
         counts = [await self._per_minute(topic, place) for place in places]
         known = [count for count in counts if count is not None]
@@ -214,6 +219,11 @@ def _readers_of(
             open=row.connected > 0,
             places=_places(offsets),
         )
+
+
+def _cursor_name(reader: Reader) -> str:
+    """What /cursors calls a reader."""
+    return GROUP_PREFIX + reader.cursor if reader.kind == "group" else reader.cursor
 
 
 def _ends(place: PartitionHandle) -> TopicPartitionEnds:

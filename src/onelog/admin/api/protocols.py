@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import Meta
 
+from onelog.admin.api.cursor_sight import CursorSight, sees_queue
 from onelog.admin.api.declaring import (
     NOTHING,
     OPERATOR,
@@ -28,8 +29,11 @@ from onelog.admin.api.paging import (
     full_page,
 )
 from onelog.admin.api.peeking import MessageShown, Peek, shown
+from onelog.admin.api.sight import Sight
 from onelog.admin.api.streams import after_number
+from onelog.base.errors import NotFound
 from onelog.base.topics import check_filter
+from onelog.broker import SessionRecord
 from onelog.broker.showing import (
     BindingRow,
     ConsumerGroupRow,
@@ -183,13 +187,17 @@ class ProtocolOperations:
         """A page of sessions."""
         query, sessions = call.query, self._desk.broker.sessions
         sessions.check_known()
+        sight = self._desk.sight(call.caller)
         found = await choose(
             self._desk.share,
             sessions.all(),
             query,
             lambda row: row[0].client_id,
             kind=str,
-            wanted=lambda row: contains(query.search, row[0].client_id, row[0].owner),
+            wanted=lambda row: (
+                contains(query.search, row[0].client_id, row[0].owner)
+                and _sees_session(sight, row[0])
+            ),
         )
         rows = [
             SessionShown(
@@ -207,7 +215,11 @@ class ProtocolOperations:
 
     async def end_session(self, call: ApiCall[NoQuery, None]) -> None:
         """End a session."""
-        await self._desk.broker.sessions.end(call.names["client"])
+        client, sessions = call.names["client"], self._desk.broker.sessions
+        record = sessions.get(client)
+        if record is not None and not _sees_session(self._desk.sight(call.caller), record):
+            raise NotFound(f"there is no session {client!r}")
+        await sessions.end(client)
 
     async def retained(self, call: ApiCall[RetainedQuery, None]) -> Page[MessageShown]:
         """A page of retained messages, in the order in which their topics came."""
@@ -231,13 +243,17 @@ class ProtocolOperations:
     async def wills(self, call: ApiCall[SearchQuery, None]) -> Page[WillRow]:
         """A page of wills."""
         query, desk = call.query, cast("RetainingDesk", self._desk.desk("mqtt"))
+        sight = self._desk.sight(call.caller)
         found = await choose(
             self._desk.share,
             desk.wills(),
             query,
             lambda row: row.client_id,
             kind=str,
-            wanted=lambda row: contains(query.search, row.client_id, row.topic, row.user),
+            wanted=lambda row: (
+                contains(query.search, row.client_id, row.topic, row.user)
+                and sight.topic(row.topic)
+            ),
         )
         return full_page(query, found, lambda row: row.client_id)
 
@@ -250,48 +266,62 @@ class ProtocolOperations:
     async def groups(self, call: ApiCall[SearchQuery, None]) -> Page[ConsumerGroupRow]:
         """A page of groups."""
         query, desk = call.query, self._kafka
+        seen = await CursorSight.open(self._desk, call.caller)
         names = await choose(
             self._desk.share,
             desk.group_names(),
             query,
             lambda name: name,
             kind=str,
-            wanted=lambda name: contains(query.search, name),
+            wanted=lambda name: contains(query.search, name) and seen.sight.cursor(f"group/{name}"),
         )
         known = set(desk.group_names())
         rows = []
         for name in names:
             if name in known:
-                rows.append(desk.group(name))
+                rows.append(_group_shown(seen, desk.group(name)))
             await self._desk.share.breathe()
         return full_page(query, rows, lambda row: row.name)
 
-    async def group(self, call: ApiCall[NoQuery, None]) -> ConsumerGroupRow:
+    async def group(self, call: ApiCall[NoQuery, Any]) -> ConsumerGroupRow:
         """One group."""
-        return self._kafka.group(call.names["group"])
+        seen = await CursorSight.open(self._desk, call.caller)
+        return _group_shown(seen, self._kafka.group(self._group(call)))
+
+    def _group(self, call: ApiCall[NoQuery, Any]) -> str:
+        """The name of the group of a call. Raises NotFound when the caller sees none."""
+        name = call.names["group"]
+        if not self._desk.sight(call.caller).cursor(f"group/{name}"):
+            raise NotFound(f"there is no group {name!r}; GET /api/v1/kafka/groups lists them")
+        return name
 
     async def seek_group(self, call: ApiCall[NoQuery, GroupSeek]) -> ConsumerGroupRow:
         """Let a group go on elsewhere."""
-        name, body = call.names["group"], call.body
+        name, body = self._group(call), call.body
         await self._kafka.seek_group(name, body.topic, body.partition, body.to, body.value)
-        return self._kafka.group(name)
+        return await self.group(call)
 
     async def delete_group(self, call: ApiCall[NoQuery, None]) -> None:
         """Forget a group."""
-        await self._kafka.delete_group(call.names["group"])
+        await self._kafka.delete_group(self._group(call))
 
     async def transactions(self, call: ApiCall[SearchQuery, None]) -> Page[TransactionRow]:
         """A page of transactional ids."""
         query = call.query
+        seen = await CursorSight.open(self._desk, call.caller)
         found = await choose(
             self._desk.share,
             self._kafka.transactions(),
             query,
             lambda row: row.id,
             kind=str,
-            wanted=lambda row: contains(query.search, row.id, row.state),
+            wanted=lambda row: (
+                contains(query.search, row.id, row.state)
+                and seen.sight.cursor(f"transaction/{row.id}")
+            ),
         )
-        return full_page(query, found, lambda row: row.id)
+        rows = [_transaction_shown(seen, row) for row in found]
+        return full_page(query, rows, lambda row: row.id)
 
     # -- AMQP
 
@@ -301,33 +331,37 @@ class ProtocolOperations:
 
     async def exchanges(self, call: ApiCall[SearchQuery, None]) -> Page[ExchangeRow]:
         """A page of exchanges."""
-        query = call.query
+        query, sight = call.query, self._desk.sight(call.caller)
         found = await choose(
             self._desk.share,
             self._amqp.exchanges(),
             query,
             lambda row: [row.vhost, row.name],
             kind=list[str],
-            wanted=lambda row: contains(query.search, row.name, row.vhost),
+            wanted=lambda row: (
+                contains(query.search, row.name, row.vhost) and sight.topic(row.filter)
+            ),
         )
         return full_page(query, found, lambda row: [row.vhost, row.name])
 
     async def queues(self, call: ApiCall[SearchQuery, None]) -> Page[QueueRow]:
         """A page of queues."""
-        query = call.query
+        query, sight = call.query, self._desk.sight(call.caller)
         found = await choose(
             self._desk.share,
             self._amqp.queues(),
             query,
             lambda row: [row.vhost, row.name],
             kind=list[str],
-            wanted=lambda row: contains(query.search, row.name, row.vhost),
+            wanted=lambda row: (
+                contains(query.search, row.name, row.vhost) and sees_queue(sight, row)
+            ),
         )
         return full_page(query, found, lambda row: [row.vhost, row.name])
 
     async def bindings(self, call: ApiCall[SearchQuery, None]) -> Page[BindingRow]:
         """A page of bindings."""
-        query = call.query
+        query, sight = call.query, self._desk.sight(call.caller)
 
         def key(row: BindingRow) -> list[str]:
             return [row.vhost, row.source, row.destination, row.destination_type, row.routing_key]
@@ -338,14 +372,48 @@ class ProtocolOperations:
             query,
             key,
             kind=list[str],
-            wanted=lambda row: contains(query.search, row.source, row.destination, row.routing_key),
+            wanted=lambda row: (
+                contains(query.search, row.source, row.destination, row.routing_key)
+                and sight.topic(row.filter)
+                and sight.topic(row.target)
+            ),
         )
         return full_page(query, found, key)
 
     async def purge(self, call: ApiCall[NoQuery, None]) -> Purged:
         """Empty a queue."""
-        return Purged(messages=self._amqp.purge(call.names["vhost"], call.names["queue"]))
+        return Purged(messages=self._amqp.purge(*await self._queue(call)))
 
     async def delete_queue(self, call: ApiCall[NoQuery, None]) -> None:
         """Delete a queue."""
-        await self._amqp.delete_queue(call.names["vhost"], call.names["queue"])
+        await self._amqp.delete_queue(*await self._queue(call))
+
+    async def _queue(self, call: ApiCall[NoQuery, None]) -> tuple[str, str]:
+        """The queue of a call. Raises NotFound when the caller sees none."""
+        vhost, name, sight = call.names["vhost"], call.names["queue"], self._desk.sight(call.caller)
+        if not sight.sees_all:
+            for row in self._amqp.queues():
+                if (row.vhost, row.name) == (vhost, name) and sees_queue(sight, row):
+                    return vhost, name
+                await self._desk.share.breathe()
+            raise NotFound(f"there is no queue {name!r} in the virtual host {vhost!r}")
+        return vhost, name
+
+
+def _sees_session(sight: Sight, record: SessionRecord) -> bool:
+    return sight.cursor(f"session/{record.client_id}") or sight.owns(record.owner)
+
+
+def _group_shown(seen: CursorSight, row: ConsumerGroupRow) -> ConsumerGroupRow:
+    """The part of a group that a caller sees."""
+    positions = [place for place in row.positions if seen.sees_kafka_topic(place.topic)]
+    return msgspec.structs.replace(row, positions=positions)
+
+
+def _transaction_shown(seen: CursorSight, row: TransactionRow) -> TransactionRow:
+    """The part of a transactional id that a caller sees."""
+    if seen.sight.sees_all:
+        return row
+    places = [text for text in row.partitions if seen.sees_kafka_topic(text.rpartition("-")[0])]
+    groups = [name for name in row.groups if seen.sight.cursor(f"group/{name}")]
+    return msgspec.structs.replace(row, partitions=places, groups=groups)

@@ -67,6 +67,7 @@ class SettingOperations:
 
     async def config(self, call: ApiCall[SearchQuery, None]) -> Page[SettingRow]:
         """A page of keys."""
+        self._desk.sight(call.caller).need_all("the configuration")
         query, loaded = call.query, self._desk.opened.loaded
         tree = msgspec.to_builtins(loaded.config)
         found = await choose(

@@ -27,8 +27,9 @@ from onelog.admin.api.paging import (
     decode_key,
     full_page,
 )
+from onelog.admin.api.sight import Sight
 from onelog.admin.contract import PartitionInfo, StoredSegment, StreamInfo
-from onelog.base.errors import InvalidRequest
+from onelog.base.errors import InvalidRequest, StreamNotFound
 from onelog.broker import Cleanup, Durability, Stream
 from onelog.broker.stream_commands import (
     AlterStream,
@@ -152,12 +153,15 @@ class StreamOperations:
 
     async def streams(self, call: ApiCall[StreamQuery, None]) -> Page[StreamInfo]:
         """A page of streams."""
-        query, view = call.query, self._desk.view
+        query, sight = call.query, self._desk.sight(call.caller)
 
         def wanted(stream: Stream) -> bool:
             if stream.config.internal and not query.internal:
                 return False
-            return contains(query.search, stream.name, *stream.config.captures)
+            if not self._desk.sees(sight, stream):
+                return False
+            captures = filter(sight.topic, stream.config.captures)
+            return contains(query.search, stream.name, *captures)
 
         rows = self._desk.broker.streams.streams()
         found = await choose(
@@ -165,18 +169,34 @@ class StreamOperations:
         )
         infos = []
         for row in found:
-            infos.append(view.stream(row.name))
+            infos.append(self._shown(sight, row.name))
             await self._desk.share.breathe()
         return full_page(query, infos, lambda row: row.name)
 
+    def _shown(self, sight: Sight, name: str) -> StreamInfo:
+        """The part of a stream's row that a caller sees."""
+        info = self._desk.view.stream(name)
+        captures = tuple(filter(sight.topic, info.captures))
+        return info if sight.sees_all else msgspec.structs.replace(info, captures=captures)
+
+    def _seen(self, call: ApiCall[Any, Any]) -> str:
+        """The name of the stream of a call. Raises StreamNotFound when the caller sees none."""
+        name = call.names["stream"]
+        stream = self._desk.broker.streams.get(name)
+        if not self._desk.sees(self._desk.sight(call.caller), stream):
+            raise StreamNotFound(f"there is no stream {name!r}")
+        return name
+
     async def stream(self, call: ApiCall[NoQuery, None]) -> StreamDetails:
         """One stream."""
-        return await self._details(call.names["stream"])
+        return await self._details(call, self._seen(call))
 
-    async def _details(self, name: str) -> StreamDetails:
+    async def _details(self, call: ApiCall[Any, Any], name: str) -> StreamDetails:
         answer = await self._run(ShowStream(name=name))
         assert answer.detail is not None
-        return StreamDetails(stream=self._desk.view.stream(name), settings=answer.detail.settings)
+        info = self._shown(self._desk.sight(call.caller), name)
+        settings = answer.detail.settings | {"captures": list(info.captures)}
+        return StreamDetails(stream=info, settings=settings)
 
     async def _run(self, command: StreamCommand) -> Any:
         defaults = self._desk.opened.loaded.config.defaults.stream
@@ -188,11 +208,11 @@ class StreamOperations:
         await self._run(
             CreateStream(name=body.name, captures=body.captures, chosen=_choice(body, body.engine))
         )
-        return await self._details(body.name)
+        return await self._details(call, body.name)
 
     async def alter(self, call: ApiCall[NoQuery, ChangedStream]) -> StreamDetails:
         """Change a stream."""
-        body, name = call.body, call.names["stream"]
+        body, name = call.body, self._seen(call)
         await self._run(
             AlterStream(
                 name=name,
@@ -201,22 +221,22 @@ class StreamOperations:
                 chosen=_choice(body, None),
             )
         )
-        return await self._details(name)
+        return await self._details(call, name)
 
     async def delete(self, call: ApiCall[NoQuery, None]) -> None:
         """Delete a stream."""
-        await self._run(DeleteStream(name=call.names["stream"]))
+        await self._run(DeleteStream(name=self._seen(call)))
 
     async def partitions(self, call: ApiCall[PageQuery, None]) -> Page[PartitionInfo]:
         """A page of partitions."""
         after = after_number(call.query)
-        rows = self._desk.view.partitions(call.names["stream"], after, call.query.limit + 1)
+        rows = self._desk.view.partitions(self._seen(call), after, call.query.limit + 1)
         return full_page(call.query, rows, lambda row: row.partition)
 
     async def segments(self, call: ApiCall[PageQuery, None]) -> Page[StoredSegment]:
         """A page of segments."""
         rows = self._desk.view.segments(
-            call.names["stream"],
+            self._seen(call),
             as_number(call.names["partition"], "a partition"),
             after_number(call.query),
             call.query.limit + 1,
@@ -225,7 +245,7 @@ class StreamOperations:
 
     async def trim(self, call: ApiCall[NoQuery, TrimAsked]) -> PartitionInfo:
         """Delete records."""
-        name, number = call.names["stream"], as_number(call.names["partition"], "a partition")
+        name, number = self._seen(call), as_number(call.names["partition"], "a partition")
         stream = self._desk.broker.streams.get(name)
         if stream.config.internal:
             raise InvalidRequest(f"the stream {name!r} belongs to the broker: leave it alone")

@@ -3,14 +3,15 @@
 Rules: nothing is noted when messages are written; the first question starts a survey of the newest
 `SURVEY_BYTES_MAX` bytes of the log, and each later question takes in what came since. The survey
 works in pieces (`LoopShare`) and tells how far it is. Topics are numbered as they are found, so a
-page goes on after a number; `TOPICS_MAX` of them are kept.
+page goes on after a number; `TOPICS_MAX` of them are kept. Each block of `TRIE_TOPICS` numbers has
+a trie of its own: a filter is looked for block by block, so that no look holds the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Final
 
@@ -67,17 +68,20 @@ class TopicSurvey:
             self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
 
-    def find(self, text: str, after: int) -> Iterator[tuple[int, str]]:
-        """Topics of a filter by number, from the first one above `after`."""
-        if text == "#":
-            for number in range(after + 1, len(self._topics)):
-                yield number, self._topics[number]
-            return
-        wanted = text.encode()
-        for trie in self._tries[(after + 1) // TRIE_TOPICS :]:
-            for number in trie.covered(wanted):
+    def find(self, text: str, after: int) -> Iterator[tuple[int, str | None]]:
+        """Topics of a filter by number, from the first one above `after`.
+
+        None comes after each block, so that others may have their turn where nothing matches.
+        """
+        for block in range(max(0, after + 1) // TRIE_TOPICS, len(self._tries)):
+            first = block * TRIE_TOPICS
+            numbers: Iterable[int] = range(first, min(first + TRIE_TOPICS, len(self._topics)))
+            if text != "#":
+                numbers = sorted(self._tries[block].covered(text.encode()))
+            for number in numbers:
                 if number > after:
                     yield number, self._topics[number]
+            yield first + TRIE_TOPICS - 1, None
 
     # -- looking
 

@@ -13,6 +13,7 @@ from onelog.admin.api.messages import MessageOperations
 from onelog.admin.api.overview import OverviewOperations
 from onelog.admin.api.people import PeopleOperations
 from onelog.admin.api.picture import PictureOperations
+from onelog.admin.api.pipelines import PipelineOperations
 from onelog.admin.api.protocols import ProtocolOperations
 from onelog.admin.api.rates import RateBook
 from onelog.admin.api.settings import SettingOperations
@@ -34,6 +35,7 @@ def operations(desk: AdminDesk, logins: LoginSessions, clock: Clock) -> list[Any
         *PictureOperations(desk, clock).table(),
         *MessageOperations(desk).table(),
         *ProtocolOperations(desk).table(),
+        *PipelineOperations(desk).table(),
         *PeopleOperations(desk, logins).table(),
         *AccessOperations(desk).table(),
         *SettingOperations(desk).table(),

@@ -91,6 +91,8 @@ class TopicTree(msgspec.Struct, frozen=True, kw_only=True):
 
 async def last_of(desk: AdminDesk, caller: Caller, topic: str) -> MessageShown | None:
     """The last message of a topic; None: nothing is left of it, or the caller may not have it."""
+    if not desk.broker.authorizer.allows(caller.principal, Action.DELIVER, topic):
+        return None  # it is seen, and not read
     look = Peek(desk.broker, desk.share, caller, topic)
     records, _complete = await look.newest(1)
     return shown(records[0], VALUE_BYTES) if records else None
@@ -130,9 +132,10 @@ class TopicOperations:
         items: list[ListedTopic] = []
         more = None
         number = -1 if after is None else min(after, 2**62)
+        sight = self._desk.sight(call.caller)
         for following, topic in self._survey.find(query.filter, number):
             await self._desk.share.breathe()
-            if not (contains(query.search, topic) and self._may_see(call.caller, topic)):
+            if topic is None or not (contains(query.search, topic) and sight.topic(topic)):
                 continue
             if len(items) == limit:
                 more = encode_key(number)
@@ -141,9 +144,6 @@ class TopicOperations:
             number = following
         complete = done and self._survey.complete
         return TopicPage(items=items, next_cursor=more, complete=complete, known=len(self._survey))
-
-    def _may_see(self, caller: Caller, topic: str) -> bool:
-        return self._desk.broker.authorizer.allows(caller.principal, Action.DELIVER, topic)
 
     async def _row(self, caller: Caller, topic: str, *, last: bool) -> ListedTopic:
         stream = self._desk.broker.streams.home(topic)
@@ -158,11 +158,11 @@ class TopicOperations:
         done = await self._survey.refresh(broker, SURVEY_WAIT_S)
         depth = prefix.count("/") + 1 if prefix else 0
         found: dict[str, tuple[bool, int]] = {}
-        capped = False
+        capped, sight = False, self._desk.sight(call.caller)
         for _number, topic in self._survey.find(text, -1):
             await self._desk.share.breathe()
-            levels = topic.split("/")
-            if len(levels) <= depth or not self._may_see(call.caller, topic):
+            levels = [] if topic is None else topic.split("/")
+            if topic is None or len(levels) <= depth or not sight.topic(topic):
                 continue
             name, is_topic = levels[depth], len(levels) == depth + 1
             if name not in found and len(found) >= _LEVELS_MAX:

@@ -18,7 +18,7 @@ from onelog.admin.api.declaring import (
 )
 from onelog.admin.api.desk import AdminDesk
 from onelog.admin.api.paging import Page, SearchQuery, choose, contains, full_page
-from onelog.base.errors import NotFound
+from onelog.base.errors import NotAuthorized, NotFound
 from onelog.broker import NamedView
 
 TAG = "views"
@@ -64,14 +64,16 @@ class ViewOperations:
 
     async def views(self, call: ApiCall[SearchQuery, None]) -> Page[NamedView]:
         """A page of views."""
-        query = call.query
+        query, sight = call.query, self._desk.sight(call.caller)
         found = await choose(
             self._desk.share,
             self._desk.broker.views.all(),
             query,
             lambda row: row.name,
             kind=str,
-            wanted=lambda row: contains(query.search, row.name, row.filter),
+            wanted=lambda row: (
+                contains(query.search, row.name, row.filter) and sight.topic(row.filter)
+            ),
         )
         return full_page(query, found, lambda row: row.name)
 
@@ -79,14 +81,16 @@ class ViewOperations:
         """One view."""
         name = call.names["view"]
         found = self._desk.broker.views.find(name)
-        if found is None:
+        if found is None or not self._desk.sight(call.caller).topic(found.filter):
             raise NotFound(f"there is no view {name!r}; GET /api/v1/views lists them")
         return found
 
     async def create(self, call: ApiCall[NoQuery, NewView]) -> NamedView:
         """Make a view."""
+        if not self._desk.sight(call.caller).topic(call.body.filter):
+            raise NotAuthorized(f"{call.caller.name} may not see {call.body.filter}")
         return await self._desk.broker.views.create(call.body.name, call.body.filter)
 
     async def delete(self, call: ApiCall[NoQuery, None]) -> None:
         """Take a name away."""
-        await self._desk.broker.views.delete(call.names["view"])
+        await self._desk.broker.views.delete((await self.view(call)).name)

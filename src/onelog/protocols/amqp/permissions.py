@@ -29,6 +29,7 @@ from onelog.queues.exchanges import Binding, Destination
 if TYPE_CHECKING:
     from onelog.protocols.amqp.channel import Channel
     from onelog.protocols.amqp.hub import Hub
+    from onelog.queues.vhosts import VirtualHost
 
 Thing = Literal["queue", "exchange"]
 
@@ -39,7 +40,7 @@ def may(channel: Channel, action: Action, thing: Thing, name: str) -> None:
     if thing == "queue":
         resource = queue_topic(vhost, name or "amq.gen-")  # the broker will name it so
     else:
-        resource = _subtree(exchange_root(vhost, name))
+        resource = subtree(exchange_root(vhost, name))
     _ask(channel, action, resource, Kind.TOPIC, thing, name)
 
 
@@ -80,7 +81,7 @@ def _sources(channel: Channel, queue: str) -> Iterator[str]:
             seen.add(destination)
             for binding in router.bindings_to(destination):
                 if binding.source:
-                    yield binding_filter(channel, binding)
+                    yield binding_filter(channel.vhost, binding)
                     waiting.append(Destination("exchange", binding.source))
 
 
@@ -98,7 +99,7 @@ def may_bind(channel: Channel, binding: Binding) -> None:
     """Raise AmqpError unless the user of a channel may make or end a binding."""
     destination, source = binding.destination, binding.source
     if source:  # every queue is bound to the default exchange
-        wanted = binding_filter(channel, binding)
+        wanted = binding_filter(channel.vhost, binding)
         _ask(channel, Action.DELIVER, wanted, Kind.TOPIC, "exchange", source)
     may(channel, Action.PUBLISH, destination.kind, destination.name)
 
@@ -109,23 +110,22 @@ def may_send_dead_letters(channel: Channel, exchange: str, key: str | None) -> N
         may(channel, Action.PUBLISH, "exchange", exchange)
     else:
         vhost = channel.vhost.name
-        resource = queue_topic(vhost, key) if key else _subtree(queue_topic(vhost, "")[:-1])
+        resource = queue_topic(vhost, key) if key else subtree(queue_topic(vhost, "")[:-1])
         _ask(channel, Action.PUBLISH, resource, Kind.TOPIC, "queue", key or "")
 
 
-def binding_filter(channel: Channel, binding: Binding) -> str:
+def binding_filter(vhost: VirtualHost, binding: Binding) -> str:
     """The topics that come through a binding, or more where no filter says just these."""
-    vhost = channel.vhost
     root = exchange_root(vhost.name, binding.source)
     found = vhost.router.find(binding.source)
     if found is None or found.type not in ("direct", "topic"):
-        return _subtree(root)
+        return subtree(root)
     if found.type == "direct":
         text = from_routing_key(binding.routing_key)
     else:
         words = binding.routing_key.split(".")
         if "#" in words[:-1]:
-            return _subtree(root)
+            return subtree(root)
         text = "/".join({"*": "+", "#": "#"}.get(word) or from_routing_key(word) for word in words)
     return "/".join(part for part in (root, text) if part) or "#"
 
@@ -147,7 +147,8 @@ def _look_at(channel: Channel) -> None:
             return
 
 
-def _subtree(root: str) -> str:
+def subtree(root: str) -> str:
+    """The filter over all topics below a root."""
     return f"{root}/#" if root else "#"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onelog.base.errors import NotFound
-from onelog.broker import Broker, PartitionHandle, Position
+from onelog.broker import Broker, PartitionHandle, Position, Redriven, Start
 from onelog.broker.showing import (
     BindingRow,
     ConnectionRow,
@@ -20,8 +20,10 @@ from onelog.broker.showing import (
 from onelog.protocols.amqp.connection import Connection, State
 from onelog.protocols.amqp.errors import Reply
 from onelog.protocols.amqp.hub import Hub
-from onelog.queues.addresses import address_of
+from onelog.protocols.amqp.permissions import binding_filter, subtree
+from onelog.queues.addresses import address_of, exchange_root, queue_cursor, queue_topic
 from onelog.queues.queue import Queue
+from onelog.queues.replaying import redrive_queue, seek_queue
 from onelog.queues.vhosts import VirtualHost
 
 _STATES = {
@@ -102,6 +104,7 @@ class AmqpDesk:
                     durable=row.durable,
                     auto_delete=row.auto_delete,
                     internal=row.internal,
+                    filter=subtree(exchange_root(vhost.name, row.name)),
                 )
 
     def queues(self) -> Iterator[QueueRow]:
@@ -121,6 +124,8 @@ class AmqpDesk:
                     published=queue.published,
                     delivered=queue.delivered,
                     cursor=queue.cursor.name,
+                    topic=queue_topic(vhost.name, queue.name),
+                    access=queue_cursor(vhost.name, queue.name),
                 )
 
     def bindings(self) -> Iterator[BindingRow]:
@@ -133,6 +138,10 @@ class AmqpDesk:
                     destination=row.destination.name,
                     destination_type=row.destination.kind,
                     routing_key=row.routing_key,
+                    filter=binding_filter(vhost, row),
+                    target=queue_topic(vhost.name, row.destination.name)
+                    if row.destination.kind == "queue"
+                    else subtree(exchange_root(vhost.name, row.destination.name)),
                 )
 
     def _queue(self, vhost: str, name: str) -> tuple[VirtualHost, Queue]:
@@ -148,6 +157,14 @@ class AmqpDesk:
     def purge(self, vhost: str, queue: str) -> int:
         """Settle all that waits in a queue; how many that were. Raises NotFound."""
         return self._queue(vhost, queue)[1].purge()
+
+    async def seek_queue(self, vhost: str, queue: str, start: Start) -> None:
+        """Let a queue begin again elsewhere in the log. Raises NotFound, Conflict."""
+        await seek_queue(self._queue(vhost, queue)[1], start)
+
+    async def redrive(self, vhost: str, queue: str) -> Redriven:
+        """Send dead letters back to the queues where they died. Raises NotFound, Conflict."""
+        return await redrive_queue(self._queue(vhost, queue)[1])
 
     async def delete_queue(self, vhost: str, queue: str) -> None:
         """Delete a queue with what waits in it. Raises NotFound."""

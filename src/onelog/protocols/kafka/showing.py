@@ -86,11 +86,12 @@ class KafkaDesk:
             found = False
             for name in list(row.written):
                 if name not in shows:
-                    shows[name] = self._address(name) == topic
+                    shows[name] = self.address(name) == topic
                 found = found or shows[name]
             yield written_by(_row(row)) if found else None
 
-    def _address(self, name: str) -> str | None:
+    def address(self, name: str) -> str | None:
+        """The topic or filter that a Kafka topic shows; None: there is no such topic."""
         try:
             topic = self._hub.topics.find(name)
         except (KafkaError, OnelogError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from typing import Final
 
-from onelog.broker import Position, Reading
+from onelog.broker import Live, Position, Reading
 from onelog.protocols.mqtt.matching import Matcher
 
 PAGE_RECORDS: Final = 1000
@@ -50,3 +50,12 @@ async def newest_positions(
         Position(*source.key, first.get(index, reading.position(index)))
         for index, source in enumerate(reading.sources.sources)
     ]
+
+
+def has_caught_up(live: Live, reading: Reading) -> bool:
+    """Whether a reading is where the live feed is, in all of its sources."""
+    for index, source in enumerate(reading.sources.sources):
+        followed = live.find(source.key)
+        if followed is not None and reading.position(index) < followed.position:
+            return False
+    return not reading.is_behind()

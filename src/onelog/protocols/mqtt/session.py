@@ -32,7 +32,7 @@ from onelog.broker import (
     ignore_change,
 )
 from onelog.kernel import MqttOutput
-from onelog.protocols.mqtt.backlog import newest_positions
+from onelog.protocols.mqtt.backlog import has_caught_up, newest_positions
 from onelog.protocols.mqtt.matching import Matcher
 from onelog.protocols.mqtt.outgoing import Outgoing, prepare
 from onelog.protocols.mqtt.receiving import Inbound
@@ -40,10 +40,12 @@ from onelog.protocols.mqtt.redelivering import Redelivery
 from onelog.protocols.mqtt.saving import Saver
 from onelog.protocols.mqtt.session_state import (
     GreetingRow,
-    InFlightRow,
+    Place,
     SessionBody,
     cursor_name,
+    in_flight_rows,
     needed_positions,
+    passed_at,
 )
 from onelog.protocols.mqtt.special import OWN_SOURCE, Hungry, Special
 from onelog.protocols.mqtt.subscribed import Subscribed
@@ -89,6 +91,8 @@ class MqttSession:
         """Whether its state outlives its connection."""
         self.connection: Connection | None = None
         self._closed_at: list[Position] | None = None
+        self._passed: set[Place] = set()
+        """Places that were in flight at a seek: they are not read again."""
         self._reading: Reading | None = None
         self._wait: Wait | None = None
         self._matcher: Matcher | None = None
@@ -104,12 +108,13 @@ class MqttSession:
         """The state to keep."""
         body = SessionBody(
             self._read_positions(),
-            self._in_flight_rows(),
+            in_flight_rows(self.output, self.hub.live),
             self.output.next_id,
             self.inbound.rows(),
             self.inbound.producer_id,
             [(text, special.positions()) for text, special in self.specials.items()],
             [*self._greeting_rows, *(greeting.row() for greeting in self.greetings.values())],
+            [Position(*place) for place in sorted(self._passed)],
         )
         needed = needed_positions(body)
         return CursorState(self.name, self.kind, self.filters, needed, msgspec.msgpack.encode(body))
@@ -134,16 +139,6 @@ class MqttSession:
             self.hub.fanout.unsubscribe(text.encode(), self.output)
         self._stop_reading()
 
-    def _in_flight_rows(self) -> list[InFlightRow]:
-        rows = []
-        for packet_id, number, offset, qos, stage in self.output.in_flight():
-            if number != OWN_SOURCE:
-                source = self.hub.live.source(number)
-                rows.append(InFlightRow(packet_id, *source.key, offset, qos, stage))
-            elif stage:  # only its release is left, and that needs no message
-                rows.append(InFlightRow(packet_id, "", 0, 0, qos, stage))
-        return rows
-
     def _read_positions(self) -> list[Position]:
         """The positions to read on from."""
         if self._closed_at is not None:
@@ -161,6 +156,7 @@ class MqttSession:
         rows = []
         self._special_positions = dict(body.specials)
         self._greeting_rows = body.greetings
+        self._passed = {(row.stream_id, row.partition, row.offset) for row in body.passed}
         for row in body.in_flight:
             source = self.hub.live.find((row.stream_id, row.partition))
             if not row.stream_id:
@@ -184,6 +180,19 @@ class MqttSession:
         if found is not None:
             self._stop_reading()
             self._reading = self.hub.broker.cursors.reading(self.filters, found)
+
+    def go_to(self, places: list[Position]) -> None:
+        """Read partitions from other places on (`seeking.py`)."""
+        self.stop_following()
+        positions = {(row.stream_id, row.partition): row for row in self._read_positions()}
+        positions |= {(row.stream_id, row.partition): row for row in places}
+        self._stop_reading()
+        rows = in_flight_rows(self.output, self.hub.live)
+        self._passed = passed_at(places, self._passed, rows)
+        for row in self.subscriptions.values():
+            row.since = []
+        self._reading = self.hub.broker.cursors.reading(self.filters, positions.values())
+        self.hub.loop.call_soon(self.catch_up)
 
     # -- subscriptions
 
@@ -404,10 +413,11 @@ class MqttSession:
     def _wait_or_follow(self, reading: Reading) -> None:
         if self.is_saving:
             return  # it goes on when that is done
-        if self._has_caught_up(reading):
+        if has_caught_up(self.hub.live, reading):
             self._stop_reading()
             for row in self.subscriptions.values():
                 row.since = []
+            self._passed.clear()
             self.output.live = True
         elif reading.may_go_on():
             self.hub.loop.call_soon(self.catch_up)
@@ -417,14 +427,6 @@ class MqttSession:
     def _readable(self, _error: OnelogError | None) -> None:
         self._wait = None
         self.hub.loop.call_soon(self.catch_up)
-
-    def _has_caught_up(self, reading: Reading) -> bool:
-        live = self.hub.live
-        for index, source in enumerate(reading.sources.sources):
-            followed = live.find(source.key)
-            if followed is not None and reading.position(index) < followed.position:
-                return False
-        return not reading.is_behind()
 
     def matching(self) -> Matcher:
         """Which of its subscriptions want a message."""
@@ -443,6 +445,8 @@ class MqttSession:
                 number, key = index, reading.sources.sources[index].key
                 source = self.hub.live.find(key)
             if source is None or not self.may_have(record.topic):
+                continue
+            if self._passed and (*key, record.offset) in self._passed:
                 continue
             publish = matcher.publish(key, record, now_ms)
             if publish is not None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
-from onelog.broker import Position
+from onelog.broker import Live, Position
+from onelog.kernel import MqttOutput
 from onelog.protocols.mqtt.receiving import Received
+from onelog.protocols.mqtt.special import OWN_SOURCE
+
+Place = tuple[str, int, int]
+"""Stream id, partition and offset of a record."""
 
 
 class InFlightRow(msgspec.Struct, array_like=True, frozen=True):
@@ -43,6 +50,34 @@ class SessionBody(msgspec.Struct, array_like=True):
     specials: list[tuple[str, list[Position]]] = []
     """The positions of special subscriptions."""
     greetings: list[GreetingRow] = []
+    passed: list[Position] = []
+    """Places that were in flight at a seek: they are not read again (`seeking.py`)."""
+
+
+def in_flight_rows(output: MqttOutput, live: Live) -> list[InFlightRow]:
+    """The messages that a client has not acknowledged, as they are kept."""
+    rows = []
+    for packet_id, number, offset, qos, stage in output.in_flight():
+        if number != OWN_SOURCE:
+            source = live.source(number)
+            rows.append(InFlightRow(packet_id, *source.key, offset, qos, stage))
+        elif stage:  # only its release is left, and that needs no message
+            rows.append(InFlightRow(packet_id, "", 0, 0, qos, stage))
+    return rows
+
+
+def passed_at(
+    places: Iterable[Position], before: Iterable[Place], rows: Iterable[InFlightRow]
+) -> set[Place]:
+    """The places that a session does not read again when it goes on at `places`.
+
+    In the partitions that it moves in, these are the messages in flight; in others nothing changes.
+    """
+    moved = {(row.stream_id, row.partition) for row in places}
+    flying = {(row.stream_id, row.partition, row.offset) for row in rows}
+    return {place for place in before if place[:2] not in moved} | {
+        place for place in flying if place[:2] in moved
+    }
 
 
 def cursor_name(client_id: str) -> str:

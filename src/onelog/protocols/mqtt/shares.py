@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from onelog.base.errors import OnelogError, QuotaExceeded
+from onelog.base.errors import Conflict, NotFound, OnelogError, QuotaExceeded
 from onelog.broker import (
     LATEST,
     LOCAL,
@@ -271,11 +271,22 @@ class Shares:
         self._timers.pop(name, None)
         self._start(self._expire(name))
 
+    async def delete(self, name: str) -> None:
+        """Forget a group without members and its backlog. Raises NotFound, Conflict."""
+        if name not in self._names:
+            raise NotFound(f"there is no share group {name!r}")
+        await self._expire(name)
+        if name in self._names:
+            raise Conflict(f"the share group {name!r} has members: end their connections first")
+
     async def _expire(self, name: str) -> None:
         async with self._opening:
             group = self.groups.get(name)
             if group is not None and group.consumers:
                 return
+            timer = self._timers.pop(name, None)
+            if timer is not None:
+                timer.cancel()
             self.groups.pop(name, None)
             if name in self.hub.broker.cursors.names():
                 await self.hub.broker.cursors.delete(name)

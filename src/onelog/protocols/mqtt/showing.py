@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from onelog.broker import PartitionHandle, Principal, Record
+from onelog.broker import PartitionHandle, Principal, Record, Source, Start
 from onelog.broker.showing import (
     ConnectionRow,
     ReaderRow,
@@ -18,6 +18,7 @@ from onelog.protocols.mqtt.connection import Connection
 from onelog.protocols.mqtt.hub import Hub
 from onelog.protocols.mqtt.properties import Properties
 from onelog.protocols.mqtt.reasons import ReasonCode
+from onelog.protocols.mqtt.seeking import seek_session
 from onelog.protocols.mqtt.state import State
 
 _VERSIONS = {3: "3.1", 4: "3.1.1", 5: "5.0"}
@@ -90,6 +91,16 @@ class MqttDesk:
     async def retained_record(self, number: int) -> Record | None:
         """One of them; None when it is no more."""
         return await self._hub.retained.record(number)
+
+    async def seek_session(
+        self, client_id: str, start: Start, chosen: Callable[[Source], bool]
+    ) -> None:
+        """Let a session go on elsewhere in the log. Raises NotFound, Conflict."""
+        await seek_session(self._hub, client_id, start, chosen)
+
+    async def delete_share(self, cursor: str) -> None:
+        """Forget a share group without members. Raises NotFound, Conflict."""
+        await self._hub.shares.delete(cursor)
 
     def wills(self) -> Iterator[WillRow]:
         """Every will that is kept."""

@@ -1,0 +1,217 @@
+"""While there are access rules, nobody but an administrator learns the name of a hidden topic.
+
+Everything that the broker has is there twice: under `public`, and under `secret`. A viewer who has
+rights to the first only asks everything that can be asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import msgspec
+import pytest
+
+from onelog.admin.api.logins import LoginSessions
+from onelog.admin.api.table import operations
+from onelog.base.clock import ManualClock
+from onelog.broker import EARLIEST, LATEST, LOCAL, Message, StreamConfig
+from onelog.protocols.mqtt.packets import Will
+from onelog.queues.exchanges import Binding, Destination, ExchangeRecord
+from onelog.queues.settings import QueueRecord
+from onelog.record.headers import RETAIN
+from onelog.security.principals import Principal
+from onelog.security.roles import AdminRole
+from tests.support.access import rule
+from tests.support.admin import new_desk, whole_api
+
+RULES = (
+    "allow user:eve subscribe topic:public/#",
+    "allow user:eve describe topic:$q/public-q",
+    "allow user:eve describe topic:$x/public-x/#",
+    "allow user:eve describe cursor:group/public-*",
+    "allow user:eve describe cursor:transaction/public-*",
+    "allow user:eve describe cursor:session/public-*",
+    "allow user:eve describe cursor:share/public-*",
+    "allow user:op publish topic:secret/#",
+)
+
+
+async def taken_over() -> None:
+    pass
+
+
+async def furnish(api, word: str) -> None:
+    """One of everything."""
+    broker = api.broker
+    await broker.streams.create(StreamConfig(name=f"{word}-stream", captures=(f"{word}/own/#",)))
+    for topic in (f"{word}/t", f"{word}/own/t"):
+        message = Message(topic, word.encode(), headers=((RETAIN, b"1"),))
+        await broker.publish(message, principal=LOCAL)
+    await broker.views.create(f"{word}-view", f"{word}/#")
+    desk = broker.cursors
+    await desk.open_offset(f"{word}-offset", [f"{word}/t"], start=EARLIEST, principal=LOCAL)
+    await desk.open_queue(f"share/{word}-g/{word}/#", [f"{word}/#"], principal=LOCAL)
+    kept = await desk.open_queue(f"{word}-queue", [f"{word}/t"], start=LATEST, principal=LOCAL)
+    await desk.close_cursor(kept)
+    desk.open_tail([f"{word}/#"], principal=LOCAL)
+    await broker.sessions.attach(
+        f"{word}-client",
+        protocol="mqtt",
+        owner=word,
+        expiry_ms=60_000,
+        clean=True,
+        on_takeover=taken_over,
+    )
+    await desk.open_session(f"mqtt/{word}-client", [f"{word}/#"], principal=LOCAL)
+    await api.mqtt.wills.keep(
+        f"{word}-client", Principal(word, "mqtt"), Will(topic=f"{word}/w", payload=b"x")
+    )
+    await api.kafka.groups.offsets.commit(
+        f"{word}-group", {("public.t", 0): (1, -1, ""), ("secret.t", 0): (1, -1, "")}
+    )
+    vhost = api.amqp.vhosts.all()[0]
+    await vhost.declare_exchange(
+        ExchangeRecord(name=f"{word}-x", type="direct", durable=True), passive=False
+    )
+    await vhost.declare_queue(QueueRecord(name=f"{word}-q", durable=True), None, passive=False)
+    to = Destination("queue", f"{word}-q")
+    await vhost.bind(Binding(source="amq.topic", destination=to, routing_key=f"{word}.#"))
+    await vhost.bind(Binding(source=f"{word}-x", destination=to, routing_key=word))
+    broker.troubles.note("test", f"{word}/t", ValueError(f"at {word}/t"), topic=f"{word}/t")
+    broker.troubles.stand("test-standing", word, f"{word}/t fails", blocks=False)
+
+
+NAMES = {
+    "stream": "{word}-stream",
+    "partition": "0",
+    "cursor": "{word}-offset",
+    "view": "{word}-view",
+    "topic": "{word}%2Ft",
+    "group": "{word}-group",
+    "connection": "none",
+    "client": "{word}-client",
+    "vhost": "%2F",
+    "queue": "{word}-q",
+    "pipeline": "none",
+}
+
+
+CLOSED = ("/config", "/pipelines", "/pipelines/{pipeline}")
+"""What names topics all over: for administrators only, while there are rules."""
+
+
+def gets() -> list[str]:
+    rows = operations(new_desk(), LoginSessions(ManualClock()), ManualClock())
+    found = [row.path for row in rows if row.method == "GET" and row.role is AdminRole.VIEWER]
+    assert len(found) > 20
+    return found
+
+
+def filled(path: str, word: str) -> str:
+    return re.sub(r"\{(\w+)\}", lambda match: NAMES[match.group(1)].format(word=word), path)
+
+
+@pytest.fixture
+async def api(tmp_path):
+    async with whole_api(tmp_path) as found:
+        found.broker.access.know_users(found.authenticator)
+        for word in ("public", "secret"):
+            await furnish(found, word)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        users = found.authenticator.users
+        await users.add("eve", "password", scram=False, role=AdminRole.VIEWER)
+        await users.add("root", "password", scram=False, administrator=True)
+        await found.broker.access.change([rule(text) for text in RULES])
+        found.heads = {
+            name: {
+                "authorization": "Bearer "
+                + (await found.tokens.create("t", role, 100_000, owner=name))[0]
+            }
+            for name, role in (("eve", AdminRole.VIEWER), ("root", AdminRole.ADMIN))
+        }
+        yield found
+
+
+async def everything(api, path: str, who: str) -> tuple[int, bytes]:
+    answer = await api.get(path, headers=api.heads[who])
+    return answer.status_code, answer.content
+
+
+@pytest.mark.parametrize("path", gets())
+async def test_no_answer_names_what_the_rules_hide(api, path):
+    status, body = await everything(api, filled(path, "public"), "eve")
+    expected = {"/connections/{connection}": 404}.get(path, 403 if path in CLOSED else 200)
+    assert status == expected, body
+    assert b"secret" not in body
+    if "{" in path and path != "/connections/{connection}":
+        status, body = await everything(api, filled(path, "secret"), "eve")
+        assert status in (403, 404), body
+    status, body = await everything(api, filled(path, "secret"), "root")
+    assert status in (200, 404)
+
+
+@pytest.mark.parametrize(
+    ("path", "count"),
+    [
+        ("/streams", 3),  # main and an exchange hold public topics, too
+        ("/views", 1),
+        ("/topics", 2),
+        ("/topic-tree", 1),
+        ("/sessions", 1),
+        ("/mqtt/retained", 2),
+        ("/mqtt/wills", 1),
+        ("/kafka/groups", 1),
+        ("/amqp/exchanges?search=-x", 1),
+        ("/amqp/queues", 1),
+        ("/amqp/bindings", 2),
+        ("/cursors?search=public", 6),
+        ("/messages?filter=%23", 2),
+    ],
+)
+async def test_what_the_rules_show_is_shown(api, path, count):
+    """Else a list that is always empty would pass the test above."""
+    status, body = await everything(api, path, "eve")
+    assert status == 200
+    assert len(msgspec.json.decode(body)["items"]) == count, body
+    status, whole = await everything(api, path.replace("search=public", "search="), "root")
+    assert b"secret" in whole
+
+
+async def test_the_words_of_troubles_are_for_administrators(api):
+    for path in ("/api/v1/overview", "/health"):
+        eve = await api.client.get(path, headers=api.heads["eve"])
+        root = await api.client.get(path, headers=api.heads["root"])
+        assert "secret" not in eve.text
+        assert "secret/t" in root.text
+        assert "test-standing" in eve.text  # that there is one is no secret
+
+
+async def test_without_rules_viewers_see_everything(api):
+    access = api.broker.access
+    await access.change(remove=[row.id for row in access.rules])
+    _status, body = await everything(api, "/streams", "eve")
+    assert b"secret-stream" in body
+    assert (await everything(api, "/config", "eve"))[0] == 200
+
+
+async def test_an_operator_changes_only_what_the_rules_show(api):
+    head = {
+        "authorization": "Bearer "
+        + (await api.tokens.create("t", AdminRole.OPERATOR, 100_000, owner=""))[0]
+    }
+    for method, path, body in (
+        ("DELETE", "/streams/secret-stream", None),
+        ("DELETE", "/views/secret-view", None),
+        ("DELETE", "/cursors/secret-offset", None),
+        ("POST", "/cursors/secret-offset/seek", {"to": "latest"}),
+        ("POST", "/cursors/amqp:%2F:secret-q/purge", None),
+        ("DELETE", "/kafka/groups/secret-group", None),
+        ("DELETE", "/sessions/secret-client", None),
+        ("POST", "/amqp/queues/%2F/secret-q/purge", None),
+        ("POST", "/views", {"name": "v", "filter": "secret/#"}),
+    ):
+        answer = await api.ask(method, path, body, headers=head)
+        assert answer.status_code in (403, 404), (method, path, answer.text)
+    assert api.broker.streams.find("secret-stream") is not None
