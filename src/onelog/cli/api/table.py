@@ -34,6 +34,7 @@ NOUNS: Final = {
     "user": "Add, list, change or remove users, while the server runs or not.",
     "token": "Create, list or revoke tokens of the admin API.",
     "acl": "Say who may do what: rules for every protocol, which apply at once.",
+    "pipeline": "Data pipelines on Spark: topics to tables and topics.",
     "config": "Show, check, write or change the configuration.",
 }
 """The first words of commands, and what each is about."""
@@ -261,7 +262,7 @@ _LOG: Final = (
             Option(
                 field="protocol",
                 about="Of one protocol only.",
-                choices=("mqtt", "amqp", "embedded"),
+                choices=("mqtt", "kafka", "amqp", "embedded"),
             ),
         ),
         columns="name kind lag:count pending:count connected:count filter protocol durable",
@@ -275,8 +276,8 @@ _LOG: Final = (
     ApiCommand(
         words="cursor seek",
         asks="POST /cursors/{cursor}/seek",
-        about="Let a cursor of kind offset go on elsewhere, as in: onelog cursor seek billing"
-        " earliest.",
+        about="Let a cursor go on elsewhere; what consumers have stays with them. As in: onelog"
+        " cursor seek kafka:billing earliest.",
         options=(
             Option(
                 field="to", positional=True, required=True, choices=_SEEK, about="Where it goes on."
@@ -284,21 +285,35 @@ _LOG: Final = (
             Option(
                 field="value", kind="time", about="The offset, or the time: a date or milliseconds."
             ),
-            Option(field="stream", about="In this stream only."),
+            Option(field="stream", about="In this stream only; of a Kafka group: this topic."),
             Option(field="partition", kind="number", about="In this partition only."),
         ),
         done="cursor {name} is {lag} records behind",
     ),
     ApiCommand(
+        words="cursor reset",
+        asks="POST /cursors/{cursor}/reset",
+        about="Let a cursor begin as a new one: queues and sessions at the end, others at the"
+        " start.",
+        done="cursor {name} is {lag} records behind",
+    ),
+    ApiCommand(
         words="cursor purge",
         asks="POST /cursors/{cursor}/purge",
-        about="Settle all that waits in a queue; the log keeps the records.",
-        done="settled {records} records",
+        about="Skip all that waits in a cursor; the log keeps the records.",
+        done="nothing waits in {cursor} any more",
+    ),
+    ApiCommand(
+        words="cursor redrive",
+        asks="POST /cursors/{cursor}/redrive",
+        about="Let messages that a queue gave up come again.",
+        done="{records} messages come again; {gone} are gone, {skipped} were left where they are",
     ),
     ApiCommand(
         words="cursor delete",
         asks="DELETE /cursors/{cursor}",
-        about="Forget a cursor; the log keeps the records.",
+        about="Forget a cursor, and the session, queue or group behind it; the log keeps the"
+        " records.",
         done="forgot cursor {cursor}",
     ),
     ApiCommand(
@@ -397,6 +412,18 @@ _PEOPLE: Final = (
         about="List groups of users: who is in them, which rules name them.",
         columns="name users:name rules:name",
         empty="there are no groups; `onelog user groups NAME GROUP` puts a user into one",
+    ),
+    ApiCommand(
+        words="pipeline list",
+        asks="GET /pipelines",
+        about="List the pipelines of a data directory.",
+        by_hand=True,
+    ),
+    ApiCommand(
+        words="pipeline status",
+        asks="GET /pipelines/{pipeline}",
+        about="Show the progress of a pipeline.",
+        by_hand=True,
     ),
     ApiCommand(
         words="config list",
